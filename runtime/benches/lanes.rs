@@ -1,4 +1,4 @@
-//! How fast bytes pass from one rank to another on this computer.
+//! How fast bytes move from one rank to another on this computer.
 //!
 //! Prints medians; run it on an idle computer with `cargo bench -p runtime`.
 #![expect(clippy::print_stdout, reason = "the table is the result")]

@@ -1,14 +1,14 @@
-//! Time as every rank of one computer sees it.
+//! Time that all processes of one computer can compare.
 //!
-//! The principal type is [`Moment`]: nanoseconds of `CLOCK_MONOTONIC`. `std::time::Instant` reads the same clock
-//! but hides the number, and ranks in different processes must compare theirs.
+//! The principal type is [`Moment`]: nanoseconds of `CLOCK_MONOTONIC`. `std::time::Instant` reads the same clock but
+//! hides the number, and ranks in different processes must compare their times.
 
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use topology::Micros;
 
-/// How late a sleeper may be.
+/// How long a wake-up from sleep may take.
 const WAKING_UP: Duration = Duration::from_micros(150);
 
 /// A point in time, in nanoseconds of `CLOCK_MONOTONIC`; comparable between the processes of one computer.
@@ -16,24 +16,24 @@ const WAKING_UP: Duration = Duration::from_micros(150);
 #[serde(transparent)]
 pub struct Moment(pub u64);
 
-/// Whether something has to wait, and for what; the shortest first.
+/// Whether something has to wait, and for what. Ordered: the shortest wait comes first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum WaitFor {
-    /// It can go on.
+    /// No wait.
     Nothing,
-    /// Until this moment, unless a peer does something before.
+    /// Until this moment, or until a peer acts earlier.
     Moment(Moment),
-    /// Until a peer does something.
+    /// Until a peer acts.
     Peer,
 }
 
 impl WaitFor {
-    /// Whether it is over by now.
+    /// Whether the wait is over at `now`.
     pub(crate) fn is_over(self, now: Moment) -> bool {
         self.end(Moment(u64::MAX)) <= now
     }
 
-    /// When it ends, at the `latest` at this moment.
+    /// The end of the wait, at most `latest`.
     pub(crate) fn end(self, latest: Moment) -> Moment {
         match self {
             Self::Nothing => Moment::default(),
@@ -50,13 +50,13 @@ impl Moment {
         Self(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
     }
 
-    /// This much later; saturates.
+    /// The moment `delay` later; saturates.
     #[must_use]
     pub fn after(self, delay: Duration) -> Self {
         Self(self.0.saturating_add(u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX)))
     }
 
-    /// Waits until then, the last moments without sleeping, because waking up takes that long; returns the present.
+    /// Waits until this moment and returns the present. Near the end it yields, because a wake-up from sleep is late.
     pub(crate) fn wait(self) -> Self {
         loop {
             let now = Self::now();
@@ -65,13 +65,13 @@ impl Moment {
             }
             match self.since(now).checked_sub(WAKING_UP) {
                 Some(early) => std::thread::sleep(early),
-                // Others may have to wake up on this core.
+                // Yield, not spin: other threads may need this core.
                 None => std::thread::yield_now(),
             }
         }
     }
 
-    /// How long after `earlier` this is; zero if it is not.
+    /// The time from `earlier` to this moment; zero if this moment is earlier.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }

@@ -1,10 +1,8 @@
 //! Scalar types and the reductions over them.
 //!
-//! The principal type is [`DType`]. Kernels work on bytes, not on typed slices: ring memory and callers' buffers
-//! need not be aligned, and `from_ne_bytes` on fixed-size arrays compiles to the same vector code as typed loads.
-//! To add a type: its [`Scalar`], and one line in the table below.
-//!
-//! The rules that a result depends on are in the documentation of [`DType`].
+//! The principal type is [`DType`]; its documentation has the rules of all results. Kernels work on bytes, not on typed
+//! slices: memory of rings and of callers need not be aligned. `from_ne_bytes` on arrays of fixed size compiles to the
+//! same vector code as typed loads. A new type needs an implementation of [`Scalar`] and one line in the table below.
 
 use crate::reduction::Operations;
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
@@ -14,19 +12,19 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// What the kernels and the reference need of an element.
+/// What kernels and the reference need of an element type.
 trait Scalar: Copy {
-    /// Every integer between these two is exact.
+    /// The least and the greatest integer of a range in which every integer is exact.
     const EXACT: (i64, i64);
     fn kernel(op: ReduceOp) -> Kernel;
-    /// An exact integer; where the type wraps, any integer.
+    /// The value of an integer that is exact in this type. An integer type takes any integer, which wraps.
     fn of(value: i64) -> Self;
-    /// A number that the type represents exactly.
+    /// The value of a number that this type represents exactly.
     fn of_real(value: f64) -> Self;
     fn divided(self, by: u64) -> Self;
 }
 
-/// The reductions of one type and operator.
+/// The reduction kernels of one type and one operator.
 #[derive(Clone, Copy)]
 pub(crate) struct Kernel {
     /// `acc = acc ⊕ other`.
@@ -35,8 +33,8 @@ pub(crate) struct Kernel {
     pub(crate) combine: fn(&mut [u8], &[u8], &[u8]),
 }
 
-/// Picks the kernel of an operator; `$make` makes one of an operation on two values of `$wide`, in which `$type` is
-/// computed with.
+/// Picks the kernel of an operator. `$make` builds one for `$type` from an operation on `$wide`, the type of the
+/// computation.
 macro_rules! by_operator {
     ($make:ident, $type:ty, $wide:ty, $op:expr) => {
         match $op {
@@ -48,11 +46,11 @@ macro_rules! by_operator {
     };
 }
 
-/// How many elements are computed at a time, before NaNs among them are looked for. Two-byte floats, which are converted
-/// before and after, fit the first-level cache with their images.
+/// How many elements a kernel computes before it searches them for NaNs. A block of two-byte floats and its binary32
+/// copies fit into the first-level cache.
 const BLOCK: usize = 256;
 
-/// A kernel that works element by element.
+/// A kernel that computes in the type of its elements.
 macro_rules! narrow_kernel {
     ($type:ty, $apply:expr) => {{
         const N: usize = size_of::<$type>();
@@ -96,7 +94,7 @@ macro_rules! narrow_kernel {
     }};
 }
 
-/// A kernel that converts a block at a time to binary32 and back: the conversions have vector instructions.
+/// A kernel that converts blocks to binary32 and back, because these conversions have vector instructions.
 macro_rules! wide_kernel {
     ($type:ty, $apply:expr) => {{
         const APPLY: fn(f32, f32) -> f32 = $apply;
@@ -209,9 +207,9 @@ macro_rules! halves {
     )+ };
 }
 
-/// A two-byte float, which is computed with in binary32.
+/// A two-byte float; its reductions are computed in binary32.
 trait Half {
-    /// Up to [`BLOCK`] elements; the rest is zero.
+    /// Converts up to [`BLOCK`] elements; the rest of the block is zero.
     fn widen(bytes: &[u8]) -> [f32; BLOCK];
     fn narrow(wide: &[f32; BLOCK], bytes: &mut [u8]);
 }
@@ -231,22 +229,22 @@ macro_rules! dtypes {
     ($($(#[$doc:meta])* $name:ident, $type:ty, $text:literal;)+) => {
         /// The type of an element, and the rules of its reductions.
         ///
-        /// A reduction of two values gives the same bits in either order of its operands, on every machine. So if the plan
-        /// adds up each element in one order, all ranks have the same bits, whatever was put in.
+        /// A reduction of two values gives the same bits in either order of its operands, on every machine. So if the
+        /// plan reduces each element in one order, all ranks get the same bits for any input.
         ///
         /// * Integers wrap. Floats follow IEEE 754-2019, round to nearest even, and keep subnormal numbers.
-        /// * `min` and `max` of floats are its `minimum` and `maximum`: a NaN makes the result a NaN, and −0 is less than +0.
-        /// * A float result that is a NaN is one and the same: quiet, positive, without a payload (`7fc00000`,
-        ///   `7ff8000000000000`, `7e00`, `7fc0`). What is only copied keeps its bits.
-        /// * Each step of a reduction of `f16` or `bf16` is computed in binary32 and rounded once.
-        /// * `avg` is the sum, divided once at the end by the number of members: floats round that quotient once (`f16` and
-        ///   `bf16` divide in binary32 first, which changes nothing), integers truncate it towards zero. A sum of integers
-        ///   that wraps is divided as it is.
+        /// * `min` and `max` of floats are `minimum` and `maximum` of the standard: a NaN gives a NaN, and −0 is less
+        ///   than +0.
+        /// * Every NaN that a float operation returns is the same: quiet, positive, without a payload (`7fc00000`,
+        ///   `7ff8000000000000`, `7e00`, `7fc0`). An element that is only copied keeps its bits.
+        /// * `avg` is the sum, divided once at the end by the number of members. Floats round the quotient once (`f16`
+        ///   and `bf16` divide in binary32 first, which does not change the result). Integers truncate it towards zero.
+        ///   A sum of integers that wrapped is divided as it is.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
         pub enum DType { $($(#[$doc])* #[serde(rename = $text)] $name),+ }
 
         impl DType {
-            /// Every type, in the order the documentation lists them.
+            /// Every type, in the order of the documentation.
             pub const ALL: &[Self] = &[$(Self::$name),+];
 
             /// The spelling on the command line and in tables.
@@ -259,12 +257,12 @@ macro_rules! dtypes {
                 match self { $(Self::$name => size_of::<$type>()),+ }
             }
 
-            /// The reduction of this type. That of `avg` is the sum: see [`Self::divide`].
+            /// The reduction of this type. `avg` has the kernel of the sum; [`Self::divide`] does the rest.
             pub(crate) fn kernel(self, op: ReduceOp) -> Kernel {
                 match self { $(Self::$name => <$type>::kernel(op)),+ }
             }
 
-            /// Divides every element of `buffer`, by the rule of `avg`.
+            /// Divides every element of `buffer` by `by`, as `avg` does.
             pub(crate) fn divide(self, buffer: &mut [u8], by: u64) {
                 match self { $(Self::$name => {
                     for bytes in buffer.as_chunks_mut::<{ size_of::<$type>() }>().0 {
@@ -273,12 +271,12 @@ macro_rules! dtypes {
                 })+ }
             }
 
-            /// All integers between these two are exact, and none is outside that are needed to tell elements apart.
+            /// The least and the greatest integer of a range in which every integer is exact. Test data stay inside it.
             pub(crate) fn exact(self) -> (i64, i64) {
                 match self { $(Self::$name => <$type>::EXACT),+ }
             }
 
-            /// The same of numbers that this type represents exactly.
+            /// Like [`Self::store`], for numbers that this type represents exactly.
             pub(crate) fn store_real(self, buffer: &mut [u8], value: impl Fn(usize) -> f64) {
                 match self { $(Self::$name => {
                     let elements = buffer.as_chunks_mut::<{ size_of::<$type>() }>().0;
@@ -288,8 +286,7 @@ macro_rules! dtypes {
                 })+ }
             }
 
-            /// Writes as many elements as fit into `buffer`; each is an integer that this type represents exactly, or
-            /// to which it wraps.
+            /// Writes as many elements as fit into `buffer`. Each value is exact in this type, or wraps.
             pub(crate) fn store(self, buffer: &mut [u8], mut value: impl FnMut(usize) -> i64) {
                 match self { $(Self::$name => {
                     let elements = buffer.as_chunks_mut::<{ size_of::<$type>() }>().0;
@@ -405,7 +402,7 @@ mod tests {
         assert_eq!(third(DType::Bf16, 2), 0x3f2bu16.to_ne_bytes());
     }
 
-    /// The bits of a type: sign, exponent and significand; of floats only.
+    /// The layout of a float type.
     struct Bits {
         dtype: DType,
         width: u32,
@@ -432,7 +429,7 @@ mod tests {
             bits & !self.sign() > self.infinity()
         }
 
-        /// Quiet, positive, without a payload.
+        /// The NaN of all results: quiet, positive, without a payload.
         fn nan(&self) -> u64 {
             self.infinity() | 1 << (self.significand - 1)
         }
@@ -463,19 +460,19 @@ mod tests {
             }
         }
 
-        /// The number that they are; exact.
+        /// The value of a bit pattern, exactly.
         fn number(&self, bits: u64) -> f64 {
             let bias = (1i32 << (self.width - self.significand - 2)) - 1;
             let exponent = ((bits & !self.sign()) >> self.significand) as i32;
             let fraction = bits & ((1 << self.significand) - 1);
             let whole = if exponent > 0 { fraction | 1 << self.significand } else { fraction };
             let scale = exponent.max(1) - bias - self.significand as i32;
-            // In two steps, because the smallest power is no normal number.
+            // In two steps, because the smallest power is not a normal number.
             let magnitude = whole as f64 * 2f64.powi(scale / 2) * 2f64.powi(scale - scale / 2);
             if bits & self.sign() == 0 { magnitude } else { -magnitude }
         }
 
-        /// The nearest to a number that is exact, or so nearly that it makes no difference; ties go to even.
+        /// The bits of the value nearest to `number`; ties go to even. `number` is exact, or close enough.
         fn nearest(&self, number: f64) -> u64 {
             let sign = if number.is_sign_negative() { self.sign() } else { 0 };
             let (mut low, mut high) = (0, self.infinity());
@@ -483,7 +480,7 @@ mod tests {
                 let middle = (low + high) / 2;
                 if self.number(middle) <= number.abs() { low = middle } else { high = middle }
             }
-            // Above the largest number, infinity is as far away as the next would be.
+            // Above the largest number, infinity counts as the next number with the same spacing.
             let next = match high == self.infinity() {
                 true => self.number(high - 1) + (self.number(high - 1) - self.number(high - 2)),
                 false => self.number(high),
@@ -493,7 +490,7 @@ mod tests {
             sign | if is_up { high } else { low }
         }
 
-        /// What IEEE 754-2019 says, apart from which NaN.
+        /// The result that IEEE 754-2019 requires, with the one NaN of this project.
         fn expected(&self, op: ReduceOp, [a, b]: [u64; 2]) -> u64 {
             if self.is_nan(a) || self.is_nan(b) {
                 return self.nan();
@@ -502,7 +499,7 @@ mod tests {
                 true => f64::INFINITY.copysign(if bits & self.sign() == 0 { 1.0 } else { -1.0 }),
                 false => self.number(bits),
             };
-            // Negative numbers, then zeroes by their sign, then positive ones.
+            // The order of values: negative numbers, −0, +0, positive numbers.
             let rank = |bits: u64| {
                 if bits & self.sign() == 0 { i128::from(bits) } else { -1 - i128::from(bits & !self.sign()) }
             };
@@ -525,7 +522,7 @@ mod tests {
         }
     }
 
-    /// Every pair of special values, in both orders, in vectors and alone.
+    /// Every pair of special values, in both orders of the operands, in a vector and alone.
     #[test]
     fn floats_follow_the_standard_and_no_order_of_operands_shows() {
         for of in FLOATS {

@@ -1,4 +1,4 @@
-//! What can go wrong while bytes move.
+//! Errors of everything that moves bytes. The principal type is [`RunError`].
 
 use crate::numbers::CallNumber;
 use crate::verdict::{Phase, Verdict};
@@ -8,25 +8,25 @@ use topology::{LinkId, Micros, Rank};
 /// The result of anything that executes.
 pub type RunResult<T> = Result<T, RunError>;
 
-/// What a call and a plan look like on the wire.
+/// Identifies a call and its plan in the stream between two ranks. The receiver compares it with its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stamp {
-    /// Which call of the job this is.
+    /// The number of the call in the job.
     pub call: CallNumber,
     /// The first six bytes of the plan's hash.
     pub plan: u64,
-    /// Which of the plans that run together it is.
+    /// The index of the plan among the plans that run at the same time.
     pub work: u16,
 }
 
 impl Stamp {
-    /// Of the `work`-th plan, whose hash in hexadecimal is `digest`.
+    /// The stamp of plan number `work`. `digest` is the plan's hash in hexadecimal.
     pub(crate) fn new(call: CallNumber, digest: &str, work: usize) -> Self {
         let plan = digest.get(..12).and_then(|word| u64::from_str_radix(word, 16).ok()).unwrap_or_default();
         Self { call, plan, work: work as u16 }
     }
 
-    /// What it looks like on the wire.
+    /// The stamp as two words on the wire. The second word has the hash in the upper 48 bits and `work` below.
     pub(crate) fn words(self) -> [u64; 2] {
         [self.call.0, self.plan << 16 | u64::from(self.work)]
     }
@@ -43,7 +43,7 @@ impl fmt::Display for Stamp {
     }
 }
 
-/// Why a collective did not complete. The text says who, where and with which evidence.
+/// Why a collective did not complete. The text names the rank, the place and the evidence.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
@@ -53,21 +53,21 @@ pub enum RunError {
     /// A launched job ended early.
     #[error("{verdict}: {evidence}")]
     Ended {
-        /// Whose fault it is.
+        /// The rank at fault, and the cause.
         verdict: Verdict,
-        /// What the launcher saw.
+        /// What the launcher observed.
         evidence: String,
-        /// What the live ranks said at the end, by rank.
+        /// The last messages of the ranks that were still alive, by rank.
         reports: Vec<(Rank, String)>,
     },
-    /// One of several plans that run together went wrong, and ended all.
+    /// One of several plans that run at the same time failed. This ended all of them.
     #[error("plan {} of {works}", work + 1)]
     InWork {
-        /// Which.
+        /// The index of the plan that failed.
         work: usize,
-        /// Of how many.
+        /// The number of plans.
         works: usize,
-        /// What.
+        /// Its error.
         #[source]
         source: Box<RunError>,
     },
@@ -77,20 +77,20 @@ pub enum RunError {
         peer.map_or_else(|| "the others".to_owned(), |peer| format!("rank {peer}"))
     )]
     Deadline {
-        /// Who waited.
+        /// The rank that waited.
         rank: Rank,
-        /// For whom, where one rank is to name.
+        /// The rank that it waited for, if there is one to name.
         peer: Option<Rank>,
-        /// Where.
+        /// The phase in which it waited.
         phase: Phase,
-        /// The instruction that did not complete, in words.
+        /// A description of the instruction that did not complete.
         place: String,
-        /// Without any progress.
+        /// The length of the wait, in milliseconds.
         waited_ms: u64,
-        /// Progress until then.
+        /// The steps that the rank had finished by then.
         finished: u64,
     },
-    /// The peer executes something else.
+    /// The peer executes another call or another plan.
     #[error("rank {rank} expects {expected}, but rank {peer} sent {found}")]
     Stamp {
         /// The receiver.
@@ -102,38 +102,38 @@ pub enum RunError {
         /// What the sender executes.
         found: Stamp,
     },
-    /// A lane to a peer broke.
+    /// A connection with a peer broke.
     #[error("rank {rank} lost its connection with rank {peer}")]
     Lane {
-        /// Whose end.
+        /// The rank that reports the error.
         rank: Rank,
-        /// The other end.
+        /// The rank at the other end.
         peer: Rank,
-        /// Why.
+        /// The reason.
         #[source]
         source: std::io::Error,
     },
     /// The program asks for something that no verified program may.
     #[error("rank {rank}: {fault}")]
     Program {
-        /// Whose program.
+        /// The rank whose program is wrong.
         rank: Rank,
         /// What is wrong with it.
         fault: String,
     },
-    /// The buffer does not have the size that program, count and type give.
+    /// A buffer does not have the size that follows from program, count and type.
     #[error("rank {rank}: the {buffer} buffer has {given} bytes, but the call needs {needed}")]
     BufferSize {
-        /// Whose.
+        /// The rank whose buffer it is.
         rank: Rank,
         /// Which buffer.
         buffer: &'static str,
-        /// Its size.
+        /// Its size in bytes.
         given: usize,
-        /// The size needed.
+        /// The size that the call needs, in bytes.
         needed: usize,
     },
-    /// The buffers cannot be addressed.
+    /// The buffers are larger than the address space.
     #[error("{elements} elements of {dtype} per block are more than this computer can address")]
     TooLarge {
         /// Elements per block.
@@ -141,45 +141,45 @@ pub enum RunError {
         /// Their type.
         dtype: crate::DType,
     },
-    /// The program needs slots of equal size.
+    /// The program needs slots of equal size, but the element count is not divisible.
     #[error("the plan cuts a block into {parts} equal parts, but {elements} elements do not divide")]
     Indivisible {
         /// Elements per block.
         elements: u64,
-        /// Into how many parts they must divide.
+        /// The number of equal parts.
         parts: u32,
     },
-    /// The buffers of all ranks together do not fit.
+    /// The buffers of all ranks together need more memory than is available.
     #[error("the ranks' buffers need {needed} bytes, but only {available} are available on this computer")]
     NotEnoughMemory {
-        /// For all ranks, in bytes.
+        /// The need of all ranks, in bytes.
         needed: u64,
-        /// What there is, in bytes.
+        /// The memory that is available, in bytes.
         available: u64,
     },
-    /// The samples of so many repetitions could not be reported.
+    /// One trial cannot report so many samples.
     #[error("{repetitions} repetitions are more than the {limit} that one trial can report")]
     TooManyRepetitions {
-        /// How many were asked for.
+        /// The number that was requested.
         repetitions: u32,
-        /// The most that is accepted.
+        /// The largest number that is accepted.
         limit: u32,
     },
-    /// Rings for so many connections do not fit the shared memory.
+    /// The shared memory is too small for the rings of all connections.
     #[error("{connections} connections need more than the {bytes} bytes of shared memory that the job has")]
     TooManyConnections {
-        /// How many there are.
+        /// The number of connections that need a ring.
         connections: usize,
-        /// What there is.
+        /// The size of the shared memory, in bytes.
         bytes: usize,
     },
     /// The ranks, members or links of program, job and topology do not fit together.
     #[error("{what}")]
     Mismatch {
-        /// What differs from what.
+        /// What does not fit together.
         what: String,
     },
-    /// A message would take longer than anybody waits.
+    /// A message on the emulated machine would take longer than any emulated message may.
     #[error(
         "a message of {bytes} bytes would take {:.0} s on link {link} of the emulated machine, more than {:.0} s",
         time.0 / 1e6, limit.0 / 1e6
@@ -187,120 +187,120 @@ pub enum RunError {
     TooSlow {
         /// The link.
         link: LinkId,
-        /// The size of the message.
+        /// The size of the message, in bytes.
         bytes: usize,
-        /// How long it would take.
+        /// The time that it would take.
         time: Micros,
-        /// The longest that is imitated.
+        /// The longest time that is emulated.
         limit: Micros,
     },
-    /// The operating system refused something.
+    /// The operating system refused an operation.
     #[error("{what}")]
     System {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// What it said.
+        /// The answer of the operating system.
         #[source]
         source: std::io::Error,
     },
-    /// Rank 0 cannot listen where the others look for it.
+    /// Rank 0 cannot listen at the rendezvous address.
     #[error("rank 0 cannot wait for the others at {at}")]
     Rendezvous {
         /// The address.
         at: String,
-        /// Why.
+        /// The reason.
         #[source]
         source: std::io::Error,
     },
-    /// Ranks did not come in time.
+    /// Some ranks did not reach the rendezvous in time.
     #[error(
         "{} {} did not come to {at} within {limit:?}{}",
         if missing.len() == 1 { "rank" } else { "ranks" }, listed(missing),
         if *refused > 0 { format!("; {refused} connections were refused") } else { String::new() }
     )]
     Absent {
-        /// Who.
+        /// The ranks that are missing.
         missing: Vec<Rank>,
-        /// Where they were awaited.
+        /// The rendezvous address.
         at: String,
-        /// How long.
+        /// How long rank 0 waited.
         limit: std::time::Duration,
-        /// How many connections were refused meanwhile, for want of the secret.
+        /// How many connections were refused in this time because they did not prove the secret.
         refused: u64,
     },
-    /// The coordinator cannot be joined.
+    /// A rank could not join the coordinator.
     #[error("rank {rank} could not join rank 0 at {at} within {limit:?}")]
     Unreachable {
-        /// Who tried.
+        /// The rank that tried.
         rank: Rank,
-        /// Where.
+        /// The rendezvous address.
         at: String,
-        /// For how long at most.
+        /// The longest time that it tried.
         limit: std::time::Duration,
-        /// The last reason.
+        /// The reason of the last failure.
         #[source]
         source: std::io::Error,
     },
-    /// A rank came only to say that it does not take part.
+    /// A rank connected only to say that it does not take part.
     #[error("{reason}")]
     Declined {
-        /// Who.
+        /// The rank.
         rank: Rank,
-        /// Why, in its words.
+        /// Its reason, in its own words.
         reason: String,
     },
-    /// The coordinator does not want this rank, or ends the job for a reason of its own.
+    /// The coordinator refused this rank, or ended the job for its own reason.
     #[error("rank {rank} was turned away: {reason}")]
     Refused {
-        /// Who.
+        /// The rank that was refused.
         rank: Rank,
-        /// Why, in the coordinator's words.
+        /// The reason, in the coordinator's words.
         reason: String,
     },
-    /// The coordinator is gone, so nobody can decide any more.
+    /// The coordinator is gone, so no process can decide for the job any more.
     #[error(
         "rank {rank} on machine {machine} lost the coordinator, rank 0, during {phase}, after {finished} finished steps"
     )]
     Abandoned {
-        /// Who noticed.
+        /// The rank that noticed.
         rank: Rank,
-        /// Where.
+        /// The machine of that rank.
         machine: String,
-        /// What it was doing.
+        /// The phase in which that rank was.
         phase: Phase,
-        /// Its progress.
+        /// The steps that it had finished.
         finished: u64,
-        /// How.
+        /// The error of its connection with the coordinator.
         #[source]
         source: std::io::Error,
     },
-    /// The process that looked after a rank is gone, so the rank cannot come back.
+    /// The process that looked after a rank is gone, so the rank cannot be restarted.
     #[error("the job cannot be rebuilt: the process of rank {rank} on machine {machine} is gone")]
     Departed {
-        /// Whose.
+        /// The rank.
         rank: Rank,
-        /// Where it was.
+        /// The machine where it ran.
         machine: String,
     },
-    /// The process may not have as many connections as the plan needs.
+    /// The process may not open as many connections as the plan needs.
     #[error("{what}: this process may have only {limit} open files (ulimit -n, LimitNOFILE)")]
     OpenFiles {
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
-        /// The limit, which is raised as far as the system allows.
+        /// The limit, after it was raised as far as the system allows.
         limit: u64,
     },
-    /// Another process does not speak the protocol.
+    /// Another process violated the control protocol.
     #[error("rank {rank} broke the control protocol: {fault}")]
     Protocol {
-        /// Who.
+        /// The rank of that process.
         rank: Rank,
-        /// How.
+        /// The violation.
         fault: String,
     },
 }
 
-/// Ranks for people: the first few.
+/// The first few ranks of a list, as text for people.
 fn listed(ranks: &[Rank]) -> String {
     const SHOWN: usize = 8;
     let mut shown: Vec<String> = ranks.iter().take(SHOWN).map(Rank::to_string).collect();
@@ -311,12 +311,12 @@ fn listed(ranks: &[Rank]) -> String {
 }
 
 impl RunError {
-    /// An error of the operating system while trying `what`.
+    /// Turns an error of the operating system during `what` into an error of this type.
     pub(crate) fn system(what: &'static str) -> impl FnOnce(std::io::Error) -> Self {
         move |source| Self::of_open_files(what, &source).unwrap_or(Self::System { what, source })
     }
 
-    /// What happened in one of so many plans that run together; where it is the only one, that goes without saying.
+    /// Adds the index of the plan, if more than one plan runs.
     pub(crate) fn in_work(work: usize, works: usize) -> impl FnOnce(Self) -> Self {
         move |error| match error {
             error if works < 2 => error,
@@ -324,21 +324,21 @@ impl RunError {
         }
     }
 
-    /// What happened at one end of a lane.
+    /// Turns an error at one end of a lane into an error of this type.
     pub(crate) fn lane(rank: Rank, peer: Rank) -> impl FnOnce(std::io::Error) -> Self {
         move |source| {
             Self::of_open_files("connecting with other ranks", &source).unwrap_or(Self::Lane { rank, peer, source })
         }
     }
 
-    /// The error that names the limit, if that is what was met.
+    /// The error that names the limit of open files, if `source` is that limit.
     fn of_open_files(what: &'static str, source: &std::io::Error) -> Option<Self> {
         use rustix::process::{Resource, getrlimit};
         let is_met = rustix::io::Errno::from_io_error(source) == Some(rustix::io::Errno::MFILE);
         is_met.then(|| Self::OpenFiles { what, limit: getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) })
     }
 
-    /// The peer without whom this would not have happened, as far as the one who noticed can tell.
+    /// The peer at the other end of the broken connection, if this error is a broken connection.
     pub(crate) fn lost_peer(&self) -> Option<Rank> {
         match self {
             Self::Lane { peer, .. } => Some(*peer),
@@ -347,7 +347,7 @@ impl RunError {
         }
     }
 
-    /// The error and everything that caused it, on one line.
+    /// The error and its chain of causes, on one line.
     pub(crate) fn chain(&self) -> String {
         let causes = std::iter::successors(std::error::Error::source(self), |cause| cause.source());
         causes.fold(self.to_string(), |text, cause| format!("{text}: {cause}"))

@@ -1,7 +1,7 @@
-//! Which ranks of a job take part in something.
+//! Groups: some ranks of a job, in an order.
 //!
-//! The principal type is [`Group`]: ranks in an order, which numbers them from zero. A program for n ranks runs in any
-//! group of n, and groups may overlap. [`Group::split`] means what `MPI_Comm_split` does [1].
+//! The principal type is [`Group`]. Its order numbers its ranks from zero. A program for n ranks runs in any group of n
+//! ranks, and groups may overlap. [`Group::split`] has the meaning of `MPI_Comm_split` [1].
 //!
 //! [1] MPI: A Message-Passing Interface Standard, version 4.1, §7.4.2.
 
@@ -9,27 +9,27 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use topology::Rank;
 
-/// Some ranks of a job, each once; the r-th is number r of the group.
+/// Some ranks of a job, each at most once. The position of a rank is its number in the group.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(try_from = "Vec<Rank>", into = "Vec<Rank>")]
 pub struct Group(Vec<Rank>);
 
-/// What no group can be made of.
+/// The error of a list that names a rank twice, which is no group.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("a group names rank {0} twice")]
 pub struct NamedTwice(pub Rank);
 
-/// Which group a rank joins, and where in it.
+/// The group that a rank joins in a split, and its place there.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Choice {
-    /// Those who choose the same color are together.
+    /// Ranks with the same color join the same group.
     pub color: u32,
-    /// Groups are ordered by this, then by the numbers that ranks had before.
+    /// Ranks of a group are ordered by key, then by their earlier numbers.
     pub key: i64,
 }
 
 impl Group {
-    /// The first so many ranks, in their order.
+    /// The ranks `0..ranks`, in this order.
     pub fn all(ranks: usize) -> Self {
         Self((0..ranks).map(Rank::from_index).collect())
     }
@@ -37,7 +37,7 @@ impl Group {
     /// These ranks, in this order.
     ///
     /// # Errors
-    /// [`NamedTwice`] unless they are different.
+    /// [`NamedTwice`] if a rank occurs twice.
     pub fn new(ranks: impl IntoIterator<Item = Rank>) -> Result<Self, NamedTwice> {
         let ranks: Vec<Rank> = ranks.into_iter().collect();
         let mut seen = BTreeSet::new();
@@ -47,8 +47,7 @@ impl Group {
         }
     }
 
-    /// The groups that this one falls into when number r chooses `choices[r]`, ordered by color. Who chooses nothing, or
-    /// is not asked, joins none.
+    /// The groups of a split, ordered by color: number r chooses `choices[r]`. A rank without a choice joins none.
     #[must_use]
     pub fn split(&self, choices: &[Option<Choice>]) -> Vec<Self> {
         let mut groups: BTreeMap<u32, Vec<(i64, usize)>> = BTreeMap::new();
@@ -69,7 +68,7 @@ impl Group {
         &self.0
     }
 
-    /// The number of a rank of the job; `None` if it is not in the group.
+    /// The number of a rank in this group; `None` if the rank is not a member.
     pub fn number(&self, rank: Rank) -> Option<Rank> {
         self.0.iter().position(|&member| member == rank).map(Rank::from_index)
     }
@@ -96,8 +95,8 @@ mod tests {
         group.ranks().iter().map(|rank| rank.0).collect()
     }
 
-    /// Every rank is asked for its color and key, and finds itself where the standard says: for all choices of three
-    /// colors by six ranks, one of which means none, and keys that run with the ranks or against them.
+    /// Compares the split with a direct reading of the standard. Six ranks make all choices of three colors, one of
+    /// which means no group. Keys rise with the ranks, fall with them, or are all equal.
     #[test]
     fn a_split_is_that_of_the_standard() {
         let all = Group::all(6);

@@ -1,15 +1,15 @@
-//! How an answer is executed: one [`Program`](program::Program), every transport.
+//! Runs programs: one [`Program`](program::Program) runs over every transport.
 //!
-//! A rank's part of a program runs in the interpreter, a state machine in one thread. Ranks are threads
-//! ([`try_threads`]) or processes: a [`Job`] starts them on this computer, or gathers those that another launcher started
-//! on many ([`Job::form`], [`attend`]). All move bytes through the same rings in shared memory, or over TCP between
-//! machines, and can imitate another machine ([`Emulation`]).
+//! The interpreter executes a rank's part of a program; it is a state machine in one thread. Ranks are threads
+//! ([`try_threads`]) or processes. A [`Job`] starts the processes on this computer, or gathers processes that another
+//! launcher started on several computers ([`Job::form`], [`attend`]). Bytes move through rings in shared memory, or
+//! over TCP between machines. A run can also imitate the timing of another machine ([`Emulation`]).
 //!
-//! This crate knows no solver and reads no topology files. Whatever goes wrong is a [`RunError`] that names the
-//! rank and the phase; no wait is without a deadline.
+//! This crate knows no solver and reads no topology files. Every failure is a [`RunError`] that names the rank and the
+//! phase. Every wait has a deadline.
 //!
 //! # Rooms
-//! Every room uses those above it in this list, never one below; the project's house test reads the code and says so.
+//! A room uses only rooms above it in this list. The project's house test checks this rule.
 //!
 //! ```text
 //! clock, reduction, dtype, element, verdict, numbers, error, group    values that every room uses

@@ -1,46 +1,47 @@
-//! What is counted in a job. Each number has a type of its own, so that none is taken for another.
+//! Numbers that a job counts. Each kind has its own type, so that they are not mixed up.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Which workers of a job: it begins a new epoch when all are replaced. Zero before the first.
+/// The number of a job epoch: one generation of workers. Zero before the first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Epoch(pub(crate) u64);
 
 impl Epoch {
-    /// The one after it.
+    /// The number after this one.
     pub(crate) fn next(self) -> Self {
         Self(self.0 + 1)
     }
 }
 
-/// Which task of a job; tasks are counted from 1 through all its epochs.
+/// The number of a task of a job. Tasks are counted from 1 and through all epochs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct TaskNumber(pub(crate) u64);
 
 impl TaskNumber {
-    /// The one after it.
+    /// The number after this one.
     pub(crate) fn next(self) -> Self {
         Self(self.0 + 1)
     }
 
-    /// The first call of its collectives. The others count on, and no two tasks share one.
+    /// The number of the task's first call. Its later calls count up from there; no two tasks share a number.
     pub(crate) fn first_call(self) -> CallNumber {
         CallNumber(self.0 << 32 | 1)
     }
 }
 
-/// Which call of the collectives of a job, which all ranks count alike; never zero.
+/// The number of a call in a job; all ranks count the same. Never zero.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct CallNumber(pub u64);
 
 impl CallNumber {
-    /// The one that comes so many calls later.
+    /// The number that is `calls` higher.
     pub(crate) fn plus(self, calls: u64) -> Self {
         Self(self.0 + calls)
     }
 
-    /// The rounds of the job's barrier that belong to it: before its first messages, at its start, and at its end.
+    /// The barrier rounds of this call: before its first messages, at its start, and at its end. The last one is also
+    /// the first round of the next call.
     pub(crate) fn rounds(self) -> [u64; 3] {
         [2 * self.0 - 1, 2 * self.0, 2 * self.0 + 1]
     }

@@ -1,18 +1,18 @@
-//! The operations that reductions are made of.
+//! The arithmetic of reductions.
 //!
-//! The principal trait is [`Operations`]. What they are to give is said where the types of elements are documented.
+//! The principal trait is [`Operations`]. The documentation of `DType` defines the results.
 
-/// The four operations on two values. All are symmetric to the bit, but for which NaN the result is: two ranks that combine
-/// the same values, each as the first operand its own, must get the same. Written without branches, so that they compile to
-/// vector instructions.
+/// Reduction of two values. Every operation gives the same bits in either order of its operands, except for which NaN
+/// results: of two ranks that exchange values, each may pass its own value first. No branches, so that the compiler can
+/// use vector instructions.
 pub(crate) trait Operations: Copy {
     fn sum(self, other: Self) -> Self;
     fn product(self, other: Self) -> Self;
     fn least(self, other: Self) -> Self;
     fn greatest(self, other: Self) -> Self;
-    /// Whether it is a NaN. They are rare, so a block is looked through for them only if it has any.
+    /// Whether the value is a NaN. NaNs are rare, so a block is searched for them only if it has at least one.
     fn is_no_number(self) -> bool;
-    /// The value itself, or if it is a NaN, the one that results have.
+    /// The value itself; for a NaN, the only NaN that results may have.
     fn with_one_nan(self) -> Self;
 }
 
@@ -29,7 +29,8 @@ macro_rules! floats {
             }
             #[inline(always)]
             fn least(self, other: Self) -> Self {
-                // One instruction each. They differ where one is a NaN, which the other bits leave one, and in the sign of a zero.
+                // Each select is one instruction. `one` and `two` differ only for a NaN, which stays a NaN with the
+                // other bits, and for zeroes of different sign, where the sign bit of −0 wins.
                 let (one, two) = (if self < other { self } else { other }, if other < self { other } else { self });
                 Self::from_bits(one.to_bits() | two.to_bits())
             }

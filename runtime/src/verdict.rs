@@ -1,29 +1,29 @@
 //! Why a job ended.
 //!
-//! The principal type is [`Verdict`]: the coordinator's decision, which every wait of every rank heeds.
+//! The principal type is [`Verdict`]: the coordinator's decision. It ends every wait of every rank.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use topology::Rank;
 
-/// Where in a trial a rank was.
+/// What a rank does in a trial.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
-    /// Loading the plan, allocating, comparing hashes.
+    /// Loads the plan, allocates buffers, compares hashes.
     Prepare,
-    /// Waiting for the common start.
+    /// Waits for the common start.
     Start,
-    /// Moving bytes.
+    /// Moves bytes.
     Work,
-    /// Checking the answer and reporting it.
+    /// Checks the result and reports it.
     Report,
 }
 
 impl Phase {
     pub(crate) const ALL: [Self; 4] = [Self::Prepare, Self::Start, Self::Work, Self::Report];
 
-    /// The phase that a word of shared memory stands for, whatever a faulty process has written there.
+    /// The phase of a word of shared memory. Every word gives a phase, also a word that a faulty process wrote.
     pub(crate) fn from_word(word: u64) -> Self {
         Self::ALL[word as usize % Self::ALL.len()]
     }
@@ -40,36 +40,36 @@ impl fmt::Display for Phase {
     }
 }
 
-/// Why the coordinator ended a job.
+/// Why the coordinator ended a job. "It" is the rank that the verdict names.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Cause {
-    /// Its process ended.
+    /// Its process exists but does not run (it is stopped, or gets no processor time).
     Died,
     /// Its process exists but does not run (stopped, or starved).
     Silent,
-    /// It runs, but did not finish before the deadline.
+    /// It reported an error.
     Late,
     /// It reported an error.
     Failed,
     /// It executes another plan, or speaks another protocol version.
     Disagrees,
-    /// The launcher is gone, or does not run, so nobody can decide any more.
+    /// The launcher is gone or does not run, so no process can decide any more.
     Orphaned,
-    /// It and others lost each other, and none of them died.
+    /// It and other ranks lost their connections with each other, but none of them died.
     Cut,
-    /// The connection with the process that looks after it has ended: that process has, or the connection was cut.
+    /// The connection with the process that looks after it ended: that process ended, or the connection was cut.
     Lost,
 }
 
-/// The coordinator's decision that a job is over: whose fault, and where it was.
+/// The coordinator's decision that a job is over, and which rank was the cause.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Verdict {
-    /// Whose fault it is.
+    /// The rank at fault.
     pub rank: Rank,
-    /// What it did.
+    /// What happened to it.
     pub cause: Cause,
-    /// Where it was.
+    /// The phase in which it was.
     pub phase: Phase,
 }
 
@@ -95,12 +95,12 @@ const CAUSES: [Cause; 8] = {
 };
 
 impl Verdict {
-    /// The verdict as a word of shared memory; never zero, which means that there is none.
+    /// The verdict as a word of shared memory. Zero means that there is no verdict, so the word is never zero.
     pub(crate) fn to_word(self) -> u64 {
         1 + ((u64::from(self.rank.0) * 16 + self.cause as u64) * 16 + self.phase as u64)
     }
 
-    /// The verdict that a word of shared memory stands for, whatever a faulty process has written there.
+    /// The verdict of a word of shared memory. Any word but zero gives one, also a word that a faulty process wrote.
     pub(crate) fn from_word(word: u64) -> Option<Self> {
         let code = word.checked_sub(1)?;
         let cause = CAUSES[(code / 16 % 16) as usize % CAUSES.len()];

@@ -1,4 +1,4 @@
-//! What an agent does and when it gives up: its part of the protocol without sockets, threads or clocks.
+//! What an agent does and when it gives up: its part of the control protocol, without sockets, threads or clocks.
 //!
 //! The principal type is [`AgentState`].
 
@@ -11,68 +11,69 @@ use std::io::{self, ErrorKind};
 use std::time::Duration;
 use topology::Rank;
 
-/// What an agent knows of its job.
+/// What an agent knows about its job.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct AgentState {
     rank: Rank,
-    /// How often to pass a sign of life on, and when it was done last.
+    /// How often to send a sign of life, and when the last one was sent.
     between: Duration,
     beaten: Moment,
-    /// The present epoch; zero before the first.
+    /// The current epoch; zero before the first.
     epoch: Epoch,
     enlisted: bool,
-    /// When the coordinator said something last, and how long it may be silent.
+    /// When the last valid message of the coordinator arrived, and how long the coordinator may be silent.
     heard: Moment,
     silence: Duration,
-    /// How the epoch ended, if it has.
+    /// The verdict on the current epoch and its evidence, if there is a verdict.
     sentence: Option<(Verdict, String)>,
-    /// When a worker that was told the verdict is ended.
+    /// When a worker that has been told the verdict is killed.
     until: Option<Moment>,
 }
 
-/// What happens to an agent.
+/// An event of an agent.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "there is one at a time, and it is passed on at once")]
 pub(crate) enum AgentEvent {
-    /// The coordinator says something.
+    /// A message of the coordinator.
     Said(ToAgent),
-    /// It says nothing.
+    /// No message arrived.
     Quiet,
-    /// The connection with it has ended.
+    /// The connection with the coordinator has ended.
     Closed(io::Error),
 }
 
-/// What an agent is to do.
+/// A step that the agent has to take.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "there is one at a time, and it is passed on at once")]
 pub(crate) enum AgentAction {
-    /// What the coordinator says.
+    /// Do what the coordinator says.
     Obey(ToAgent),
-    /// Make the verdict known on this machine, and hang up: the worker may still say its last words.
+    /// Publish the verdict on this machine, and send the worker no more orders. The worker may still report its error.
     Pronounce(Verdict),
-    /// End the worker, which may leave by itself for so long.
+    /// End the worker, after this time at the latest.
     EndWorker(Duration),
-    /// Give a sign of life.
+    /// Send a sign of life.
     Beat,
-    /// Its part in the job is over.
+    /// Leave the job.
     Leave(Parting),
 }
 
 /// How an agent's part in a job ends.
 #[derive(Debug)]
 pub(crate) enum Parting {
-    /// The job is over, and nothing went wrong in its last epoch.
+    /// The job is over, and its last epoch ended without a verdict.
     Done,
-    /// With the verdict on the last epoch, and its evidence.
+    /// The last epoch ended with this verdict and this evidence.
     Ended(Verdict, String),
-    /// The coordinator does not want it, for this reason.
+    /// The coordinator refused the agent, for this reason.
     Refused(String),
-    /// The coordinator is gone: nobody is left who could decide.
+    /// The coordinator is gone, so no process can decide any more.
     Abandoned(io::Error),
 }
 
 impl AgentState {
-    /// Of a job with so many `ranks`. Others may take twice `limit` until all have come.
+    /// The agent of `rank` in a job of `ranks` ranks. Until the first setup, the coordinator may be silent for twice
+    /// `limit`.
     pub(crate) fn new(rank: Rank, ranks: usize, now: Moment, limit: Duration) -> Self {
         let (between, silence) = (distant_beat(ranks), 2 * limit);
         Self {
@@ -88,13 +89,13 @@ impl AgentState {
         }
     }
 
-    /// The present epoch.
+    /// The current epoch.
     pub(crate) fn epoch(&self) -> Epoch {
         self.epoch
     }
 
-    /// What follows from what happens, in this order. Whoever calls it waits for [`BEAT`](crate::control::judge::BEAT) at
-    /// most for the coordinator to say something.
+    /// The actions that follow from an event, in this order. The caller waits at most
+    /// [`BEAT`](crate::control::judge::BEAT) for a message before it reports [`AgentEvent::Quiet`].
     pub(crate) fn step(&mut self, now: Moment, event: AgentEvent) -> Vec<AgentAction> {
         let mut actions = match event {
             AgentEvent::Said(message) => self.admit(now, message).map_or_else(Vec::new, |message| self.obey(message)),
@@ -108,8 +109,7 @@ impl AgentState {
         actions
     }
 
-    /// The message, if it is to be obeyed. What belongs to another epoch, comes twice, or after the verdict is not, and
-    /// changes nothing.
+    /// The message, if it counts. A message of another epoch, a repeated one, or one after the verdict changes nothing.
     fn admit(&mut self, now: Moment, message: ToAgent) -> Option<ToAgent> {
         let is_open = |epoch: &Epoch| *epoch == self.epoch && self.sentence.is_none();
         match &message {
@@ -133,7 +133,7 @@ impl AgentState {
 
     fn obey(&mut self, message: ToAgent) -> Vec<AgentAction> {
         match message {
-            // What is left of the last epoch ends before this one begins.
+            // The last epoch's worker ends before this epoch begins.
             ToAgent::SetUp { .. } => vec![AgentAction::EndWorker(Duration::ZERO), AgentAction::Obey(message)],
             ToAgent::Verdict { verdict, .. } => {
                 let is_stuck = (verdict.rank, verdict.cause) == (self.rank, Cause::Silent);
@@ -146,7 +146,7 @@ impl AgentState {
         }
     }
 
-    /// What time demands when no message waits to be heard.
+    /// The actions that are due at `now` when no message arrived.
     fn overdue(&mut self, now: Moment) -> Vec<AgentAction> {
         if now.since(self.heard) > self.silence {
             let what = format!("it gave no sign of life for {:?}", self.silence);
@@ -156,7 +156,7 @@ impl AgentState {
         is_over.then_some(AgentAction::EndWorker(Duration::ZERO)).into_iter().collect()
     }
 
-    /// Leaves with the worker, which has time for its last words. How the last epoch ended says more than how the job did.
+    /// Leaves and ends the worker, which has time to report its error. An earlier verdict says more than the job's end.
     fn leave(&mut self, otherwise: Parting) -> Vec<AgentAction> {
         let sentence = self.sentence.take();
         let parting = sentence.map_or(otherwise, |(verdict, evidence)| Parting::Ended(verdict, evidence));

@@ -1,8 +1,8 @@
-//! What another machine's clock shows.
+//! The clock of another machine.
 //!
-//! The principal type is [`Clock`]: the difference between two monotonic clocks, from questions and answers. An answer
-//! that came back fast bounds it tightly; an old one loosely, because clocks drift. Of all answers the one with the
-//! tightest bound at present counts.
+//! The principal type is [`Clock`]: the difference between two monotonic clocks, measured with questions and answers. A
+//! fast answer gives a tight bound on the difference. The bound of an old answer is loose, because clocks drift. The
+//! answer with the tightest bound at present counts.
 
 use crate::clock::Moment;
 use std::time::Duration;
@@ -13,26 +13,26 @@ const DRIFT_PPM: u64 = 100;
 /// One question and its answer.
 #[derive(Clone, Copy, Debug)]
 struct Reading {
-    /// Nanoseconds that the other clock is ahead.
+    /// How many nanoseconds the other clock is ahead.
     ahead: i64,
     round_trip: Duration,
     at: Moment,
 }
 
 impl Reading {
-    /// By how much the difference may be wrong now, in nanoseconds.
+    /// The largest possible error of the difference at `now`, in nanoseconds.
     fn doubt(&self, now: Moment) -> u64 {
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         nanos(self.round_trip) / 2 + nanos(now.since(self.at)) / (1_000_000 / DRIFT_PPM)
     }
 }
 
-/// Another machine's clock, as seen from here.
+/// Another machine's clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Clock(Option<Reading>);
 
 impl Clock {
-    /// Notes that a question asked at `asked` was answered at `there`, and that the answer was here at `heard`.
+    /// Records that a question of the moment `asked` was answered at `there`, and that the answer arrived at `heard`.
     pub(crate) fn read(&mut self, asked: Moment, there: Moment, heard: Moment) {
         let middle = asked.0 + heard.0.saturating_sub(asked.0) / 2;
         let reading = Reading { ahead: there.0.wrapping_sub(middle) as i64, round_trip: heard.since(asked), at: heard };
@@ -41,17 +41,17 @@ impl Clock {
         }
     }
 
-    /// What it shows when this machine's clock shows `here`.
+    /// The time of the other clock when this machine's clock shows `here`.
     pub(crate) fn there(&self, here: Moment) -> Moment {
         Moment(here.0.saturating_add_signed(self.0.map_or(0, |best| best.ahead)))
     }
 
-    /// What this machine's clock shows when it shows `there`.
+    /// The time of this machine's clock when the other clock shows `there`.
     pub(crate) fn here(&self, there: Moment) -> Moment {
         Moment(there.0.saturating_add_signed(self.0.map_or(0, |best| -best.ahead)))
     }
 
-    /// The fastest that it was answered; zero if never.
+    /// The round trip of the answer that counts; zero if there is none.
     pub(crate) fn round_trip(&self) -> Duration {
         self.0.map_or(Duration::ZERO, |best| best.round_trip)
     }
@@ -63,7 +63,7 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    /// The other clock is `ahead` ns ahead at the start and gains `ppm`; delays on the way are lopsided and heavy-tailed.
+    /// The other clock is `ahead` ns ahead at the start and gains `ppm`. Delays are asymmetric and heavy-tailed.
     fn estimated(ahead: i64, ppm: i64, seconds: u64) -> (Clock, u64) {
         let mut clock = Clock::default();
         let (mut now, mut random) = (100 * SECOND, 7_u64);

@@ -1,11 +1,11 @@
-//! How messages travel: JSON, each behind its length.
+//! The format of control messages: JSON, with its length before it.
 //!
-//! The principal types are [`Inbox`] and [`Post`]. Between a launcher and its worker the channel is the socket pair whose
-//! one end is the worker's standard input, so nothing listens and nobody else can connect; the shared memory's descriptor
-//! travels ahead of the first message. Between machines it is a TCP connection whose ends have proved that they belong to
-//! the job; there a keyed tag follows every message, over its place in the conversation and its bytes, so that nothing is
-//! parsed that was altered, repeated, left out or sent by somebody else. A length beyond [`LONGEST`] is refused before
-//! anything is allocated.
+//! The principal types are [`Inbox`] and [`Post`]. The channel between a launcher and its worker is a socket pair. One
+//! end is the worker's standard input, so no process listens and no other process can connect. The descriptor of the
+//! shared memory travels before the first message. Between machines, the channel is a TCP connection whose ends have
+//! proved that they belong to the job. There a keyed tag follows every message. It covers the number of the message and
+//! its bytes, so an altered, repeated or forged message, or one after a gap, is never parsed. A length beyond
+//! [`LONGEST`] is refused before anything is allocated.
 
 use crate::transport::tcp::{Proven, Secret};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -23,13 +23,13 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// The longest message: a report of [`crate::measure::trial::MOST_REPETITIONS`] samples fits.
+/// The longest message, in bytes. A report of [`crate::measure::trial::MOST_REPETITIONS`] samples fits.
 const LONGEST: usize = 64 << 20;
 
-/// Bytes of a tag.
+/// The bytes of a tag.
 const TAG: usize = 32;
 
-/// A message behind its length.
+/// A message with its length before it.
 fn framed(message: &impl Serialize) -> io::Result<Vec<u8>> {
     let mut frame = vec![0; 4];
     serde_json::to_writer(&mut frame, message)?;
@@ -41,15 +41,14 @@ fn framed(message: &impl Serialize) -> io::Result<Vec<u8>> {
     Ok(frame)
 }
 
-/// Sends one message. If it cannot be sent as a whole, nothing can be sent any more: what followed would be taken for the
-/// rest of it.
+/// Sends one message. After a partial failure the stream is closed for writing: later bytes would count as the rest.
 pub(crate) fn send(mut stream: &UnixStream, message: &impl Serialize) -> io::Result<()> {
     let frame = framed(message)?;
-    // It fails only where the other side is gone.
+    // It fails only if the other end is gone.
     stream.write_all(&frame).inspect_err(|_| drop(stream.shutdown(Shutdown::Write)))
 }
 
-/// One direction of a conversation between machines.
+/// The key and the counter of one direction between machines.
 struct Seal {
     key: Secret,
     /// How many messages have passed.
@@ -64,23 +63,23 @@ impl Seal {
     }
 }
 
-/// The sending end of a connection between machines; many threads may use it.
+/// The sending end of a connection between machines. Several threads may use it.
 pub(crate) struct Post {
     stream: TcpStream,
     seal: Mutex<Seal>,
 }
 
 impl Post {
-    /// Sends one message. After an error the connection is of no use, and cut.
+    /// Sends one message. After an error the connection is cut.
     pub(crate) fn send(&self, message: &impl Serialize) -> io::Result<()> {
         let frame = framed(message)?;
         self.write(&mut self.seal.lock().unwrap_or_else(PoisonError::into_inner), frame)
     }
 
-    /// Sends one message if that takes no waiting; else it is left out. Whether it was sent.
+    /// Sends one message if that is possible without waiting. Returns whether it was sent.
     pub(crate) fn offer(&self, message: &impl Serialize) -> io::Result<bool> {
         let Ok(mut seal) = self.seal.try_lock() else { return Ok(false) };
-        // The kernel says so only where much more than a small message fits.
+        // The kernel reports room only if much more than a small message fits.
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let has_room = poll(&mut [PollFd::new(&self.stream, PollFlags::OUT)], Some(&now))? > 0;
         if has_room {
@@ -101,20 +100,20 @@ impl Post {
         (&self.stream).write_all(&frame).inspect_err(|_| self.cut())
     }
 
-    /// Ends the conversation in both directions.
+    /// Ends the connection in both directions.
     pub(crate) fn cut(&self) {
-        // It fails only where it has ended already.
+        // It fails only if the connection has already ended.
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 
-    /// The address that the other end sees.
+    /// The address of this end, as the other end sees it.
     pub(crate) fn address(&self) -> io::Result<IpAddr> {
         Ok(self.stream.local_addr()?.ip().to_canonical())
     }
 }
 
-/// Both ends of a connection whose ends believe each other; `accepted` on the side that listened. A message that the
-/// other side does not take for `limit` is an error.
+/// The two ends of an authenticated connection; `accepted` on the side that listened. A message that the other side
+/// does not take for `limit` is an error.
 pub(crate) fn sealed(proven: Proven, accepted: bool, limit: Duration) -> io::Result<(Post, Inbox<TcpStream>)> {
     let Proven { stream, session } = proven;
     stream.set_nonblocking(false)?;
@@ -127,7 +126,7 @@ pub(crate) fn sealed(proven: Proven, accepted: bool, limit: Duration) -> io::Res
     Ok((Post { stream, seal: Mutex::new(direction(accepted)) }, inbox))
 }
 
-/// Receives messages; keeps what has arrived of the next one.
+/// Receives messages, and keeps the arrived part of the next one.
 pub(crate) struct Inbox<S> {
     stream: S,
     buffer: Vec<u8>,
@@ -139,7 +138,7 @@ impl<S: Read> Inbox<S> {
         Self { stream, buffer: Vec::new(), seal: None }
     }
 
-    /// The stream, to set its limits.
+    /// The stream, to set its timeouts.
     pub(crate) fn stream(&self) -> &S {
         &self.stream
     }
@@ -147,7 +146,7 @@ impl<S: Read> Inbox<S> {
     /// The next message; `None` if the stream's read timeout passes first.
     ///
     /// # Errors
-    /// `UnexpectedEof` when the other side is gone; `InvalidData` for what is no message.
+    /// `UnexpectedEof` if the other end is gone; `InvalidData` if the bytes are no message.
     pub(crate) fn receive<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
         loop {
             let length = self.buffer.first_chunk::<4>().map(|length| u32::from_le_bytes(*length) as usize);
@@ -164,7 +163,7 @@ impl<S: Read> Inbox<S> {
                     return Ok(Some(message));
                 }
             }
-            // Grows as bytes arrive, not as a length promises.
+            // The buffer grows with the bytes that arrive, not with the announced length.
             let mut piece = [0; 8192];
             match self.stream.read(&mut piece) {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
@@ -176,7 +175,7 @@ impl<S: Read> Inbox<S> {
         }
     }
 
-    /// Checks the tag behind the frame that ends at `end`, where there are tags.
+    /// Checks the tag after the frame that ends at `end`, if this connection has tags.
     fn check(&mut self, end: usize) -> io::Result<()> {
         let Some(seal) = &mut self.seal else { return Ok(()) };
         let (frame, rest) = self.buffer.split_at(end);
@@ -187,7 +186,7 @@ impl<S: Read> Inbox<S> {
     }
 }
 
-/// Sends a descriptor with one byte.
+/// Sends a descriptor, with one byte.
 pub(crate) fn send_descriptor(stream: &UnixStream, descriptor: BorrowedFd<'_>) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -199,7 +198,7 @@ pub(crate) fn send_descriptor(stream: &UnixStream, descriptor: BorrowedFd<'_>) -
     Ok(())
 }
 
-/// Receives what [`send_descriptor`] sent.
+/// Receives the descriptor of [`send_descriptor`].
 pub(crate) fn receive_descriptor(stream: &UnixStream) -> io::Result<OwnedFd> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -263,7 +262,7 @@ mod tests {
         }
     }
 
-    /// Somebody does not read; later he does. What did not fit must not be followed by anything.
+    /// The reader is too slow for a message. After a partly sent message, nothing else may be sent.
     #[test]
     fn nothing_follows_a_message_of_which_only_a_part_has_gone() {
         let (near, far) = UnixStream::pair().unwrap();
@@ -273,7 +272,7 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::WouldBlock);
         let mut inbox = Inbox::new(far);
         let reader = std::thread::spawn(move || inbox.receive::<String>());
-        // The reader makes room for more.
+        // The reader makes room for more bytes.
         assert!((0..10_000).all(|_| send(&near, &"more").is_err()));
         drop(near);
         assert_eq!(reader.join().unwrap().unwrap_err().kind(), ErrorKind::UnexpectedEof);
@@ -295,7 +294,7 @@ mod tests {
         let long = "x".repeat(1 << 10);
         let sent = (0..1_000_000).take_while(|_| post.offer(&long).unwrap()).count();
         assert_eq!(theirs.receive::<String>().unwrap().as_deref(), Some("one"));
-        // What was left out is not missed: all others are whole.
+        // A message that was left out leaves no gap: all others arrive complete.
         for _ in 0..sent {
             assert_eq!(theirs.receive::<String>().unwrap().as_ref(), Some(&long));
         }

@@ -1,8 +1,8 @@
-//! What launcher, agents and workers say to each other.
+//! The messages between launcher, agents and workers.
 //!
-//! A worker hears [`Command`]s and gives [`Answer`]s. Where it is not a child of the coordinator, its agent is in between:
-//! [`ToAgent`] and [`FromAgent`] carry both, each with the epoch that it belongs to, so that nothing of an epoch that has
-//! ended is taken for the present one.
+//! A worker receives [`Command`]s and sends [`Answer`]s. If the worker is not a child of the coordinator, its agent
+//! passes both on, in [`ToAgent`] and [`FromAgent`]. These carry the number of the epoch, so that a message of an
+//! earlier epoch never counts in the current one.
 
 use crate::clock::Moment;
 use crate::execution::flows::{Arrivals, Wanted};
@@ -18,44 +18,44 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use topology::Rank;
 
-/// Changes whenever a frame, the segment or a ring changes its meaning.
+/// Changes whenever the meaning of a message, of the segment or of a ring changes.
 pub(crate) const PROTOCOL: u32 = 10;
 
-/// What the launcher says to a worker.
+/// A message of the launcher to a worker.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Command {
     Welcome(Welcome),
-    /// Load what the task needs, answer [`Answer::Listening`] where ranks are on different computers, allocate, and
+    /// Load the task's programs, answer [`Answer::Listening`] if ranks are on different computers, allocate memory, and
     /// answer [`Answer::Ready`].
     Prepare {
         task: TaskNumber,
-        /// The longest time without progress while it runs.
+        /// The longest time without progress while the task runs.
         limit_ms: u64,
         what: Task,
     },
-    /// Connect with the others; rank r listens at `doors[r]`. Only where ranks are on different computers.
+    /// Connect with the other ranks; rank r listens at `doors[r]`. Sent only if ranks are on different computers.
     Connect {
         task: TaskNumber,
         doors: Vec<Doors>,
     },
-    /// Run what was prepared: all ranks have voted for it. The task's number begins the numbers of its collectives.
+    /// Run the prepared task: all ranks have voted for it. The numbers of its calls follow from the number of the task.
     Run {
         task: TaskNumber,
     },
 }
 
-/// What ranks do together.
+/// Work that ranks do together.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Task {
     /// Run plans at the same time.
     Trial(Vec<Ordered>),
-    /// Time exchanges between pairs.
+    /// Time exchanges between pairs of ranks.
     Probe(Wanted),
 }
 
-/// A trial as it travels to workers: what their loaders need, and who takes part.
+/// A trial as it is sent to workers: the input of their loaders, and the ranks that take part.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct Ordered {
     pub(crate) source: String,
@@ -64,20 +64,20 @@ pub(crate) struct Ordered {
     pub(crate) trial: Trial,
 }
 
-/// What came out of a task, on one rank.
+/// The result of a task on one rank.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Finding {
-    /// For each of the plans in which it takes part.
+    /// A report for each plan in which the rank takes part.
     Trial(Vec<RankReport>),
     Probe(Arrivals),
 }
 
-/// All that a worker needs to join.
+/// Everything that a worker needs to join.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct Welcome {
     pub(crate) terms: Terms,
-    /// Authenticates the ranks of this epoch to each other; never travels between machines.
+    /// Authenticates the ranks of this epoch to each other. It never travels between machines.
     pub(crate) secret: Secret,
 }
 
@@ -87,26 +87,26 @@ pub(crate) struct Terms {
     pub(crate) protocol: u32,
     pub(crate) rank: Rank,
     pub(crate) segment: SegmentShape,
-    /// Whether it is the first of its machine, who prepares the shared memory for all.
+    /// Whether the worker is the first of its machine, which prepares the shared memory for the others.
     pub(crate) first_here: bool,
-    /// How it executes; its machine's own interfaces are put in by its agent.
+    /// How it executes. Its agent fills in the interfaces of its machine.
     pub(crate) options: Options,
-    /// Source and slowdown of the machine to imitate, which does not travel with the options.
+    /// Source and slowdown of the machine to imitate. The options do not contain them.
     pub(crate) emulation: Option<(String, f64)>,
 }
 
-/// What a worker says, or its agent in its place.
+/// An answer of a worker, or of its agent.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Answer {
-    /// From an agent: it is ready for an epoch.
+    /// From an agent: it is ready for the epoch.
     IsSetUp {
-        /// What its machine is called.
+        /// The name of its machine.
         machine: String,
-        /// Where others of its machine find the shared memory, if this one made it.
+        /// The place of the shared memory for other processes of the machine, if this agent made it.
         segment: Option<Place>,
     },
-    /// From an agent: a file has arrived, and lies there for all workers of its machine.
+    /// From an agent: a file has arrived, and lies at `path` for all workers of its machine.
     Kept {
         file: u64,
         path: PathBuf,
@@ -120,7 +120,7 @@ pub(crate) enum Answer {
         plan: String,
         doors: Doors,
     },
-    /// The vote: this plan is prepared. Said again by who hears nothing.
+    /// The vote: the rank has prepared this plan. Repeated while no order arrives.
     Ready {
         task: TaskNumber,
         plan: String,
@@ -129,7 +129,7 @@ pub(crate) enum Answer {
         task: TaskNumber,
         finding: Finding,
     },
-    /// `peers` are all whom the rank has lost by now, if that is why it fails.
+    /// The rank has failed. If it failed because it lost other ranks, `peers` are all ranks that it has lost.
     Failed {
         phase: Phase,
         reason: String,
@@ -137,47 +137,47 @@ pub(crate) enum Answer {
     },
 }
 
-/// What the coordinator says to an agent.
+/// A message of the coordinator to an agent.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ToAgent {
-    /// An epoch begins: what is left of the last one ends.
+    /// An epoch begins; the rest of the last one ends.
     SetUp { epoch: Epoch, setup: EpochSetup },
     /// Start the worker.
     Enlist { epoch: Epoch, terms: Terms },
-    /// For the worker.
+    /// Pass this command to the worker.
     Order { epoch: Epoch, command: Command },
-    /// A part of a file that all workers of this machine may read, in order.
+    /// The next part of a file that all workers of this machine may read.
     Keep { file: u64, piece: String, is_last: bool },
-    /// No worker will ask for these any more.
+    /// Delete these files: no worker will need them again.
     Forget { files: Vec<u64> },
-    /// Everybody has come to this round; it starts at this moment of the agent's clock.
+    /// All ranks have arrived at this round. It starts at this moment of the agent's clock.
     Release { epoch: Epoch, round: u64, start: Moment },
-    /// A sign of life that wants an answer at once, and how much all ranks have done.
+    /// A sign of life that must be answered at once, with the activity of all ranks.
     Ping { at: Moment, activity: u64 },
     /// The epoch is over.
     Verdict { epoch: Epoch, verdict: Verdict, evidence: String },
     /// The job is over.
     End,
-    /// It cannot take part.
+    /// The agent cannot take part.
     Refused { reason: String },
 }
 
 /// How a machine takes part in an epoch.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct EpochSetup {
-    /// Tells jobs with the same secret apart.
+    /// Distinguishes jobs with the same secret.
     pub(crate) job: [u8; 32],
     pub(crate) segment: SegmentShape,
-    /// Where the machine's shared memory is; the first agent of a machine makes it.
+    /// The place of the machine's shared memory. `None` for the first agent of a machine, which makes it.
     pub(crate) place: Option<Place>,
-    /// Ranks of other machines.
+    /// The ranks of other machines.
     pub(crate) absent: Vec<Rank>,
     /// How long an agent waits for a sign of life of the coordinator.
     pub(crate) silence_ms: u64,
 }
 
-/// What an agent says to the coordinator.
+/// A message of an agent to the coordinator.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum FromAgent {
@@ -185,13 +185,13 @@ pub(crate) enum FromAgent {
         epoch: Epoch,
         answer: Answer,
     },
-    /// The worker's process has ended; with what it said, so that this does not come before that.
+    /// The worker's process has ended. Contains the worker's last answer, which must not arrive after this message.
     Ended {
         epoch: Epoch,
         how: String,
         said: Option<Answer>,
     },
-    /// What the worker has done by now.
+    /// The activity of the worker so far.
     Beat {
         epoch: Epoch,
         beats: u64,
@@ -199,13 +199,13 @@ pub(crate) enum FromAgent {
         progress: u64,
         phase: Phase,
     },
-    /// All ranks of this machine have come to this round.
+    /// All ranks of this machine have arrived at this round.
     Arrived {
         epoch: Epoch,
         round: u64,
         lead_ns: u64,
     },
-    /// To a ping: its moment, and the moment here.
+    /// The answer to a ping: the ping's moment, and the moment of the agent's clock.
     Pong {
         at: Moment,
         here: Moment,

@@ -1,9 +1,8 @@
-//! What coordinator, agents and workers of a job say to each other, and what each decides.
+//! The control protocol: the messages between coordinator, agents and workers of a job, and the decisions of each.
 //!
 //! The principal types are [`Judge`](judge::Judge), [`AgentState`](agent_state::AgentState) and
-//! [`WorkerState`](worker_state::WorkerState), which know no sockets, threads or clocks, and the messages they decide on.
-//! Each has a function `step`: what happened goes in with its moment, and what to do comes out. A real job and the
-//! simulation of the protocol call the same ones.
+//! [`WorkerState`](worker_state::WorkerState). They know no sockets, threads or clocks. Each has a function `step`: an
+//! event and its moment go in, and actions come out. A real job and the simulation call the same functions.
 
 pub(crate) mod agent_state;
 pub(crate) mod clocks;

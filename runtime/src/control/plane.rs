@@ -1,8 +1,8 @@
 //! The coordinator's connections with the agents of other processes.
 //!
-//! The principal type is [`Plane`]. One thread hears each agent; what is urgent is done there: signs of life are noted on
-//! the coordinator's segment, clocks are read, and when all machines have come to a round, it is released everywhere, each
-//! in the time of its own clock. All else becomes an event for the [`Job`](crate::Job). A thread of its own pings.
+//! The principal type is [`Plane`]. It has one thread for each agent, which handles urgent messages at once: it records
+//! signs of life in the coordinator's segment and reads clocks. When all machines have arrived at a round, it releases
+//! them, each with the start in its own clock. Other messages become events for the [`Job`](crate::Job).
 
 use crate::clock::Moment;
 use crate::control::clocks::Clock;
@@ -21,38 +21,38 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use topology::Rank;
 
-/// How often agents are asked for a sign of life.
+/// How often agents are pinged.
 pub(crate) const PULSE: Duration = Duration::from_millis(100);
-/// How often a clock is read before the first common start.
+/// How many times a clock is read before the first common start.
 const READINGS: usize = 16;
-/// What machines are given beyond the way of the message, to wake their ranks before a common start.
+/// How much time machines get to wake their ranks before a common start, in addition to the time of the message.
 const WAKING_UP: Duration = Duration::from_micros(200);
-/// A common start is never announced further ahead.
+/// A common start is never announced earlier than this before it happens.
 const LONGEST_LEAD: Duration = Duration::from_millis(50);
-/// The stack of a thread that hears one agent: there may be thousands.
+/// The stack of a thread for one agent; there may be thousands of them.
 const STACK: usize = 256 << 10;
 
-/// One agent, from the coordinator's side.
+/// One agent, as the coordinator knows it.
 struct Agent {
     post: Post,
     machine: usize,
     clock: Mutex<Clock>,
-    /// Whether it has answered the last ping: who does not is not sent more of them.
+    /// Whether the agent has answered the last ping. If not, no more pings are sent to it.
     answered: AtomicBool,
-    /// How much it has said.
+    /// How many messages it has sent.
     messages: AtomicU64,
 }
 
-/// Where an epoch is.
+/// The state of the current epoch.
 struct Present {
     epoch: Epoch,
     segment: Option<Segment>,
-    /// To which round each machine has come.
+    /// For each machine, the last round at which it arrived.
     arrived: Vec<u64>,
     released: u64,
     /// How many agents are connected.
     listening: usize,
-    /// Ends the relay of an epoch that is over.
+    /// Ends the relay thread of an epoch that is over.
     over: Arc<AtomicBool>,
 }
 
@@ -76,7 +76,7 @@ pub(crate) struct Joined {
 }
 
 impl Plane {
-    /// Hears `joined` from now on.
+    /// Receives the messages of `joined` from now on.
     pub(crate) fn new(joined: Vec<Joined>, leaders: Vec<Rank>, events: Sender<Heard>) -> io::Result<Arc<Self>> {
         let (mut agents, mut inboxes) = (BTreeMap::new(), Vec::with_capacity(joined.len()));
         for Joined { rank, machine, post, inbox } in joined {
@@ -134,12 +134,12 @@ impl Plane {
         self.agents.get(&rank).map_or(0, |agent| agent.machine)
     }
 
-    /// How many messages of an agent have come.
+    /// How many messages of an agent have arrived.
     pub(crate) fn messages(&self, rank: Rank) -> u64 {
         self.agents.get(&rank).map_or(0, |agent| agent.messages.load(Ordering::Relaxed))
     }
 
-    /// Says something to an agent.
+    /// Sends a message to an agent.
     pub(crate) fn tell(&self, rank: Rank, message: &ToAgent) -> io::Result<()> {
         match self.agents.get(&rank) {
             Some(agent) => agent.post.send(message),
@@ -147,21 +147,21 @@ impl Plane {
         }
     }
 
-    /// The same to all agents; who does not hear it is noticed elsewhere.
+    /// Sends a message to all agents. An agent that is gone is noticed by its thread.
     pub(crate) fn tell_all(&self, message: &ToAgent) {
         for agent in self.agents.values() {
             let _ = agent.post.send(message);
         }
     }
 
-    /// The same to the leader of every machine but this one.
+    /// Sends a message to the leader of every machine except this one.
     pub(crate) fn tell_leaders(&self, message: &ToAgent) {
         for agent in self.leaders.iter().filter_map(|leader| self.agents.get(leader)) {
             let _ = agent.post.send(message);
         }
     }
 
-    /// Waits for all agents to leave, `limit` at most, and cuts those off that do not.
+    /// Waits at most `limit` until all agents have left, and cuts the connections of the rest.
     pub(crate) fn close(&self, limit: Duration) {
         let deadline = Moment::now().after(limit);
         let mut present = self.present();
@@ -173,14 +173,14 @@ impl Plane {
         self.agents.values().for_each(|agent| agent.post.cut());
     }
 
-    /// The coordinator's address as others see it: the one through which another machine has reached it, if it can be one
-    /// other than the loopback.
+    /// The coordinator's address for other machines: the address through which another machine has reached it, if
+    /// possible not a loopback address.
     pub(crate) fn own_address(&self) -> Option<std::net::IpAddr> {
         let reached = self.agents.values().filter_map(|agent| Some((agent.post.address().ok()?, agent.machine)));
         reached.max_by_key(|(address, machine)| (!address.is_loopback(), *machine)).map(|(address, _)| address)
     }
 
-    /// From now on only what belongs to this epoch is heard.
+    /// Begins an epoch. From now on, barriers and signs of life of other epochs are ignored.
     pub(crate) fn begin(self: &Arc<Self>, epoch: Epoch, segment: &Segment) -> io::Result<()> {
         let over = Arc::new(AtomicBool::new(false));
         let mut present = self.present();
@@ -204,7 +204,7 @@ impl Plane {
         Ok(())
     }
 
-    /// Nobody carries or hears anything of this epoch any more.
+    /// Ends the barriers of this epoch.
     pub(crate) fn finish(&self) {
         self.present().over.store(true, Ordering::Relaxed);
     }
@@ -212,7 +212,7 @@ impl Plane {
     /// Reads the clock of every machine several times.
     ///
     /// # Errors
-    /// [`RunError::Absent`] if one does not answer within `limit`.
+    /// [`RunError::Absent`] if a machine does not answer within `limit`.
     pub(crate) fn read_clocks(&self, limit: Duration) -> RunResult<()> {
         let deadline = Moment::now().after(limit);
         for &leader in self.leaders.iter().skip(1) {
@@ -220,12 +220,12 @@ impl Plane {
             for _ in 0..READINGS {
                 agent.answered.store(false, Ordering::Relaxed);
                 let ping = ToAgent::Ping { at: Moment::now(), activity: 0 };
-                // A broken connection is an event, which whoever waits for events sees.
+                // A broken connection is also an event, which the coordinator handles.
                 if agent.post.send(&ping).is_err() {
                     break;
                 }
                 let mut present = self.present();
-                // The answer comes under this lock, so it is not missed.
+                // The answer is recorded under this lock, so it cannot be missed.
                 while !agent.answered.load(Ordering::Relaxed) {
                     let left = deadline.since(Moment::now());
                     if left.is_zero() {
@@ -241,7 +241,7 @@ impl Plane {
         Ok(())
     }
 
-    /// A machine's moment in the time of the coordinator.
+    /// A moment of a machine's clock, in the coordinator's clock.
     pub(crate) fn here(&self, machine: usize, there: Moment) -> Moment {
         if machine == 0 {
             return there;
@@ -249,7 +249,7 @@ impl Plane {
         self.clock(machine).here(there)
     }
 
-    /// The clock of a machine is that of its leader.
+    /// The clock of a machine is the clock of its leader.
     fn clock(&self, machine: usize) -> Clock {
         let leader = self.leaders.get(machine).and_then(|leader| self.agents.get(leader));
         leader.map(|agent| *agent.clock.lock().unwrap_or_else(PoisonError::into_inner)).unwrap_or_default()
@@ -259,7 +259,8 @@ impl Plane {
         let activity = self.present().segment.as_ref().map_or(0, |segment| segment.activity.sum());
         for agent in self.agents.values() {
             if agent.answered.swap(false, Ordering::Relaxed) {
-                // One to whom something is on its way hears from the coordinator anyway. The next may wait for nobody.
+                // If the ping was not sent, another message to the agent is under way and serves as a sign of life.
+                // Then the next ping need not wait for an answer.
                 let sent = agent.post.offer(&ToAgent::Ping { at: Moment::now(), activity });
                 agent.answered.fetch_or(matches!(sent, Ok(false)), Ordering::Relaxed);
             }
@@ -292,7 +293,7 @@ impl Plane {
                 Heard { epoch, rank, event: Event::Gone(how) }
             }
         };
-        // Nobody listens any more once the job is over.
+        // After the end of a job, no receiver is left.
         let _ = self.events.send(event);
     }
 
@@ -313,13 +314,13 @@ impl Plane {
         present.listening -= 1;
         let epoch = present.epoch;
         drop(present);
-        // Nobody need wait for its clock.
+        // Ends the wait for this agent's clock.
         self.agents.get(&rank).inspect(|agent| agent.answered.store(true, Ordering::Relaxed));
         self.read.notify_all();
         let _ = self.events.send(Heard { epoch, rank, event: Event::Left(error.to_string()) });
     }
 
-    /// A machine has come to a round: if it is the last, all are released.
+    /// Records that a machine has arrived at a round. If it is the last one, all machines are released.
     fn arrived(&self, machine: usize, epoch: Epoch, round: u64, lead: Duration) {
         let mut present = self.present();
         if present.epoch != epoch || present.over.load(Ordering::Relaxed) {
@@ -331,7 +332,7 @@ impl Plane {
             return;
         }
         present.released = all;
-        // Nobody else is to wait for somebody who takes his time to hear.
+        // Releases the lock first: a slow connection must not delay the threads of other agents.
         let segment = present.segment.clone();
         drop(present);
         let clocks: Vec<Clock> = (0..self.leaders.len()).map(|machine| self.clock(machine)).collect();
@@ -364,7 +365,7 @@ mod tests {
     use std::net::TcpListener;
     use std::sync::mpsc::channel;
 
-    /// Somebody does not read what he is sent, and so much is on its way to him that the next message must wait.
+    /// An agent does not read, and so many bytes are on their way to it that the next message must wait.
     #[test]
     fn nobody_waits_for_an_agent_that_does_not_hear() {
         const LONG: Duration = Duration::from_secs(20);
@@ -388,7 +389,7 @@ mod tests {
             while !plane.agents[&Rank(1)].post.is_busy() {
                 assert!(Moment::now() < deadline && !released.is_finished(), "the message was sent");
             }
-            // Others give signs of life meanwhile, and get some.
+            // Meanwhile signs of life arrive, and pings are offered.
             let beat = FromAgent::Beat {
                 epoch: Epoch(1),
                 beats: 7,

@@ -1,42 +1,42 @@
-//! What the coordinator asks, what follows from the answers, and which answers are right.
+//! The coordinator's questions, the orders that follow from the answers, and the judgement of answers.
 //!
-//! The principal type is [`Question`]. A task is a vote and a commit: every rank is asked whether it has prepared the plan
-//! with this hash, and the order to run it, which bears the task's number, goes out when all have said so. The number
-//! only grows; an answer to an earlier question comes too late to matter. A rank that repeats its last answer has not
-//! heard the order that followed, and is told again.
+//! The principal type is [`Question`]. A task is a vote and a commit. The coordinator asks every rank whether it has
+//! prepared the plan with this hash. When all have answered, it orders them to run it. The order contains the number of
+//! the task. The number only grows, so an answer to an earlier question is recognized as late. A rank that repeats its
+//! last answer has missed the next order, and gets the order again.
 
 use crate::control::messages::{Answer, Command, PROTOCOL};
 use crate::numbers::TaskNumber;
 use crate::verdict::{Cause, Phase};
 use topology::Rank;
 
-/// How much of a digest is shown: what lanes compare, too.
+/// How many digits of a digest are shown: as many as lanes compare.
 const DIGITS: usize = 12;
 
-/// What the coordinator asks the ranks.
+/// A question of the coordinator to the ranks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Question {
-    /// Has the agent made, or found, the memory of its machine?
+    /// Has the agent made, or found, the shared memory of its machine?
     SetUp,
-    /// Is the worker there, and does it speak this protocol?
+    /// Has the worker started, and does it speak this protocol?
     Hello,
-    /// Has the agent kept this file? Asked between two tasks.
+    /// Has the agent stored this file? Asked between two tasks.
     Kept { file: u64 },
-    /// Where does it listen for the others, to carry out this plan?
+    /// Where does the rank listen for the others, to execute this plan?
     Listening { task: TaskNumber, plan: String },
-    /// The vote: has it prepared this plan?
+    /// The vote: has the rank prepared this plan?
     Ready { task: TaskNumber, plan: String },
-    /// What came out of it?
+    /// What is the result of the plan?
     Done { task: TaskNumber, plan: String },
 }
 
 impl Question {
-    /// In which phase ranks are while they find an answer.
+    /// The phase of ranks that have not answered yet.
     pub(crate) fn phase(&self) -> Phase {
         if matches!(self, Self::Done { .. }) { Phase::Work } else { Phase::Prepare }
     }
 
-    /// What is ordered when all have answered, and asked next.
+    /// The order that follows when all ranks have answered, and the next question.
     pub(crate) fn then(&self, answers: &[(Rank, Answer)]) -> Option<(Command, Self)> {
         match self {
             Self::Listening { task, plan } => {
@@ -54,7 +54,7 @@ impl Question {
         }
     }
 
-    /// The task that it is asked for, in words: its number, and the begins of its plans' digests.
+    /// The question's task as text: its number, and the first digits of its plans' digests.
     pub(crate) fn task(&self) -> Option<String> {
         let (Self::Listening { task, plan } | Self::Ready { task, plan } | Self::Done { task, plan }) = self else {
             return None;
@@ -63,7 +63,7 @@ impl Question {
         Some(format!("task {task}, plan {}", plans.join(" with ")))
     }
 
-    /// Where it comes among all questions of an epoch. Files are asked for between tasks, and known by their numbers.
+    /// The position among all questions of an epoch. Files have no position: they are stored between tasks, by number.
     fn place(&self) -> Option<(TaskNumber, u8)> {
         match self {
             Self::SetUp => Some((TaskNumber::default(), 0)),
@@ -75,7 +75,7 @@ impl Question {
         }
     }
 
-    /// What an answer is to this question.
+    /// Compares an answer with this question.
     pub(crate) fn judge(&self, answer: &Answer) -> Judgement {
         let (mine, theirs) = (self.place(), place(answer));
         let disagrees = |what| Judgement::Wrong(Cause::Disagrees, what);
@@ -108,7 +108,7 @@ impl Question {
     }
 }
 
-/// Which of the plans is another one, of those whose digests are joined here.
+/// Which of the plans differs. Both texts are joined digests.
 fn difference(mine: &str, theirs: &str) -> String {
     let [mine, theirs] = [mine, theirs].map(|digests| digests.split('+').collect::<Vec<_>>());
     let index = (0..mine.len()).find(|&index| theirs.get(index) != mine.get(index)).unwrap_or_default();
@@ -117,7 +117,7 @@ fn difference(mine: &str, theirs: &str) -> String {
     format!("its plan{which} is {theirs}, the launcher's {mine}")
 }
 
-/// Which question an answer belongs to, where questions have a place.
+/// The position of the question that an answer belongs to; `None` if it has none.
 fn place(answer: &Answer) -> Option<(TaskNumber, u8)> {
     match answer {
         Answer::IsSetUp { .. } => Some((TaskNumber::default(), 0)),
@@ -129,13 +129,13 @@ fn place(answer: &Answer) -> Option<(TaskNumber, u8)> {
     }
 }
 
-/// What an answer is to a question.
+/// The relation of an answer to a question.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Judgement {
     Right,
-    /// It belongs to an earlier question.
+    /// It answers an earlier question.
     Late,
-    /// It belongs to the last one: the rank has not heard what was ordered then.
+    /// It answers the last question of this task: the rank has missed the order that followed.
     Repeated,
     Wrong(Cause, String),
 }

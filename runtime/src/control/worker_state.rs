@@ -1,88 +1,88 @@
-//! What a worker may do and when: its part of the protocol without channels or clocks.
+//! What a worker may do and when: its part of the control protocol, without channels or clocks.
 //!
-//! The principal type is [`WorkerState`]. A plan that a worker has voted for becomes active with the order to run it, and with
-//! nothing else. That order bears the number of the task, and goes out when every rank of the epoch has voted for the same
-//! number and hash. Tasks are numbered from 1 through all epochs of a job, and the k-th collective of task n has number
-//! n·2³² + k on every rank (see [`TaskNumber::first_call`]), so two ranks never mean two plans by one number.
-//! Whoever has answered and hears nothing says it again, which is how it asks; after a while it gives up. Who fails leaves
-//! by [`Farewell`].
+//! The principal type is [`WorkerState`]. A worker runs a plan only after the order to run it. The coordinator sends
+//! this order when every rank of the epoch has voted for the same task number and the same hash. Tasks are numbered
+//! from 1 through all epochs of a job. The k-th call of task n has number n·2³² + k on every rank (see
+//! [`TaskNumber::first_call`]), so a number never means two plans. A worker that has answered and gets no order repeats
+//! its answer, and gives up after a while. A worker that fails leaves the job by [`Farewell`].
 
 use crate::clock::Moment;
 use crate::control::messages::{Answer, Command};
 use crate::numbers::TaskNumber;
 use std::time::Duration;
 
-/// The coordinator decides about deadlines; a worker decides alone only this much later.
+/// The coordinator decides about deadlines. A worker decides alone only this much later.
 pub(crate) const BACKSTOP: Duration = Duration::from_secs(2);
 
-/// How long a rank that lost a connection waits for the coordinator to say why.
+/// How long a rank that lost a connection waits until the coordinator announces the cause.
 pub(crate) const EXPLANATION: Duration = Duration::from_millis(300);
 
 /// How often a worker that waits for an order repeats its answer.
 const ASKING: Duration = Duration::from_millis(500);
 
-/// What a worker is doing for a task.
+/// What a worker does for a task.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Stage {
-    /// It prepares.
+    /// It prepares the task.
     Prepare,
-    /// It has said where it listens.
+    /// It has answered where it listens.
     Listen,
     /// It connects.
     Connect,
-    /// It has voted, and is bound by that.
+    /// It has voted, which binds it.
     Vote,
-    /// The plan is active.
+    /// It runs the plan.
     Run,
-    /// It has said what came out.
+    /// It has reported its result.
     Done,
 }
 
-/// What happens to a worker that waits for an order.
+/// An event of a worker that waits for an order.
 #[derive(Clone, PartialEq, Debug)]
 #[expect(clippy::large_enum_variant, reason = "there is one at a time, and it is passed on at once")]
 pub(crate) enum WorkerEvent {
     Said(Command),
     Quiet,
-    /// Whoever gives orders is gone, or says that none will follow.
+    /// The connection with the launcher or agent has ended, or no more orders will come.
     HungUp,
 }
 
-/// What a worker that waits for an order is to do.
+/// The action of a worker that waits for an order.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum WorkerAction {
-    /// Go on waiting.
+    /// Wait on.
     Wait,
     Obey(Command),
-    /// Nobody may order this now.
+    /// Fail: this command is not allowed now.
     Refuse(Command),
-    /// Say this again.
+    /// Repeat this answer.
     Say(Answer),
-    /// It has waited for so long that nobody will decide.
+    /// Give up: after this time, no decision will come.
     GiveUp(Duration),
-    /// No more orders will come.
+    /// Leave: no more orders will come.
     Leave,
 }
 
-/// Where a worker is.
+/// The state of a worker.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct WorkerState {
-    /// The number of the present or the last task; zero before the first.
+    /// The number of the current or the last task; zero before the first.
     task: TaskNumber,
     stage: Stage,
-    /// What was answered last, when first, and when again.
+    /// The last answer, when it was first given, and when it was last repeated.
     answer: Option<(Answer, Moment, Moment)>,
     /// How long to wait for an order.
     limit: Duration,
 }
 
 impl WorkerState {
-    /// Before the first task. Everybody has `ready_limit` for each of three answers, and the coordinator for the verdict.
+    /// Before the first task. Ranks have `ready_limit` for each of three answers, then the coordinator decides.
     pub(crate) fn new(ready_limit: Duration) -> Self {
         Self { task: TaskNumber::default(), stage: Stage::Done, answer: None, limit: 3 * ready_limit + BACKSTOP }
     }
 
-    /// What follows from what happens. Whoever calls it waits for [`BEAT`](crate::control::judge::BEAT) at most for an order.
+    /// The action that follows from an event. The caller waits at most [`BEAT`](crate::control::judge::BEAT) for an
+    /// order before it reports [`WorkerEvent::Quiet`].
     pub(crate) fn step(&mut self, now: Moment, event: WorkerEvent) -> WorkerAction {
         match event {
             WorkerEvent::Said(command) => self.heed(command),
@@ -91,7 +91,7 @@ impl WorkerState {
         }
     }
 
-    /// What to do with a command; what comes twice, or too late, changes nothing. What is obeyed is noted.
+    /// The action that follows from a command. A repeated or late one changes nothing; an obeyed one is recorded.
     fn heed(&mut self, command: Command) -> WorkerAction {
         let (task, stage, before) = match &command {
             Command::Welcome(_) => return WorkerAction::Refuse(command),
@@ -107,7 +107,7 @@ impl WorkerState {
         if (task, stage) <= (self.task, self.stage) { WorkerAction::Wait } else { WorkerAction::Refuse(command) }
     }
 
-    /// Notes what was answered.
+    /// Records an answer of this worker.
     pub(crate) fn said(&mut self, now: Moment, answer: &Answer) {
         self.stage = match answer {
             Answer::Listening { .. } => Stage::Listen,
@@ -119,7 +119,7 @@ impl WorkerState {
         self.answer = waits.then(|| (answer.clone(), now, now));
     }
 
-    /// What to do while no command comes.
+    /// The action while no command arrives.
     fn wait(&mut self, now: Moment) -> WorkerAction {
         let Some((answer, first, last)) = &mut self.answer else { return WorkerAction::Wait };
         let waited = now.since(*first);
@@ -134,32 +134,32 @@ impl WorkerState {
     }
 }
 
-/// How a worker leaves that has failed: it says why, and stays until it is decided why the job ends. Whoever leaves takes
-/// its connections along, and others would take that for the fault.
+/// How a failed worker leaves: it reports its error, and stays until the cause of the job's end is decided. A worker
+/// that leaves at once would close its connections, and its peers would report this as the fault.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Farewell {
     has_said: bool,
     until: Moment,
 }
 
-/// What a worker that leaves is to do.
+/// The action of a worker that leaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FarewellAction {
     Wait,
-    /// Say why: the verdict if there is one, for somebody whose connection broke.
+    /// Report the error. A worker that only lost a connection reports the verdict instead, if there is one.
     Say,
     Leave,
 }
 
 impl Farewell {
-    /// Who dies takes its connections along, and the coordinator knows a moment later who that was. So who only lost a
-    /// connection waits for that moment.
+    /// When a process dies, its connections break, and the coordinator knows a moment later which process it was. So a
+    /// worker that only lost connections waits for that moment.
     pub(crate) fn new(now: Moment, has_lost_peers: bool) -> Self {
         let patience = if has_lost_peers { EXPLANATION } else { Duration::ZERO };
         Self { has_said: false, until: now.after(patience) }
     }
 
-    /// What to do now, and whether it is decided why the job ends.
+    /// The next action. `is_decided`: whether the cause of the job's end is decided.
     pub(crate) fn step(&mut self, now: Moment, is_decided: bool) -> FarewellAction {
         if !is_decided && now < self.until {
             return FarewellAction::Wait;

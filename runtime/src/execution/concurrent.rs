@@ -1,8 +1,8 @@
-//! What is executed, at which size, and by whom.
+//! The programs that are executed at the same time, their sizes, and their ranks.
 //!
-//! The principal types are [`Work`], a program in a group of ranks, and [`Concurrent`], works that are executed at the same
-//! time. Launcher and workers derive from it, each by itself, whatever both must agree on: into how many tiles slots are
-//! cut, how much a lane must hold, and which lane is whose. No two works share a lane, so none can hold up another.
+//! The principal types are [`Work`], a program in a group of ranks, and [`Concurrent`], works that are executed at the
+//! same time. Launcher and workers each derive from it everything that both must agree on: the number of tiles, the
+//! bytes that a lane must hold, and the numbers of the lanes. No two works share a lane, so no work can block another.
 
 use crate::dtype::DType;
 use crate::error::{RunError, RunResult};
@@ -16,26 +16,26 @@ use crate::transport::shared::ring;
 use program::{Connection, Excerpt, Program, VerifiedProgram, digest};
 use topology::Rank;
 
-/// The most works at the same time: their numbers are part of what messages are stamped with.
+/// The most works at the same time. The stamp of a message has 16 bits for the number of the work.
 const MOST_WORKS: usize = 1 << 16;
 
-/// What a rank of a job loads to execute.
+/// What a rank of a job has loaded for execution.
 #[derive(Clone, Debug)]
 pub enum Loaded {
-    /// A program that it has verified.
+    /// A program that the rank has verified.
     Whole(VerifiedProgram),
-    /// Its own excerpt of one. It votes with the digest that it comes to from that, and runs nothing unless its coordinator
-    /// comes to the same digest from a program that it has verified. For ranks that share memory.
+    /// The rank's excerpt of a program, for ranks that share memory. The rank computes a digest from the excerpt and
+    /// votes with it. It runs only if the coordinator computes the same digest from a program that it has verified.
     Excerpt(Excerpt),
 }
 
-/// A program at one element count.
+/// A program at one element count, for a group of ranks.
 #[derive(Clone)]
 pub(crate) struct Work<'a> {
     pub(crate) program: &'a Program,
     /// How many messages a sender may have to be ahead of its receiver.
     pub(crate) window: u32,
-    /// The program's digest, where it does not follow from the program: of an excerpt.
+    /// The digest of an excerpt's program, which the excerpt contains; `None` if it is computed from `program`.
     pub(crate) digest: Option<&'a str>,
     pub(crate) count: u64,
     pub(crate) dtype: DType,
@@ -43,13 +43,13 @@ pub(crate) struct Work<'a> {
 }
 
 impl<'a> Work<'a> {
-    /// Among all ranks.
+    /// A work among all ranks.
     pub(crate) fn new(program: &'a VerifiedProgram, count: u64, dtype: DType) -> Self {
         let group = Group::all(program.program().ranks.len());
         Self { program: program.program(), window: program.window(), digest: None, count, dtype, group }
     }
 
-    /// What a rank of a job has loaded.
+    /// The work of a rank that has loaded `loaded`.
     pub(crate) fn loaded(loaded: &'a Loaded, group: Group, count: u64, dtype: DType) -> Self {
         match loaded {
             Loaded::Whole(program) => Self { group, ..Self::new(program, count, dtype) },
@@ -60,7 +60,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Its lanes, between ranks of the job.
+    /// Its connections, between ranks of the job.
     pub(crate) fn connections(&self) -> impl Iterator<Item = Connection> {
         let ranks = self.group.ranks();
         let of_job =
@@ -68,16 +68,17 @@ impl<'a> Work<'a> {
         self.program.connections.iter().map(of_job)
     }
 
-    /// Into how many tiles slots are cut.
+    /// The number of tiles that slots are cut into.
     pub(crate) fn tiles(&self, options: &Options) -> u32 {
         let bytes = match (options.tile_bytes, &options.emulation) {
             (Some(bytes), _) => bytes,
-            // An emulated machine stores and forwards whole chunks, as its schedule says.
+            // An emulated machine stores and forwards whole chunks, as its schedule assumes.
             (None, Some(_)) => return 1,
             (None, None) if options.hosts.any_apart(self.group.ranks()) => Options::REMOTE_TILE_BYTES,
             (None, None) => Options::TILE_BYTES,
         };
-        // A lane must hold `window` messages of several slots. Every rank asks, and of many ranks there are many sends.
+        // A lane must hold `window` messages, each of several slots. Without a window the sends are not searched: every
+        // rank calls this, and a program of many ranks has many sends.
         let ahead = match self.window {
             0 => 0,
             window => window as usize * self.sends().map(|(_, slice)| slice.count).max().unwrap_or(1) as usize,
@@ -86,7 +87,7 @@ impl<'a> Work<'a> {
         tiles_of(self.program, self.count, self.dtype, bytes.min(limit).max(64))
     }
 
-    /// How many bytes a lane must take that its receiver does not.
+    /// How many bytes a lane must accept even if its receiver takes none.
     ///
     /// # Errors
     /// Those of [`Geometry::new`].
@@ -105,7 +106,7 @@ impl<'a> Work<'a> {
             });
             largest = largest.max(bytes.max().unwrap_or(0));
         }
-        // Pieces of a balanced cut differ by an element, so those of a slice by its slots.
+        // Tiles of a slot differ by at most one element, so tiles of a slice by at most one per slot.
         let spare = 8 * self.sends().map(|(_, slice)| slice.count as usize).max().unwrap_or(0);
         Ok(self.window as usize * (largest + spare))
     }
@@ -123,17 +124,17 @@ impl<'a> Work<'a> {
 /// Works that are executed at the same time.
 pub(crate) struct Concurrent<'a> {
     works: Vec<Work<'a>>,
-    /// The lanes of all works, one work after the other, between ranks of the job.
+    /// The connections of all works between ranks of the job, one work after the other.
     connections: Vec<Connection>,
     /// The hashes of the works' programs.
     digests: Vec<String>,
 }
 
 impl<'a> Concurrent<'a> {
-    /// Works of a job with so many ranks.
+    /// Works of a job with `ranks` ranks.
     ///
     /// # Errors
-    /// [`RunError::Mismatch`] if a program does not fit its group, or a group the job.
+    /// [`RunError::Mismatch`] if a program does not fit its group, a group the job, or if there are too many works.
     pub(crate) fn new(works: Vec<Work<'a>>, ranks: usize) -> RunResult<Self> {
         let refuse = |what| Err(RunError::Mismatch { what });
         if works.len() > MOST_WORKS {
@@ -166,35 +167,35 @@ impl<'a> Concurrent<'a> {
         &self.digests
     }
 
-    /// What ranks compare before they move a byte: equal for equal programs in this order.
+    /// The value that ranks compare before they move bytes. It is equal for equal programs in the same order.
     pub(crate) fn digest(&self) -> String {
         self.digests.join("+")
     }
 
-    /// The works in which a rank of the job takes part: which, and as which number.
+    /// The works in which a rank of the job takes part: the index of the work, and the rank's number in it.
     pub(crate) fn local_ranks(&self, rank: Rank) -> impl Iterator<Item = (usize, Rank)> {
         let works = self.works.iter().enumerate();
         works.filter_map(move |(index, work)| Some((index, work.group.number(rank)?)))
     }
 
-    /// The layout of the shared memory: for each work, and of all. There are rings for lanes within a machine.
+    /// The layout of the shared memory, for each work and for all works. Only connections within a machine get rings.
     ///
     /// # Errors
-    /// [`RunError::TooManyConnections`] if it is too small; those of [`Geometry::new`].
+    /// [`RunError::TooManyConnections`] if the shared memory is too small; those of [`Geometry::new`].
     pub(crate) fn arenas(&self, segment: &Segment, options: &Options) -> RunResult<(Vec<Arena>, Arena)> {
-        // Of all machines: in a local launch, ranks that only pretend to be on several have one memory.
+        // With the lanes of all machines: in a local launch, ranks with different `hosts` share one memory.
         let is_ring = |lane: &Connection| !options.hosts.apart(lane.from, lane.to);
         let rings: Vec<bool> = self.connections.iter().map(is_ring).collect();
         let flags = |work: &Work<'_>| if options.emulation.is_some() { transfer_count(work.program) } else { 0 };
         let mut least = 0;
         for work in &self.works {
-            // Room for the words that precede messages.
+            // Adds room for the words before messages.
             least = match work.backlog(work.tiles(options))? {
                 0 => least,
                 backlog => least.max(backlog + 4096),
             };
         }
-        // Senders that may wait for their receivers offer what is large.
+        // Senders that may wait for their receivers offer large messages, so short rings are enough.
         let offers = options.emulation.is_none() && least == 0;
         let most = if offers { options.ring_bytes.min(ring::SHORT) } else { options.ring_bytes.max(least) };
         let arena = Arena::lay_out(segment.room(), &rings, [least, most], self.works.iter().map(flags).sum())?;

@@ -1,8 +1,8 @@
-//! One rank's standing arrangements for works that run together, and the loop that runs them.
+//! One rank, prepared for works that run at the same time, and the loop that runs them.
 //!
-//! The principal type is [`Executor`]; it is made once per trial and runs every program once per repetition. A rank has
-//! one thread: it goes round the threadblocks of all programs, and sleeps when nothing moves in any. So a program that
-//! waits delays no other.
+//! The principal type is [`Executor`]. It is made once per trial, and runs every program once per repetition. A rank
+//! has one thread. It polls the threadblocks of all programs, and sleeps when nothing moves in any of them. So a
+//! program that waits delays no other.
 
 use crate::clock::{Moment, WaitFor};
 use crate::error::{RunError, RunResult};
@@ -30,7 +30,7 @@ use topology::Rank;
 /// How long after the last arrival an emulated collective starts, so that every rank is awake by then.
 const EMULATED_LEAD: Duration = Duration::from_micros(500);
 
-/// How long after the last arrival a run starts: waking up must not look like latency.
+/// How long after the last arrival a run starts, so that the time to wake up does not count as latency.
 const LEAD: Duration = Duration::from_micros(300);
 
 /// When one rank started and ended one repetition.
@@ -44,17 +44,17 @@ pub struct Sample {
 
 /// One run of one rank.
 pub(crate) struct Run {
-    /// When all ranks were to start.
+    /// The common start that was announced.
     pub(crate) announced: Moment,
-    /// What each of its local ranks did.
+    /// The results of its local ranks.
     pub(crate) local_ranks: Vec<Ran>,
 }
 
 /// One run of one local rank.
 pub(crate) struct Ran {
-    /// When it started, and when it was done.
+    /// The start and the end of the local rank.
     pub(crate) sample: Sample,
-    /// When each of its threadblocks was done.
+    /// The end of each of its threadblocks.
     pub(crate) threadblocks: Vec<Moment>,
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct Executor<'a> {
     transports: Transports<'a>,
     is_linked: bool,
     local_ranks: Vec<LocalRank<'a>>,
-    /// How many works run together; the rank need not have a local rank in each.
+    /// How many works run at the same time. The rank may have no local rank in some of them.
     works: usize,
     limit: Duration,
     /// How long after the last arrival a run starts.
@@ -88,7 +88,7 @@ impl<'a> Executor<'a> {
         Self::arrange(segment, rank, concurrent, plan, tcp, options)
     }
 
-    /// One rank of a probe; `concurrent` has its program alone.
+    /// One rank of a probe. `concurrent` contains only the probe's program.
     pub(crate) fn of_flows(
         segment: &'a Segment,
         rank: Rank,
@@ -113,7 +113,8 @@ impl<'a> Executor<'a> {
     ) -> RunResult<Self> {
         let (emulation, works) = (options.emulation.as_ref(), concurrent.works().len());
         if emulation.is_some() || tcp.is_some() {
-            // Emulated arrivals are timers, and turns between computers: the default slack of 50 µs would be a measurable part.
+            // Timers decide emulated arrivals and the pace between computers. The default timer slack of 50 µs would be
+            // a measurable part of them.
             rustix::thread::set_current_timer_slack(NonZeroU64::new(1))
                 .map_err(std::io::Error::from)
                 .map_err(RunError::system("sharpening timers"))?;
@@ -154,7 +155,7 @@ impl<'a> Executor<'a> {
         self.rank
     }
 
-    /// Opens the lanes, when all ranks are here.
+    /// Opens the lanes, after a barrier of all ranks.
     fn link(&mut self, call: CallNumber) -> RunResult<()> {
         let Self { segment, rank, emulation, works, .. } = *self;
         segment.barrier.wait(rank, call.rounds()[0], Duration::ZERO, self.limit)?;
@@ -169,8 +170,8 @@ impl<'a> Executor<'a> {
         Ok(())
     }
 
-    /// Runs every program once, together with all other ranks; `calls` are for the local ranks, in their order. `number` is the
-    /// same on all ranks, and larger each time.
+    /// Runs every program once, together with all other ranks. `calls` are for the local ranks, in their order.
+    /// `number` is the same on all ranks, and larger for each run.
     pub(crate) fn run(&mut self, calls: Vec<Call<'_>>, number: CallNumber) -> RunResult<Run> {
         let Self { segment, rank, emulation, works, limit, .. } = *self;
         self.local_ranks.iter().zip(&calls).try_for_each(|(local_rank, call)| local_rank.check_call(call))?;
@@ -178,7 +179,7 @@ impl<'a> Executor<'a> {
         if !self.is_linked {
             self.link(number)?;
         }
-        // All that can be made before the common start is: what follows it is measured.
+        // Everything that is possible is prepared before the common start, because the time after it is measured.
         let mut players = Vec::with_capacity(calls.len());
         for (local_rank, call) in self.local_ranks.iter_mut().zip(calls) {
             let work = local_rank.place.work;
@@ -189,7 +190,7 @@ impl<'a> Executor<'a> {
         let announced = segment.barrier.wait(rank, number.rounds()[1], self.lead, limit)?;
         segment.activity.enter(rank, Phase::Work);
         let start = match emulation {
-            // Its messages start at the announced moment, whenever this computer lets the rank run.
+            // Emulated messages start at the announced moment, even if this computer lets the rank run later.
             Some(_) => announced,
             None => announced.wait(),
         };
@@ -199,7 +200,7 @@ impl<'a> Executor<'a> {
             threadblocks: player.interpreter.ends(),
         };
         let local_ranks = players.into_iter().map(ran).collect();
-        // What ranks do afterwards must not slow down those that still work.
+        // Otherwise the later work of finished ranks would slow down ranks that still run.
         segment.activity.enter(rank, Phase::Report);
         segment.barrier.wait(rank, number.rounds()[2], Duration::ZERO, limit)?;
         Ok(Run { announced, local_ranks })
@@ -210,18 +211,18 @@ impl<'a> Executor<'a> {
 struct Player<'a> {
     work: usize,
     interpreter: Interpreter<'a>,
-    /// When it last moved, and whether it did in this round.
+    /// When it last moved anything, and whether it did in this round.
     moved: Moment,
     moves: bool,
     end: Option<Moment>,
 }
 
-/// Runs all programs from `start` to their ends; `limit` is the longest time that one of them may go without progress
-/// while no other rank makes any.
+/// Runs all programs from `start` to their ends. `limit` is the longest time without progress of one of them and of
+/// other ranks.
 ///
 /// # Errors
-/// A verdict, or what is wrong with one of the programs: a missed deadline, a peer that executes something else, a broken
-/// lane, or a program that no verifier accepts.
+/// A verdict, or the error of one of the programs: a missed deadline, a peer that executes another call or plan, a
+/// broken lane, or a program that no verifier accepts.
 fn play(
     players: &mut [Player<'_>],
     start: Moment,

@@ -1,8 +1,8 @@
 //! Exchanges between pairs of ranks as a program that can be timed.
 //!
-//! The principal type is [`Flows`]: exchanges turned into a program of one threadblock per end, whose slots have
-//! whatever length the messages have. So a probe moves its bytes exactly as collectives do, through the same
-//! rings and, in an emulated machine, over the same clocks. An exchange ends when its receiver has the last byte.
+//! The principal type is [`Flows`]: a program with one threadblock for each end of an exchange, and slots of the
+//! messages' lengths. So a probe moves its bytes exactly as collectives do, through the same rings and, on an emulated
+//! machine, with the same clocks. An exchange ends when its receiver has the last byte.
 
 use crate::clock::Moment;
 use crate::dtype::DType;
@@ -25,15 +25,15 @@ const MOST_BYTES: u64 = 1 << 34;
 /// The most messages of one probe, over all repetitions.
 const MOST_MESSAGES: u64 = 1 << 20;
 
-/// Repetitions that are not reported: the first touches pages, and opens the windows of a network's connections.
+/// Repetitions that are not reported. The first one touches pages, and opens the congestion windows of connections.
 const WARMUPS: u64 = 1;
 
-/// Exchanges to time, as they travel to workers.
+/// Exchanges to time, as they are sent to workers.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Wanted {
     pub(crate) flows: Vec<Flow>,
-    /// Those that are reported.
+    /// The number of repetitions that are reported.
     pub(crate) repetitions: u32,
 }
 
@@ -54,13 +54,12 @@ pub(crate) struct Flows {
     program: Program,
 }
 
-/// What one rank received in each repetition: which exchange, and how long after the common start its last byte was
-/// there.
+/// What one rank received in each repetition: the exchange, and the time from the common start to its last byte.
 pub(crate) type Arrivals = Vec<Vec<(usize, Micros)>>;
 
 impl Flows {
-    /// Checks exchanges between `ranks` ranks and turns them into a program; in an emulated machine each stands
-    /// for the first link between its ranks.
+    /// Checks exchanges between `ranks` ranks and makes a program of them. On an emulated machine, each exchange uses
+    /// the first link between its ranks.
     pub(crate) fn new(wanted: Wanted, ranks: usize, machine: Option<&Topology>) -> RunResult<Self> {
         let Wanted { flows, repetitions } = wanted;
         let refuse = |what| Err(RunError::Mismatch { what });
@@ -103,7 +102,7 @@ impl Flows {
             for (rank, is_sender) in [(from, true), (to, false)] {
                 let own = &mut program.ranks[rank.index()];
                 let slice = Slice { buffer: Buffer::Scratch, index: own.scratch_parts.len() as u32, count: 1 };
-                // A probe's geometry is given slot by slot, so the part does not matter.
+                // A probe's geometry has the length of every slot, so the part does not matter.
                 own.scratch_parts.push(0);
                 let instruction = match is_sender {
                     true => Instruction::Send { to: id, src: slice },
@@ -116,7 +115,7 @@ impl Flows {
         Ok(Self { flows, repetitions, program })
     }
 
-    /// What is executed: one program, among all ranks.
+    /// The probe's program as one work among all ranks.
     pub(crate) fn concurrent(&self) -> RunResult<Concurrent<'_>> {
         let (program, group) = (&self.program, Group::all(self.program.ranks.len()));
         let work = Work { program, window: 0, digest: None, count: 0, dtype: DType::U8, group };
@@ -128,7 +127,7 @@ impl Flows {
         self.ends_of(rank).map(|(flow, _)| self.flows[flow].bytes as usize)
     }
 
-    /// The threadblocks of a rank: which exchange, and whether it receives.
+    /// The threadblocks of a rank: the index of the exchange, and whether the rank receives.
     fn ends_of(&self, rank: Rank) -> impl Iterator<Item = (usize, bool)> {
         let ends = self.flows.iter().enumerate();
         ends.flat_map(|(index, flow)| [(flow.from, (index, false)), (flow.to, (index, true))])
@@ -136,7 +135,7 @@ impl Flows {
             .map(|(_, end)| end)
     }
 
-    /// One rank's part; `call` as for [`Executor::run`], of the first repetition.
+    /// One rank's part. `call` is the number of the first repetition's call, as for [`Executor::run`].
     pub(crate) fn run_rank(&self, executor: &mut Executor<'_>, call: CallNumber) -> RunResult<Arrivals> {
         let mut arrivals = Arrivals::new();
         for repetition in 0..WARMUPS + u64::from(self.repetitions) {
@@ -153,7 +152,7 @@ impl Flows {
         Ok(arrivals)
     }
 
-    /// Sorts what all ranks received by repetition and exchange.
+    /// The times of all exchanges, by repetition and exchange.
     pub(crate) fn collect(&self, arrivals: Vec<Arrivals>) -> Result<Vec<Vec<Micros>>, ProbeError> {
         let mut times = vec![vec![None; self.flows.len()]; self.repetitions as usize];
         for rank in arrivals {
@@ -171,7 +170,7 @@ impl Flows {
     }
 }
 
-/// A demand for a program that answers none.
+/// An empty demand, for a program that meets none.
 fn nothing(ranks: usize) -> RunResult<Arc<Demand>> {
     let demand = Demand::from_chunks(Request::new(Collective::Custom, ranks, 0), Vec::new());
     demand.map(Arc::new).map_err(|error| RunError::Mismatch { what: error.to_string() })

@@ -1,7 +1,7 @@
-//! One rank's place in a work: its part of the program at one count, its lanes, scratch and stamp.
+//! One rank's part of a work: its steps of the program at one count, its lanes, its scratch and its stamp.
 //!
-//! The principal type is [`LocalRank`]. A rank has one in each work that it takes part in; its
-//! [`Executor`](crate::execution::executor::Executor) runs all of them at once.
+//! The principal type is [`LocalRank`]. A rank has one for each work in which it takes part, and its
+//! [`Executor`](crate::execution::executor::Executor) runs all of them at the same time.
 
 use crate::error::{RunError, RunResult, Stamp};
 use crate::execution::concurrent::Work;
@@ -24,25 +24,25 @@ use program::{Buffer, Connection, Layout, Program};
 use schedule::ReduceOp;
 use topology::Rank;
 
-/// Bytes before and behind a buffer that no program writes.
+/// The bytes before and behind a buffer that no program writes.
 pub(crate) const GUARD: usize = 64;
 
-/// Input and output of a rank in memory that others can read, each with [`GUARD`] bytes on both sides.
+/// Input and output of a rank in memory that other ranks can read, each with [`GUARD`] bytes on both sides.
 pub(crate) struct Buffers {
     pub(crate) input: Area,
     pub(crate) output: Area,
 }
 
-/// What a local rank is for, before there is memory for it.
+/// The description of a local rank, before it has memory.
 pub(crate) struct Place<'a> {
-    /// Which work of those that run at the same time.
+    /// The index of the work among those that run at the same time.
     pub(crate) work: usize,
-    /// How many connections of other works come before.
+    /// How many connections the works before this one have.
     pub(crate) first: u32,
     /// The plan's hash, in hexadecimal.
     pub(crate) digest: &'a str,
     pub(crate) arena: Arena,
-    /// How much a lane must take that its receiver does not.
+    /// How many bytes a lane must accept even if its receiver takes none.
     pub(crate) backlog: usize,
     pub(crate) plan: RankPlan<'a>,
 }
@@ -50,18 +50,18 @@ pub(crate) struct Place<'a> {
 /// A rank that is ready to run its part of a work.
 pub(crate) struct LocalRank<'a> {
     pub(crate) place: Place<'a>,
-    /// Made when the first run begins: only then do all ranks have their memory.
+    /// Opened when the first run begins: only then do all ranks have their memory.
     lanes: Option<Lanes>,
     order: ResourceOrder,
-    /// Present where messages between computers keep their plan's order; made with the lanes.
+    /// Present if messages between computers keep the plan's order; made with the lanes.
     message_order: Option<MessageOrder>,
-    /// Taken by whoever fills and reads them.
+    /// `None` once the caller has taken them.
     buffers: Option<Buffers>,
     scratch: Area,
 }
 
 impl<'a> RankPlan<'a> {
-    /// The part of number `number` of a work's group.
+    /// The plan of number `number` of a work's group.
     pub(crate) fn new(work: &Work<'a>, number: Rank, tiles: u32) -> RunResult<Self> {
         let &Work { program, count, dtype, .. } = work;
         let geometry = Geometry::new(program, number, count, dtype, tiles)?;
@@ -69,7 +69,7 @@ impl<'a> RankPlan<'a> {
         Ok(Self { kernel, averages, ..Self::of_geometry(work, number, geometry) })
     }
 
-    /// One that reduces nothing.
+    /// A plan that reduces nothing.
     pub(crate) fn of_geometry(work: &Work<'a>, number: Rank, geometry: Geometry) -> Self {
         let (rank, connections) = (work.group.ranks()[number.index()], work.connections().collect());
         let Work { program, dtype, .. } = *work;
@@ -91,7 +91,7 @@ impl<'a> LocalRank<'a> {
         [input, output, mut scratch]: [Area; 3],
         emulation: Option<&Emulation>,
     ) -> Self {
-        // Not zeroes, which the kernel would provide only when they are first touched: in the measured part.
+        // Touches the scratch now. Otherwise the kernel would provide its pages during the measured part.
         scratch.fill(0xcc);
         let plan = &place.plan;
         let order = emulation.map_or_else(ResourceOrder::default, |emulation| {
@@ -100,7 +100,7 @@ impl<'a> LocalRank<'a> {
         Self { place, lanes: None, order, message_order: None, buffers: Some(Buffers { input, output }), scratch }
     }
 
-    /// Memory for the calls of this rank, once. Messages in it are read in place by their receivers.
+    /// The memory for the calls of this rank; `None` after the first time. Receivers read messages in it in place.
     pub(crate) fn take_buffers(&mut self) -> Option<Buffers> {
         self.buffers.take()
     }
@@ -109,7 +109,7 @@ impl<'a> LocalRank<'a> {
         self.place.plan.program
     }
 
-    /// Which member of the work's group this rank is.
+    /// The number of this rank in the work's group.
     pub(crate) fn number(&self) -> Rank {
         self.place.plan.number
     }
@@ -135,27 +135,27 @@ impl<'a> LocalRank<'a> {
         }
     }
 
-    /// Whether a sender may let its receiver read where the data lies. In an emulated machine bytes travel ahead of
-    /// their arrival, so no sender may wait for its receiver.
+    /// Whether a sender may let its receiver read in place. On an emulated machine bytes travel ahead of their arrival,
+    /// so no sender may wait for its receiver.
     fn is_direct(&self, emulation: Option<&Emulation>) -> bool {
         emulation.is_none() && self.place.backlog == 0
     }
 
-    /// The connections whose messages this rank may read where they lie.
+    /// The connections whose messages this rank may read in place.
     pub(crate) fn read_in_place(&self, emulation: Option<&Emulation>) -> impl Iterator<Item = Connection> {
         let (to, direct) = (self.place.plan.rank, self.is_direct(emulation));
         let connections = self.place.plan.connections.iter().copied();
         connections.filter(move |connection| direct && connection.to == to)
     }
 
-    /// Opens the lanes, when all ranks are here.
+    /// Opens the lanes, once all ranks are ready.
     pub(crate) fn link(&mut self, emulation: Option<&Emulation>, transports: &mut Transports<'_>) -> RunResult<()> {
         if self.lanes.is_some() {
             return Ok(());
         }
         let direct = self.is_direct(emulation);
         let &Place { ref arena, first, backlog, ref plan, .. } = &self.place;
-        // A sender that must run ahead of its receiver waits for nobody's turn.
+        // A sender that must be able to run ahead of its receiver keeps no order.
         let on_network = |lane: &Connection| transports.memory(lane) == MemoryKind::Network;
         self.message_order = direct.then(|| MessageOrder::of(plan, on_network)).flatten();
         let rates = self.message_order.as_ref().map(MessageOrder::rates);
@@ -167,7 +167,7 @@ impl<'a> LocalRank<'a> {
         Ok(())
     }
 
-    /// One run of the program, ready to start: all that can be made before the common start is.
+    /// One run of the program, ready to start. It contains everything that can be prepared before the common start.
     ///
     /// # Errors
     /// [`RunError::Program`] if the lanes are not open.
@@ -189,7 +189,7 @@ impl<'a> LocalRank<'a> {
     }
 }
 
-/// What a rank has to divide, and by what, once its program is done: a program for averages computes sums.
+/// What a rank has to divide after its program, and by which number: a program for averages computes sums.
 pub(crate) fn averages(program: &Program, number: Rank, geometry: &Geometry) -> RunResult<Vec<(Span, u64)>> {
     if program.op != Some(ReduceOp::Avg) {
         return Ok(Vec::new());

@@ -1,4 +1,4 @@
-//! How programs are executed, as opposed to which.
+//! How programs are executed.
 
 use crate::pacing::pace::Emulation;
 use crate::transport::hosts::Hosts;
@@ -6,37 +6,37 @@ use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-/// The knobs of an execution; the defaults suit local ranks.
+/// The settings of an execution. The defaults suit local ranks.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Options {
-    /// The most bytes of a ring between two ranks; fewer are enough where large messages are read where they lie.
+    /// The most bytes of a ring between two ranks. Shorter rings are used if large messages are read in place.
     pub ring_bytes: usize,
-    /// Shared memory for all rings together; only what is used costs anything.
+    /// The bytes of shared memory for all rings. Only used pages cost memory.
     pub arena_bytes: usize,
-    /// About how many bytes of a slot a tile has. `None`: 256 KiB, 1 MiB where ranks are on different
-    /// computers, and whole slots in an emulated cluster.
+    /// About how many bytes of a slot a tile has. `None`: 256 KiB, or 1 MiB if ranks are on different computers, or
+    /// whole slots on an emulated machine.
     pub tile_bytes: Option<usize>,
     /// How long all ranks together may take to get ready.
     pub ready_limit: Duration,
-    /// The longest time without any progress of any rank while a trial runs. Must exceed the time of the longest
-    /// single message, which matters on slow emulated links.
+    /// The longest time without progress of any rank while a trial runs. It must be longer than the longest single
+    /// message, which matters on slow emulated links.
     pub work_limit: Duration,
-    /// The machine to imitate, if any. Each process resolves it by itself, so it does not travel.
+    /// The machine to imitate, if any. It is not sent to other processes: each process resolves it by itself.
     #[serde(skip)]
     pub emulation: Option<Emulation>,
-    /// Which ranks share memory. Only processes are ever apart: threads always share it.
+    /// Which ranks share memory. Ranks that are threads always share memory.
     pub hosts: Hosts,
-    /// The addresses at which a rank waits for ranks of other computers, while a job connects; data to it takes turns
-    /// over all of them.
+    /// The addresses at which a rank listens for ranks of other computers while a job connects. Data is spread over all
+    /// of them.
     pub interfaces: Vec<IpAddr>,
     /// Whether ranks do without an address, other than the first, that does not answer.
     pub spare_interfaces: bool,
 }
 
 impl Options {
-    /// Tiles of this size pipeline well and still amortise a step's overhead.
+    /// Tiles of this size make a good pipeline, and the overhead of a step stays small.
     pub(crate) const TILE_BYTES: usize = 256 << 10;
-    /// The same where each piece costs a call of the kernel at either end.
+    /// The size between computers, where each piece costs a system call at both ends.
     pub(crate) const REMOTE_TILE_BYTES: usize = 1 << 20;
 }
 

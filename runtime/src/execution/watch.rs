@@ -1,4 +1,5 @@
-//! What a working rank does between two polls: it heeds the verdict, counts its progress, and sleeps.
+//! What a running rank does between two polls: it checks for a verdict, publishes its progress, and sleeps. The
+//! principal type is [`Watch`].
 
 use crate::clock::Moment;
 use crate::error::RunResult;
@@ -9,14 +10,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use topology::Rank;
 
-/// One rank's connection with its job while it works.
+/// One rank's view of its job while it runs.
 pub(crate) struct Watch<'a> {
     segment: &'a Segment,
     rank: Rank,
     waiter: Waiter<'a>,
     /// Steps that earlier runs finished.
     before: u64,
-    /// What all ranks had done when this one looked last, when that had changed, and when that was.
+    /// The activity of all ranks at the last look, and the time of the look that found it changed.
     activity: (u64, Moment),
     looked: Moment,
 }
@@ -28,8 +29,8 @@ impl<'a> Watch<'a> {
         Self { segment, rank, waiter, before, activity: (0, Moment(0)), looked: Moment(0) }
     }
 
-    /// When any rank moved last, as far as a look in every quarter of `limit` shows: who waits for a slow one is not
-    /// lost.
+    /// The last moment at which any rank moved, found by a look in every quarter of `limit`. A rank that waits for a
+    /// slow rank does not miss its deadline.
     pub(crate) fn moved_anywhere(&mut self, now: Moment, limit: Duration) -> Moment {
         if now.since(self.looked) >= limit / 4 {
             self.looked = now;
@@ -41,7 +42,7 @@ impl<'a> Watch<'a> {
         self.activity.1
     }
 
-    /// Before a round: hears which sockets are worth a try.
+    /// Call before a round: learns which sockets have changed.
     pub(crate) fn refresh(&self) {
         self.waiter.refresh();
     }
@@ -52,14 +53,14 @@ impl<'a> Watch<'a> {
         self.segment.verdict.check()
     }
 
-    /// Something moved; this run has finished so many steps.
+    /// Call when something moved. This run has finished `finished` steps.
     pub(crate) fn progressed(&mut self, finished: u64) {
         self.waiter.progressed();
         self.segment.activity.progress(self.rank).store(self.before + finished, Ordering::Relaxed);
         self.segment.activity.moves(self.rank).fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Nothing moved, and nothing will before `until` unless a peer rings.
+    /// Call when nothing moved, and nothing will before `until` unless a peer rings.
     pub(crate) fn idle(&mut self, now: Moment, until: Moment) {
         self.waiter.idle(now, until);
     }
@@ -78,7 +79,7 @@ mod tests {
             let _watch = Watch::new(&segment, Rank(0), None);
             Moment::now().since(begin)
         };
-        // The best of many, because other tests share the cores. Counting cores reads files: tens of microseconds.
+        // The best of many, because other tests share the cores. Counting cores reads files: tens of µs.
         let best = (0..200).map(make).min().unwrap();
         assert!(best < Duration::from_micros(10), "{best:?}");
     }

@@ -1,23 +1,23 @@
 //! The three buffers of a rank while a collective runs.
 //!
-//! The principal type is [`Memory`]. It hands out disjoint views, so that no instruction of a program, however
-//! wrong, can alias memory; operands that overlap without being equal are refused.
+//! The principal type is [`Memory`]. It lends disjoint views, so that no instruction, not even of a wrong program, can
+//! alias memory. Operands that overlap without being equal are refused.
 
 use crate::dtype::Kernel;
 use crate::plan::Span;
 use program::Buffer;
 use std::ops::Range;
 
-/// What the caller of a collective lends.
+/// The buffers that the caller of a collective lends.
 pub enum Call<'a> {
-    /// Input is only read.
+    /// Separate buffers; the input is only read.
     OutOfPlace {
-        /// What the caller sends.
+        /// The data that the caller sends.
         input: &'a [u8],
-        /// What the caller receives.
+        /// The memory that receives the result.
         output: &'a mut [u8],
     },
-    /// Input and output are the same memory, laid out like the larger of the two.
+    /// One buffer for input and output. It has the layout of the larger of the two.
     InPlace(&'a mut [u8]),
 }
 
@@ -115,7 +115,7 @@ impl Memory<'_> {
     }
 }
 
-/// Two ranges of one buffer, unless they overlap in part.
+/// Two ranges of one buffer; `None` if they overlap without being equal.
 fn split(whole: &mut [u8], src: Range<usize>, dst: Range<usize>) -> Option<Operands<'_>> {
     if src == dst {
         return Some(Operands::Same(&mut whole[dst]));

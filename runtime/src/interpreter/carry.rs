@@ -1,4 +1,4 @@
-//! How an interpreter moves bytes: pieces of steps, and one instruction at a time.
+//! How an interpreter moves bytes: in pieces of steps, with one match arm for each instruction.
 
 use super::{Cursor, Extent, Interpreter, PIECE};
 use crate::error::{RunError, RunResult};
@@ -7,8 +7,8 @@ use crate::plan::Span;
 use program::{Buffer, Instruction, Slice, Step};
 
 impl Interpreter<'_> {
-    /// Moves up to a piece of the current step; whether anything moved. Of a fused step, what has been received is
-    /// sent on as far as there is room; the receive never waits for that room.
+    /// Moves up to [`PIECE`] bytes of the current step. Returns whether anything moved. A fused step sends on what it
+    /// has received, as far as there is room. Its receive never waits for that room.
     pub(super) fn advance(&mut self, block: usize, step: &Step) -> RunResult<bool> {
         let (whole, send) = step.instruction.halves();
         let Cursor { tile, done, forwarded, .. } = self.cursors[block];
@@ -21,14 +21,14 @@ impl Interpreter<'_> {
         let cursor = &mut self.cursors[block];
         (cursor.done, cursor.forwarded) = (received.0, sent.0);
         if let Some(keeper) = &mut self.keeper {
-            // Where there is one, no step is fused.
+            // With a keeper, no step is fused.
             keeper.passed(block, step, cursor.step, tile, received.1);
         }
         Ok((received.0, sent.0) != (done, forwarded))
     }
 
-    /// Carries out up to a piece of what lies between two extents, slot by slot, or all at once where slots are neighbours;
-    /// where it stopped, and how many bytes moved.
+    /// Executes an instruction between two extents, up to about [`PIECE`] bytes. Works slot by slot, or on all slots
+    /// together if they are neighbours. Returns where it stopped, and how many bytes moved.
     fn piecewise(
         &mut self,
         instruction: &Instruction,
@@ -38,7 +38,7 @@ impl Interpreter<'_> {
     ) -> RunResult<(Extent, usize)> {
         let shape = instruction.shape();
         let (mut at, mut moved) = (from, 0);
-        // A lane may deliver a part of an element, which is not sent on before the rest is there.
+        // A lane may deliver a part of an element. It is not sent on before the rest has arrived.
         let to = Extent { offset: to.offset - to.offset % self.plan.dtype.size(), ..to };
         let (together, is_send) = (self.are_neighbours(instruction), matches!(instruction, Instruction::Send { .. }));
         while moved < PIECE && (at.slot, at.offset) < (to.slot, to.offset) {
@@ -50,7 +50,7 @@ impl Interpreter<'_> {
                 last => self.plan.geometry.piece(shape, last, tile).start + to.offset,
             };
             let length = end - slot.start - at.offset;
-            // What is sent can be taken as a whole; other threadblocks wait for what is not.
+            // A send may take everything at once. Others are limited, because other threadblocks wait.
             let length = if together && !is_send { length.min(PIECE) } else { length };
             let take = if length == 0 { 0 } else { self.execute(instruction, tile, at.slot, at.offset, length)? };
             if take < length && take == 0 {
@@ -68,8 +68,8 @@ impl Interpreter<'_> {
         Ok((at, moved))
     }
 
-    /// Whether the slots of a step lie one after the other, and those that it reads not across those that it writes: then
-    /// a message of many is one call of a lane.
+    /// Whether the slots of a step lie one after the other, and its source and destination do not overlap in part. Then
+    /// one call of a lane moves a message of many slots.
     fn are_neighbours(&self, instruction: &Instruction) -> bool {
         let geometry = &self.plan.geometry;
         if geometry.tiles() > 1 {
@@ -86,7 +86,7 @@ impl Interpreter<'_> {
         apart || from == to || from.end <= to.start || to.end <= from.start
     }
 
-    /// Carries out one instruction on at most `length` bytes from `offset` of a slot on; how many were done.
+    /// Executes one instruction on at most `length` bytes of a slot, from `offset` on. Returns how many.
     fn execute(
         &mut self,
         instruction: &Instruction,
@@ -126,7 +126,7 @@ impl Interpreter<'_> {
                 memory.accumulate(kernel()?, &at(src, piece), &at(dst, piece)).map_err(fault)?;
                 piece
             }
-            // Their halves are carried out one by one.
+            // `advance` executes their two halves one by one.
             Instruction::ReceiveSend { .. } | Instruction::ReceiveReduceSend { .. } => 0,
         })
     }

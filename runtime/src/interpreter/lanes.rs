@@ -1,8 +1,8 @@
 //! A rank's ends of a program's connections.
 //!
-//! The principal types are [`Lanes`] and, per direction, [`Ends`]. Beside payload, a lane carries a few words
-//! that nobody counts as bytes of a message: the stamp of a collective, and arrival times in an emulated machine.
-//! Words are aligned to their own size, so that no window of a lane ends inside them.
+//! The principal types are [`Lanes`] and, per direction, [`Ends`]. Besides payload, a lane carries a few words that do
+//! not count as bytes of a message: the stamp of a collective, and arrival times on an emulated machine. Words are
+//! aligned to their own size, so that no window of a lane ends inside them.
 
 use crate::error::{RunError, RunResult};
 use crate::transport::{LaneRequest, ReceiveLane, SendLane, Transports};
@@ -14,30 +14,30 @@ use topology::Rank;
 struct End<L: ?Sized> {
     lane: Box<L>,
     peer: Rank,
-    /// How many bytes have passed.
+    /// How many bytes have passed, words and padding included.
     position: u64,
-    /// Whether it is among those that may keep something.
+    /// Whether this end is in [`Ends::keeping`].
     keeps: bool,
 }
 
-/// The ends of one direction, by connection; `None` where the rank has none.
+/// A rank's ends of one direction, by connection; `None` for connections of other ranks.
 pub(crate) struct Ends<L: ?Sized> {
     rank: Rank,
     ends: Vec<Option<End<L>>>,
-    /// Those that were sent on since they had handed all on.
+    /// The lanes that may still keep bytes that were sent.
     keeping: Vec<ConnectionId>,
 }
 
 /// All ends of a rank.
 pub(crate) struct Lanes {
-    /// Whether a lane may keep what was sent until it is flushed.
+    /// Whether a lane may keep sent bytes until it is flushed.
     pub(crate) remote: bool,
     pub(crate) outgoing: Ends<dyn SendLane>,
     pub(crate) incoming: Ends<dyn ReceiveLane>,
 }
 
 impl Lanes {
-    /// Takes `rank`'s ends of a program's connections, each as `request` wants it.
+    /// Takes `rank`'s ends of a program's connections. `request` describes each lane.
     pub(crate) fn new<'r>(
         rank: Rank,
         connections: &'r [Connection],
@@ -61,7 +61,7 @@ impl<L: ?Sized> Ends<L> {
         Self { rank, ends: Vec::with_capacity(count), keeping: Vec::new() }
     }
 
-    /// Adds the next connection's end, if it is this rank's.
+    /// Adds the end of the next connection, if it belongs to this rank.
     fn add(&mut self, owner: Rank, peer: Rank, open: impl FnOnce() -> io::Result<Box<L>>) -> RunResult<()> {
         let end = if owner == self.rank {
             let lane = open().map_err(|source| RunError::Lane { rank: owner, peer, source })?;
@@ -73,7 +73,7 @@ impl<L: ?Sized> Ends<L> {
         Ok(())
     }
 
-    /// Applies `work` to an end, and says which peer is lost if it fails.
+    /// Applies `work` to an end. An error names the peer.
     fn with<'l, T>(&'l mut self, id: ConnectionId, work: impl FnOnce(&'l mut End<L>) -> io::Result<T>) -> RunResult<T> {
         let rank = self.rank;
         let Some(end) = &mut self.ends[id.index()] else {
@@ -83,19 +83,19 @@ impl<L: ?Sized> Ends<L> {
         work(end).map_err(|source| RunError::Lane { rank, peer, source })
     }
 
-    /// How many bytes are skipped to align `size` bytes.
+    /// How many bytes to skip so that `size` bytes are aligned.
     fn padding(&mut self, id: ConnectionId, size: usize) -> RunResult<usize> {
         self.with(id, |end| Ok((end.position.next_multiple_of(size as u64) - end.position) as usize))
     }
 }
 
 impl Ends<dyn SendLane> {
-    /// Room that can be filled now.
+    /// The room that can be filled now.
     pub(crate) fn room(&mut self, id: ConnectionId) -> RunResult<&mut [u8]> {
         self.with(id, |end| end.lane.reserve())
     }
 
-    /// Hands over what was filled.
+    /// Hands the filled room over.
     pub(crate) fn commit(&mut self, id: ConnectionId, bytes: usize) -> RunResult<()> {
         self.may_keep(id);
         self.with(id, |end| {
@@ -104,7 +104,7 @@ impl Ends<dyn SendLane> {
         })
     }
 
-    /// Sends what it can of `data`; how much (see [`SendLane::send`]).
+    /// Sends as much of `data` as possible. Returns how much (see [`SendLane::send`]).
     pub(crate) fn send(&mut self, id: ConnectionId, data: &[u8]) -> RunResult<usize> {
         self.may_keep(id);
         self.with(id, |end| {
@@ -114,12 +114,12 @@ impl Ends<dyn SendLane> {
         })
     }
 
-    /// Offers data ahead of its turn; whether it was offered (see [`SendLane::offer`]).
+    /// Offers the data of a later message. Returns whether it was offered (see [`SendLane::offer`]).
     pub(crate) fn offer(&mut self, id: ConnectionId, data: &[u8]) -> RunResult<bool> {
         self.with(id, |end| end.lane.offer(data))
     }
 
-    /// Hands on what lanes still keep; whether all of it went.
+    /// Sends what the lanes still keep. Returns whether nothing is left.
     pub(crate) fn flush(&mut self) -> RunResult<bool> {
         let mut left = 0;
         for at in 0..self.keeping.len() {
@@ -145,7 +145,7 @@ impl Ends<dyn SendLane> {
         }
     }
 
-    /// Sends words, all or none; whether they went.
+    /// Sends all words or none. Returns whether they were sent.
     pub(crate) fn send_words<const N: usize>(&mut self, id: ConnectionId, words: [u64; N]) -> RunResult<bool> {
         let padding = self.padding(id, 8 * N)?;
         if self.room(id)?.len() < padding {
@@ -165,12 +165,12 @@ impl Ends<dyn SendLane> {
 }
 
 impl Ends<dyn ReceiveLane> {
-    /// What has arrived, of which `most` bytes are of interest.
+    /// The bytes that have arrived. The caller needs at most `most` of them.
     pub(crate) fn peek(&mut self, id: ConnectionId, most: usize) -> RunResult<&[u8]> {
         self.with(id, |end| end.lane.peek(most))
     }
 
-    /// Receives into the beginning of `into`; how much.
+    /// Receives into the beginning of `into`. Returns how much.
     pub(crate) fn receive(&mut self, id: ConnectionId, into: &mut [u8]) -> RunResult<usize> {
         self.with(id, |end| {
             let received = end.lane.receive(into)?;
@@ -179,12 +179,12 @@ impl Ends<dyn ReceiveLane> {
         })
     }
 
-    /// Lets so many bytes more in (see [`ReceiveLane::admit`]).
+    /// Admits `bytes` more bytes (see [`ReceiveLane::admit`]).
     pub(crate) fn admit(&mut self, id: ConnectionId, bytes: usize) -> RunResult<()> {
         self.with(id, |end| end.lane.admit(bytes))
     }
 
-    /// Gives back what was used.
+    /// Gives the room of used bytes back.
     pub(crate) fn release(&mut self, id: ConnectionId, bytes: usize) -> RunResult<()> {
         self.with(id, |end| {
             end.position += bytes as u64;
@@ -192,7 +192,7 @@ impl Ends<dyn ReceiveLane> {
         })
     }
 
-    /// Receives words, all or none.
+    /// Receives all words or none.
     pub(crate) fn receive_words<const N: usize>(&mut self, id: ConnectionId) -> RunResult<Option<[u64; N]>> {
         let padding = self.padding(id, 8 * N)?;
         if self.peek(id, padding)?.len() < padding {

@@ -1,11 +1,11 @@
-//! Executes one rank's part of a program: one thread, many threadblocks, no blocking call.
+//! Executes one rank's part of a program in one thread, without blocking calls.
 //!
-//! The principal type is [`Interpreter`], a state machine. It polls the threadblocks round robin; each makes
-//! what progress it can (a piece of the current step, through whatever room its lanes have) and keeps its place.
-//! So any message passes through a bounded ring, and one thread serves any number of threadblocks, of several programs
-//! too. Who drives it sleeps when nothing moves ([`Executor`](crate::execution::executor::Executor)).
+//! The principal type is [`Interpreter`], a state machine. It polls the threadblocks round robin. Each threadblock
+//! moves up to a piece of its current step, as far as its lanes have room or data, and keeps its place. So any message
+//! passes through a bounded ring, and one thread serves any number of threadblocks, also of several programs. The
+//! caller sleeps when nothing moves ([`Executor`](crate::execution::executor::Executor)).
 //!
-//! * [`carry`] moves bytes: one instruction is one arm there.
+//! * [`carry`] moves bytes, with one match arm for each instruction.
 
 pub(crate) mod buffers;
 mod carry;
@@ -22,29 +22,29 @@ use crate::verdict::Phase;
 use program::{ConnectionId, Instruction, RankProgram, Step, StepRef};
 use std::time::Duration;
 
-/// The most bytes that one step moves before the next threadblock has its turn: large enough to amortise a
-/// poll, small enough to stay in a core's cache between writer and reader.
+/// About the most bytes that one step moves before the next threadblock is polled. Large enough that a poll costs
+/// little; small enough to stay in a core's cache between writer and reader.
 const PIECE: usize = 128 << 10;
 
-/// How much of a slice is done: whole slots, and bytes of the next.
+/// How much of a slice is done: whole slots, and bytes of the next slot.
 #[derive(Clone, Copy, PartialEq, Default)]
 struct Extent {
     slot: u32,
     offset: usize,
 }
 
-/// Where a threadblock is.
+/// The place of a threadblock in its steps.
 #[derive(Clone, Default)]
 struct Cursor {
     tile: usize,
     step: usize,
-    /// Whether the step's dependencies are met and its message opened.
+    /// Whether the step's dependencies are met and its connections opened.
     started: bool,
-    /// How far the step is.
+    /// How much of the step is done.
     done: Extent,
-    /// How far the send of a fused step is; it follows the receive.
+    /// How much of a fused step is sent; it follows the receive.
     forwarded: Extent,
-    /// Emulated clusters: the step completes no earlier.
+    /// On an emulated machine, the step completes no earlier.
     not_before: Moment,
 }
 
@@ -58,7 +58,7 @@ pub(crate) enum Poll {
     Done,
 }
 
-/// What keeps messages in order, if anything does.
+/// The parts that decide when a message may begin.
 pub(crate) struct Pacing<'a> {
     /// On an emulated machine.
     pub(crate) pacer: Option<Pacer<'a>>,
@@ -75,9 +75,9 @@ pub(crate) struct Interpreter<'a> {
     pacer: Option<Pacer<'a>>,
     keeper: Option<Keeper<'a>>,
     stamp: Stamp,
-    /// For each threadblock, the first slot of a send that has not been offered ahead of its turn: tile, step, slot.
+    /// For each threadblock, the first slot that was not yet offered before its send began: tile, step, slot.
     ahead: Vec<(usize, usize, u32)>,
-    /// Connections whose stamp was written, or read and compared.
+    /// For each connection, whether its stamp was sent, or received and compared.
     opened: Vec<bool>,
     cursors: Vec<Cursor>,
     ends: Vec<Moment>,
@@ -100,17 +100,17 @@ impl<'a> Interpreter<'a> {
         Self { plan, own, lanes, memory, pacer, keeper, stamp, ahead, opened, cursors, ends, finished: 0 }
     }
 
-    /// Before the first round: when everybody starts.
+    /// Call before the first round, with the common start.
     pub(crate) fn begin(&mut self, start: Moment) {
         if let Some(pacer) = &mut self.pacer {
             pacer.begin(start);
         }
     }
 
-    /// One round: every threadblock makes what progress it can.
+    /// One round: every threadblock moves what it can.
     ///
     /// # Errors
-    /// A peer that executes something else, a broken lane, or a program that no verifier accepts.
+    /// A peer that executes another call or plan, a broken lane, or a program that no verifier accepts.
     pub(crate) fn sweep(&mut self) -> RunResult<Poll> {
         let (mut moved, mut working, mut wake) = (false, false, WaitFor::Peer);
         self.admit()?;
@@ -136,12 +136,12 @@ impl<'a> Interpreter<'a> {
         self.finished
     }
 
-    /// When each threadblock was done.
+    /// When each threadblock finished.
     pub(crate) fn ends(self) -> Vec<Moment> {
         self.ends
     }
 
-    /// Lets messages in whose turn has come.
+    /// Admits the incoming messages that may arrive now.
     fn admit(&mut self) -> RunResult<()> {
         let Some(keeper) = &mut self.keeper else { return Ok(()) };
         while let Some((lane, bytes)) = keeper.admit() {
@@ -150,7 +150,7 @@ impl<'a> Interpreter<'a> {
         Ok(())
     }
 
-    /// Tells the keeper who could send, so that they begin in their order.
+    /// Tells the keeper which messages could be sent, so that they begin in order.
     fn call(&mut self) {
         let Some(mut keeper) = self.keeper.take() else { return };
         for (block, cursor) in self.cursors.iter().enumerate() {
@@ -168,7 +168,7 @@ impl<'a> Interpreter<'a> {
         self.keeper = Some(keeper);
     }
 
-    /// Whether what a step sends has to wait for messages before it.
+    /// Whether a step has to wait with its message until earlier messages have passed.
     fn may_send(&mut self, block: usize, index: usize, tile: usize) -> WaitFor {
         self.keeper.as_mut().map_or(WaitFor::Nothing, |keeper| keeper.may_send(block, index, tile, Moment::now()))
     }
@@ -222,8 +222,8 @@ impl<'a> Interpreter<'a> {
         Ok(Poll::Moved)
     }
 
-    /// Offers what the sends after the current one will send, as far as it is there, so that the receiver need not wait
-    /// for this rank between two messages; whether there was any.
+    /// Offers the data of later sends, as far as it is complete, so that the receiver need not wait for this rank
+    /// between two messages. Returns whether anything was offered.
     fn look_ahead(&mut self, block: usize) -> RunResult<bool> {
         let (steps, cursor) = (&self.own.threadblocks[block].steps, &self.cursors[block]);
         let (now, done) = ((cursor.tile, cursor.step), cursor.done.slot);
@@ -258,7 +258,7 @@ impl<'a> Interpreter<'a> {
         Ok(moved)
     }
 
-    /// Whether scratch has room for a tile: no threadblock is too far behind it.
+    /// Whether scratch has room for a tile: no threadblock may be too far behind it.
     fn near_the_last(&self, tile: usize) -> bool {
         let ahead = self.plan.geometry.tiles_ahead();
         tile < ahead
@@ -269,7 +269,7 @@ impl<'a> Interpreter<'a> {
                 .all(|(cursor, block)| block.steps.is_empty() || tile - cursor.tile.min(tile) < ahead)
     }
 
-    /// Whether all has finished that a step of a threadblock waits for in a tile.
+    /// Whether all steps that a step waits for are finished in a tile.
     fn dependencies_met(&self, block: usize, index: usize, tile: usize) -> bool {
         let step = &self.own.threadblocks[block].steps[index];
         let finished = |on: &StepRef| {
@@ -277,7 +277,7 @@ impl<'a> Interpreter<'a> {
             (other.tile, other.step) > (tile, on.step as usize)
         };
         let ready = step.after.iter().all(finished);
-        // An emulated message departs as a whole, so its first step waits for what all of its steps wait for.
+        // An emulated message departs as a whole, so its first step waits for the dependencies of all its steps.
         ready
             && self.pacer.as_ref().is_none_or(|pacer| {
                 let message = pacer.message_from(block, index);
@@ -285,8 +285,8 @@ impl<'a> Interpreter<'a> {
             })
     }
 
-    /// Exchanges what precedes a step's payload: the stamp of a connection's first message and, in an emulated
-    /// cluster, arrival times. Whether the step has to wait for that.
+    /// Exchanges the words before a step's payload: the stamp before a connection's first message, and arrival times on
+    /// an emulated machine. Returns whether the step has to wait for them.
     fn open(&mut self, block: usize, step: &Step) -> RunResult<WaitFor> {
         let (from, to) = (step.instruction.receives_from(), step.instruction.sends_to());
         if let Some(id) = from.filter(|id| !self.opened[id.index()]) {
@@ -307,7 +307,7 @@ impl<'a> Interpreter<'a> {
         self.pace(block, step)
     }
 
-    /// The emulated half of [`Self::open`].
+    /// The part of [`Self::open`] for an emulated machine.
     fn pace(&mut self, block: usize, step: &Step) -> RunResult<WaitFor> {
         let Some(pacer) = &mut self.pacer else { return Ok(WaitFor::Nothing) };
         let (index, tile) = (self.cursors[block].step, self.cursors[block].tile);
@@ -321,7 +321,7 @@ impl<'a> Interpreter<'a> {
             ready = ready.max(pacer.arrival(block).unwrap_or_default());
         }
         if let Some(id) = to {
-            // Claims are made at their time, so that whoever is ready first is served first.
+            // A message claims its link at its time, so that the message that is ready first is served first.
             if ready > Moment::now() {
                 return Ok(WaitFor::Moment(ready));
             }
@@ -338,7 +338,7 @@ impl<'a> Interpreter<'a> {
         Ok(WaitFor::Nothing)
     }
 
-    /// Names the first step that waits for a peer, or else the first that waits.
+    /// The deadline error of the first step that waits for a peer, or else of the first step that waits.
     pub(crate) fn overdue(&self, waited: Duration) -> RunError {
         let stuck = (0..self.cursors.len()).filter(|&block| {
             !self.own.threadblocks[block].steps.is_empty() && self.cursors[block].tile < self.plan.geometry.tiles()

@@ -1,9 +1,10 @@
 //! An agent: looks after one rank whose process the coordinator did not start.
 //!
 //! The principal function is [`attend`]. An agent joins at the rendezvous, starts its worker over a socket pair as a
-//! launcher does, and carries messages between both. It gives signs of life, pronounces the coordinator's verdicts on
-//! its machine's segment, and ends its worker: so even one that is stuck can be replaced. The first agent of a machine
-//! makes the machine's shared memory and keeps what its workers read; the others find both under `/proc`.
+//! launcher does, and passes messages between coordinator and worker. It sends signs of life, publishes the
+//! coordinator's verdicts in its machine's segment, and ends its worker, so even a stuck worker can be replaced. The
+//! first agent of a machine makes the machine's shared memory and stores the files that its workers read. The other
+//! agents find both under `/proc`.
 
 use crate::clock::Moment;
 use crate::control::agent_state::{AgentAction, AgentEvent, AgentState, Parting};
@@ -29,10 +30,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How long the end of a worker's process may follow the end of its channel.
+/// How much later than its channel a worker's process may end.
 pub(super) const ENDING: Duration = Duration::from_millis(200);
 
-/// Serves a job as one of its ranks but 0, with workers that `command` gives, until the coordinator ends it.
+/// Serves a job as a rank other than 0, until the coordinator ends it. `command` gives the workers' command.
 ///
 /// # Errors
 /// [`RunError::Unreachable`] if the coordinator cannot be joined within `limit`; the verdict that ended the job; or
@@ -47,20 +48,20 @@ pub fn attend(at: &Rendezvous, limit: Duration, command: &mut dyn FnMut() -> Com
     Agent { at, post, command, spawner, state, files: BTreeMap::new(), arriving: None, epoch: None }.serve(inbox)
 }
 
-/// A worker and what an agent needs for it.
+/// A worker, as its agent holds it.
 struct Worker {
     child: Arc<Mutex<Child>>,
     stream: UnixStream,
 }
 
-/// What belongs to one epoch.
+/// The state of one epoch.
 struct AgentEpoch {
     job: [u8; 32],
     segment: Segment,
-    /// Whether this agent made it.
+    /// Whether this agent made the segment.
     leads: bool,
     worker: Option<Worker>,
-    /// Ends the relay.
+    /// Ends the relay thread.
     over: Arc<AtomicBool>,
 }
 
@@ -95,12 +96,12 @@ impl Agent<'_> {
         }
     }
 
-    /// A connection that breaks here is noticed where messages are received.
+    /// An error is ignored: a broken connection is noticed where messages are received.
     fn say(&self, message: &FromAgent) {
         let _ = self.post.send(message);
     }
 
-    /// Says why this rank fails.
+    /// Reports why this rank fails.
     fn excuse(&self, error: &RunError) {
         let answer = Answer::Failed { phase: Phase::Prepare, reason: error.chain(), peers: Vec::new() };
         self.say(&FromAgent::Answer { epoch: self.state.epoch(), answer });
@@ -111,7 +112,7 @@ impl Agent<'_> {
         match message {
             ToAgent::Ping { at, activity } => {
                 self.say(&FromAgent::Pong { at, here: Moment::now() });
-                // The coordinator's own segment is what it counts.
+                // The coordinator's own segment already contains this activity.
                 if let Some(epoch) = self.epoch.as_ref().filter(|epoch| epoch.leads) {
                     epoch.segment.activity.heard_of(activity);
                 }
@@ -126,13 +127,13 @@ impl Agent<'_> {
             }
             ToAgent::Keep { file, piece, is_last } => self.keep(file, &piece, is_last)?,
             ToAgent::Forget { files } => self.files.retain(|file, _| !files.contains(file)),
-            // These are not passed on, but followed by an action of their own.
+            // Other actions follow from these messages, so they never arrive here.
             ToAgent::Verdict { .. } | ToAgent::End | ToAgent::Refused { .. } => {}
         }
         Ok(())
     }
 
-    /// Begins an epoch: the machine's memory is made, or found.
+    /// Begins an epoch: makes the machine's shared memory, or opens it.
     fn set_up(&mut self, number: Epoch, setup: EpochSetup) -> RunResult<()> {
         let EpochSetup { job, segment: shape, place, absent, .. } = setup;
         let segment = match place {
@@ -171,11 +172,11 @@ impl Agent<'_> {
     fn enlist(&mut self, mut terms: Terms) -> RunResult<()> {
         let Some(epoch) = &mut self.epoch else { return Ok(()) };
         let reached = self.post.address().map_err(RunError::system("asking for this machine's address"))?;
-        // What came with the terms is where rank 0 is reached.
+        // The terms contain the address at which rank 0 is reached.
         let options = &mut terms.options;
         let zero = options.interfaces.first().copied();
         (options.interfaces, options.spare_interfaces) = self.at.ways(Some(reached), zero)?;
-        // Once for its machine.
+        // Only once for each machine.
         if terms.first_here {
             self.at.say_unused(&options.interfaces);
         }
@@ -188,7 +189,7 @@ impl Agent<'_> {
             let watched = child.clone();
             let hear = move || hear(inbox, &watched, &post, number);
             std::thread::Builder::new().name("worker".to_owned()).spawn(hear)?;
-            // Who is gone already shows where its answers are read.
+            // If the worker is already gone, the thread that reads its answers notices it.
             let _ = send_descriptor(&stream, segment.descriptor())
                 .and_then(|()| send(&stream, &crate::control::messages::Command::Welcome(Welcome { terms, secret })));
             Ok(Worker { child, stream })
@@ -198,7 +199,7 @@ impl Agent<'_> {
         Ok(())
     }
 
-    /// Passes an order on. A worker that does not take it hears no other, so it is ended.
+    /// Passes an order to the worker. A worker that does not take an order cannot take later ones, so it is ended.
     fn order(&mut self, command: &crate::control::messages::Command) {
         let Some(worker) = self.epoch.as_ref().and_then(|epoch| epoch.worker.as_ref()) else { return };
         match send(&worker.stream, command) {
@@ -208,7 +209,7 @@ impl Agent<'_> {
                 self.say(&FromAgent::Answer { epoch: self.state.epoch(), answer });
                 self.end_worker(Duration::ZERO);
             }
-            // A worker that is gone shows where its answers are read.
+            // If the worker is gone, the thread that reads its answers notices it.
             _ => {}
         }
     }
@@ -228,7 +229,7 @@ impl Agent<'_> {
         });
     }
 
-    /// Makes a verdict known here. The worker may say its last word, if it runs.
+    /// Publishes a verdict on this machine. The worker may still report its error.
     fn pronounce(&self, verdict: Verdict) {
         let Some(epoch) = &self.epoch else { return };
         epoch.segment.verdict.pronounce(verdict);
@@ -255,18 +256,18 @@ impl Agent<'_> {
         Ok(())
     }
 
-    /// Ends the worker, which may leave by itself for a while.
+    /// Ends the worker. It may leave by itself within `patience`.
     fn end_worker(&mut self, patience: Duration) {
         let Some(epoch) = &mut self.epoch else { return };
         epoch.over.store(true, Ordering::Relaxed);
         let Some(worker) = epoch.worker.take() else { return };
         let _ = worker.stream.shutdown(Shutdown::Write);
         let mut child = worker.child.lock().unwrap_or_else(PoisonError::into_inner);
-        // The next epoch has a segment of its own, so one that stays does no harm.
+        // The next epoch has its own segment, so a process that stays does no harm.
         end(&mut child, patience);
     }
 
-    /// What came out of the job for this rank.
+    /// The result of the job for this rank.
     fn parted(&self, parting: Parting) -> RunResult<()> {
         let rank = self.at.rank;
         match parting {
@@ -291,7 +292,7 @@ impl Drop for Agent<'_> {
     }
 }
 
-/// Passes on what a worker says, and at last how it ended.
+/// Passes on the worker's answers, and finally how it ended.
 fn hear(mut inbox: Inbox<UnixStream>, child: &Mutex<Child>, post: &Post, epoch: Epoch) {
     let mut said = None;
     let end = loop {
@@ -300,7 +301,7 @@ fn hear(mut inbox: Inbox<UnixStream>, child: &Mutex<Child>, post: &Post, epoch: 
                 if let Answer::Failed { .. } = answer {
                     said = Some(Answer::clone(&answer));
                 }
-                // A connection that breaks is noticed where messages are received.
+                // An error is ignored: a broken connection is noticed where messages are received.
                 let _ = post.send(&FromAgent::Answer { epoch, answer });
             }
             Ok(None) => {}

@@ -1,4 +1,4 @@
-//! How the workers of an epoch join: first every machine gets its shared memory, then every worker its place.
+//! How the workers of an epoch join: first every machine gets its shared memory, then every worker its terms.
 
 use crate::clock::Moment;
 use crate::control::judge::LEAST_SILENCE;
@@ -16,13 +16,13 @@ use std::time::Duration;
 use topology::Rank;
 
 impl Job {
-    /// Makes the workers of an epoch join: machines first, so that their memory is there.
+    /// Starts the workers of an epoch and waits until all have joined. Machines come first: their memory must exist.
     pub(crate) fn set_up_epoch(&mut self, mut command: impl FnMut(Rank) -> Command) -> RunResult<()> {
         let ranks = self.segment.rank_count();
         let limit = self.options.ready_limit;
         let plane = self.plane.clone();
-        // A worker that is stopped reads nothing. A send that fills its channel waits twice: after the part that
-        // still fits, and for the rest. Zero would mean no limit.
+        // A stopped worker reads nothing. A send that fills its channel waits twice: after the part that still fits,
+        // and for the rest. So the limit is halved. Zero would mean no limit.
         let patience = (limit / 2).max(Duration::from_millis(1));
         for rank in (0..ranks).map(Rank::from_index) {
             let member = match &plane {
@@ -40,13 +40,13 @@ impl Job {
         }
         for rank in (0..ranks).map(Rank::from_index) {
             let welcome = Welcome { terms: self.terms(rank), secret: self.data_secret() };
-            // A worker that is gone already shows as `Gone`, with how it ended.
+            // A worker that is already gone gives a `Gone` event, which says how it ended.
             let _ = self.members[rank.index()].welcome(&self.segment, welcome);
         }
         self.gather(Question::Hello, limit, |_| true, None).map(drop)
     }
 
-    /// Has a segment made on every other machine, and tells the agents of each where it is.
+    /// Makes a segment on every other machine, and tells the agents of each machine where it is.
     fn set_up_machines(&mut self, plane: &Plane) -> RunResult<()> {
         let (limit, ranks) = (self.options.ready_limit, self.segment.rank_count());
         let all = || (0..ranks).map(Rank::from_index);
@@ -64,7 +64,7 @@ impl Job {
                     absent: all().filter(|&other| plane.machine(other) != machine).collect(),
                     silence_ms: self.options.work_limit.max(LEAST_SILENCE).as_millis() as u64,
                 };
-                // A broken connection shows as `Left`.
+                // A broken connection gives a `Left` event.
                 let _ = plane.tell(rank, &ToAgent::SetUp { epoch: self.epoch, setup });
             }
             for (rank, answer) in self.gather(Question::SetUp, limit, of_turn, None)? {

@@ -1,7 +1,7 @@
-//! Files that all workers read, such as plans, wherever they are.
+//! Files that all workers read, such as plans, on all machines.
 //!
-//! The principal types are [`SharedFile`], which workers of this machine open where it is, and [`Library`], what agents
-//! of other machines have received: a file without a name on each, which their workers open in the same way.
+//! The principal types are [`SharedFile`] and [`Library`]. The workers of this machine open a shared file in place.
+//! Agents of other machines receive it as a file without a name, which their workers open in the same way.
 
 use crate::control::messages::ToAgent;
 use crate::error::{RunError, RunResult};
@@ -13,11 +13,11 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The bytes of a file that travel in one message, about.
+/// About how many bytes of a file one message carries.
 const PIECE: usize = 1 << 20;
 /// The largest file that is sent.
 pub(crate) const LARGEST: usize = 1 << 30;
-/// How many files an agent keeps.
+/// How many files an agent stores.
 const KEPT: usize = 64;
 
 /// An open text file that workers can read.
@@ -28,26 +28,26 @@ pub struct SharedFile {
 }
 
 impl SharedFile {
-    /// Shares a file, which must not change any more. It needs no name.
+    /// Shares a file. The file must not change any more, and needs no name.
     pub fn new(file: File) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self { id: NEXT.fetch_add(1, Ordering::Relaxed), file }
     }
 
-    /// No two files of a process have the same.
+    /// The number of the file, unique in this process.
     pub(crate) fn id(&self) -> u64 {
         self.id
     }
 
-    /// Where another process of this machine and user finds it.
+    /// Where another process of this machine and this user finds the file.
     pub(crate) fn path(&self) -> PathBuf {
         path_of(&self.file)
     }
 
-    /// Cuts it into messages.
+    /// Sends the file, cut into messages.
     ///
     /// # Errors
-    /// If it cannot be read, is no text, or is too large.
+    /// If it cannot be read, is not UTF-8 text, or is too large.
     pub(crate) fn send(&self, mut send: impl FnMut(&ToAgent)) -> io::Result<()> {
         let length = self.file.metadata()?.len();
         if length > LARGEST as u64 {
@@ -70,15 +70,15 @@ impl SharedFile {
     }
 }
 
-/// Where another process of this user finds an open file of this one.
+/// Where another process of this machine and this user finds an open file of this process.
 pub(crate) fn path_of(file: &File) -> PathBuf {
     PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()))
 }
 
-/// Which files the agents of other machines have, and where.
+/// The files that agents of other machines have, and their paths there.
 #[derive(Debug, Default)]
 pub(crate) struct Library {
-    /// File and its path on each machine but the first; the oldest first.
+    /// Each file with its path on every machine but the first. The oldest file comes first.
     kept: VecDeque<(u64, Vec<PathBuf>)>,
 }
 
@@ -87,14 +87,14 @@ impl Library {
         self.kept.iter().any(|(id, _)| *id == file.id)
     }
 
-    /// Notes where a file is; which are not needed any more.
+    /// Records the paths of a file. Returns the files that need not be stored any more.
     pub(crate) fn keep(&mut self, file: &SharedFile, paths: Vec<PathBuf>) -> Vec<u64> {
         self.kept.push_back((file.id, paths));
         let too_many = self.kept.len().saturating_sub(KEPT);
         self.kept.drain(..too_many).map(|(id, _)| id).collect()
     }
 
-    /// The paths of these files on the machine after so many others.
+    /// The paths of these files on a machine; 0 is the first machine after the coordinator's.
     pub(crate) fn paths(&self, files: &[&SharedFile], machine: usize) -> Vec<PathBuf> {
         let path = |file: &&SharedFile| {
             let (_, paths) = self.kept.iter().find(|(id, _)| *id == file.id)?;
@@ -104,7 +104,7 @@ impl Library {
     }
 }
 
-/// A file that arrives in pieces, at an agent.
+/// A file that an agent receives in pieces.
 #[derive(Debug)]
 pub(crate) struct Receiving {
     file: File,
@@ -112,7 +112,7 @@ pub(crate) struct Receiving {
 }
 
 impl Receiving {
-    /// A file without a name.
+    /// A new file without a name.
     pub(crate) fn new() -> RunResult<Self> {
         use rustix::fs::{MemfdFlags, memfd_create};
         let file = memfd_create("antiphon plan", MemfdFlags::CLOEXEC).map_err(io::Error::from);
@@ -122,7 +122,7 @@ impl Receiving {
     /// Adds a piece.
     ///
     /// # Errors
-    /// If there is no memory for it, or the file becomes larger than any that is sent.
+    /// If there is no memory for it, or if the file becomes larger than [`LARGEST`].
     pub(crate) fn add(&mut self, piece: &str) -> io::Result<()> {
         if self.length + piece.len() > LARGEST {
             return Err(io::Error::new(ErrorKind::InvalidData, "the coordinator sends a file that is too large"));
@@ -132,7 +132,7 @@ impl Receiving {
         Ok(())
     }
 
-    /// Where the workers of this machine find it.
+    /// Where the workers of this machine find the file.
     pub(crate) fn path(&self) -> PathBuf {
         path_of(&self.file)
     }

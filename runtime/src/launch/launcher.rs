@@ -1,4 +1,4 @@
-//! The coordinator's side of a job: gathers the workers and gives them tasks.
+//! The coordinator's side of a job: gathers the workers and gives them tasks. The principal type is [`Job`].
 
 use crate::clock::Moment;
 use crate::control::frame::sealed;
@@ -35,23 +35,23 @@ use std::time::Duration;
 
 use topology::Rank;
 
-/// What to launch.
+/// The description of a job.
 #[derive(Clone, Debug, Default)]
 pub struct JobSpec {
-    /// How many ranks.
+    /// The number of ranks.
     pub ranks: usize,
-    /// How to execute. `emulation` is taken from here, and loaded by every worker from `emulated_source`.
+    /// How to execute. The launcher uses `emulation`; every worker loads the same machine from `emulated_source`.
     pub options: Options,
-    /// What the workers' [`Loader`](crate::Loader) needs to find the emulated machine.
+    /// The words with which the workers' [`Loader`](crate::Loader) finds the emulated machine.
     pub emulated_source: String,
 }
 
-/// Where workers find a program: what their [`Loader`](crate::Loader) is given.
+/// Where workers find a program: the arguments of their [`Loader`](crate::Loader).
 #[derive(Clone, Copy, Debug)]
 pub struct Source<'a> {
-    /// What to look for.
+    /// The words that name the program.
     pub words: &'a str,
-    /// And where.
+    /// The files that it is in.
     pub files: &'a [&'a SharedFile],
 }
 
@@ -66,16 +66,16 @@ pub struct Job {
     pub(crate) events: Receiver<Heard>,
     /// The connections with agents, if there are any.
     pub(crate) plane: Option<Arc<Plane>>,
-    /// What each rank's machine is called; empty where there is only one.
+    /// The name of each rank's machine; empty if the launcher started all ranks on one machine.
     pub(crate) machines: Vec<String>,
-    /// What agents have of the files that plans come in.
+    /// The files that agents have received.
     shelf: Library,
     pub(crate) secret: Secret,
-    /// Tells jobs with the same secret apart.
+    /// Distinguishes jobs with the same secret.
     pub(crate) id: [u8; 32],
     pub(crate) epoch: Epoch,
     tasks: TaskNumber,
-    /// What is known of the ranks of this epoch, and decided from it.
+    /// The state of the ranks of this epoch, and the decisions that follow from it.
     pub(crate) judge: Judge,
     pub(crate) over: Option<Verdict>,
 }
@@ -94,16 +94,16 @@ impl Job {
         Ok(job)
     }
 
-    /// The same for ranks that were started by others, perhaps on other machines: rank 0 coordinates, starts its own
-    /// worker, and waits for the agents of all others (see [`attend`](crate::attend)).
+    /// Like [`Self::launch`], for ranks that another launcher started, perhaps on several machines. Rank 0 coordinates,
+    /// starts its own worker, and waits for the agents of all other ranks (see [`attend`](crate::attend)).
     ///
     /// # Errors
-    /// As for [`Self::launch`], and [`RunError::Absent`] if ranks do not come.
+    /// As for [`Self::launch`]; [`RunError::Absent`] if ranks do not reach the rendezvous.
     pub fn form(spec: &JobSpec, at: &Rendezvous, command: impl FnMut(Rank) -> Command) -> RunResult<Self> {
         raise_open_files();
         let limit = spec.options.ready_limit;
         let arrivals = at.receive(limit)?;
-        // Machines in the order of their first ranks; the coordinator's is the first.
+        // Machines are numbered in the order of their first ranks. The coordinator's machine is the first.
         let (mut keys, mut leaders) = (vec![at.machine.key()], vec![Rank(0)]);
         let (mut hosts, mut joined) = (vec![0], Vec::with_capacity(arrivals.len()));
         for arrival in arrivals {
@@ -170,10 +170,11 @@ impl Job {
         })
     }
 
-    /// Replaces all workers and connections after a verdict; what is left of the old ones is refused.
+    /// Replaces all workers and connections after a verdict. Messages of the old ones are ignored.
     ///
     /// # Errors
-    /// [`RunError::Departed`] if an agent is gone, for its rank cannot come back; otherwise as for [`Self::launch`].
+    /// [`RunError::Departed`] if an agent is gone, because its rank cannot be restarted; otherwise as for
+    /// [`Self::launch`].
     pub fn rebuild(&mut self, command: impl FnMut(Rank) -> Command) -> RunResult<()> {
         self.note_departures();
         if let Some(rank) = self.judge.departed() {
@@ -187,19 +188,19 @@ impl Job {
         self.set_up_epoch(command)
     }
 
-    /// From now on tasks may go without any progress of any rank for so long.
+    /// Sets how long later tasks may make no progress on any rank.
     pub fn allow(&mut self, work_limit: Duration) {
         self.options.work_limit = work_limit;
     }
 
-    /// Ends the job for a reason of the caller's, which all ranks hear.
+    /// Ends the job for a reason of the caller. All ranks are told the reason.
     pub fn call_off(&mut self, reason: &str) {
         if let (Some(plane), None) = (&self.plane, self.over) {
             plane.tell_all(&ToAgent::Refused { reason: reason.to_owned() });
         }
     }
 
-    /// How many ranks.
+    /// The number of ranks.
     pub fn rank_count(&self) -> usize {
         self.members.len()
     }
@@ -214,12 +215,12 @@ impl Job {
         self.options.emulation.as_ref()
     }
 
-    /// How many machines the ranks are on.
+    /// The number of machines on which the ranks are.
     pub fn machine_count(&self) -> usize {
         self.plane.as_ref().map_or(1, |plane| plane.leaders().len())
     }
 
-    /// The worker processes that this process has started, by rank.
+    /// The ids of the worker processes that this process has started, by rank.
     pub fn process_ids(&self) -> Vec<u32> {
         self.members.iter().filter_map(Member::process).collect()
     }
@@ -227,8 +228,8 @@ impl Job {
     /// Runs one trial of `program`, which every worker loads from `source` and `files`.
     ///
     /// # Errors
-    /// [`RunError::Ended`] with the rank at fault and what the live ranks said. The epoch is over then, and every
-    /// later trial returns the same verdict until the job is rebuilt.
+    /// [`RunError::Ended`] with the rank at fault and the reports of live ranks. This ends the epoch: every later trial
+    /// returns the same verdict until the job is rebuilt.
     pub fn run(
         &mut self,
         source: &str,
@@ -240,11 +241,11 @@ impl Job {
         self.run_together(&[(Source { words: source, files }, assignment)]).map(|mut reports| reports.remove(0))
     }
 
-    /// Runs trials at the same time, each in its group of ranks and with lanes of its own; a report for each. Groups may
+    /// Runs trials at the same time, each in its group, with its own lanes. Returns a report for each. Groups may
     /// overlap.
     ///
     /// # Errors
-    /// As for [`Self::run`]; what went wrong in one of them has ended all, and the evidence says which it was.
+    /// As for [`Self::run`]. An error in one trial ends all of them, and the evidence names the trial.
     pub fn run_together(&mut self, trials: &[(Source<'_>, Assignment<'_>)]) -> RunResult<Vec<TrialReport>> {
         let assignments: Vec<Assignment<'_>> = trials.iter().map(|(_, assignment)| assignment.clone()).collect();
         let concurrent = Concurrent::assigned(&assignments, self.members.len())?;
@@ -286,7 +287,7 @@ impl Job {
         Ok((probed, arrivals))
     }
 
-    /// PREPARE → READY → RUN → DONE; every rank prepares the task and must come to `concurrent` by itself.
+    /// PREPARE → READY → RUN → DONE. Every rank must compute the digest of `concurrent` by itself.
     fn perform<T>(
         &mut self,
         files: &[&SharedFile],
@@ -297,7 +298,7 @@ impl Job {
         if let Some(verdict) = self.over {
             return Err(RunError::Verdict(verdict));
         }
-        // Refused here before any rank allocates.
+        // Errors are returned here before any rank allocates memory.
         concurrent.arenas(&self.segment, &self.options)?;
         let paths = self.provide(files)?;
         self.tasks = self.tasks.next();
@@ -330,7 +331,7 @@ impl Job {
         })
     }
 
-    /// Where the workers of each machine find these files: they are sent where they are not.
+    /// The paths of these files on each machine. Sends a file to the machines that do not have it.
     fn provide(&mut self, files: &[&SharedFile]) -> RunResult<Vec<Vec<PathBuf>>> {
         let mut paths = vec![files.iter().map(|file| file.path()).collect::<Vec<_>>()];
         let leaders: Vec<Rank> = self.plane.iter().flat_map(|plane| plane.leaders().iter().copied().skip(1)).collect();
@@ -360,7 +361,7 @@ impl Job {
         self.plane.as_ref().map_or(0, |plane| plane.machine(rank))
     }
 
-    /// Tells every worker. One that leaves its channel full for the ready limit does not run.
+    /// Sends an order to every worker. A worker that takes no order within the ready limit does not run.
     fn order_each(&mut self, order: impl Fn(&Self, Rank) -> Order) -> RunResult<()> {
         for index in 0..self.members.len() {
             let rank = Rank::from_index(index);
@@ -374,7 +375,7 @@ impl Job {
                     let verdict = Verdict { rank, cause: Cause::Silent, phase: Phase::Prepare };
                     return Err(self.end(verdict, format!("it took no orders for {limit:?}")));
                 }
-                // A broken channel shows as `Gone`, with how the process ended.
+                // A broken channel gives a `Gone` event, which says how the process ended.
                 _ => {}
             }
         }

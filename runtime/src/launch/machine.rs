@@ -1,19 +1,20 @@
-//! Which ranks are on one machine.
+//! The identity of a machine: which ranks can share memory.
 //!
-//! The principal type is [`Machine`]. Ranks share memory if they see the same kernel, the same processes and the same
-//! user; two containers of one computer are two machines, and talk over TCP. `ANTIPHON_HOST` overrides what is seen.
+//! The principal type is [`Machine`]. Ranks share memory if they see the same kernel, the same namespaces of processes,
+//! network and users, and have the same user. Two containers of one computer are two machines and use TCP. The
+//! environment variable `ANTIPHON_HOST` overrides this.
 
 use crate::error::{RunError, RunResult};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::os::linux::fs::MetadataExt;
 
-/// A machine, as far as ranks need to tell it from others.
+/// A machine, as far as ranks must distinguish it from others.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Machine {
     /// Equal for ranks that can share memory.
     key: [u8; 16],
-    /// For people.
+    /// The name, for people.
     name: String,
 }
 
@@ -21,12 +22,12 @@ impl Machine {
     /// The machine that this process runs on.
     ///
     /// # Errors
-    /// If `/proc` does not say.
+    /// If `/proc` does not identify the machine.
     pub fn here() -> RunResult<Self> {
         let seen = || {
             let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
             let space = |kind: &str| Ok(std::fs::metadata(format!("/proc/self/ns/{kind}"))?.st_ino().to_string());
-            // Ranks find each other's memory under /proc: the same processes, and the same user.
+            // Ranks open each other's memory under /proc, which needs the same process namespace and the same user.
             let user = rustix::process::getuid().as_raw().to_string();
             let parts: [std::io::Result<String>; 5] = [Ok(boot), space("net"), space("pid"), space("user"), Ok(user)];
             Ok(parts.into_iter().collect::<std::io::Result<Vec<_>>>()?.join("\n"))
@@ -37,12 +38,12 @@ impl Machine {
         Ok(Self { key: key("seen", &seen), name: name.trim().to_owned() })
     }
 
-    /// The machine of this name, whatever `/proc` says: ranks that give the same name share memory.
+    /// The machine with this name, whatever `/proc` says. Ranks that give the same name share memory.
     pub fn named(name: &str) -> Self {
         Self { key: key("named", name), name: name.to_owned() }
     }
 
-    /// What people call it.
+    /// The name, for people.
     pub fn name(&self) -> &str {
         &self.name
     }

@@ -1,7 +1,7 @@
 //! One rank's process, from the coordinator's side.
 //!
 //! The principal type is [`Member`]: a child of the coordinator, or a worker that an agent in another process looks
-//! after. What either says arrives as [`Heard`], in one channel.
+//! after. The events of both arrive as [`Heard`] in one channel.
 
 use crate::control::frame::{send, send_descriptor};
 use crate::control::judge::{Event, Heard};
@@ -19,13 +19,13 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 use topology::Rank;
 
-/// The way to a worker.
+/// The channel to a worker.
 enum Line {
     Child { child: Child, stream: UnixStream },
     Agent(Arc<Plane>),
 }
 
-/// One worker, from outside.
+/// One worker, as the coordinator holds it.
 pub(crate) struct Member {
     rank: Rank,
     epoch: Epoch,
@@ -33,7 +33,7 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// Starts a worker and a thread that reads what it says. A message that it does not take for `limit` is an error.
+    /// Starts a worker, and a thread that reads its answers. A message that it does not take for `limit` is an error.
     pub(crate) fn start(
         rank: Rank,
         epoch: Epoch,
@@ -66,7 +66,7 @@ impl Member {
         Self { rank, epoch, line: Line::Agent(plane) }
     }
 
-    /// Lets the worker join. An agent knows the secret by itself.
+    /// Lets the worker join. An agent computes the secret by itself.
     pub(crate) fn welcome(&self, segment: &Segment, welcome: Welcome) -> io::Result<()> {
         match &self.line {
             Line::Child { stream, .. } => {
@@ -77,7 +77,7 @@ impl Member {
         }
     }
 
-    /// Tells the worker what to do.
+    /// Sends an order to the worker.
     pub(crate) fn order(&self, order: &Order) -> io::Result<()> {
         match &self.line {
             Line::Child { stream, .. } => send(stream, order),
@@ -85,7 +85,7 @@ impl Member {
         }
     }
 
-    /// The machine of the agent that looks after it, if one does.
+    /// The machine of the rank's agent, if it has one.
     pub(crate) fn machine(&self) -> Option<usize> {
         match &self.line {
             Line::Child { .. } => None,
@@ -93,7 +93,7 @@ impl Member {
         }
     }
 
-    /// The process, if it is a child.
+    /// The process id, if the process is a child.
     pub(crate) fn process(&self) -> Option<u32> {
         match &self.line {
             Line::Child { child, .. } => Some(child.id()),
@@ -101,15 +101,15 @@ impl Member {
         }
     }
 
-    /// No order will follow: whoever waits for one wakes up. An agent learns that in words.
+    /// Tells a child that no order will follow, which ends its wait for one. An agent is told with a message.
     pub(crate) fn hang_up(&self) {
         if let Line::Child { stream, .. } = &self.line {
-            // It fails only for those who are gone.
+            // It fails only if the process is gone.
             let _ = stream.shutdown(Shutdown::Write);
         }
     }
 
-    /// How the process ended, if it is a child and has.
+    /// How the process ended, if it is a child and has ended.
     pub(crate) fn status(&mut self) -> Option<ExitStatus> {
         match &mut self.line {
             Line::Child { child, .. } => child.try_wait().ok().flatten(),
@@ -117,15 +117,15 @@ impl Member {
         }
     }
 
-    /// Ends the process, if it is a child; an agent does so by itself.
+    /// Kills the process, if it is a child. An agent ends its own worker.
     pub(crate) fn kill(&mut self) {
         if let Line::Child { child, .. } = &mut self.line {
-            // It fails only where there is nothing left to end.
+            // It fails only if the process has already ended.
             let _ = child.kill();
         }
     }
 
-    /// Ends the process and collects it, if it is a child. What is wrong if it does not end.
+    /// Ends the process and collects it, if it is a child. The error says that it does not end.
     pub(crate) fn reap(&mut self) -> Result<(), String> {
         let Line::Child { child, .. } = &mut self.line else { return Ok(()) };
         let process = child.id();

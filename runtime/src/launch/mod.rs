@@ -1,16 +1,17 @@
-//! Ranks as processes, and the one who coordinates them.
+//! Ranks as processes, and the coordinator of a job.
 //!
-//! The principal type is [`Job`]. Every rank has a worker, a process with one end of a socket pair as its standard input:
-//! commands and answers travel there, never on the data path. On one computer the launcher starts all of them and is the
-//! coordinator; nothing listens. Where another launcher starts a process per rank, perhaps on many machines, rank 0's is
-//! the coordinator, and every other one an agent: it starts its rank's worker, and carries messages over a connection
-//! on which both ends have proved that they know the job's secret. Data moves through shared memory on one machine and
-//! over connections of its own between machines.
+//! The principal type is [`Job`]. Every rank has a worker: a process whose standard input is one end of a socket pair.
+//! Commands and answers use this channel, never data. On one computer the launcher starts all workers and is the
+//! coordinator, and no socket listens. If another launcher starts one process per rank, perhaps on several machines,
+//! the process of rank 0 is the coordinator, and every other one is an agent. An agent starts its rank's worker, and
+//! passes messages over a connection on which both ends have proved that they know the job's secret. Data moves through
+//! shared memory on one machine, and over connections of its own between machines.
 //!
-//! The coordinator alone decides: when a rank dies, stops, or lags, it pronounces one verdict that every wait of every
-//! rank sees within milliseconds, collects what the live ranks say, and has all workers ended. An epoch ends with its
-//! first verdict; [`Job::rebuild`] begins the next with new workers, and nothing of the old one is heard any more.
-//! What each party decides is in `judge`, `agent_state` and `worker_state`, which know no sockets, threads or clocks.
+//! Only the coordinator decides. When a rank dies, stops, or is late, it pronounces one verdict, which ends every wait
+//! of every rank within milliseconds. It collects the reports of the live ranks, and has all workers ended. An epoch
+//! ends with its first verdict. [`Job::rebuild`] begins the next epoch with new workers, and messages of the old one
+//! are ignored. The decisions of each process are in `judge`, `agent_state` and `worker_state`, without sockets,
+//! threads or clocks.
 //!
 //! ```text
 //! coordinator                       agent (between machines)            worker

@@ -1,7 +1,7 @@
-//! What a worker hears of the process that gives it orders.
+//! How a worker notices that its launcher is gone or stopped.
 //!
-//! The principal function is [`listen`], a worker's control thread. A launcher that is gone closes its channel; one that is
-//! stopped does not, and would hold its workers for as long as it likes, so [`Parent`] looks whether it runs.
+//! The principal function is [`listen`], a worker's control thread. A launcher that is gone closes its channel. A
+//! stopped launcher does not, and would block its workers. So [`Parent`] checks whether it runs.
 
 use crate::clock::Moment;
 use crate::control::frame::Inbox;
@@ -17,11 +17,11 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 use topology::Rank;
 
-/// How often to look.
+/// How often to check.
 const GLANCE: Duration = Duration::from_millis(250);
 
-/// The control thread: forwards commands and beats until the launcher is gone, or has been stopped for longer than
-/// `limit` or than a later command says.
+/// The control thread. It forwards commands and gives signs of life, until the launcher is gone or has been stopped for
+/// longer than `limit`, or than the limit of a later command.
 pub(super) fn listen(
     mut inbox: Inbox<UnixStream>,
     segment: &Segment,
@@ -35,7 +35,7 @@ pub(super) fn listen(
                 if let Command::Prepare { limit_ms, .. } = &command {
                     limit = Duration::from_millis(*limit_ms) + BACKSTOP;
                 }
-                // Nobody takes commands any more when the main thread has returned.
+                // No receiver is left once the main thread has returned.
                 if commands.send(command).is_err() {
                     return;
                 }
@@ -51,7 +51,7 @@ pub(super) fn listen(
     segment.verdict.abandon(Verdict { rank, cause, phase: segment.activity.phase(rank) });
     // Ends a wait for the next command.
     drop(commands);
-    // The main thread may be deep in a loader; nobody is left who could wait for it.
+    // The main thread may be busy in a loader, and no process is left that could end it.
     std::thread::sleep(BACKSTOP);
     std::process::exit(1);
 }
@@ -70,8 +70,8 @@ impl Parent {
         Self { process: getppid(), stopped: Duration::ZERO, looked: now }
     }
 
-    /// For how long it has been stopped by now. Who stops a whole job, workers and all, and lets it go on, does no harm: time
-    /// in which this process did not run does not count.
+    /// How long the parent has been stopped by now. Time in which this process did not run does not count, so a user
+    /// may stop and continue a whole job with its workers.
     fn stopped(&mut self, now: Moment) -> Duration {
         let passed = now.since(self.looked);
         if passed >= GLANCE {
@@ -84,7 +84,7 @@ impl Parent {
     fn is_stopped(&self) -> bool {
         let Some(process) = self.process else { return false };
         let path = format!("/proc/{}/stat", process.as_raw_nonzero());
-        // The state follows the name, which is in brackets and may contain anything.
+        // The state follows the name. The name is in brackets and may contain any character.
         let words = std::fs::read_to_string(path).unwrap_or_default();
         words.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
     }
@@ -108,7 +108,7 @@ mod tests {
             std::thread::yield_now();
         }
         assert_eq!(parent.stopped(at(600)), Duration::from_millis(300));
-        // Too soon to look again; then this process did not run for a minute.
+        // Too soon to check again; then this process did not run for a minute.
         assert_eq!(parent.stopped(at(700)), Duration::from_millis(300));
         assert_eq!(parent.stopped(at(60_000)), Duration::from_millis(300) + 2 * GLANCE);
         kill_process(process, Signal::CONT).unwrap();
@@ -118,7 +118,7 @@ mod tests {
         assert_eq!(parent.stopped(at(61_000)), Duration::ZERO);
         child.kill().unwrap();
         child.wait().unwrap();
-        // Who is gone shows elsewhere.
+        // A parent that is gone does not count as stopped; the end of the channel shows that.
         assert_eq!(parent.stopped(at(62_000)), Duration::ZERO);
     }
 }

@@ -1,6 +1,6 @@
 //! Timing of messages between pairs of ranks, for the profiler: among threads, and in a job.
 //!
-//! The principal type is [`ThreadProbe`]. What is timed are [`Flows`].
+//! The principal type is [`ThreadProbe`]. [`Flows`] describes the exchanges.
 
 use crate::error::{RunError, RunResult};
 use crate::execution::executor::Executor;
@@ -18,7 +18,7 @@ fn wanted(exchanges: &[Exchange], repetitions: u32) -> Wanted {
     Wanted { flows: exchanges.iter().map(flow).collect(), repetitions }
 }
 
-/// Whether the ranks can exchange anything: on this computer and in a network they can.
+/// Whether two ranks can exchange messages. Without an emulated machine, all ranks can.
 fn connects(emulation: Option<&Emulation>, from: Rank, to: Rank) -> bool {
     emulation.is_none_or(|emulation| emulation.topology().between(from, to).next().is_some())
 }
@@ -31,13 +31,13 @@ fn failed(error: RunError) -> ProbeError {
 pub struct ThreadProbe {
     ranks: usize,
     options: Options,
-    /// Kept from run to run, so that its memory is warm; gone after an error.
+    /// Kept from run to run, so that its pages exist; `None` after an error.
     segment: Option<Segment>,
     runs: TaskNumber,
 }
 
 impl ThreadProbe {
-    /// `ranks` threads, which imitate another machine if `options` say so.
+    /// A probe of `ranks` threads, which imitate another machine if `options` say so.
     pub fn new(ranks: usize, options: Options) -> Self {
         Self { ranks, options, segment: None, runs: TaskNumber::default() }
     }

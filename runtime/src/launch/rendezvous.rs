@@ -1,9 +1,9 @@
-//! How the ranks that a launcher started on several machines find each other.
+//! How ranks that a launcher started on several machines find each other.
 //!
-//! The principal type is [`Rendezvous`]: what every rank knows when it starts. Rank 0 coordinates: it listens at the
-//! agreed address until all others have come and proved that they know the secret; the claim in that handshake says
-//! who they are. A stranger is refused, counted and forgotten. Whoever belongs here but has another idea of the job
-//! ends it, on every rank, with the reason.
+//! The principal type is [`Rendezvous`]: what every rank knows when it starts. Rank 0 coordinates. It listens at the
+//! agreed address until all other ranks have connected and proved that they know the secret. The claim in that
+//! handshake names the rank. An unauthenticated connection is refused and counted. A rank of this job whose settings
+//! contradict rank 0's ends the job on every rank, with the reason.
 
 use crate::clock::Moment;
 use crate::control::frame::sealed;
@@ -20,43 +20,43 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, TcpListener
 use std::time::Duration;
 use topology::Rank;
 
-/// The first bytes of every claim, of who comes and of who only says why it does not.
+/// The first bytes of every claim: of a rank that takes part, and of a rank that only reports why it does not.
 const MAGIC: [[u8; 4]; 2] = [*b"anti", *b"ant!"];
 /// How long one attempt to reach the coordinator may take.
 const ATTEMPT: Duration = Duration::from_secs(3);
-/// How long to wait before the next one.
+/// How long to wait before the next attempt.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How many connections may wait to be accepted: thousands of ranks come at once.
+/// How many connections may wait to be accepted: thousands of ranks connect at the same time.
 const BACKLOG: i32 = 4096;
 
-/// What a rank knows before it knows the others.
+/// What a rank knows before it has met the others.
 #[derive(Clone, Debug)]
 pub struct Rendezvous {
-    /// Which rank this is; 0 coordinates.
+    /// The number of this rank; rank 0 coordinates.
     pub rank: Rank,
-    /// How many there are.
+    /// The number of ranks.
     pub ranks: usize,
-    /// Where rank 0 is to be reached, `HOST:PORT`; the others try these in turn, and rank 0 listens at all that are its own.
+    /// The addresses of rank 0, `HOST:PORT`. Other ranks try them in turn. Rank 0 listens at those that it has.
     pub masters: Vec<String>,
-    /// What all of them know, and nobody else.
+    /// The secret of the job.
     pub secret: Secret,
-    /// Where this rank is.
+    /// The machine of this rank.
     pub machine: Machine,
-    /// The addresses at which it is to be reached by others, all at the same time.
+    /// The addresses at which other ranks reach this rank; all are used at the same time.
     pub interfaces: Vec<IpAddr>,
-    /// If there are none, it is reached through the one at which rank 0 and the others reach each other, and through
-    /// whichever of these are ways of their own.
+    /// The interfaces of the machine, used if `interfaces` is empty. Then this rank is reached through the interface
+    /// over which it reaches rank 0, and through every other one that adds bandwidth.
     pub found: Vec<Interface>,
 }
 
-/// What an agent claims, and proves.
+/// What an agent claims and proves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Identity {
     protocol: u32,
     rank: Rank,
     ranks: u32,
     machine: [u8; 16],
-    /// Whether it comes only to say why it does not take part.
+    /// Whether the agent only reports why it does not take part.
     declines: bool,
 }
 
@@ -82,7 +82,7 @@ impl Identity {
     }
 }
 
-/// An agent that has come.
+/// An agent that has arrived.
 pub(crate) struct Arrival {
     pub(crate) rank: Rank,
     pub(crate) machine: [u8; 16],
@@ -90,14 +90,15 @@ pub(crate) struct Arrival {
 }
 
 impl Rendezvous {
-    /// Where this rank waits for data, and whether peers do without an address that does not answer. `reached` is the
-    /// address of its end of a control connection, `zero` that of rank 0 as other machines see it.
+    /// The addresses at which this rank listens for data, and whether peers do without an address that does not answer.
+    /// `reached` is the local address of its control connection. `zero` is the address of rank 0 for other machines.
     ///
     /// # Errors
-    /// [`RunError::Mismatch`] if other machines would be told the loopback, where they would find themselves.
+    /// [`RunError::Mismatch`] if other machines would get a loopback address, with which they would reach themselves.
     pub(crate) fn ways(&self, reached: Option<IpAddr>, zero: Option<IpAddr>) -> RunResult<(Vec<IpAddr>, bool)> {
         let zero = zero.filter(|zero| !zero.is_loopback());
-        // Who meets rank 0 on the loopback, or has its address, is where rank 0 is, and is reached as it is.
+        // A rank that reaches rank 0 over the loopback, or has its address, is on the machine of rank 0, and others
+        // reach it at the same address.
         let is_local = reached.is_some_and(|reached| reached.is_loopback());
         let is_there = |zero: &IpAddr| is_local || self.found.iter().any(|own| own.address == *zero);
         let first = zero.filter(is_there).or(reached);
@@ -118,7 +119,7 @@ impl Rendezvous {
         }
     }
 
-    /// Says which interfaces are not among these ways though they look as if they could be.
+    /// Warns about interfaces that are not used although they might be useful.
     pub(crate) fn say_unused(&self, ways: &[IpAddr]) {
         if self.interfaces.is_empty() {
             interfaces::say_unused(ways, &self.found);
@@ -129,11 +130,11 @@ impl Rendezvous {
         self.masters.join(" or ")
     }
 
-    /// Waits for all other ranks; by rank. Nobody listens afterwards.
+    /// Waits for all other ranks and returns them by rank. Then no listener is left.
     ///
     /// # Errors
-    /// [`RunError::Absent`] with those who did not come, [`RunError::Mismatch`] if one of them has another idea of the
-    /// job, [`RunError::Declined`] if one cannot take part, or the error of the operating system.
+    /// [`RunError::Absent`] with the missing ranks; [`RunError::Mismatch`] if a rank's settings contradict rank 0's;
+    /// [`RunError::Declined`] if a rank does not take part; or the error of the operating system.
     pub(crate) fn receive(&self, limit: Duration) -> RunResult<Vec<Arrival>> {
         let mut here: BTreeMap<Rank, Arrival> = BTreeMap::new();
         if self.ranks <= 1 {
@@ -180,11 +181,11 @@ impl Rendezvous {
         Ok(here.into_values().collect())
     }
 
-    /// Tells the other ranks that this one does not take part, and why; for `limit` at most.
+    /// Tells the other ranks that this rank does not take part, and why. Takes at most `limit`.
     pub fn call_off(&self, limit: Duration, reason: &str) {
         let reason = format!("rank {} cannot take part: {reason}", self.rank);
         if self.rank == Rank(0) {
-            // Where it cannot listen, nobody is told; they have a limit of their own.
+            // If rank 0 cannot listen, no rank is told; the others have a limit of their own.
             if let Ok(listeners) = self.listen() {
                 let gate = Gate::new(listeners, &self.secret);
                 self.turn_all_away(gate, Vec::new(), Moment::now().after(limit), &reason);
@@ -193,12 +194,12 @@ impl Rendezvous {
             && let Ok((post, _)) = sealed(proven, false, ATTEMPT)
         {
             let answer = Answer::Failed { phase: Phase::Prepare, reason, peers: Vec::new() };
-            // If rank 0 is gone, the others know.
+            // If rank 0 is gone, the others notice by themselves.
             let _ = post.send(&FromAgent::Answer { epoch: Epoch::default(), answer });
         }
     }
 
-    /// Says why to those who are here, and to the others as they come: nobody shall wait for what will not be.
+    /// Tells the reason to the ranks that are here, and to the others when they connect, so that none waits in vain.
     fn turn_all_away(&self, mut gate: Gate<'_>, here: Vec<Arrival>, deadline: Moment, reason: &str) {
         let mut told: BTreeSet<Rank> = here.iter().map(|arrival| arrival.rank).collect();
         turn_away(here, reason);
@@ -211,7 +212,7 @@ impl Rendezvous {
         }
     }
 
-    /// What is wrong with somebody who knows the secret.
+    /// What contradicts rank 0's settings in the claim of a rank that knows the secret.
     fn objection(&self, identity: Identity, address: SocketAddr) -> Option<String> {
         let Identity { protocol, rank, ranks, .. } = identity;
         if protocol != PROTOCOL {
@@ -227,11 +228,11 @@ impl Rendezvous {
             .then(|| format!("somebody at {address} was started as rank {rank} of {ranks}, which cannot be"))
     }
 
-    /// Listens at the agreed addresses that can be had: launchers name some that are not this machine's, or that others
-    /// do not reach.
+    /// Listens at all agreed addresses that this machine has. Launchers may name addresses of other machines, or
+    /// addresses that some ranks do not reach.
     ///
     /// # Errors
-    /// If there is none, with the reason for each.
+    /// If it can listen at none of them, with the reason for each.
     fn listen(&self) -> io::Result<Vec<TcpListener>> {
         let (mut listeners, mut failed) = (Vec::new(), Vec::new());
         for master in &self.masters {
@@ -251,11 +252,11 @@ impl Rendezvous {
         Ok(listeners)
     }
 
-    /// Connects with the coordinator, who may not be there yet.
+    /// Connects with the coordinator, which may not listen yet.
     ///
     /// # Errors
-    /// [`RunError::Unreachable`] with the last reason when the limit has passed, or at once when who listens there does
-    /// not know the secret.
+    /// [`RunError::Unreachable`] with the last reason when the limit has passed, or at once if the process that listens
+    /// there does not know the secret.
     pub(crate) fn reach(&self, limit: Duration) -> RunResult<Proven> {
         self.reach_as(limit, false)
     }
@@ -296,8 +297,8 @@ impl Rendezvous {
     }
 }
 
-/// Listens at an address. A name may mean another one here than elsewhere, so every address is listened at unless one was
-/// given as such.
+/// Listens at an address. A name may have another address on this machine than on others, so for a name it listens at
+/// all addresses of the machine.
 fn listen_at(master: &str) -> io::Result<TcpListener> {
     let invalid = || io::Error::new(ErrorKind::InvalidInput, "not of the form HOST:PORT");
     let listener = match master.parse::<SocketAddr>() {
@@ -315,19 +316,18 @@ fn listen_at(master: &str) -> io::Result<TcpListener> {
     Ok(listener)
 }
 
-/// Listens at all addresses of both kinds, whatever the system does by default.
+/// Listens at all IPv4 and IPv6 addresses, whatever the system's default is.
 fn everywhere(port: u16) -> io::Result<TcpListener> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
     let socket = socket_with(AddressFamily::INET6, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     sockopt::set_ipv6_v6only(&socket, false)?;
-    // As for other listeners: connections of an earlier job may linger at this port.
+    // As for other listeners: connections of an earlier job may still use this port.
     sockopt::set_socket_reuseaddr(&socket, true)?;
     bind(&socket, &SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, port, 0, 0))?;
     Ok(TcpListener::from(socket))
 }
 
-/// Ranks can meet at most addresses. One that is valid on one link only means nothing without the link, which every
-/// machine calls otherwise.
+/// Refuses link-local addresses. They need the name of a link, which differs between machines.
 fn general(address: IpAddr) -> io::Result<()> {
     match address {
         IpAddr::V6(address) if address.is_unicast_link_local() => {
@@ -338,7 +338,7 @@ fn general(address: IpAddr) -> io::Result<()> {
     }
 }
 
-/// Says why to all who have come; nobody waits for those who do not listen.
+/// Tells the reason to these ranks. Does not wait for ranks that do not read it.
 fn turn_away(who: impl IntoIterator<Item = Arrival>, reason: &str) {
     for arrival in who {
         if let Ok((post, _)) = sealed(arrival.proven, true, PAUSE) {
@@ -362,7 +362,7 @@ fn excuse(proven: &Proven) -> String {
     }
 }
 
-/// Whether the other end of a socket that does not block is gone.
+/// Whether the other end of a non-blocking socket is gone.
 fn has_left(stream: &TcpStream) -> bool {
     match stream.peek(&mut [0]) {
         Ok(bytes) => bytes == 0,
@@ -378,7 +378,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(20);
 
-    /// An address that nobody else uses right now.
+    /// An address that is free at the moment.
     fn free(host: &str) -> String {
         TcpListener::bind((host, 0)).unwrap().local_addr().unwrap().to_string()
     }
@@ -429,10 +429,10 @@ mod tests {
         }
     }
 
-    /// A launcher may name addresses of rank 0 that are not its machine's, or that some do not reach.
+    /// A launcher may name addresses of rank 0 that belong to other machines, or that some ranks do not reach.
     #[test]
     fn rank_0_waits_at_every_address_that_it_has() {
-        // Nobody has an address of the documentation's network.
+        // No machine has an address of the documentation network.
         let (own, other, foreign) = (free("127.0.0.1"), free("127.0.0.2"), "192.0.2.1:29500");
         let at = |masters: &[&str], rank| {
             let masters = masters.iter().map(ToString::to_string).collect();
@@ -480,14 +480,14 @@ mod tests {
         for (reached, seen, expected) in [
             (local, Some(zero), zero),
             (own, Some(zero), own),
-            // Nobody comes from elsewhere.
+            // All ranks are on one machine.
             (local, Some(local), local),
             (local, None, local),
             (bridge, Some(zero), bridge),
         ] {
             assert_eq!(rank(&[]).ways(Some(reached), seen).unwrap(), (vec![expected], true));
         }
-        // A way within the machine of rank 0 is none to the others.
+        // An address that only exists on the machine of rank 0 is of no use for other machines.
         let (name, devices) = ("eth0".to_owned(), vec!["eth0".to_owned()]);
         let eth0 = Interface { name, address: zero, prefix: 24, devices, mbits: None };
         let beside = Rendezvous { found: vec![eth0], ..rank(&[]) };
@@ -554,14 +554,14 @@ mod tests {
         let at = free("127.0.0.1");
         std::thread::scope(|scope| {
             let coordinator = scope.spawn(|| rendezvous(&at, 0, 3, b"key").receive(LIMIT));
-            // Rank 1 is heard on its way, and what it said is said again by somebody else.
+            // A proxy records the handshake of rank 1, and another process repeats it.
             let (proxy, said) = eavesdrop(at.parse().unwrap());
             rendezvous(&proxy.to_string(), 1, 3, b"key").reach(LIMIT).map(drop).unwrap();
             let mut replay = TcpStream::connect(&at).unwrap();
             replay.set_read_timeout(Some(LIMIT)).unwrap();
             replay.write_all(&said.join().unwrap()).unwrap();
             let mut heard = Vec::new();
-            // A nonce, and the refusal, which is all zeroes; then it is closed.
+            // A nonce and the refusal, which is all zeroes; then the connection is closed.
             let _ = std::io::Read::read_to_end(&mut replay, &mut heard);
             assert_eq!(heard.len(), 64, "{heard:?}");
             assert!(heard[32..].iter().all(|&byte| byte == 0), "{heard:?}");
@@ -573,7 +573,7 @@ mod tests {
         });
     }
 
-    /// Listens at an address of its own and passes on what somebody says in a handshake with `at`; what that was.
+    /// Passes one handshake on to `at`, and returns the bytes of the connector.
     fn eavesdrop(at: SocketAddr) -> (SocketAddr, std::thread::JoinHandle<Vec<u8>>) {
         use std::io::Read;
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,8 +1,8 @@
-//! Where worker processes come from.
+//! Starts worker processes.
 //!
-//! The principal type is [`Spawner`]. The kernel can end a process whose launcher is gone, however that ended, and even one
-//! that is stopped; but it follows the *thread* that started the process. So one thread starts all workers of a job, and
-//! lives as long as the job does.
+//! The principal type is [`Spawner`]. The kernel can kill a process when its parent ends in any way, even a stopped
+//! process. But for this it watches the *thread* that started the process. So one thread starts all workers of a job,
+//! and lives as long as the job does.
 
 use crate::clock::Moment;
 use crate::control::frame::Inbox;
@@ -14,33 +14,33 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::time::Duration;
 
-/// How long a process that was killed may take to be gone.
+/// How long a killed process may take to end.
 const REMOVAL: Duration = Duration::from_secs(2);
 
-/// Starts workers; once they serve, they do not outlive it.
+/// Starts workers. A worker that serves ends together with its spawner.
 pub(crate) struct Spawner {
     orders: Sender<(Command, SyncSender<io::Result<Child>>)>,
 }
 
-/// A worker that has just been started.
+/// A worker that was just started.
 pub(crate) struct Spawned {
     pub child: Child,
-    /// The way to it.
+    /// The channel to the worker.
     pub stream: UnixStream,
-    /// The way back.
+    /// The channel from the worker.
     pub inbox: Inbox<UnixStream>,
 }
 
 impl Spawner {
-    /// One without workers.
+    /// A spawner without workers.
     pub(crate) fn new() -> io::Result<Self> {
         let (orders, received) = channel::<(Command, SyncSender<_>)>();
         let deliver = move || {
             for (mut command, answer) in received {
                 let child = command.spawn();
-                // The command still owns the worker's end of the channel, which must break when the worker is gone.
+                // The command still owns the worker's end of the channel. The channel must break when the worker ends.
                 drop(command);
-                // Who ordered it waits for it.
+                // It fails only if the caller has given up.
                 let _ = answer.send(child);
             }
         };
@@ -48,7 +48,7 @@ impl Spawner {
         Ok(Self { orders })
     }
 
-    /// Starts a worker, whose standard input is the channel. A message that it does not take for `limit` is an error.
+    /// Starts a worker whose standard input is the channel. A message that it does not take for `limit` is an error.
     pub(crate) fn start(&self, mut command: Command, limit: Duration) -> io::Result<Spawned> {
         let (stream, theirs) = UnixStream::pair()?;
         stream.set_write_timeout(Some(limit))?;
@@ -65,14 +65,14 @@ impl Spawner {
     }
 }
 
-/// Ends a worker's process, which may leave by itself for `patience`, and collects it. Whether it has ended: the kernel may
-/// keep even a process that was killed, as long as a device or a file system does not answer it.
+/// Ends a worker's process and collects it. The process may leave by itself within `patience`. Returns whether it has
+/// ended: the kernel keeps even a killed process as long as a device or a file system does not answer it.
 pub(crate) fn end(child: &mut Child, patience: Duration) -> bool {
     let mut has_ended = || !matches!(child.try_wait(), Ok(None));
     if ends_within(patience, &mut has_ended) {
         return true;
     }
-    // It fails only where there is nothing left to end.
+    // It fails only if the process has already ended.
     let _ = child.kill();
     ends_within(REMOVAL, || !matches!(child.try_wait(), Ok(None)))
 }
@@ -90,9 +90,9 @@ fn ends_within(limit: Duration, mut has_ended: impl FnMut() -> bool) -> bool {
     }
 }
 
-/// Has the kernel end this process when its [`Spawner`] is gone. Who is gone already has closed the channel.
+/// Lets the kernel kill this process when its [`Spawner`] ends. If it has already ended, the channel is closed.
 pub(crate) fn end_with_parent() {
-    // Where that is forbidden, the end of the channel still ends every worker that runs.
+    // If this is forbidden, the end of the channel still ends every worker that runs.
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
 }
 

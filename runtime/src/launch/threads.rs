@@ -1,7 +1,7 @@
 //! Ranks as threads of this process.
 //!
-//! The same segment, rings and interpreter as between processes; only the launch differs. Used by tests, by the
-//! profiler, and wherever one process owns all buffers.
+//! They use the same segment, rings and interpreter as processes; only the launch differs. Used by tests, by the
+//! profiler, and by programs in which one process owns all buffers.
 
 use crate::dtype::DType;
 use crate::error::{RunError, RunResult};
@@ -59,7 +59,7 @@ pub fn try_threads(program: &VerifiedProgram, trial: &Trial, options: &Options) 
     try_together(ranks, &[assignment], options).map(|mut reports| reports.remove(0))
 }
 
-/// Runs trials at the same time, with one thread for each of `ranks` ranks; a report for each.
+/// Runs trials at the same time, with one thread for each of `ranks` ranks. Returns a report for each.
 ///
 /// # Errors
 /// The first [`RunError`] of any rank; the others have stopped by then.
@@ -83,7 +83,7 @@ fn try_works(
     Ok(concurrent.reports(each_rank(&segment, vec![(); ranks], run)?))
 }
 
-/// Threads share memory, whatever is asked for.
+/// Threads always share memory, whatever the options say.
 fn together(options: &Options) -> Options {
     Options { hosts: Hosts::One, ..options.clone() }
 }
@@ -92,7 +92,7 @@ fn segment(ranks: usize, options: &Options) -> RunResult<Segment> {
     Segment::create(SegmentShape::new(ranks, options.emulation.as_ref(), options.arena_bytes))
 }
 
-/// Runs `work` for every rank in a thread of its own. Where one fails, the others hear of it.
+/// Runs `work` for every rank in its own thread. If one fails, a verdict ends the others.
 pub(crate) fn each_rank<T: Send, R: Send>(
     segment: &Segment,
     lent: Vec<T>,
@@ -120,7 +120,7 @@ pub(crate) fn each_rank<T: Send, R: Send>(
         };
         threads.into_iter().map(join).collect()
     });
-    // The verdict that the others report only repeats the first error.
+    // The verdict that other ranks report only repeats the first error.
     let (errors, verdicts): (Vec<_>, Vec<_>) = {
         let mut values = Vec::with_capacity(results.len());
         let mut errors = Vec::new();
@@ -234,7 +234,7 @@ mod tests {
     fn a_reduction_with_the_wrong_operator_is_found() {
         let mut program = line_reduce(3, 2, ReduceOp::Sum);
         let trial = Trial { check: Check::FirstAndLast, ..Trial::once(100, DType::F32) };
-        // Rank 1 keeps its own value out of the sum.
+        // Rank 1 leaves its own value out of the sum.
         let first = &mut program.ranks[1].threadblocks[0].steps[0].instruction;
         let Instruction::ReceiveReduce { from, dst, .. } = *first else { panic!("it reduces first") };
         *first = Instruction::Receive { from, dst };
@@ -267,7 +267,7 @@ mod tests {
         let trial = Trial { repetitions: 3, ..Trial::once(100, DType::F32) };
         let error = try_works(concurrent, 6, &[&trial; 2], &options).unwrap_err();
         let RunError::InWork { work: 1, works: 2, source } = error else { panic!("{error}") };
-        // Ranks are those of the job.
+        // The error names ranks of the job.
         let RunError::Deadline { rank, peer: Some(peer), .. } = *source else { panic!("{source}") };
         assert!([(5, 3), (3, 1)].contains(&(rank.0, peer.0)), "rank {rank} waits for rank {peer}");
     }
@@ -295,7 +295,7 @@ mod tests {
         assert!(expected.call == found.call && expected.plan != found.plan);
     }
 
-    /// Rank 0 sends transfers 0 and 1; rank 1 receives the first of them only when it has sent transfer 2.
+    /// Rank 0 sends transfers 0 and 1. Rank 1 receives transfer 0 only after it has sent transfer 2.
     fn overtaking() -> Program {
         let slice = |index| Slice { buffer: Buffer::Scratch, index, count: 1 };
         let of_transfer = |instruction, transfer| Step { transfer: Some(transfer), ..Step::new(instruction) };
@@ -338,7 +338,7 @@ mod tests {
         let resources = vec![Resource { name: "port".to_owned(), beta: MicrosPerByte(1e-3) }];
         let links = vec![link(0, 1), link(1, 0)];
         let machine = Topology::new(TopologyParts { ranks: 2, links, resources, ..Default::default() }).unwrap();
-        // Messages larger than their rings: transfer 0 is not sent before it is received.
+        // Messages are larger than their rings, so transfer 0 is not sent completely before it is received.
         let options = Options {
             ring_bytes: 4096,
             work_limit: std::time::Duration::from_secs(5),

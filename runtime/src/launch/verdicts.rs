@@ -1,4 +1,4 @@
-//! How the coordinator waits, and what it does when its [`Judge`](crate::control::judge::Judge) ends an epoch.
+//! How the coordinator waits, and how it ends an epoch when its [`Judge`](crate::control::judge::Judge) decides so.
 
 use crate::clock::Moment;
 use crate::control::judge::{Decision, GLANCE, LAST_WORDS, Sight};
@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use topology::Rank;
 
-/// Where the coordinator sees its ranks.
+/// What the coordinator can see of its ranks.
 pub(crate) struct Eyes {
     segment: Segment,
     plane: Option<Arc<Plane>>,
@@ -48,8 +48,8 @@ impl Job {
         Eyes { segment: self.segment.clone(), plane: self.plane.clone() }
     }
 
-    /// The answer of every rank that is `asked`, by rank; or a verdict. Who repeats its last answer is told once more
-    /// what was `ordered` then. `limit` is the longest time without any movement.
+    /// The answers of all ranks that are `asked`, by rank; or a verdict. A rank that repeats its last answer gets the
+    /// order `ordered` again. `limit` is the longest time without any movement.
     pub(crate) fn gather(
         &mut self,
         question: Question,
@@ -62,7 +62,7 @@ impl Job {
             match self.decide() {
                 Decision::Repeat(rank) => {
                     if let Some(order) = ordered {
-                        // A broken channel shows as `Gone`.
+                        // A broken channel gives a `Gone` event.
                         let _ = self.members[rank.index()].order(order);
                     }
                 }
@@ -73,7 +73,7 @@ impl Job {
         }
     }
 
-    /// Hears and sees ranks until there is something to do.
+    /// Passes events to the judge until it decides something.
     fn decide(&mut self) -> Decision {
         let (eyes, mut heard) = (self.eyes(), None);
         loop {
@@ -84,7 +84,7 @@ impl Job {
         }
     }
 
-    /// How a child ended; it follows the end of its channels within moments, if it follows.
+    /// How a child ended. The process ends within moments after its channel, if at all.
     fn end_of(&mut self, rank: Rank) -> Option<String> {
         let member = &mut self.members[rank.index()];
         let deadline = Moment::now().after(GLANCE * 5);
@@ -97,14 +97,14 @@ impl Job {
         None
     }
 
-    /// Ends all children at once; those that stay although they were killed, and that it is so.
+    /// Kills all children. Returns those that stay although they were killed, with a description.
     pub(crate) fn reap(&mut self) -> Vec<(Rank, String)> {
         self.members.iter_mut().for_each(Member::kill);
         let reap = |(rank, member): (usize, &mut Member)| Some((Rank::from_index(rank), member.reap().err()?));
         self.members.iter_mut().enumerate().filter_map(reap).collect()
     }
 
-    /// Notes which agents have left while nobody waited.
+    /// Records which agents have left while the coordinator was not waiting.
     pub(crate) fn note_departures(&mut self) {
         let eyes = self.eyes();
         while let Ok(heard) = self.events.try_recv() {
@@ -112,12 +112,12 @@ impl Job {
         }
     }
 
-    /// What a rank's machine is called.
+    /// The name of a rank's machine; empty if there is none.
     pub(crate) fn machine_of(&self, rank: Rank) -> String {
         self.machines.get(rank.index()).cloned().unwrap_or_default()
     }
 
-    /// Pronounces a verdict, hears the live ranks, and ends all processes.
+    /// Pronounces a verdict, collects the reports of live ranks, and ends all processes.
     pub(crate) fn end(&mut self, verdict: Verdict, evidence: String) -> RunError {
         let verdict = self.segment.verdict.pronounce(verdict);
         self.over = Some(verdict);
@@ -133,7 +133,7 @@ impl Job {
             plane.tell_all(&ToAgent::Verdict { epoch: self.epoch, verdict, evidence: evidence.clone() });
             plane.finish();
         }
-        // Wakes those who wait for an order.
+        // Wakes the workers that wait for an order.
         self.members.iter().for_each(Member::hang_up);
         self.judge.close(Moment::now(), verdict);
         while self.decide() != Decision::Over {}

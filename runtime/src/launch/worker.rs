@@ -1,9 +1,9 @@
-//! A worker: one rank in a process of its own.
+//! A worker: one rank in its own process.
 //!
-//! The principal function is [`serve`]. The main thread executes; a control thread reads the launcher's commands
-//! and gives signs of life, so a rank that is busy or blocked still listens. When the launcher hangs up (end of
-//! file), or is stopped for as long as nobody may be, the control thread ends all waiting, and the process if that does not
-//! help. When the launcher is gone the kernel ends the process, even one that is stopped.
+//! The principal function is [`serve`]. The main thread executes. A control thread reads the launcher's commands and
+//! gives signs of life, so a rank that is busy or blocked still listens. When the launcher closes the channel, or is
+//! stopped for too long, the control thread ends all waits, and the process if that does not help. When the launcher is
+//! gone, the kernel kills the process, even if it is stopped.
 
 use crate::clock::Moment;
 use crate::control::frame::{Inbox, receive_descriptor, send};
@@ -34,25 +34,26 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 use topology::{Rank, Topology};
 
-/// The share of the time for getting ready in which ranks must have met: whom somebody could not reach is to be said before
-/// the launcher only sees that nothing moves.
+/// Connections must be made within this share of the ready limit. So a rank can report which peer it did not reach
+/// before the launcher only sees that nothing moves.
 const MEETING: f64 = 0.75;
 
-/// What a worker's program knows and this crate does not: what the launcher's words refer to.
+/// What a worker's program knows and this crate does not: how to find programs and machines.
 ///
-/// Both functions must depend on their arguments alone: every rank loads for itself, and hashes are compared.
+/// Both functions must depend only on their arguments: every rank loads by itself, and digests are compared.
 pub trait Loader {
-    /// The program that `source` names, or the excerpt of its rank `number`; `files` are what [`Job::run`](crate::Job::run) was
-    /// given, wherever they are here. Who has no number takes no part in it, but has to know of the others' connections.
+    /// The program that `source` names, or the excerpt of its rank `number`. `files` are the files that were given to
+    /// [`Job::run`](crate::Job::run), at their paths on this machine. A rank without a `number` takes no part, but must
+    /// know the connections of the others.
     ///
     /// # Errors
-    /// Why there is none, in words.
+    /// Why there is no such program, in words.
     fn program(&self, source: &str, files: &[PathBuf], number: Option<Rank>) -> Result<Loaded, String>;
 
     /// The machine to imitate that `source` names.
     ///
     /// # Errors
-    /// Why there is none, in words.
+    /// Why there is no such machine, in words.
     fn topology(&self, source: &str) -> Result<Topology, String>;
 }
 
@@ -67,7 +68,7 @@ pub fn control_from_stdin() -> io::Result<UnixStream> {
 /// Serves one job on `control` until the launcher ends it.
 ///
 /// # Errors
-/// What ended the job early; the launcher was told where possible.
+/// The error that ended the job early. It is reported to the launcher if possible.
 pub fn serve(control: UnixStream, loader: &dyn Loader) -> RunResult<()> {
     raise_open_files();
     let channel_error = RunError::system;
@@ -113,7 +114,7 @@ pub fn serve(control: UnixStream, loader: &dyn Loader) -> RunResult<()> {
     .work(loader)
 }
 
-/// How this worker executes: it resolves the machine to imitate by itself, and lets the launcher decide first.
+/// The options of this worker. It loads the emulated machine by itself, and lets the launcher's deadline pass first.
 fn options(terms: Terms, loader: &dyn Loader) -> RunResult<Options> {
     let emulation = terms.emulation.map(|(source, slowdown)| {
         let topology = loader.topology(&source).map_err(|what| RunError::Mismatch { what })?;
@@ -123,7 +124,7 @@ fn options(terms: Terms, loader: &dyn Loader) -> RunResult<Options> {
     Ok(Options { emulation, work_limit, ..terms.options })
 }
 
-/// What `rank` needs of the program of each of these orders; what is ordered several times is loaded once.
+/// The programs that `rank` needs for these orders. A program that several orders need is loaded once.
 fn programs(ordered: &[Ordered], rank: Rank, loader: &dyn Loader) -> RunResult<Vec<Arc<Loaded>>> {
     let mut programs: Vec<Arc<Loaded>> = Vec::with_capacity(ordered.len());
     let numbers: Vec<_> = ordered.iter().map(|order| order.group.number(rank)).collect();
@@ -148,20 +149,20 @@ struct Worker {
     rank: Rank,
     state: RefCell<WorkerState>,
     options: Options,
-    /// Whether it prepares the shared memory for all ranks of its machine.
+    /// Whether this worker prepares the shared memory for all ranks of its machine.
     first_here: bool,
     secret: Secret,
     control: UnixStream,
     commands: Receiver<Command>,
-    /// Those of the task at hand, kept open until it is done or the launcher knows what went wrong: else the next rank
-    /// would lose a connection, too, and might be the first to say so.
+    /// The connections of the current task. They stay open until the task is done or the launcher knows the error.
+    /// Otherwise a further rank would lose a connection and might be the first to report it.
     connections: RefCell<Handles>,
-    /// Addresses of others at which nobody of this job was met.
+    /// Addresses of peers at which no rank of this job answered.
     closed: Closed,
 }
 
 impl Worker {
-    /// Serves trials until the launcher closes the channel; tells it what went wrong.
+    /// Serves trials until the launcher closes the channel. Reports an error to the launcher.
     fn work(mut self, loader: &dyn Loader) -> RunResult<()> {
         match self.trials(loader) {
             Ok(()) => Ok(()),
@@ -169,8 +170,8 @@ impl Worker {
         }
     }
 
-    /// Says what went wrong, and stays until it is decided why the job ends. Whose connection broke fails for the reason
-    /// that others know, if they say it in time.
+    /// Reports the error, and stays until the cause of the job's end is decided. A rank that only lost a connection
+    /// reports the verdict instead, if it arrives in time.
     fn leave(&self, mut error: RunError) -> RunResult<RunError> {
         let has_lost_peers = error.lost_peer().is_some();
         let mut farewell = Farewell::new(Moment::now(), has_lost_peers);
@@ -188,8 +189,8 @@ impl Worker {
         }
     }
 
-    /// Whom a rank has lost that fails because it lost a peer. Who was cut off lost everybody, and others lost only that one:
-    /// so all connections are looked at, not only the one that was missed first.
+    /// The peers that a rank has lost, if it fails because it lost one. All connections are checked, not only the one
+    /// that broke first: a rank that was cut off lost all peers, and the others lost only that rank.
     fn lost_peers(&self, error: &RunError) -> Vec<Rank> {
         let Some(peer) = error.lost_peer() else { return Vec::new() };
         let mut peers = self.connections.borrow().ended();
@@ -250,8 +251,8 @@ impl Worker {
         flows.run_rank(&mut executor, task.first_call())
     }
 
-    /// Prepares the machine's shared memory. All its ranks are between two tasks now: the ends of the last one's rings
-    /// are gone, and nobody touches those of this one before all are ready.
+    /// Prepares the machine's shared memory. All its ranks are between two tasks now: no rank uses the rings of the
+    /// last task any more, and none uses the rings of this task before all are ready.
     fn clear(&self, concurrent: &Concurrent<'_>) -> RunResult<()> {
         if self.first_here {
             concurrent.arenas(&self.segment, &self.options)?.1.reset(self.segment.region());
@@ -289,7 +290,7 @@ impl Worker {
         Tcp::new(hosts.clone(), streams).map(Some).map_err(RunError::system("preparing to wait for sockets"))
     }
 
-    /// Says that this rank is ready, and waits for the others to be.
+    /// Votes that this rank is ready, and waits for the order to run.
     fn await_run(&self, task: TaskNumber, concurrent: &Concurrent<'_>) -> RunResult<()> {
         self.answer(&Answer::Ready { task, plan: concurrent.digest() })?;
         match self.next()? {
@@ -298,7 +299,7 @@ impl Worker {
         }
     }
 
-    /// The next command in the middle of a task.
+    /// The next command during a task.
     fn next(&self) -> RunResult<Command> {
         self.hear()?.map_or_else(
             || {
@@ -309,7 +310,7 @@ impl Worker {
         )
     }
 
-    /// The next command that is to be obeyed now; `None` if no more will come.
+    /// The next command to obey; `None` if no more will come.
     fn hear(&self) -> RunResult<Option<Command>> {
         loop {
             let event = match self.commands.recv_timeout(BEAT) {

@@ -1,4 +1,4 @@
-//! Collectives that are tried together, each with its trial.
+//! Collectives that are tried at the same time, each with its trial.
 //!
 //! The principal type is [`Assignment`].
 
@@ -12,11 +12,11 @@ use topology::Rank;
 /// A collective to try, among some of a job's ranks.
 #[derive(Clone, Debug)]
 pub struct Assignment<'a> {
-    /// What to run.
+    /// The program to run.
     pub program: &'a VerifiedProgram,
-    /// By whom: the program's rank r is number r of the group.
+    /// The ranks that run it: the program's rank r is number r of the group.
     pub group: Group,
-    /// How often, and on what. Collectives that are tried together have as many repetitions, warming up included.
+    /// How often it runs, and on which data. Collectives tried together have equal repetitions and warm-ups.
     pub trial: Trial,
 }
 
@@ -26,7 +26,7 @@ pub(crate) fn each_trial<'t>(assignments: &'t [Assignment<'_>]) -> Vec<&'t Trial
 }
 
 impl<'a> Concurrent<'a> {
-    /// What these assignments make.
+    /// The works of these assignments.
     ///
     /// # Errors
     /// As for [`Self::tried`].
@@ -38,10 +38,10 @@ impl<'a> Concurrent<'a> {
         Self::tried(assignments.iter().map(work).collect(), &each_trial(assignments), ranks)
     }
 
-    /// Works of trials.
+    /// Works that are tried together.
     ///
     /// # Errors
-    /// As for [`Self::new`], and if they do not have as many repetitions.
+    /// As for [`Self::new`]; [`RunError::Mismatch`] if the trials differ in their repetitions.
     pub(crate) fn tried(works: Vec<Work<'a>>, trials: &[&Trial], ranks: usize) -> RunResult<Self> {
         let times = |trial: &Trial| (trial.warmups, trial.repetitions);
         if trials.windows(2).any(|pair| times(pair[0]) != times(pair[1])) {
@@ -51,7 +51,7 @@ impl<'a> Concurrent<'a> {
         Self::new(works, ranks)
     }
 
-    /// What each work's ranks found, of what all ranks of the job did.
+    /// The report of each work, from what each rank of the job found.
     pub(crate) fn reports(&self, found: Vec<Vec<RankReport>>) -> Vec<TrialReport> {
         let empty = |work: &Work<'_>| TrialReport { ranks: vec![RankReport::default(); work.group.ranks().len()] };
         let mut reports: Vec<TrialReport> = self.works().iter().map(empty).collect();

@@ -1,4 +1,4 @@
-//! Whether trials that run together fit this machine and their report a message, asked before anything is allocated.
+//! Checks, before any allocation, whether trials fit into this machine's memory and their report into a message.
 
 use crate::error::{RunError, RunResult};
 use crate::execution::concurrent::{Concurrent, Work};
@@ -9,15 +9,15 @@ use program::Buffer;
 use topology::Rank;
 
 /// # Errors
-/// [`RunError::TooManyRepetitions`]; [`RunError::NotEnoughMemory`] if the buffers of those ranks that are
-/// here need more than is available.
+/// [`RunError::TooManyRepetitions`]; [`RunError::NotEnoughMemory`] if the buffers of the ranks that run here need more
+/// than is available.
 pub(crate) fn check(
     concurrent: &Concurrent<'_>,
     repetitions: u32,
     options: &Options,
     is_here: impl Fn(Rank) -> bool,
 ) -> RunResult<()> {
-    // A rank may have to report on each work.
+    // A rank may have to report on every work.
     let limit = MOST_REPETITIONS / concurrent.works().len().max(1) as u32;
     if repetitions > limit {
         return Err(RunError::TooManyRepetitions { repetitions, limit });
@@ -39,7 +39,7 @@ pub(crate) fn check(
     }
 }
 
-/// What the kernel thinks can be used without swapping, in bytes; `None` where it does not say.
+/// The bytes that the kernel can provide without swapping; `None` if it does not report them.
 fn available() -> Option<u64> {
     let report = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = report.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;

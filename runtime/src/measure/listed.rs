@@ -1,9 +1,9 @@
-//! Where the chunks of an alltoallv or a custom collective lie in the callers' buffers, by definition: a rank's input
-//! is what it holds, its output what it wants, both in order of chunk, and `count` elements have the bytes of the
-//! request.
+//! The places of the chunks of an alltoallv or a custom collective in the callers' buffers, by definition. A rank's
+//! input is the chunks that it holds, and its output the chunks that it wants, both in the order of chunks. `count`
+//! elements have the bytes of the request.
 //!
-//! The principal type is [`Listed`], the part of the naive reference that knows it. It reads the demand, never a
-//! program.
+//! The principal type is [`Listed`], the part of the naive reference that knows these places. It reads the demand,
+//! never a program.
 
 use schedule::{ChunkId, Demand};
 use topology::Rank;
@@ -21,13 +21,13 @@ pub(crate) struct Piece {
 /// The listed chunks of a demand, in elements.
 pub(crate) struct Listed<'a> {
     demand: &'a Demand,
-    /// Where each chunk starts if all lie one after the other, and the end of the last.
+    /// The start of each chunk if all chunks lie one after the other, and the end of the last one.
     starts: Vec<usize>,
 }
 
 impl<'a> Listed<'a> {
-    /// Chunks from the same holders to the same ranks, one after the other, are cut from what they are together: cuts
-    /// are rounded to bytes, and those down to elements.
+    /// Consecutive chunks with equal holders and equal receivers are cut out of their common bytes. Each cut is rounded
+    /// to bytes, and then down to elements.
     pub(crate) fn new(demand: &'a Demand, count: usize) -> Self {
         let unit = u128::from(demand.request().size_bytes.max(1));
         let mut starts = vec![0];
@@ -41,7 +41,7 @@ impl<'a> Listed<'a> {
         Self { demand, starts }
     }
 
-    /// In place: where a rank's input starts in its output, and its output in its input; one of them is 0.
+    /// In place: where a rank's input starts in its output, and its output in its input. One of the two is 0.
     pub(crate) fn shared(&self, rank: Rank) -> (usize, usize) {
         let (input, output) = (self.input(rank), self.output(rank));
         let start = |of: &[Piece], within: &[Piece]| {
@@ -55,17 +55,17 @@ impl<'a> Listed<'a> {
         }
     }
 
-    /// The first element of a chunk, if all lie one after the other.
+    /// The first element of a chunk, if all chunks lie one after the other.
     pub(crate) fn start(&self, chunk: ChunkId) -> usize {
         self.starts[chunk.index()]
     }
 
-    /// What a rank has at the start.
+    /// The chunks that a rank has at the start.
     pub(crate) fn input(&self, rank: Rank) -> Vec<Piece> {
         self.pieces(|id| self.demand.chunk(id).holders.has(rank))
     }
 
-    /// What it must have at the end.
+    /// The chunks that a rank must have at the end.
     pub(crate) fn output(&self, rank: Rank) -> Vec<Piece> {
         self.pieces(|id| self.demand.chunk(id).wanted_by.has(rank))
     }

@@ -1,4 +1,4 @@
-//! Timed runs of collectives, whose answers are compared with the definition.
+//! Timed runs of collectives, whose results are compared with the definition of the collective.
 //!
 //! The principal types are [`Trial`](trial::Trial) and [`Reference`](reference::Reference).
 

@@ -1,10 +1,10 @@
 //! What a collective must compute, from its definition alone.
 //!
-//! The principal type is [`Reference`]. It never looks at a program: element i of a rank's output is written down
-//! from the definition of the collective (nccl-tests' conventions [1]), so it can judge any plan. Inputs are small
-//! integers that differ by rank and element and are exact in their type, as are all sums and products of them, so any
-//! order of reduction gives the same bytes, and one wrong element is found. An average is the exact sum, divided in
-//! integers and rounded here: the division under test has no part in it.
+//! The principal type is [`Reference`]. It never looks at a program: element i of a rank's output follows from the
+//! definition of the collective (nccl-tests' conventions [1]), so the reference can judge any plan. Inputs are small
+//! integers that differ by rank and element. They are exact in their type, and so are all their sums and products. So
+//! every order of reduction gives the same bytes, and one wrong element is found. An average is the exact sum, divided
+//! in integers and rounded here, without the division that is under test.
 //!
 //! [1] <https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md>
 
@@ -13,19 +13,19 @@ use crate::measure::listed::{Listed, Piece};
 use schedule::{Collective, Demand, ReduceOp, Request};
 use topology::Rank;
 
-/// A seeded instance of a collective.
+/// A collective with inputs that follow from a seed.
 pub(crate) struct Reference<'a> {
     demand: &'a Demand,
     request: &'a Request,
-    /// Where chunks are listed one by one.
+    /// Present if the collective lists its chunks one by one.
     listed: Option<Listed<'a>>,
-    /// The program's reduction, which rules over the request's.
+    /// The program's reduction; it overrides the one of the request.
     op: Option<ReduceOp>,
     count: usize,
     dtype: DType,
     seed: u64,
     summands: usize,
-    /// The smallest input, and how many there are from there on; no input is outside, but where operators ask for it.
+    /// The smallest input, and the number of possible inputs. Some operators use other inputs.
     lowest: i64,
     spread: u64,
 }
@@ -48,7 +48,7 @@ impl<'a> Reference<'a> {
         let request = demand.request();
         let is_listed = request.collective.is_listed();
         let listed = is_listed.then(|| Listed::new(demand, count));
-        // How many values may have to be added: sums of all of them are exact.
+        // How many values may have to be added. All sums must be exact.
         let summands = match op {
             Some(ReduceOp::Sum | ReduceOp::Avg) if is_listed => request.ranks,
             Some(ReduceOp::Sum | ReduceOp::Avg) => request.members.len(),
@@ -64,7 +64,7 @@ impl<'a> Reference<'a> {
         self.request.members.binary_search(&rank).ok()
     }
 
-    /// How much a rank sends and receives.
+    /// Where a rank's input and output lie, and how long they are.
     pub(crate) fn places(&self, rank: Rank) -> Places {
         if let Some(listed) = &self.listed {
             let end = |pieces: Vec<Piece>| pieces.last().map_or(0, |last| last.at + last.length);
@@ -93,14 +93,14 @@ impl<'a> Reference<'a> {
         Places { input, output, input_at, output_at }
     }
 
-    /// Element `index` of what `holder` has of a listed chunk; without a reduction all holders have the same.
+    /// Element `index` of a listed chunk at `holder`. Without a reduction, all holders have the same value.
     fn listed_value(&self, listed: &Listed<'_>, piece: Piece, holder: Rank, index: usize) -> i64 {
         let combine = self.demand.chunk(piece.chunk).combine;
         let (rank, member) = if combine { (holder, holder.index()) } else { (Rank(self.request.ranks as u32), 0) };
         self.value(rank, member, listed.start(piece.chunk) + index)
     }
 
-    /// Element `index` of a listed chunk where it is wanted, before the division of an average.
+    /// Element `index` of a listed chunk at its receivers, before the division of an average.
     fn listed_result(&self, listed: &Listed<'_>, piece: Piece, index: usize) -> i64 {
         let holders = &self.demand.chunk(piece.chunk).holders;
         let held = holders.iter().map(|&holder| self.listed_value(listed, piece, holder, index));
@@ -114,15 +114,15 @@ impl<'a> Reference<'a> {
     fn value(&self, rank: Rank, member: usize, index: usize) -> i64 {
         let noise = mix(self.seed ^ (u64::from(rank.0) << 40) ^ index as u64);
         match self.op {
-            // Too many for each to contribute to an exact sum: some do.
+            // Too many summands for an exact sum if every member contributed: only some members do.
             Some(ReduceOp::Sum | ReduceOp::Avg) if self.spread == 1 => {
                 let most = self.dtype.exact().1 as usize;
                 i64::from((member + index).is_multiple_of(self.summands / most + 1))
             }
-            // Products are powers of two; the first members alone make them large.
+            // Products are powers of two. Only the first members make them large.
             Some(ReduceOp::Prod) if member < 7 => [1, 2, -1, 1][(noise >> 62) as usize],
             Some(ReduceOp::Prod) => [1, -1][(noise >> 63) as usize],
-            // A number below the spread without a division.
+            // Computes a number below the spread without a division.
             _ => self.lowest + ((u128::from(noise) * u128::from(self.spread)) >> 64) as i64,
         }
     }
@@ -164,7 +164,7 @@ impl<'a> Reference<'a> {
         }
     }
 
-    /// What a sum is divided by in the end.
+    /// The number by which a sum is divided at the end, if the operator is an average.
     pub(crate) fn divisor(&self) -> Option<u64> {
         (self.op == Some(ReduceOp::Avg)).then_some(self.request.members.len().max(1) as u64)
     }
@@ -185,7 +185,7 @@ impl<'a> Reference<'a> {
         self.dtype.store(buffer, |index| self.value(rank, member, index));
     }
 
-    /// How many of the elements from `at` on differ from the output of `rank`.
+    /// How many elements, from element `at` on, differ from the output of `rank`.
     pub(crate) fn wrong(&self, rank: Rank, buffer: &[u8], at: usize) -> u64 {
         if let Some(listed) = &self.listed {
             let wrong = listed.output(rank).into_iter().map(|piece| {
@@ -241,10 +241,10 @@ impl<'a> Reference<'a> {
     }
 }
 
-/// Writes sums that are divided by a number of members: integers towards zero, floats to the nearest, ties to even.
+/// Writes sums divided by a number of members. Integers are rounded towards zero, floats to the nearest, ties to even.
 fn store_averages(dtype: DType, expected: &mut [u8], by: u64, sum: impl Fn(usize) -> i64) {
     let format = match dtype {
-        // The sum is small enough for the division not to depend on the type.
+        // The sum is so small that the division does not depend on the type.
         DType::I32 | DType::I64 | DType::U8 => return dtype.store(expected, |index| sum(index) / by as i64),
         DType::F32 => FloatFormat { digits: 24, least: -149 },
         DType::F64 => FloatFormat { digits: 53, least: -1074 },
@@ -254,7 +254,7 @@ fn store_averages(dtype: DType, expected: &mut [u8], by: u64, sum: impl Fn(usize
     dtype.store_real(expected, |index| format.quotient(sum(index), by));
 }
 
-/// A binary format of IEEE 754: how many binary digits it keeps, and the exponent of its smallest number.
+/// A binary format of IEEE 754: the number of binary digits, and the exponent of its smallest number.
 #[derive(Clone, Copy)]
 struct FloatFormat {
     digits: u32,
@@ -262,10 +262,10 @@ struct FloatFormat {
 }
 
 impl FloatFormat {
-    /// The number of this format that is nearest to `sum / by`, ties to even; the sum has less than 28 bits, and is at
-    /// least one 2⁴⁰th of `by`, or zero.
+    /// The number of this format that is nearest to `sum / by`; ties go to even. The absolute value of the sum must be
+    /// below 2²⁸, and zero or at least `by` / 2⁴⁰.
     fn quotient(self, sum: i64, by: u64) -> f64 {
-        /// Binary digits behind the point: enough for any format and the rounding.
+        /// Binary digits behind the point. They suffice for any format and the rounding.
         const POINT: i32 = 100;
         if sum == 0 {
             return 0.0;
@@ -299,7 +299,7 @@ mod tests {
         Demand::new(Request::new(collective, 3, 0)).unwrap()
     }
 
-    /// The outputs of ranks 0, 1 and 2 of a collective of blocks of two, written as (rank, element) of inputs.
+    /// Checks the outputs of ranks 0, 1 and 2 for blocks of two elements, written as (rank, element) of inputs.
     fn check(collective: Collective, expected: [&[(u32, usize)]; 3]) {
         let demand = demand(collective);
         let reference = Reference::new(&demand, None, 2, DType::F32, 9);
@@ -349,7 +349,7 @@ mod tests {
     #[test]
     fn averages_are_rounded_without_the_division_under_test() {
         let format = |digits, least| FloatFormat { digits, least };
-        // Binary thirds, ties and subnormal numbers, worked out by hand.
+        // Binary thirds, ties and subnormal numbers, computed by hand.
         assert_eq!(format(11, -24).quotient(1, 3), 1365.0 / 4096.0);
         assert_eq!(format(8, -133).quotient(-2, 3), -171.0 / 256.0);
         assert_eq!((format(2, -24).quotient(5, 2), format(2, -24).quotient(7, 2)), (2.0, 4.0));
@@ -359,7 +359,7 @@ mod tests {
             assert_eq!(format(24, -149).quotient(sum, by), f64::from(sum as f32 / by as f32), "{sum}/{by}");
             assert_eq!(format(53, -1074).quotient(sum, by), sum as f64 / by as f64, "{sum}/{by}");
         }
-        // One unit in the last place is found, in every type.
+        // An error of one unit in the last place is found, in every type.
         for &dtype in DType::ALL {
             let mut bytes = vec![0; dtype.size()];
             let demand = demand(Collective::AllReduce);

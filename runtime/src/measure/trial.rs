@@ -1,8 +1,8 @@
-//! One measurement: a program run several times on real buffers, with its answer checked.
+//! One measurement: a program runs several times on real buffers, and its result is checked.
 //!
-//! The principal types are [`Trial`] and its [`TrialReport`]. The same code runs a rank in a thread and in a
-//! process. Buffers are refilled before every repetition, outside the timed part (in place, values would grow
-//! otherwise), and guard bytes around them show writes out of bounds.
+//! The principal types are [`Trial`] and its [`TrialReport`]. The same code runs a rank in a thread and in a process.
+//! Buffers are filled before every repetition, outside the timed part: in place, values would grow otherwise. Guard
+//! bytes around the buffers show writes out of bounds.
 
 use crate::dtype::DType;
 use crate::error::{RunError, RunResult};
@@ -16,21 +16,21 @@ use program::Program;
 use serde::{Deserialize, Serialize};
 use topology::{Micros, Rank};
 
-/// Whether answers are compared with the reference.
+/// Whether results are compared with the reference.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Check {
-    /// The first and the last repetition.
+    /// The first and the last repetition, warm-ups included.
     #[default]
     FirstAndLast,
-    /// None; somebody has checked this program at this size before.
+    /// No repetition, because this program was checked at this size before.
     Skip,
 }
 
-/// The most timed repetitions of all trials that run together: what every rank must be able to report at the end.
+/// The most timed repetitions of all trials that run together. Every rank must be able to report that many samples.
 pub(crate) const MOST_REPETITIONS: u32 = 1 << 20;
 
-/// How often, on what, and how a program is run.
+/// How often a program runs, on which data, and whether its results are checked.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Trial {
@@ -38,13 +38,13 @@ pub struct Trial {
     pub count: u64,
     /// Their type.
     pub dtype: DType,
-    /// Untimed repetitions first.
+    /// The number of untimed repetitions, which come first.
     pub warmups: u32,
-    /// Timed repetitions, at most 2²⁰.
+    /// The number of timed repetitions, at most 2²⁰.
     pub repetitions: u32,
-    /// Of the inputs.
+    /// The seed of the inputs.
     pub seed: u64,
-    /// Whether answers are checked.
+    /// Whether results are checked.
     pub check: Check,
 }
 
@@ -60,8 +60,8 @@ impl Trial {
 pub struct RankReport {
     /// The timed repetitions.
     pub samples: Vec<Sample>,
-    /// Elements that were wrong, over all checked repetitions: of the output, of an input that must not change,
-    /// and of the guards.
+    /// Errors over all checked repetitions: wrong elements of the output, changed elements of an input that must not
+    /// change, and damaged guard bytes.
     pub wrong: u64,
 }
 
@@ -73,17 +73,17 @@ pub struct TrialReport {
 }
 
 impl TrialReport {
-    /// Wrong elements over all ranks.
+    /// The sum of [`RankReport::wrong`] over all ranks.
     pub fn wrong(&self) -> u64 {
         self.ranks.iter().map(|rank| rank.wrong).sum()
     }
 
-    /// For each repetition, the global span: from the first start to the last end of any rank.
+    /// For each repetition, the time from the first start to the last end of any rank.
     pub fn spans(&self) -> Vec<Micros> {
         spans(self.ranks.iter())
     }
 
-    /// The same for collectives that ran together: from the first start to the last end of any of them.
+    /// Like [`Self::spans`], over all ranks of collectives that ran together.
     pub fn spans_of_all(reports: &[Self]) -> Vec<Micros> {
         spans(reports.iter().flat_map(|report| &report.ranks))
     }
@@ -100,7 +100,7 @@ fn spans<'a>(ranks: impl Iterator<Item = &'a RankReport> + Clone) -> Vec<Micros>
 }
 
 const GUARD_BYTE: u8 = 0xa5;
-/// What an output holds before a collective; no small integer has this pattern.
+/// The content of an output before a collective. No small integer has this pattern.
 const POISON: u8 = 0xcc;
 
 /// A buffer with guard bytes on both sides.
@@ -138,7 +138,7 @@ impl<'a> Bench<'a> {
         let (program, dtype) = (local_rank.program(), trial.dtype);
         let too_large = |_| RunError::TooLarge { elements: trial.count, dtype };
         let count = usize::try_from(trial.count).map_err(too_large)?;
-        // Different data for each of the collectives that run together: what went to the wrong one is found.
+        // Each collective that runs at the same time has other data, so that bytes in the wrong collective are found.
         let seed = trial.seed.wrapping_add(local_rank.place.work as u64);
         let Buffers { input, output } = local_rank.take_buffers().expect("an executor runs one trial");
         Ok(Self {
@@ -151,7 +151,7 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// The buffer of an in-place call: a rank's program names only the larger.
+    /// The buffer of an in-place call. A rank's program names only the larger of input and output.
     fn larger(&mut self) -> (&mut Guarded, &Reference<'a>) {
         let larger = if self.input.0.len() > self.output.0.len() { &mut self.input } else { &mut self.output };
         (larger, &self.reference)
@@ -193,7 +193,7 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// One rank's part of trials that run together, one for each work; what it found in each.
+/// One rank's part of trials that run together. Returns a report for each work that the rank takes part in.
 pub(crate) fn run_rank(executor: &mut Executor<'_>, trials: &[&Trial], task: TaskNumber) -> RunResult<Vec<RankReport>> {
     let local_ranks = executor.local_ranks().iter_mut();
     let mut benches: Vec<Bench<'_>> = local_ranks

@@ -1,4 +1,4 @@
-//! What each rank is doing, for those who wait for it.
+//! What each rank is doing, for the ranks that wait for it.
 //!
 //! The principal type is [`Activity`]: signs of life, counters of movement, and phases.
 
@@ -7,7 +7,7 @@ use crate::verdict::Phase;
 use std::sync::atomic::{AtomicU64, Ordering};
 use topology::Rank;
 
-/// Counters of all ranks. Only for people and for deadlines: no data depends on them, so no order is needed.
+/// Counters of all ranks. Only messages and deadlines use them, so relaxed ordering is enough.
 #[derive(Clone)]
 pub(crate) struct Activity {
     words: Words,
@@ -28,7 +28,7 @@ impl Activity {
         self.words.of_rank(rank, PROGRESS)
     }
 
-    /// How often a rank has moved anything.
+    /// How many times a rank has moved bytes.
     pub(crate) fn moves(&self, rank: Rank) -> &AtomicU64 {
         self.words.of_rank(rank, MOVES)
     }
@@ -41,9 +41,9 @@ impl Activity {
         self.words.of_rank(rank, PHASE).store(phase as u64, Ordering::Relaxed);
     }
 
-    /// Notes what a rank of another machine is doing.
+    /// Records the activity of a rank on another machine.
     pub(crate) fn mirror(&self, rank: Rank, beats: u64, (moves, progress): (u64, u64), phase: Phase) {
-        // What is older than the last sign of life says nothing.
+        // Reports older than the last sign of life are ignored.
         if beats >= self.beats(rank).fetch_max(beats, Ordering::Relaxed) {
             self.moves(rank).store(moves, Ordering::Relaxed);
             self.progress(rank).store(progress, Ordering::Relaxed);
@@ -51,13 +51,12 @@ impl Activity {
         }
     }
 
-    /// Notes the activity of the whole job, as the coordinator counts it, who hears all ranks.
+    /// Records the activity of the whole job. The coordinator counts it, because all ranks report to it.
     pub(crate) fn heard_of(&self, activity: u64) {
         self.words.of_all(ELSEWHERE).store(activity, Ordering::Relaxed);
     }
 
-    /// A number that changes whenever any rank moves anything or enters a phase; for ranks of other machines, when that
-    /// is heard.
+    /// A number that changes when any rank moves bytes or enters a phase. Changes on other machines arrive as reports.
     pub(crate) fn sum(&self) -> u64 {
         let phase = |rank| self.words.of_rank(rank, PHASE).load(Ordering::Relaxed);
         let of = |rank| self.moves(rank).load(Ordering::Relaxed) * 8 + phase(rank);

@@ -1,7 +1,7 @@
-//! Where the ranks of a job wait for each other, and the moment at which they start together.
+//! The barrier of a job's ranks, and the common moment at which they start.
 //!
-//! The principal type is [`Barrier`]. On one machine rank 0 lets everybody go. Where ranks of other machines take part, a
-//! relay on each machine tells the coordinator when all ranks of that machine have come, and the coordinator lets all go.
+//! The principal type is [`Barrier`]. On one machine rank 0 releases the ranks. With several machines, a relay on each
+//! machine tells the coordinator when all ranks of that machine have arrived, and the coordinator releases all.
 
 use crate::clock::Moment;
 use crate::error::{RunError, RunResult};
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use topology::Rank;
 
-/// The barrier of one machine. Rounds count upwards and are the same on all ranks.
+/// The barrier of one machine. Round numbers rise and are the same on all ranks.
 #[derive(Clone)]
 pub(crate) struct Barrier {
     words: Words,
@@ -41,12 +41,11 @@ impl Barrier {
         self.words.of_rank(rank, ARRIVED).load(Ordering::Acquire)
     }
 
-    /// Waits until all ranks are here; returns the moment that is announced for what follows, at least `lead` after the
-    /// last arrival.
+    /// Waits until all ranks have arrived. Returns the common start, at least `lead` after the last arrival.
     ///
     /// # Errors
-    /// The verdict, if there is one; [`RunError::Deadline`] when nobody has made progress for twice `limit`: a rank that
-    /// is stuck itself gives up after `limit`, and knows better why.
+    /// The verdict, if there is one. [`RunError::Deadline`] if no rank made progress for twice `limit`. The limit is
+    /// doubled because a rank that is stuck itself fails after `limit`, with a better reason.
     pub(crate) fn wait(&self, rank: Rank, round: u64, lead: Duration, limit: Duration) -> RunResult<Moment> {
         if self.spread {
             self.words.of_all(LEAD).store(lead.as_nanos() as u64, Ordering::Relaxed);
@@ -85,21 +84,21 @@ impl Barrier {
         }
     }
 
-    /// Lets everybody here go who has come to `round`.
+    /// Releases all ranks of this machine that have arrived at `round`, with a common `start`.
     pub(crate) fn release(&self, round: u64, start: Moment) {
         self.words.of_all(START).store(start.0, Ordering::Relaxed);
         self.words.of_all(RELEASED).store(round, Ordering::Release);
         self.bells.ring_all();
     }
 
-    /// Nobody waits here for these ranks, which wait at the barrier of another machine.
+    /// Counts these ranks as arrived in every round: they wait at the barrier of another machine.
     pub(crate) fn excuse(&self, absent: impl IntoIterator<Item = Rank>) {
         let arrive = |rank| self.words.of_rank(rank, ARRIVED).store(u64::MAX, Ordering::Release);
         absent.into_iter().for_each(arrive);
     }
 
-    /// The relay's work: calls `arrived` with every round to which all ranks of this machine have come, and the lead that
-    /// they want, until there is a verdict or `over` says so.
+    /// The work of the relay. Calls `arrived` with each round at which all ranks of this machine have arrived, and with
+    /// the lead that they want. Returns when there is a verdict or `over` is set.
     pub(crate) fn relay(&self, over: &AtomicBool, mut arrived: impl FnMut(u64, Duration)) {
         let mut waiter = Waiter::new(self.bells.relay(), Patience::NONE);
         let mut told = 0;

@@ -1,9 +1,9 @@
-//! The buffers of a rank, where other ranks of its computer can read them.
+//! The buffers of a rank, in memory that other ranks of its computer can read.
 //!
-//! The principal types are [`Heap`], whose pieces are the [`Area`]s that a rank works in, and [`PeerHeap`], what another
-//! rank sees of it: a mapping of its own, read only. So one copy takes a message from buffer to buffer, and a reduction
-//! reads its operand where the sender has it. A rank finds the others' heaps under `/proc`, which only processes of the
-//! same user may do; where it cannot, the rings copy.
+//! The principal types are [`Heap`], whose [`Area`]s are the buffers of a rank, and [`PeerHeap`], a read-only mapping
+//! of another rank's heap. So a message is copied only once, from buffer to buffer, and a reduction reads its operand
+//! in the sender's buffer. A rank opens other heaps under `/proc`, which only processes of the same user may do. If
+//! that fails, messages are copied through the rings.
 
 use crate::memory::region::{Place, Region};
 use rustix::fs::OFlags;
@@ -11,24 +11,24 @@ use std::io;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
 
-/// Areas start at multiples of this, so that ranks do not share cache lines or pages.
+/// Areas start at multiples of this many bytes, so that ranks do not share cache lines or pages.
 const ALIGNMENT: usize = 4096;
 
 /// Memory for the areas of one rank.
 #[derive(Clone)]
 pub(crate) struct Heap(Arc<Region>);
 
-/// A part of a heap that nobody else in this process has.
+/// A part of a heap with one owner in this process.
 pub(crate) struct Area {
     region: Arc<Region>,
     bytes: Range<usize>,
 }
 
 impl Heap {
-    /// A heap that consists of areas of these lengths.
+    /// A heap with areas of these lengths, in bytes.
     ///
     /// # Errors
-    /// If the operating system has no shared memory.
+    /// If the operating system provides no shared memory.
     pub(crate) fn new<const N: usize>(lengths: &[[usize; N]]) -> io::Result<(Self, Vec<[Area; N]>)> {
         let mut end: usize = 0;
         let mut place = |length: usize| {
@@ -44,12 +44,12 @@ impl Heap {
     }
 
     /// # Errors
-    /// If the operating system does not say what it made.
+    /// If the operating system does not identify the heap's file.
     pub(crate) fn place(&self) -> io::Result<Place> {
         Place::of(self.0.descriptor())
     }
 
-    /// Where in the heap `data` lies, if it lies in it.
+    /// The offset of `data` in the heap; `None` if `data` is not all inside.
     pub(crate) fn offset_of(&self, data: &[u8]) -> Option<usize> {
         let base = self.0.pointer(0, 0).addr();
         let offset = data.as_ptr().addr().checked_sub(base)?;
@@ -61,8 +61,8 @@ impl Deref for Area {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
         let pointer = self.region.pointer(self.bytes.start, self.bytes.len());
-        // SAFETY: in bounds and mapped as long as `self.region`. Areas are disjoint and not cloned, so only `self` lends
-        // this memory in this mapping, and others have only mappings that cannot write.
+        // SAFETY: in bounds and mapped as long as `self.region`. Areas are disjoint and not cloned, so only `self`
+        // lends this memory in this mapping. Other processes have only mappings that cannot write.
         unsafe { std::slice::from_raw_parts(pointer, self.bytes.len()) }
     }
 }
@@ -75,26 +75,26 @@ impl DerefMut for Area {
     }
 }
 
-/// A peer's heap, to be read.
+/// The heap of a peer, read-only.
 pub(crate) struct PeerHeap(Region);
 
 impl PeerHeap {
     /// # Errors
-    /// If it cannot be reached, or is not what its owner made.
+    /// If it cannot be opened, or is not the file that its owner made.
     pub(crate) fn open(place: Place) -> io::Result<Self> {
         Region::open_to_read(place.open(OFlags::RDONLY)?).map(Self)
     }
 
-    /// What the owner lends right now.
+    /// The bytes that the owner offers now.
     ///
     /// # Errors
-    /// If it is not all inside the heap.
+    /// If they are not all inside the heap.
     pub(crate) fn read(&self, offset: usize, length: usize) -> io::Result<&[u8]> {
         if offset.checked_add(length).is_none_or(|end| end > self.0.len()) {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the peer offers memory that it does not have"));
         }
         // SAFETY: in bounds (just checked) and mapped as long as `self`. The owner offered these bytes and leaves them
-        // unchanged until it hears that they were read; who asks has seen the offer with an Acquire.
+        // unchanged until it learns that they were read. The caller has seen the offer with an Acquire.
         Ok(unsafe { std::slice::from_raw_parts(self.0.pointer(offset, length), length) })
     }
 }

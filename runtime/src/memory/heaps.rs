@@ -1,4 +1,4 @@
-//! Where ranks find the buffers of other ranks of their machine.
+//! The places of the ranks' buffers, for other ranks of the same machine.
 //!
 //! The principal type is [`Heaps`].
 
@@ -18,14 +18,14 @@ impl Heaps {
         Self { words }
     }
 
-    /// Says where others find the heap of a rank; the barrier that follows makes it visible.
+    /// Publishes the place of a rank's heap. The next barrier makes it visible to other ranks.
     pub(crate) fn publish(&self, rank: Rank, place: Place) {
         self.words.of_rank(rank, HEAP_INODE).store(place.inode, Ordering::Relaxed);
         let word = u64::from(place.process) << 32 | u64::from(place.descriptor);
         self.words.of_rank(rank, HEAP).store(word, Ordering::Relaxed);
     }
 
-    /// Where the heap of a rank is; after a barrier to which that rank came with what it had published.
+    /// The place of a rank's heap. Valid after a barrier at which that rank arrived after [`Self::publish`].
     pub(crate) fn of(&self, rank: Rank) -> Place {
         let word = self.words.of_rank(rank, HEAP).load(Ordering::Relaxed);
         let inode = self.words.of_rank(rank, HEAP_INODE).load(Ordering::Relaxed);

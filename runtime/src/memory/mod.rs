@@ -1,7 +1,7 @@
-//! Memory that the ranks of one computer share, and how they wake each other through it.
+//! Memory that the ranks of one computer share, and how ranks wake each other.
 //!
-//! The principal types are [`Region`](region::Region), mapped memory, and [`Segment`](segment::Segment), which lends the
-//! parts that lie in it.
+//! The principal types are [`Region`](region::Region), mapped memory, and [`Segment`](segment::Segment), which lends
+//! the parts of a region.
 
 pub(crate) mod activity;
 pub(crate) mod barrier;

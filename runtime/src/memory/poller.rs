@@ -1,12 +1,12 @@
-//! How a rank sleeps that waits for sockets.
+//! How a rank sleeps until a socket changes or a peer wakes it.
 //!
-//! The principal type is [`Poller`]. A futex and a socket cannot be waited for together, so a rank with sockets has a
-//! [`Pipe`] instead, which ranks of its computer write to where they would wake the futex. They find it under `/proc`,
-//! which only processes of the same user may do, and keep it open ([`Ringer`]); a rank that is not woken looks around soon by
-//! itself. An eventfd would be smaller, but has no name under which a process that another agent started could open it.
+//! The principal type is [`Poller`]. A thread cannot wait for a futex and a socket together. So a rank with sockets has
+//! a [`Pipe`], and ranks of its computer write to the pipe instead of waking the futex. They open the pipe under
+//! `/proc`, which only processes of the same user may do, and keep it open ([`Ringer`]). If a wake-up fails, the
+//! sleeper still polls again soon. An eventfd would be smaller, but other processes could not open it.
 //!
-//! Events are edge-triggered: a rank tries all lanes that it waits for before it sleeps, so what matters is only what
-//! changed since. Where it has more than a [`FEW`] sockets, they also say which of them are worth a try ([`Socket`]).
+//! Events are edge-triggered: a rank tries all lanes before it sleeps, so only later changes matter. With more than
+//! [`FEW`] sockets, the events also tell which sockets to try ([`Socket`]).
 
 use super::socket::{Socket, SocketState};
 use crate::memory::region::Place;
@@ -25,26 +25,27 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// With so many sockets a rank tries them all: on few, calls that fail have cost less than the one that asks for changes.
+/// Up to this many sockets, a rank tries all of them. For few sockets, failed calls were measured to cost less than one
+/// call that asks for changes.
 pub(super) const FEW: usize = 32;
-/// What events of the pipe bear; those of sockets bear their numbers.
+/// The event data of the pipe. The event data of a socket is its number.
 const BELL: u64 = u64::MAX;
 
-/// The writing end of a rank's pipe, for other processes of this user.
+/// The writing end of a rank's pipe, as other processes of this user find it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Pipe(pub(crate) Place);
 
-/// Rings a rank's pipe, which it opens when it rings for the first time.
+/// Writes to a rank's pipe. Opens the pipe for the first ring and keeps it open.
 #[derive(Default)]
 pub(crate) struct Ringer {
     opened: Mutex<Option<(Pipe, File)>>,
 }
 
 impl Ringer {
-    /// Wakes the owner of the pipe.
+    /// Wakes the owner of `pipe`.
     ///
     /// # Errors
-    /// If it cannot be reached: it is gone, or looks around by itself.
+    /// If the pipe cannot be written to. Its owner is gone, or will poll again by itself.
     pub(crate) fn ring(&self, pipe: Pipe) -> io::Result<()> {
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         let end = match &*opened {
@@ -52,7 +53,7 @@ impl Ringer {
             _ => &opened.insert((pipe, pipe.0.open(OFlags::WRONLY | OFlags::NONBLOCK)?)).1,
         };
         match rustix::io::write(end, &[1]) {
-            // A full pipe wakes its owner as well as one more byte would.
+            // A full pipe wakes its owner too.
             Ok(_) | Err(Errno::AGAIN) => Ok(()),
             Err(error) => {
                 *opened = None;
@@ -62,16 +63,16 @@ impl Ringer {
     }
 }
 
-/// What one rank sleeps on.
+/// What one rank sleeps on: its sockets and its pipe.
 pub(crate) struct Poller {
     epoll: OwnedFd,
     bell: OwnedFd,
-    /// Kept open for those who ring.
+    /// The writing end, kept open so that other processes can open it.
     _ringer: OwnedFd,
     pipe: Pipe,
-    /// What is known of the sockets, by what their events bear.
+    /// The state of each socket, by its event data.
     states: RefCell<Vec<Arc<SocketState>>>,
-    /// Whether what has changed was heard since anybody asked.
+    /// Whether changes were already read since the last `refresh`.
     is_fresh: Cell<bool>,
 }
 
@@ -84,7 +85,7 @@ impl Poller {
         Ok(Self { epoll, bell, _ringer: ringer, pipe, states: RefCell::default(), is_fresh: Cell::new(false) })
     }
 
-    /// Wakes up whenever something changes at this socket.
+    /// Adds a socket: its changes end a sleep.
     pub(crate) fn watch(&self, stream: TcpStream) -> io::Result<Socket> {
         let mut states = self.states.borrow_mut();
         let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
@@ -99,7 +100,7 @@ impl Poller {
         Ok(Socket::new(stream, state))
     }
 
-    /// Hears what has changed, where sockets are not tried without a reason.
+    /// Reads the changes, if there are so many sockets that not all are tried.
     pub(crate) fn refresh(&self) {
         if !self.is_fresh.take() && self.states.borrow().len() > FEW {
             self.look();
@@ -113,17 +114,17 @@ impl Poller {
     /// Sleeps until something changes, or for `limit`.
     pub(crate) fn sleep(&self, limit: Duration) {
         let timeout = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
-        // `epoll_wait` counts in milliseconds. Its successor that does not is younger than some kernels, and unknown to some
-        // filters of system calls; this one counts in nanoseconds everywhere.
+        // `epoll_wait` counts in milliseconds. `epoll_pwait2` does not, but old kernels and some filters of system
+        // calls do not know it. `poll` counts in nanoseconds everywhere.
         let woken = poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&timeout));
-        // Interrupted, timed out, woken: in each case the caller polls again.
+        // Interrupted, timed out or woken: in each case the caller polls again.
         if woken.is_ok_and(|count| count > 0) {
             self.look();
             self.is_fresh.set(true);
         }
     }
 
-    /// Hears what has changed. Of more than a few changes the rest is heard the next time.
+    /// Reads up to 64 changes. Further changes are read the next time.
     fn look(&self) {
         let mut events = [MaybeUninit::<Event>::uninit(); 64];
         let Ok((events, _)) = wait(&self.epoll, &mut events[..], Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) else {
@@ -165,7 +166,7 @@ mod tests {
             poller.sleep(Duration::from_micros(100));
             begin.elapsed()
         };
-        // The shortest of many, because other tests share the cores.
+        // The shortest of many sleeps, because other tests share the cores.
         let shortest = (0..200).map(sleep).min().unwrap();
         assert!((100..900).contains(&shortest.as_micros()), "{shortest:?}");
     }
@@ -179,7 +180,7 @@ mod tests {
         assert!(ringer.ring(later).is_err());
         ringer.ring(pipe).unwrap();
         drop(poller);
-        // Neither the end that is open, nor by its name.
+        // The ringer can use neither the end that it keeps open nor the path.
         assert!(ringer.ring(pipe).is_err() && ringer.ring(pipe).is_err());
     }
 }

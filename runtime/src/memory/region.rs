@@ -1,10 +1,10 @@
 //! Memory that ranks share.
 //!
-//! The principal type is [`Region`]: a mapped memfd. Ranks that are threads use it too, so there is one code path
-//! for both; pages cost nothing until they are touched, and the file vanishes with its last descriptor.
+//! The principal type is [`Region`]: a mapped memfd. Ranks that are threads use it too, so threads and processes have
+//! one code path. A page costs nothing before its first use, and the file vanishes with its last descriptor.
 //!
-//! All access is through atomic words or, for the payload of a ring, through raw pointers that only `ring` turns
-//! into slices. Sizes are sealed, so that no process can make another fault by shrinking the file.
+//! All access is through atomic words, or through raw pointers that only `ring` and `heap` turn into slices. Sizes are
+//! sealed, so that no process can cause a fault in another by shrinking the file.
 
 use memmap2::{Advice, MmapOptions, MmapRaw};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
@@ -14,12 +14,12 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// Where another process of this user finds an open file of this one.
+/// The place of an open file, for other processes of the same user.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Place {
     pub(crate) process: u32,
     pub(crate) descriptor: u32,
-    /// Tells it from whatever has the same number in a later process of the same number.
+    /// Identifies the file. Process and descriptor numbers may be reused later.
     pub(crate) inode: u64,
 }
 
@@ -27,14 +27,16 @@ impl Place {
     /// The place of a file that this process keeps open.
     ///
     /// # Errors
-    /// If the operating system does not say what it is.
+    /// If the operating system does not identify the file.
     pub(crate) fn of(descriptor: BorrowedFd<'_>) -> io::Result<Self> {
         let inode = rustix::fs::fstat(descriptor)?.st_ino;
         Ok(Self { process: std::process::id(), descriptor: descriptor.as_raw_fd() as u32, inode })
     }
 
+    /// Opens the file at this place.
+    ///
     /// # Errors
-    /// If it cannot be reached, or is not what its owner made.
+    /// If it cannot be opened, or is not the file that its owner made.
     pub(crate) fn open(self, access: OFlags) -> io::Result<File> {
         let path = format!("/proc/{}/fd/{}", self.process, self.descriptor);
         let file = File::from(rustix::fs::open(path, access | OFlags::CLOEXEC, Mode::empty())?);
@@ -62,7 +64,7 @@ impl Region {
         Ok(Self { map, file })
     }
 
-    /// The region behind a descriptor that [`Self::descriptor`] gave, perhaps in another process.
+    /// The region of a descriptor that [`Self::descriptor`] returned, perhaps in another process.
     pub(crate) fn open(descriptor: OwnedFd) -> io::Result<Self> {
         let file = File::from(descriptor);
         let sealed = rustix::fs::fcntl_get_seals(&file)?;
@@ -73,7 +75,7 @@ impl Region {
         Ok(Self { map, file })
     }
 
-    /// What others have made, to be read only.
+    /// Maps the region of another process, read-only.
     pub(crate) fn open_to_read(file: File) -> io::Result<Self> {
         if !rustix::fs::fcntl_get_seals(&file)?.contains(SealFlags::SHRINK) {
             return Err(io::Error::other("the memory of a peer may shrink; its size is not sealed"));
@@ -90,9 +92,9 @@ impl Region {
         self.map.len()
     }
 
-    /// Has the kernel provide pages for `bytes` bytes at an offset now, and not when they are first touched.
+    /// Asks the kernel to provide the pages of these bytes now, not at their first use.
     pub(crate) fn populate(&self, offset: usize, bytes: usize) {
-        // Kernels before 5.14 refuse; then it happens later.
+        // Kernels before 5.14 refuse; then the pages come at their first use.
         let _ = self.map.advise_range(Advice::PopulateWrite, offset, bytes);
     }
 
@@ -100,8 +102,8 @@ impl Region {
     pub(crate) fn word32(&self, offset: usize) -> &AtomicU32 {
         let pointer = self.pointer(offset, 4).cast::<u32>();
         assert!(pointer.is_aligned(), "words are aligned");
-        // SAFETY: in bounds and aligned (just checked), mapped for the life of `self`; every access to a word
-        // of a region is atomic, in every process.
+        // SAFETY: in bounds and aligned (just checked), mapped for the life of `self`. Every access to a word of a
+        // region is atomic, in every process.
         unsafe { AtomicU32::from_ptr(pointer) }
     }
 
@@ -116,7 +118,7 @@ impl Region {
     /// The address of `bytes` bytes at an offset.
     ///
     /// # Panics
-    /// If they are not all inside.
+    /// If the bytes are not all inside the region.
     pub(crate) fn pointer(&self, offset: usize, bytes: usize) -> *mut u8 {
         let end = offset.checked_add(bytes);
         assert!(end.is_some_and(|end| end <= self.map.len()), "{offset}+{bytes} is outside the region");

@@ -1,14 +1,18 @@
 //! The memory that the ranks of one machine share.
 //!
-//! The principal type is [`Segment`]: it owns the layout and lends its parts, each of which has one job. Behind them is
-//! room in which every trial places its rings and flags. All processes compute the same layout from the same
-//! [`SegmentShape`], so no address is ever exchanged. Every machine of a job has a segment of its own, with places for
-//! all ranks; what ranks of other machines do is told by the control plane.
+//! The principal type is [`Segment`]: it owns the layout and lends its parts, each for one purpose. Behind them is room
+//! in which every trial places its rings and flags. All processes compute the same layout from the same
+//! [`SegmentShape`], so they exchange no addresses. Every machine of a job has its own segment, with places for all
+//! ranks. The control plane fills in what ranks of other machines do.
 //!
 //! ```text
-//! | verdict | barrier: released, start, lead; elsewhere | lock | per rank, and for the relay:                      | clocks   | room |
-//! |         |                                           |      | bell; beats, progress, phase, arrived, heap, moves |          |      |
-//!   0         64                                          128    256, 128 bytes each                                  8 B each
+//! offset       content
+//! 0            verdict
+//! 64           barrier: released, start, lead; activity elsewhere
+//! 128          lock of the clocks
+//! 256          128 bytes per rank, and for the relay: bell; beats, progress, phase, arrived, heap (two words), moves
+//! behind it    clocks of the emulated machine, 8 bytes each
+//! behind it    room for rings and flags, aligned to 64 bytes
 //! ```
 
 use crate::error::{RunError, RunResult};
@@ -26,7 +30,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use topology::Rank;
 
-/// Words of the whole job, by their offsets.
+/// Offsets of the words of the whole job.
 pub(super) const VERDICT: usize = 0;
 pub(super) const RELEASED: usize = 64;
 pub(super) const START: usize = 72;
@@ -34,7 +38,7 @@ pub(super) const LEAD: usize = 80;
 pub(super) const ELSEWHERE: usize = 88;
 pub(super) const CLOCK_LOCK: usize = 128;
 const RANKS: usize = 256;
-/// Words of each rank, by their offsets in its part.
+/// Offsets of the words of a rank, in the part of that rank.
 pub(super) const BEATS: usize = BELL_BYTES;
 pub(super) const PROGRESS: usize = BELL_BYTES + 8;
 pub(super) const PHASE: usize = BELL_BYTES + 16;
@@ -44,15 +48,15 @@ pub(super) const HEAP_INODE: usize = BELL_BYTES + 40;
 pub(super) const MOVES: usize = BELL_BYTES + 48;
 const RANK_BYTES: usize = BELL_BYTES + 64;
 
-/// What must be equal for two processes to compute the same layout.
+/// What two processes must agree on to compute the same layout.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct SegmentShape {
     pub(crate) ranks: usize,
-    /// Links and resources of the emulated cluster; 0 without one.
+    /// The number of links and resources of the emulated machine; 0 without emulation.
     pub(crate) clocks: usize,
     /// The bytes for rings and flags.
     pub(crate) room: usize,
-    /// Whether ranks of other machines take part, so that not rank 0 but a relay starts everybody.
+    /// Whether ranks of other machines take part. Then a relay releases the barrier, not rank 0.
     pub(crate) spread: bool,
 }
 
@@ -112,12 +116,12 @@ impl Bells {
         self.at(rank.index())
     }
 
-    /// The bell that wakes the relay, which waits for the ranks of this machine to arrive at a barrier.
+    /// The bell of the relay, which waits for the ranks of this machine to arrive at a barrier.
     pub(super) fn relay(&self) -> Doorbell {
         self.at(self.ranks)
     }
 
-    /// Wakes everybody.
+    /// Wakes all ranks and the relay.
     pub(super) fn ring_all(&self) {
         (0..=self.ranks).for_each(|index| self.at(index).ring());
     }
@@ -128,7 +132,7 @@ impl Bells {
 pub(crate) struct Segment {
     region: Arc<Region>,
     shape: SegmentShape,
-    /// Asked once: the kernel reads files to say how many cores there are, which takes longer than a small message.
+    /// Computed once: the kernel reads files to count the cores, which takes longer than a small message.
     patience: Patience,
     /// How ranks wake each other.
     pub(crate) bells: Bells,
@@ -140,7 +144,7 @@ pub(crate) struct Segment {
     pub(crate) barrier: Barrier,
     /// Where ranks find each other's buffers.
     pub(crate) heaps: Heaps,
-    /// Until when links and resources of an emulated machine are busy.
+    /// Until when the links and resources of an emulated machine are busy.
     pub(crate) clocks: EmulatedClocks,
 }
 
@@ -177,7 +181,7 @@ impl Segment {
         self.region.descriptor()
     }
 
-    /// Where other processes of this machine find it.
+    /// The place of the segment, for other processes of this machine.
     pub(crate) fn place(&self) -> RunResult<Place> {
         Place::of(self.descriptor()).map_err(RunError::system("publishing shared memory"))
     }
@@ -186,7 +190,7 @@ impl Segment {
         &self.region
     }
 
-    /// Where rings and flags may lie.
+    /// The offsets in which rings and flags may lie.
     pub(crate) fn room(&self) -> Range<usize> {
         self.shape.room_start()..self.shape.bytes()
     }
@@ -199,7 +203,7 @@ impl Segment {
         self.shape
     }
 
-    /// What an idle rank does before it sleeps.
+    /// How long an idle rank polls before it sleeps.
     pub(crate) fn patience(&self) -> Patience {
         self.patience
     }

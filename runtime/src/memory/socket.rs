@@ -1,8 +1,8 @@
-//! A socket of a lane, and whether there is a point in trying it.
+//! A socket of a lane, and whether a read or a write may succeed now.
 //!
-//! The principal type is [`Socket`]. A rank with many lanes would spend its time on asking the kernel about each of them. So its
-//! [`Poller`](super::poller::Poller) hears which have changed, and a socket that was found empty, or full, is left alone until then.
-//! Where a rank has few, trying costs no more than asking, and is never late.
+//! The principal type is [`Socket`]. A rank with many lanes would spend its time on failed calls. So its
+//! [`Poller`](super::poller::Poller) reads which sockets have changed. A socket that was found empty, or full, is not
+//! tried again before that. A rank with few sockets tries them always, which is no slower.
 
 use rustix::event::epoll::EventFlags;
 use rustix::net::{SendAncillaryBuffer, SendFlags};
@@ -11,16 +11,16 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Bits of a [`SocketState`]. There is something to read, or was when the kernel said so.
+/// Bits of a [`SocketState`]. There is something to read, or there was at the last event.
 const READABLE: u8 = 1;
 /// There is room to write.
 const WRITABLE: u8 = 2;
-/// One of the ends has ended the connection, which shows at every later try.
+/// One end has closed the connection. Every later call shows this.
 const ENDED: u8 = 4;
-/// Somebody listens to what the kernel says of it.
+/// A poller reads the events of this socket.
 const HEARD: u8 = 8;
 
-/// What is known of a socket. One thread alone changes it, so no change is lost between reading and writing it.
+/// What is known about a socket. Only one thread changes it, so a load and a store together lose no change.
 #[derive(Default)]
 pub(crate) struct SocketState(AtomicU8);
 
@@ -38,12 +38,12 @@ impl SocketState {
         state & HEARD == 0 || state & (what | ENDED) != 0
     }
 
-    /// From now on the kernel is listened to; nothing has been tried since it began to speak.
+    /// Starts to use the events. Until the first call fails, the socket counts as ready.
     pub(crate) fn begin(&self) {
         self.add(HEARD | READABLE | WRITABLE);
     }
 
-    /// What the kernel says.
+    /// Adds the news of an event.
     pub(crate) fn heard(&self, events: EventFlags) {
         let has = |flags: EventFlags| events.intersects(flags);
         self.add(if has(EventFlags::IN) { READABLE } else { 0 });
@@ -52,7 +52,7 @@ impl SocketState {
     }
 }
 
-/// `None` where the kernel has no room, or no data, right now.
+/// `None` if the kernel has no room, or no data, now.
 pub(crate) fn now(result: io::Result<usize>) -> io::Result<Option<usize>> {
     match result {
         Ok(bytes) => Ok(Some(bytes)),
@@ -65,27 +65,27 @@ pub(crate) fn now(result: io::Result<usize>) -> io::Result<Option<usize>> {
 pub(crate) struct Socket {
     stream: TcpStream,
     state: Arc<SocketState>,
-    /// Whether to try to write at any time: the kernel says that there is room again only where there is much.
+    /// Whether to try every write. The kernel reports room only when there is much room.
     is_eager: bool,
 }
 
 impl Socket {
-    /// One of which a poller says what changes.
+    /// A socket whose `state` a poller updates.
     pub(crate) fn new(stream: TcpStream, state: Arc<SocketState>) -> Self {
         Self { stream, state, is_eager: false }
     }
 
-    /// From now on it is written to whenever there is something to write.
+    /// From now on every write is tried, whatever the events say.
     pub(crate) fn write_eagerly(&mut self) {
         self.is_eager = true;
     }
 
-    /// What options are set on.
+    /// The stream, for its options.
     pub(crate) fn stream(&self) -> &TcpStream {
         &self.stream
     }
 
-    /// Reads what has come; `None` if nothing has, nothing if the stream has ended.
+    /// Reads the bytes that have arrived. `None` if there are none; 0 bytes if the stream has ended.
     pub(crate) fn read(&self, into: &mut [u8]) -> io::Result<Option<usize>> {
         if !self.state.may(READABLE) {
             return Ok(None);
@@ -94,14 +94,14 @@ impl Socket {
         match read {
             Ok(Some(0)) if !into.is_empty() => self.state.add(ENDED),
             Ok(Some(bytes)) if bytes == into.len() => {}
-            // Whatever comes from now on is a change.
+            // The buffer is empty now; every later arrival gives an event.
             Ok(_) => self.state.remove(READABLE),
             Err(_) => {}
         }
         read
     }
 
-    /// Sends what there is room for; `None` if there is none.
+    /// Sends as many bytes as there is room for; `None` if there is no room.
     pub(crate) fn send(&self, parts: &[IoSlice<'_>], how: SendFlags) -> io::Result<Option<usize>> {
         if !self.is_eager && !self.state.may(WRITABLE) {
             return Ok(None);
@@ -117,7 +117,7 @@ impl Socket {
     }
 }
 
-/// One that nobody listens to, and is always tried.
+/// A socket without a poller: it is always tried.
 impl From<TcpStream> for Socket {
     fn from(stream: TcpStream) -> Self {
         Self::new(stream, Arc::default())
@@ -134,13 +134,13 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(20);
 
-    /// So many sockets that each is left alone until the kernel speaks of it, and their other ends.
+    /// So many sockets that each is tried only after an event, and their peers.
     fn crowd(poller: &Poller) -> (Vec<Socket>, Vec<TcpStream>) {
         let (near, far): (Vec<_>, Vec<_>) = (0..2 * FEW).map(|_| pair()).unzip();
         (near.into_iter().map(|near| poller.watch(near).unwrap()).collect(), far)
     }
 
-    /// Looks around until something is there.
+    /// Reads events until `found` returns something.
     fn until<T>(poller: &Poller, mut found: impl FnMut() -> Option<T>) -> T {
         let begin = Instant::now();
         loop {
@@ -160,10 +160,10 @@ mod tests {
         poller.refresh();
         assert!(near.iter().all(|socket| socket.read(&mut into).unwrap().is_none()));
         (&far[5]).write_all(&[7; 80]).unwrap();
-        // It is in the kernel, but nobody has said so.
+        // The bytes are in the kernel, but no event was read.
         assert!((0..1000).all(|_| near[5].read(&mut into).unwrap().is_none()));
         assert_eq!(until(&poller, || near[5].read(&mut into).unwrap()), 64);
-        // The rest needs no word, nor does the end of all.
+        // The rest needs no new event, and the end of the stream needs none.
         assert_eq!(near[5].read(&mut into).unwrap(), Some(16));
         assert_eq!(near[5].read(&mut into).unwrap(), None);
         (&far[5]).write_all(&[7]).unwrap();
@@ -187,7 +187,7 @@ mod tests {
         for at in [0, 1] {
             while send(&near[at]).is_some() {}
         }
-        // Reading a little does not make the kernel speak of room, and whoever is eager finds it.
+        // Reading a little does not produce an event about room, but an eager socket finds the room.
         far.iter().for_each(|far| far.set_nonblocking(false).unwrap());
         let mut into = vec![0; 1 << 18];
         (&far[1]).read_exact(&mut into).unwrap();

@@ -1,6 +1,6 @@
-//! Whether a job has ended, as every rank of a machine sees it.
+//! Whether a job has ended, for every rank of a machine.
 //!
-//! The principal type is [`StopFlag`]: one word of shared memory that holds the first verdict, and one of this process.
+//! The principal type is [`StopFlag`]: one word of shared memory with the first verdict, and one word of this process.
 
 use crate::error::{RunError, RunResult};
 use crate::memory::segment::{Bells, VERDICT, Words};
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct StopFlag {
     words: Words,
     bells: Bells,
-    /// Why this process has given up, if it has: a verdict's word, or zero.
+    /// Why this process alone has given up: a verdict's word, or zero.
     abandoned: Arc<AtomicU64>,
 }
 
@@ -22,7 +22,7 @@ impl StopFlag {
         Self { words, bells, abandoned: Arc::default() }
     }
 
-    /// Publishes a verdict and wakes everybody. The first one stands; it is returned.
+    /// Publishes a verdict and wakes all ranks. Returns the verdict that stands, which is the first one.
     pub(crate) fn pronounce(&self, verdict: Verdict) -> Verdict {
         let word = self.words.of_all(VERDICT);
         let first = word.compare_exchange(0, verdict.to_word(), Ordering::AcqRel, Ordering::Acquire);
@@ -30,7 +30,7 @@ impl StopFlag {
         first.err().and_then(Verdict::from_word).unwrap_or(verdict)
     }
 
-    /// Ends every wait of this process, and of no other: a rank that nobody looks after decides for itself only.
+    /// Ends every wait of this process only. A rank that has lost its launcher may not decide for others.
     pub(crate) fn abandon(&self, verdict: Verdict) {
         self.abandoned.store(verdict.to_word(), Ordering::Release);
         self.bells.ring_all();
@@ -76,7 +76,7 @@ mod tests {
         there.verdict.abandon(orphaned);
         assert!(here.verdict.check().is_ok());
         assert!(matches!(there.verdict.check(), Err(RunError::Verdict(verdict)) if verdict == orphaned));
-        // Whoever decides for all is still heard.
+        // A verdict for all ranks still overrides.
         let verdict = Verdict { cause: Cause::Died, ..orphaned };
         assert_eq!(here.verdict.pronounce(verdict), verdict);
         assert!(matches!(there.verdict.check(), Err(RunError::Verdict(last)) if last == verdict));

@@ -1,11 +1,11 @@
-//! When a message of one direction may begin.
+//! When a message may begin, for the messages of one direction.
 //!
-//! The principal type is [`MessageGate`]. What a lane has taken has not left: it lies in the socket, and goes at the lane's rate.
-//! A message that is not all sent when the next begins is overtaken by it, in queues that take large packets whole. So who
-//! sends keeps count, and waits that long.
+//! The principal type is [`MessageGate`]. Bytes that a lane has accepted have not left yet: they are in the socket and
+//! leave at the lane's rate. A message that begins before they have left overtakes them, in queues that take large
+//! packets whole. So the gate counts these bytes, and the next message waits for them.
 //!
-//! A message need not wait for the end of those before it, only until as much of them has passed as the plan has by then.
-//! What another queue waits for, and is not there yet, it does not wait for.
+//! A message need not wait for the end of those before it, only until as much of them has passed as the plan assumes
+//! for that time. It does not wait for messages of another queue that have not begun.
 
 use crate::clock::{Moment, WaitFor};
 use crate::pacing::messages::{MessageQueues, Passage};
@@ -14,25 +14,25 @@ use program::ConnectionId;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The next message begins this many bytes before a lane has let go of the last, so that waking up leaves no gap.
+/// The next message begins this many bytes before a lane has sent all of the last one, so that waking up leaves no gap.
 const EARLY: f64 = 16384.0;
 
-/// A message that has had its turn and has not all passed.
+/// A message that has begun and has not passed completely.
 struct UnderWay {
-    /// In the line of all tiles.
+    /// Its place in the order of all tiles.
     place: usize,
     bytes: usize,
-    /// What its lane has not taken, or not brought.
+    /// Bytes that its lane has not taken, or not delivered.
     left: usize,
-    /// What its lane has taken and still holds, at a moment.
+    /// Bytes that its lane has taken and still held at the moment `at`.
     held: f64,
     at: Moment,
-    /// How fast the lane lets go of it, in bytes per second, if that is known.
+    /// How fast the lane sends them, in bytes per second, if known.
     rate: Option<f64>,
 }
 
 impl UnderWay {
-    /// What the lane holds.
+    /// The bytes that the lane holds at `now`.
     fn held(&self, now: Moment) -> f64 {
         self.rate.map_or(0.0, |rate| (self.held - now.since(self.at).as_secs_f64() * rate).max(0.0))
     }
@@ -42,7 +42,7 @@ impl UnderWay {
         self.left = self.left.saturating_sub(bytes);
     }
 
-    /// How long to wait until no more than `spare` bytes of it are left.
+    /// How long to wait until at most `spare` bytes of it are left.
     fn has_passed_but(&self, spare: usize, now: Moment) -> WaitFor {
         let over = self.left as f64 + self.held(now) - spare as f64 - EARLY;
         match self.rate {
@@ -55,16 +55,16 @@ impl UnderWay {
     }
 }
 
-/// Messages of one direction in one run.
+/// The messages of one direction in one run.
 pub(super) struct MessageGate<'a> {
     pub(super) line: &'a MessageQueues,
     pub(super) plan: &'a RankPlan<'a>,
-    /// A message may begin so many bytes early: the next ones are on their way while the last ones pass.
+    /// A message may begin this many bytes early, so that it is on its way while the one before it passes.
     lead: usize,
-    /// How many of each queue have had their turn.
+    /// For each queue, how many messages have begun.
     opened: Vec<usize>,
     under_way: Vec<UnderWay>,
-    /// What has passed of messages before their turn, by place.
+    /// Bytes that passed before their message began, by place.
     early: BTreeMap<usize, usize>,
 }
 
@@ -74,7 +74,7 @@ impl<'a> MessageGate<'a> {
         Self { line, plan, lead, opened, under_way: Vec::new(), early: BTreeMap::new() }
     }
 
-    /// A message, and which tile of it.
+    /// The message at a place, and the number of the tile.
     fn at(&self, place: usize) -> (&'a Passage, usize) {
         (&self.line.passages[place % self.line.len()], place / self.line.len())
     }
@@ -94,7 +94,7 @@ impl<'a> MessageGate<'a> {
         self.before(place) == self.opened[self.at(place).0.queue]
     }
 
-    /// The next of each queue.
+    /// The next message of each queue.
     pub(super) fn firsts(&self) -> impl Iterator<Item = usize> {
         let queues = self.line.queues.iter().zip(&self.opened);
         queues.filter_map(|(queue, &opened)| {
@@ -103,8 +103,8 @@ impl<'a> MessageGate<'a> {
         })
     }
 
-    /// Whether the next message of a queue has to wait, as far as is known: until enough has passed of those before it, of
-    /// other queues those that have begun.
+    /// Whether the next message of a queue has to wait, as far as is known. It waits until enough has passed of the
+    /// earlier messages: of all in its own queue, and of those in other queues that have begun.
     pub(super) fn wait(&self, place: usize, now: Moment) -> WaitFor {
         let queue = self.at(place).0.queue;
         let holds = |other: &&UnderWay| {
@@ -118,7 +118,7 @@ impl<'a> MessageGate<'a> {
     fn spare(&self, other: &UnderWay, place: usize) -> usize {
         let ((before, tile), (next, next_tile)) = (self.at(other.place), self.at(place));
         if before.lane == next.lane {
-            // A lane has an order of its own.
+            // A lane keeps its own order.
             return usize::MAX;
         }
         let [start, end] = before.times.map(|time| time.0);
@@ -127,7 +127,7 @@ impl<'a> MessageGate<'a> {
         self.lead + (other.bytes as f64 * share) as usize
     }
 
-    /// The next message of a queue has its turn: its lane and bytes.
+    /// Begins the next message of a queue. Returns its lane and its bytes.
     pub(super) fn open(&mut self, place: usize, now: Moment) -> (ConnectionId, usize) {
         self.under_way.retain(|other| other.left > 0 || other.held(now) > 0.0);
         let (passage, tile) = self.at(place);

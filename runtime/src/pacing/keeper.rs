@@ -1,8 +1,8 @@
-//! Keeps messages between computers in order, in one run.
+//! Keeps messages between computers in the order of the plan, in one run.
 //!
-//! The principal type is [`Keeper`]. A rank begins to send a message when those before it in the plan are as far as the plan has
-//! them by then, and lets messages in in the same way: beyond its first bytes, a message needs credit
-//! ([`crate::transport::ReceiveLane::admit`]).
+//! The principal type is [`Keeper`]. A rank begins to send a message when the messages before it have passed as far as
+//! the plan assumes for that time. It admits incoming messages by the same rule: beyond its first bytes, a message
+//! needs credit ([`crate::transport::ReceiveLane::admit`]).
 
 use crate::clock::{Moment, WaitFor};
 use crate::pacing::gate::MessageGate;
@@ -11,15 +11,15 @@ use crate::plan::RankPlan;
 use program::{ConnectionId, Step};
 use std::collections::BTreeSet;
 
-/// A receiver lets in the next message this many bytes before the end of the last: about what is on the way, or in
-/// queues, between two computers.
+/// A receiver admits the next message this many bytes before the end of the last one: about the bytes that are on the
+/// way, or in queues, between two computers.
 const LEAD: usize = 64 << 10;
 
 /// Keeps the order in one run.
 pub(crate) struct Keeper<'a> {
     order: &'a MessageOrder,
     sends: MessageGate<'a>,
-    /// The messages that could leave and have not begun to.
+    /// The messages that could leave and have not begun.
     ready: BTreeSet<usize>,
     receives: MessageGate<'a>,
 }
@@ -31,14 +31,14 @@ impl<'a> Keeper<'a> {
         Self { order, sends, ready: BTreeSet::new(), receives }
     }
 
-    /// The place of what a step sends, unless that has had its turn or needs none.
+    /// The place of the message that a step sends; `None` if the message has begun or needs no order.
     pub(crate) fn waits(&self, block: usize, index: usize, tile: usize) -> Option<usize> {
         let step = self.sends.plan.own().threadblocks[block].steps.get(index)?;
         let place = tile * self.sends.line.len() + self.order.places[block][index]?;
         (step.instruction.sends_to().is_some() && !self.sends.is_open(place)).then_some(place)
     }
 
-    /// A message could leave now.
+    /// Records that the message at `place` could leave now.
     pub(crate) fn is_ready(&mut self, place: usize) {
         self.ready.insert(place);
     }
@@ -59,14 +59,14 @@ impl<'a> Keeper<'a> {
         WaitFor::Nothing
     }
 
-    /// So many bytes of a step have been sent, or received.
+    /// Records that `bytes` bytes of a step have been sent or received.
     pub(crate) fn passed(&mut self, block: usize, step: &Step, index: usize, tile: usize, bytes: usize) {
         let Some(place) = self.order.places[block][index] else { return };
         let gate = if step.instruction.sends_to().is_some() { &mut self.sends } else { &mut self.receives };
         gate.passed(tile * gate.line.len() + place, bytes);
     }
 
-    /// The next message that may come in: its lane and bytes.
+    /// Admits the next message that may arrive, if there is one. Returns its lane and its bytes.
     pub(crate) fn admit(&mut self) -> Option<(ConnectionId, usize)> {
         let now = Moment::now();
         let place = self.receives.firsts().filter(|&place| self.receives.wait(place, now).is_over(now)).min()?;
@@ -88,8 +88,8 @@ mod tests {
     use std::time::Duration;
     use topology::{LinkId, Micros, MicrosPerByte, Rank, ResourceId};
 
-    /// Messages of 1000 bytes between rank 0 and others, in the order of the plan: whether rank 0 sends it, to or from
-    /// whom, and when.
+    /// A program of messages of 1000 bytes between rank 0 and others, in the order of the plan. For each message:
+    /// whether rank 0 sends it, the other rank, and start and end.
     fn program(messages: &[(bool, u32, [f64; 2])]) -> Program {
         let mut connections: Vec<Connection> = Vec::new();
         let mut ranks = vec![RankProgram::default(); 4];
@@ -129,7 +129,7 @@ mod tests {
         }
     }
 
-    /// What rank 0 does where a slot has so many bytes.
+    /// The plan of rank 0 if a slot has `bytes` bytes.
     fn plan(program: &Program, bytes: u64, tiles: u32) -> RankPlan<'_> {
         RankPlan {
             rank: Rank(0),
@@ -170,7 +170,7 @@ mod tests {
         });
     }
 
-    /// Whom something else holds up does not wait for what is not there; who is ready goes in order.
+    /// A message does not wait for messages of another queue that are not ready. Ready messages keep the order.
     #[test]
     fn queues_wait_for_their_own() {
         let program = |sends: bool| {
@@ -211,7 +211,7 @@ mod tests {
         });
     }
 
-    /// At 1 MB/s, 1 MB is under way for a second, though the socket took it at once.
+    /// At 1 MB/s, 1 MB is under way for a second, although the socket took it at once.
     #[test]
     fn what_a_socket_has_taken_has_not_left() {
         let mut program = program(&[(true, 1, [0.0, 10.0]), (true, 2, [10.0, 20.0])]);
@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(keeper.may_send(1, 0, 0, turn.after(Duration::from_micros(1))), WaitFor::Nothing);
     }
 
-    /// A fast message that is planned next to a slow one leaves it its rate of what both share.
+    /// A fast message beside a slow one leaves the slow one its rate of the port that both share.
     #[test]
     fn a_fast_message_leaves_a_slow_one_its_share() {
         let mut program = program(&[(true, 1, [0.0, 40.0]), (true, 2, [10.0, 20.0]), (true, 3, [50.0, 60.0])]);
@@ -245,7 +245,7 @@ mod tests {
         }
     }
 
-    /// What comes without credit counts once its turn has come.
+    /// Bytes that arrive without credit count as passed once their message begins.
     #[test]
     fn what_came_before_its_turn_has_passed() {
         let program = program(&[(false, 1, [0.0, 10.0]), (false, 2, [10.0, 20.0]), (false, 3, [20.0, 30.0])]);
@@ -287,7 +287,7 @@ mod tests {
     fn messages_are_let_in_shortly_before_their_turn() {
         let program = program(&[(false, 1, [0.0, 10.0]), (false, 2, [10.0, 20.0]), (true, 3, [0.0, 5.0])]);
         with_keeper(&program, 1, |keeper, _| {
-            // Both are shorter than the lead; what is sent has a line of its own.
+            // Both are shorter than the lead. Messages that are sent have an order of their own.
             assert_eq!(
                 [(); 3].map(|()| keeper.admit()),
                 [Some((ConnectionId(0), 1000)), Some((ConnectionId(1), 1000)), None]
@@ -311,7 +311,7 @@ mod tests {
         assert!(MessageOrder::of(&plan(&program, 1, 1), |_| true).is_some());
         let blocks = &mut program.ranks[0].threadblocks;
         let receive = blocks.remove(1).steps;
-        // What is added locally makes no difference.
+        // A local step makes no difference.
         let [src, dst] = [0, 1].map(|index| Slice { buffer: Buffer::Scratch, index, count: 1 });
         blocks[0].steps.push(Step::new(Instruction::Reduce { src, dst }));
         assert!(MessageOrder::of(&plan(&program, 1, 1), |_| true).is_some());

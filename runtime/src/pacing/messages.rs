@@ -1,13 +1,13 @@
 //! The order of a rank's messages to and from other computers.
 //!
-//! The principal type is [`MessageOrder`]. A plan counts on messages that share a network interface to pass it one after the
-//! other, or as far apart as their times say. Sockets would share it evenly among all messages that are ready: what others
-//! wait for comes last, and where many come together, queues overflow. So a rank keeps the order of the plan
-//! ([`Keeper`](crate::pacing::keeper::Keeper)).
+//! The principal type is [`MessageOrder`]. A plan assumes that messages which share a network interface pass it one
+//! after the other, or as its times say. But sockets share the interface evenly among all messages that are ready. Then
+//! messages that other ranks wait for are late, and queues overflow where many messages meet. So a rank keeps the order
+//! of the plan ([`Keeper`](crate::pacing::keeper::Keeper)).
 //!
-//! The orders of both directions are taken from one line-up of all messages ([`crate::pacing::order::line_up`]), and all waits
-//! of the program point backwards in it, so no circle closes; tiles follow each other, as everywhere. Not all messages are
-//! held up by this rank's interface. Those that the same resource holds up are a queue, which keeps its order.
+//! The orders of both directions come from one order of all messages ([`crate::pacing::order::line_up`]). All waits of
+//! the program point backwards in it, so no cycle arises. Tiles follow each other. Not every message is limited by this
+//! rank's interface. Messages that the same resource limits form a queue, and each queue keeps its order.
 
 use crate::pacing::order::line_up;
 use crate::pacing::rates::rates;
@@ -21,14 +21,14 @@ use topology::{Micros, ResourceId};
 #[derive(Clone, Debug)]
 pub(super) struct Passage {
     pub(super) lane: ConnectionId,
-    /// Where its steps are.
+    /// The threadblock of its steps, and their range there.
     block: usize,
     steps: Range<usize>,
-    /// When the plan has it on its way.
+    /// Its start and its end in the plan.
     pub(super) times: [Micros; 2],
-    /// How fast this rank is to send it, in bytes per second, if that matters.
+    /// The rate at which this rank sends it, in bytes per second, if it is limited.
     pub(super) rate: Option<f64>,
-    /// Those that the same holds up are one queue; its number, and the place there.
+    /// The number of its queue, and its place there. Messages that the same resource limits are one queue.
     pub(super) queue: usize,
     pub(super) index: usize,
 }
@@ -37,7 +37,7 @@ pub(super) struct Passage {
 #[derive(Clone, Debug, Default)]
 pub(super) struct MessageQueues {
     pub(super) passages: Vec<Passage>,
-    /// The places of each queue's messages.
+    /// For each queue, the places of its messages.
     pub(super) queues: Vec<Vec<usize>>,
 }
 
@@ -46,13 +46,13 @@ pub(super) struct MessageQueues {
 pub(crate) struct MessageOrder {
     pub(super) sends: MessageQueues,
     pub(super) receives: MessageQueues,
-    /// For each step of each threadblock, its message's place in the line of its direction.
+    /// For each step of each threadblock, the place of its message among the messages of its direction.
     pub(super) places: Vec<Vec<Option<usize>>>,
 }
 
 impl MessageOrder {
-    /// The order for a rank; `None` where there is no plan to follow, where threadblocks have orders of their own, or where
-    /// no order suits. All ranks come to the same conclusion.
+    /// The order for a rank. `None` if no connection is remote, if the plan has no times, if a threadblock has an order
+    /// of its own, or if not all messages can be ordered. All ranks come to the same result.
     pub(crate) fn of(plan: &RankPlan<'_>, remote: impl Fn(&Connection) -> bool) -> Option<Self> {
         let (program, own) = (plan.program, plan.own());
         if !plan.connections.iter().any(&remote) || program.tempo.times.is_empty() || !has_free_ends(program) {
@@ -68,7 +68,7 @@ impl MessageOrder {
             Self { sends: MessageQueues::default(), receives: MessageQueues::default(), places: Vec::new() };
         order.places.extend(own.threadblocks.iter().map(|block| vec![None; block.steps.len()]));
         let line = line_up(program, &shared);
-        // Who is not in line would never be let in.
+        // A message that is not in the line would never be admitted.
         if line.len() != sent(program) {
             return None;
         }
@@ -98,7 +98,7 @@ impl MessageOrder {
         Some(order)
     }
 
-    /// How fast this rank is to send to other computers, in bytes per second.
+    /// The rates at which this rank sends to other computers, in bytes per second.
     pub(crate) fn rates(&self) -> BTreeMap<ConnectionId, f64> {
         self.sends.passages.iter().filter_map(|passage| Some((passage.lane, passage.rate?))).collect()
     }
@@ -112,7 +112,7 @@ impl Passage {
 }
 
 impl MessageQueues {
-    /// Parts its messages into queues by what holds them up.
+    /// Parts the messages into queues, by the resource that limits them.
     fn part(&mut self, bottleneck: impl Fn(ConnectionId) -> Option<ResourceId>) {
         let mut numbers = BTreeMap::new();
         for (place, passage) in self.passages.iter_mut().enumerate() {
@@ -129,7 +129,7 @@ impl MessageQueues {
     }
 }
 
-/// Whether every threadblock is one end of one connection, or local; local steps may stand between others.
+/// Whether every threadblock has one end of at most one connection. Local steps may stand between its other steps.
 fn has_free_ends(program: &Program) -> bool {
     let ends = |step: &Step| (step.instruction.receives_from(), step.instruction.sends_to());
     program.ranks.iter().flat_map(|rank| &rank.threadblocks).all(|block| {

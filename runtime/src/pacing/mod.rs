@@ -1,4 +1,4 @@
-//! When a message may begin: as an imitated machine would let it, or in the plan's order between computers.
+//! When a message may begin: at the time of an emulated machine, or in the plan's order between computers.
 //!
 //! The principal types are [`Pacer`](pace::Pacer) and [`Keeper`](keeper::Keeper).
 

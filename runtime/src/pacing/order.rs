@@ -1,27 +1,27 @@
 //! The order of messages on the resources of an emulated machine.
 //!
-//! The principal type is [`ResourceOrder`]. A schedule says which message passes a shared port first; a program
-//! keeps that order only within a rank. So a message waits until the one before it on each of its resources has
-//! claimed them.
+//! The principal type is [`ResourceOrder`]. A schedule says which message passes a shared port first, but a program
+//! keeps that order only within a rank. So a message waits until the previous one on each of its resources has claimed
+//! them.
 //!
-//! These waits must close no circle with those of the program. Transfers are numbered by their start, but waits
-//! follow arrivals: on links with different costs a message may start first and arrive last, and its receiver may
-//! wait for a message that starts later. So the order on resources is taken from one line-up of all messages in
-//! which each comes after everything that it, or its receiver, waits for, and after whatever starts before it on
-//! its resources; only where that closes a circle does a message pass those that start before it. All waits of the
-//! program point backwards in that line-up, whatever the sizes of messages and rings.
+//! These waits must form no cycle with those of the program. Transfers are numbered by their start, but waits follow
+//! arrivals: on links with different costs a message may start first and arrive last, and its receiver may wait for a
+//! message that starts later. So the order on resources comes from one order of all messages, [`line_up`]. There, each
+//! message comes after everything that it, or its receiver, waits for, and after every message that starts before it on
+//! its resources. Only where the second rule would close a cycle does a message pass messages that start before it. All
+//! waits of the program point backwards in this order, for all sizes of messages and rings.
 
 use program::{Connection, ConnectionId, Program, Step};
 use std::collections::{BTreeMap, BTreeSet};
 use topology::{Rank, Topology};
 
-/// What precedes and follows one transfer on its resources.
+/// The neighbours of one transfer on its resources.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Neighbours {
     pub(crate) transfer: u32,
     /// The transfers directly before it.
     pub(crate) before: Vec<u32>,
-    /// The other ranks that send those directly after it.
+    /// The other ranks that send the transfers directly after it.
     pub(crate) next: Vec<Rank>,
 }
 
@@ -30,8 +30,8 @@ pub(crate) struct Neighbours {
 pub(crate) struct ResourceOrder(BTreeMap<u32, Neighbours>);
 
 impl ResourceOrder {
-    /// The order for the messages that `rank` sends. Tiles interleave messages as no schedule says, so several of
-    /// them take whatever order comes.
+    /// The order for the messages that `rank` sends. Empty for several tiles, because tiles interleave messages in ways
+    /// that no schedule defines.
     pub(crate) fn of(program: &Program, topology: &Topology, rank: Rank, tiles: usize) -> Self {
         let mut order = Self::default();
         if tiles > 1 {
@@ -58,13 +58,13 @@ impl ResourceOrder {
         self.0.entry(transfer).or_insert_with(|| Neighbours { transfer, ..Neighbours::default() })
     }
 
-    /// The neighbours of a transfer of this rank, if it shares anything.
+    /// The neighbours of a transfer of this rank, if it shares a resource.
     pub(crate) fn around(&self, transfer: Option<u32>) -> Option<&Neighbours> {
         self.0.get(&transfer?)
     }
 }
 
-/// What a lane shares with others of an emulated machine.
+/// The resources of a lane on an emulated machine.
 fn resources(topology: &Topology, lane: &Connection) -> Vec<usize> {
     topology.link(lane.link).resources.iter().map(|resource| resource.index()).collect()
 }
@@ -78,10 +78,10 @@ fn senders(program: &Program) -> BTreeMap<u32, ConnectionId> {
     steps(program).filter_map(|step| Some((step.transfer?, step.instruction.sends_to()?))).collect()
 }
 
-/// The transfers in an order in which they can take place one after the other, each sent and received at once; of
-/// those that can be next, the one that the schedule starts first among those that are next on their resources, or
-/// where there is none, the one that it starts first. What waits in a circle, which only a program has that no
-/// schedule was lowered to, is left out: no order helps it. `shared` has the resources of each connection.
+/// All transfers in an order in which they can take place one after the other, each sent and received at once. Among
+/// the transfers that can be next, those that are first on all their resources go first, or all of them if there are
+/// none. Of these, the schedule's first start decides. Transfers that wait in a cycle are left out. Only a program
+/// without a schedule has such a cycle, and no order resolves it. `shared` has the resources of each connection.
 pub(crate) fn line_up(program: &Program, shared: &[Vec<usize>]) -> Vec<(u32, ConnectionId)> {
     let waits = Waits::of(program);
     let mut open = vec![0u32; waits.nodes];
@@ -126,12 +126,12 @@ pub(crate) fn line_up(program: &Program, shared: &[Vec<usize>]) -> Vec<(u32, Con
     order
 }
 
-/// What a program makes wait for what.
+/// The waits of a program, as a graph.
 struct Waits {
-    /// How many steps move nothing between ranks; they are the first nodes, and the transfers follow.
+    /// The number of local steps. They are the first nodes, and the transfers follow.
     locals: usize,
     nodes: usize,
-    /// From what comes first to what waits for it; sorted.
+    /// Pairs of nodes: the second one waits for the first one. Sorted.
     edges: Vec<(usize, usize)>,
 }
 
@@ -159,7 +159,7 @@ impl Waits {
                 }
             }
         }
-        // Steps of one transfer are one message.
+        // The steps of one transfer are one node.
         edges.retain(|(before, after)| before != after);
         edges.sort_unstable();
         edges.dedup();
@@ -203,10 +203,10 @@ mod tests {
         Topology::new(TopologyParts { ranks: 3, links, resources, ..Default::default() }).unwrap()
     }
 
-    /// From and to; also the connections of programs.
+    /// The ends of each link. They are also the connections of the programs.
     const LINKS: [(u32, u32); 4] = [(0, 2), (1, 2), (2, 1), (0, 1)];
 
-    /// What a threadblock does: sends or receives a transfer over a link, after a step of the same rank.
+    /// One step of a threadblock: whether it sends, its transfer, its link, and the step of its rank that it waits for.
     type Move = (bool, u32, u32, Option<(u32, u32)>);
 
     fn send(transfer: u32, link: u32) -> Move {
@@ -266,7 +266,7 @@ mod tests {
         let waits = (true, 1, 1, Some((0, 0)));
         let kept = program([&[&[send(0, 0), send(2, 0)]], &[&[receive(3, 2)], &[waits]], &[&[send(3, 2)]]]);
         assert_eq!(line(&kept), [0, 3, 1, 2]);
-        // Here the rank that is to send transfer 3 sends transfer 2 first, so it cannot be kept waiting.
+        // Here rank 0 sends transfer 2 before transfer 3, so transfer 2 cannot wait for transfer 3.
         let circle = program([&[&[send(0, 0), send(2, 0), send(3, 3)]], &[&[receive(3, 3)], &[waits]], &[]]);
         assert_eq!(line(&circle), [0, 2, 3, 1]);
     }

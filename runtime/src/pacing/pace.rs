@@ -1,16 +1,16 @@
 //! Local ranks that behave like another machine.
 //!
-//! The principal types are [`Emulation`], the machine to imitate, and [`Pacer`], one rank's side of it. Every
-//! link and resource of that machine has a clock in shared memory that says until when it is busy. A message
-//! claims its link and that link's resources together: it starts when it is ready and all of them are free, keeps
+//! The principal types are [`Emulation`], the machine to imitate, and [`Pacer`], one rank's part of the emulation.
+//! Every link and resource of that machine has a clock in shared memory: the time until which it is busy. A message
+//! claims its link and the link's resources together. It starts when it is ready and all of them are free. It keeps
 //! them busy and arrives as the cost model says. Its receiver completes no earlier than the arrival.
 //!
-//! On a shared resource messages keep the order of their schedule, as the schedule's times assume ([`ResourceOrder`]):
-//! whether a port serves the right rank first is otherwise a race between processes.
+//! On a shared resource messages keep the order of their schedule, as the schedule's times assume ([`ResourceOrder`]).
+//! Otherwise the first process to claim a port would decide the order.
 //!
-//! Times are carried, not measured: a step is ready at the latest *stamp* of what it waited for, even if the
-//! scheduler woke us later, so delays of this computer do not add up along a path of many hops. Bytes travel
-//! ahead of their arrival, so copying is hidden behind the emulated wire.
+//! Times are computed, not measured. A step is ready at the latest *stamp* of the steps that it waited for, even if the
+//! operating system woke the rank later. So delays of this computer do not add up along a path of many hops. Bytes
+//! travel before their emulated arrival, so the time for copying does not count.
 
 use crate::clock::{Moment, WaitFor};
 use crate::error::{RunError, RunResult};
@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use topology::{Bytes, LinkId, Micros, Topology};
 
-/// The longest message that is imitated: a day. Whoever asks for more mistook a unit, and clocks must not overflow.
+/// The longest message that is imitated: a day. A longer time comes from a wrong unit, and would overflow the clocks.
 const LONGEST: Micros = Micros(86_400e6);
 
 /// The machine that local ranks imitate.
@@ -84,8 +84,8 @@ impl Emulation {
 
     /// # Errors
     /// [`RunError::Mismatch`] unless every connection of the rank's program stands for a link between its ranks, and no
-    /// step is fused: an emulated message departs when all of it has arrived. [`RunError::TooSlow`] unless every message
-    /// that the rank sends takes a time that can be imitated.
+    /// step is fused: an emulated message departs when all of it has arrived. [`RunError::TooSlow`] if a message that
+    /// the rank sends would take longer than any emulated message may.
     pub(crate) fn check(&self, plan: &RankPlan<'_>) -> RunResult<()> {
         let ranks = &plan.program.ranks;
         let mut steps = ranks.iter().flat_map(|rank| &rank.threadblocks).flat_map(|block| &block.steps);
@@ -133,25 +133,25 @@ impl SegmentShape {
     }
 }
 
-/// When an emulated message has left its link, and when it is there.
+/// When an emulated message has left its link, and when it arrives.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Departure {
     pub(crate) sent: Moment,
     pub(crate) arrival: Moment,
 }
 
-/// What a threadblock is in the middle of.
+/// The current messages of a threadblock.
 #[derive(Clone, Copy, Default)]
 struct InFlight {
-    /// Of the current step's incoming message.
+    /// The arrival of the current step's incoming message.
     arrival: Option<Moment>,
-    /// Of the outgoing message that the current step belongs to.
+    /// The departure of the outgoing message that the current step belongs to.
     departure: Option<Departure>,
-    /// Stamp of the step before.
+    /// The stamp of the step before.
     last: Moment,
 }
 
-/// One rank's share in an emulated machine, for one run.
+/// One rank's part of an emulated machine, for one run.
 pub(crate) struct Pacer<'a> {
     segment: &'a Segment,
     arena: &'a Arena,
@@ -231,7 +231,7 @@ impl<'a> Pacer<'a> {
     /// Claims link and resources for the message that step `index` begins.
     ///
     /// # Errors
-    /// What it has to wait for: a message before it that has not claimed yet, or another rank that claims at this instant.
+    /// The reason to wait: an earlier message that has not claimed yet, or another rank that claims at this moment.
     pub(crate) fn claim(
         &mut self,
         (block, index, tile): (usize, usize, usize),
@@ -269,7 +269,7 @@ impl<'a> Pacer<'a> {
             let arrival = start.saturating_add(cost(&|bytes| link.transfer_time(bytes)));
             Departure { sent: Moment(sent), arrival: Moment(arrival) }
         });
-        // It is ready, and need not wait for longer than others take to claim.
+        // The message is ready. It waits only while another rank claims.
         let departure = departure.ok_or(WaitFor::Moment(ready))?;
         self.in_flight[block].departure = Some(departure);
         if let Some(neighbours) = neighbours {
@@ -279,8 +279,8 @@ impl<'a> Pacer<'a> {
         Ok(departure)
     }
 
-    /// Notes that a step will be complete at `ready`, or later if it ends a message that is still on its link;
-    /// returns when.
+    /// Records that a step is complete at `ready`, or later if it ends a message that is still on its link. Returns
+    /// this moment.
     pub(crate) fn finish(&mut self, block: usize, index: usize, ready: Moment) -> Moment {
         let last = self.is_last(block, index);
         let state = &mut self.in_flight[block];

@@ -4,19 +4,21 @@ use program::{ConnectionId, Program};
 use std::collections::BTreeMap;
 use topology::{Micros, MicrosPerByte};
 
-/// Faster than this, in bytes per second, a timer for every segment costs more than queues do.
+/// The highest rate that is paced, in bytes per second. Above it, a timer for every segment costs more than queues do.
 const FASTEST_PACED: f64 = 2.5e9;
 
-/// A lane is slower than another if it has less than this share of its rate: measured rates differ a little.
+/// A lane counts as slower than another below this share of the other's rate, because measured rates differ a little.
 const SLOWER: f64 = 0.8;
 
-/// By how much a lane may be faster than its plan, whose rates were measured, and which a pause must not hold up for good.
+/// A lane may be faster than its plan by this factor: the plan's rates were measured, and a lane must recover from a
+/// pause.
 pub(super) const HEADROOM: f64 = 1.05;
 
-/// The rates of lanes to other computers, in bytes per second, of a rank that sends these messages at these times: a little
-/// more than the plan counts on, but where a lane sends next to slower ones, no more than these leave it of what they share. A
-/// plan takes a slow message for done with the sender's interface once it could have left; in truth it goes at its receiver's
-/// pace, and would lose what others take.
+/// The rates of a rank's lanes to other computers, in bytes per second. `messages` are the messages that it sends, with
+/// start and end. A lane may be a little faster than its plan. While slower lanes send too, it gets only what they
+/// leave of the port that they share, but at least half of its own rate. A plan assumes that a slow message leaves the
+/// sender's interface at full speed. In truth it leaves at the pace of its receiver, and would lose what faster lanes
+/// take.
 pub(super) fn rates(
     program: &Program,
     messages: impl Iterator<Item = (ConnectionId, [Micros; 2])>,
@@ -40,7 +42,7 @@ pub(super) fn rates(
     lanes.iter().filter_map(pace).collect()
 }
 
-/// Whether any messages of two lanes are on their way at once; those of a lane follow each other, in this order.
+/// Whether two lanes ever have messages on their way at the same time. Messages of one lane are in order.
 fn overlap(one: &[[Micros; 2]], other: &[[Micros; 2]]) -> bool {
     let mut other = other.iter().peekable();
     one.iter().any(|one| {
@@ -53,7 +55,7 @@ fn overlap(one: &[[Micros; 2]], other: &[[Micros; 2]]) -> bool {
 mod tests {
     use super::*;
 
-    /// As all pairs of messages say.
+    /// Compares with a check of all pairs of messages.
     #[test]
     fn lanes_overlap_where_any_of_their_messages_do() {
         let lane = |mut bits: u32| {

@@ -1,12 +1,12 @@
 //! Where the slots of a program lie in buffers of a given element count.
 //!
-//! The principal type is [`Geometry`]. The schedule crate says which elements a slot covers; a slot is cut into
-//! tiles by the same rule as a block into slots: balanced, remainders spread without padding, and fewer elements
-//! than pieces just leave some pieces empty.
+//! The principal type is [`Geometry`]. The program's shape says how many elements a slot has. A slot is cut into tiles
+//! by the same rule as a block into slots: pieces are balanced without padding, and with fewer elements than pieces
+//! some pieces are empty.
 //!
-//! Scratch has room for a few tiles of each slot only, which take turns: it stays in cache, and a relay needs no memory
-//! for the whole of what passes. The interpreter keeps a rank's threadblocks that close together. Every wait that
-//! this adds is for an earlier tile, as in running the program tile after tile, so no deadlock comes of it.
+//! Scratch has room for only a few tiles of each slot, which tiles use in turn. So scratch stays in cache, and a relay
+//! needs no memory for everything that passes. The interpreter keeps a rank's threadblocks close enough together. Every
+//! wait that this adds is for an earlier tile, as if the program ran tile after tile, so it causes no deadlock.
 
 use crate::dtype::DType;
 use crate::error::{RunError, RunResult};
@@ -14,7 +14,7 @@ use program::{Buffer, Program, Slice, balanced};
 use std::ops::Range;
 use topology::Rank;
 
-/// How many tiles of a scratch slot there is room for: how far a threadblock may be ahead of the last one of its rank.
+/// How many tiles of a scratch slot have room. A threadblock may be this far ahead of the last one of its rank.
 pub(crate) const SCRATCH_TILES: u32 = 4;
 
 /// Where pieces of these lengths start when they lie one after the other, and where the last ends.
@@ -30,11 +30,11 @@ fn starts(lengths: impl Iterator<Item = u64>) -> Vec<u64> {
 #[derive(Clone, Debug)]
 pub(crate) struct Geometry {
     tiles: u32,
-    /// Bytes.
+    /// The bytes of an element.
     element: u64,
-    /// For each buffer, the starts of its slots and the end of the last, in elements.
+    /// For each buffer, the starts of its slots and the end of the last one, in elements.
     slots: [Vec<u64>; 3],
-    /// The elements of each scratch slot, for all of which there need not be room.
+    /// The elements of each scratch slot. The scratch buffer may have room for fewer.
     scratch: Vec<u64>,
 }
 
@@ -69,7 +69,7 @@ impl Geometry {
         Ok(Self { tiles, element: dtype.size() as u64, slots, scratch })
     }
 
-    /// Scratch slots of any lengths in bytes, and no other buffer.
+    /// A layout of scratch slots with these lengths in bytes, and no other buffer.
     pub(crate) fn of_slots(lengths: impl Iterator<Item = usize>) -> Self {
         let scratch: Vec<u64> = lengths.map(|bytes| bytes as u64).collect();
         let slots = [vec![0], vec![0], starts(scratch.iter().copied())];
@@ -100,7 +100,7 @@ impl Geometry {
         self.bytes(slot.start + tile.start)..self.bytes(slot.start + tile.end)
     }
 
-    /// The bytes of a slice that is one tile: its slots lie one after the other.
+    /// The bytes of a whole slice, if there is only one tile: its slots lie one after the other.
     pub(crate) fn whole(&self, slice: Slice) -> Range<usize> {
         let starts = &self.slots[slice.buffer as usize];
         self.bytes(starts[slice.index as usize])..self.bytes(starts[(slice.index + slice.count) as usize])
@@ -121,7 +121,7 @@ impl Geometry {
         self.piece(slice, 0, 0).start..self.piece(slice, 0, self.tiles() - 1).end
     }
 
-    /// The bytes of so many elements of a buffer; they can be addressed, as [`Self::new`] made sure.
+    /// The bytes of `elements` elements. They can be addressed, as [`Self::new`] checked.
     fn bytes(&self, elements: u64) -> usize {
         (elements * self.element) as usize
     }
@@ -132,7 +132,7 @@ impl Geometry {
     }
 }
 
-/// How many tiles give each about `tile_bytes` bytes of the largest slot.
+/// The number of tiles for which a tile of the largest slot has about `tile_bytes` bytes.
 pub(crate) fn tiles_of(program: &Program, count: u64, dtype: DType, tile_bytes: usize) -> u32 {
     let slots = (0..program.shape.parts()).map(|part| program.shape.length(count, part));
     let slot = slots.max().unwrap_or(0).saturating_mul(dtype.size() as u64);
@@ -199,7 +199,7 @@ mod tests {
             let piece = |slot, tile| geometry.piece(slice(Buffer::Scratch, 2), slot, tile);
             let end = geometry.buffer_bytes(Buffer::Scratch);
             for tile in 0..tiles as usize {
-                // Those that may be in use at once are apart, slot by slot.
+                // Tiles that may be in use at the same time do not overlap.
                 let near = (tile..tiles as usize).take(geometry.tiles_ahead());
                 let mut pieces: Vec<_> = near.flat_map(|tile| [piece(0, tile), piece(1, tile)]).collect();
                 pieces.retain(|piece| !piece.is_empty());

@@ -10,16 +10,16 @@ use program::{Buffer, Connection, Program, RankProgram, Step};
 use std::ops::Range;
 use topology::Rank;
 
-/// Bytes of a buffer.
+/// A range of bytes in a buffer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Span {
     pub(crate) buffer: Buffer,
     pub(crate) bytes: Range<usize>,
 }
 
-/// What a rank executes again and again.
+/// What a rank executes in every call.
 pub(crate) struct RankPlan<'a> {
-    /// Which rank of the job this is, and of the program.
+    /// This rank's number in the job; `number` is its number in the program.
     pub(crate) rank: Rank,
     pub(crate) number: Rank,
     pub(crate) program: &'a Program,
@@ -29,7 +29,7 @@ pub(crate) struct RankPlan<'a> {
     pub(crate) dtype: DType,
     /// Absent where nothing is reduced.
     pub(crate) kernel: Option<Kernel>,
-    /// What is divided once the program is done, and by what.
+    /// What is divided after the program, and by which number.
     pub(crate) averages: Vec<(Span, u64)>,
 }
 
@@ -38,7 +38,7 @@ impl<'a> RankPlan<'a> {
         &self.program.ranks[self.number.index()]
     }
 
-    /// The bytes that one tile of a message has, whose steps are these.
+    /// The bytes of one tile of the message with these steps.
     pub(crate) fn message_bytes(&self, steps: &[Step], tile: usize) -> usize {
         steps.iter().map(|step| self.geometry.slice_bytes(step.instruction.shape(), tile)).sum()
     }

@@ -9,12 +9,12 @@ use topology::Rank;
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Hosts {
-    /// All.
+    /// All ranks are on one computer.
     #[default]
     One,
-    /// None: every rank has a computer of its own, or pretends to.
+    /// Every rank has its own computer, or is treated as if it had.
     Each,
-    /// Those with the same number; by rank.
+    /// Ranks with the same number are on one computer; indexed by rank.
     Of(Vec<u32>),
 }
 
@@ -28,7 +28,7 @@ impl Hosts {
         }
     }
 
-    /// The ranks of each computer, by its first rank.
+    /// The ranks of each computer. Computers are ordered by their first rank.
     pub fn machines(&self, ranks: usize) -> Vec<Vec<Rank>> {
         let mut machines: Vec<Vec<Rank>> = Vec::new();
         for rank in (0..ranks).map(Rank::from_index) {
@@ -40,7 +40,7 @@ impl Hosts {
         machines
     }
 
-    /// Whether any two of these ranks are.
+    /// Whether any two of these ranks are on different computers.
     pub(crate) fn any_apart(&self, ranks: &[Rank]) -> bool {
         ranks.windows(2).any(|pair| self.apart(pair[0], pair[1]))
     }

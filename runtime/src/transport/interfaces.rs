@@ -1,41 +1,40 @@
-//! Which of a machine's interfaces carry data when nobody says.
+//! The network interfaces of a machine that carry data if the user names none.
 //!
-//! The principal function is [`ways`]: the interface through which the ranks found each other, and all others that are
-//! ways of their own, as far as a machine can tell by itself. Whether peers can be reached over them shows when they
-//! connect: who does not answer there is done without.
+//! The principal function is [`ways`]. It returns the interface through which the ranks found each other, and every
+//! other interface that adds bandwidth, as far as the machine can tell by itself. Peers try all these addresses when
+//! they connect, and do without an address that does not answer.
 //!
-//! Of two interfaces in one network only one counts: the system picks a route by where a message goes, so both would leave
-//! through one of them, unless there are routes by source. [`say_unused`] tells whoever may have meant otherwise.
+//! Of two interfaces in one network only one counts. The system routes by destination, so all data would leave through
+//! one of them, unless there are routes by source. [`say_unused`] warns about the other one.
 
 use ipnet::IpNet;
 use std::net::IpAddr;
 
-/// The most addresses at which a rank waits for others.
+/// The most addresses at which a rank listens.
 pub(crate) const MOST_WAYS: usize = 16;
 
-/// An address of this machine, and what it belongs to.
+/// An address of this machine, and the interface that has it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Interface {
-    /// What the system calls it.
+    /// The name that the system gives the interface.
     pub name: String,
     /// One of its addresses.
     pub address: IpAddr,
     /// How many bits of the address are the network's.
     pub prefix: u8,
-    /// The devices that its frames leave through: itself, or what lies below a bridge, a bond or a VLAN.
+    /// The devices through which its frames leave: itself, or the devices below a bridge, a bond or a VLAN.
     pub devices: Vec<String>,
     /// Its nominal rate in Mbit/s, if it has one.
     pub mbits: Option<u32>,
 }
 
 impl Interface {
-    /// A prefix that is too long for the address leaves the address alone.
+    /// The network of the interface. With a prefix that is longer than the address, the network is this address alone.
     fn network(&self) -> IpNet {
         IpNet::new(self.address, self.prefix).unwrap_or(self.address.into()).trunc()
     }
 
-    /// Whether two of them share what limits them: a device, or a network, into which the system routes all through one
-    /// of its interfaces.
+    /// Whether two interfaces share what limits them: a device, or a network, in which the system uses only one.
     fn shares_with(&self, other: &Self) -> bool {
         self.shares_device_with(other) || self.network() == other.network()
     }
@@ -45,8 +44,9 @@ impl Interface {
     }
 }
 
-/// `first`, and an address of every interface in `found` that is another way: on a device and in a network of its own, and
-/// not nominally less than half as fast. Where the ranks meet on the loopback there is only that.
+/// The address `first`, and one address of every interface in `found` that adds bandwidth. Such an interface shares no
+/// device and no network with the others, and has at least half the nominal rate of the first one. Only `first`, if it
+/// is a loopback address or not in `found`.
 pub(crate) fn ways(first: IpAddr, found: &[Interface]) -> Vec<IpAddr> {
     let mut addresses = vec![first];
     let mut taken: Vec<&Interface> = found.iter().filter(|interface| interface.address == first).collect();
@@ -54,7 +54,7 @@ pub(crate) fn ways(first: IpAddr, found: &[Interface]) -> Vec<IpAddr> {
         return addresses;
     }
     let least = taken[0].mbits.map(|mbits| mbits / 2);
-    // Addresses of the kind that all ranks can reach come first.
+    // Addresses of the family of `first` come first, because all ranks can reach this family.
     let (alike, others): (Vec<_>, Vec<_>) =
         found.iter().partition(|interface| interface.address.is_ipv4() == first.is_ipv4());
     for interface in alike.into_iter().chain(others) {
@@ -68,7 +68,7 @@ pub(crate) fn ways(first: IpAddr, found: &[Interface]) -> Vec<IpAddr> {
     addresses
 }
 
-/// Says which interfaces carry no data for no other reason than that they share a network with one that does.
+/// Warns about each interface that carries no data only because it shares a network with one that does.
 pub(crate) fn say_unused(chosen: &[IpAddr], found: &[Interface]) {
     for (unused, used) in shadowed(chosen, found) {
         let (name, address, used_name, used_address) = (&unused.name, unused.address, &used.name, used.address);
@@ -79,7 +79,7 @@ pub(crate) fn say_unused(chosen: &[IpAddr], found: &[Interface]) {
     }
 }
 
-/// Those interfaces, each with the one that is used.
+/// Each such interface, with the interface that the system uses instead.
 fn shadowed<'f>(chosen: &[IpAddr], found: &'f [Interface]) -> Vec<(&'f Interface, &'f Interface)> {
     let used = || found.iter().filter(|interface| chosen.contains(&interface.address));
     let unused = found.iter().filter(|interface| !used().any(|used| used.shares_device_with(interface)));
@@ -124,7 +124,7 @@ mod tests {
         ];
         assert_eq!(chosen("10.0.0.1", &found), ["10.0.0.1", "10.0.2.1", "10.0.4.1", "10.0.5.1"]);
         assert_eq!(chosen("fd00::1", &found), ["fd00::1", "fd01::1", "10.0.0.2", "10.0.2.1", "10.0.5.1"]);
-        // From the slow one on, all others are fast enough.
+        // Compared with this slow interface, all others are fast enough.
         assert_eq!(chosen("10.0.3.1", &found).len(), 5);
     }
 

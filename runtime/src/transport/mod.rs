@@ -1,11 +1,11 @@
 //! Lanes of bytes between two ranks.
 //!
-//! The principal traits are [`Transport`], one way for bytes between ranks, and [`SendLane`] and [`ReceiveLane`], the ends
-//! that it opens. Lanes never block, and make any message size work with bounded memory. Payload takes the shortest way that
-//! a transport has: a reduction reads straight out of the lane ([`ReceiveLane::peek`]), other payload moves between the
-//! caller's buffer and the lane as the lane likes best.
+//! The principal traits are [`Transport`], one way for bytes between ranks, and [`SendLane`] and [`ReceiveLane`], the
+//! two ends that it opens. Lanes never block, and any message size works with bounded memory. A reduction reads its
+//! operand in the lane ([`ReceiveLane::peek`]). Other payload moves between the caller's buffer and the lane in the way
+//! that suits the lane best.
 //!
-//! A new transport is a folder here with a type that implements [`Transport`], and its line in [`Transports::new`].
+//! A new transport is a folder here with a type that implements [`Transport`], and a line in [`Transports::new`].
 
 pub(crate) mod hosts;
 pub(crate) mod interfaces;
@@ -24,32 +24,32 @@ use std::io;
 use tcp::Tcp;
 use topology::Rank;
 
-/// One way for bytes between ranks, as one rank has it while a task lasts. It owns where the rank is found, which memory
-/// its lanes reach, and how the rank hears that a lane is ready.
+/// A way for bytes between ranks, for one rank and one task. It knows where peers find the rank, which memory its lanes
+/// reach, and how the rank learns that a lane is ready.
 pub(crate) trait Transport {
     /// Whether it can open this connection.
     fn joins(&self, connection: &Connection) -> bool;
 
-    /// Says where peers of this machine find this rank. All ranks do so before they meet, and [`Self::attach`] after that.
-    /// Where ranks of other machines are found was told by the control plane before there is a transport.
+    /// Publishes where peers of this machine find this rank. All ranks call this before a barrier, and [`Self::attach`]
+    /// after it. For ranks of other machines, the control plane exchanged the addresses before the transport existed.
     ///
     /// # Errors
-    /// If the operating system does not say.
+    /// If the operating system does not identify the memory.
     fn publish(&self) -> RunResult<()>;
 
-    /// Prepares to read the messages of these ranks where they lie, as far as that is possible.
+    /// Prepares to read the messages of these ranks in place, as far as possible.
     fn attach(&mut self, senders: &BTreeSet<Rank>);
 
-    /// Which memory its lanes reach.
+    /// The memory that its lanes reach.
     fn memory(&self) -> MemoryKind;
 
-    /// How the rank hears that a lane is ready.
+    /// How the rank learns that a lane is ready.
     fn readiness(&self) -> Readiness<'_>;
 
     /// Takes the sender's end of a connection.
     ///
     /// # Errors
-    /// If it cannot be had, or not again.
+    /// If the transport has no such end, or it was already taken.
     fn sender(&mut self, lane: &LaneRequest<'_>) -> io::Result<Box<dyn SendLane>>;
 
     /// Takes the receiver's end of a connection.
@@ -59,56 +59,57 @@ pub(crate) trait Transport {
     fn receiver(&mut self, lane: &LaneRequest<'_>) -> io::Result<Box<dyn ReceiveLane>>;
 }
 
-/// Which memory a lane reaches.
+/// The memory that a lane reaches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum MemoryKind {
-    /// The receiver can map the sender's buffers and read a message where it lies.
+    /// The receiver can map the sender's buffers and read a message in place.
     Mapped,
-    /// Bytes are copied out of one machine and into another; messages share network interfaces.
+    /// Bytes are copied from machine to machine; messages share network interfaces.
     Network,
 }
 
-/// How a rank hears that one of its lanes is ready.
+/// How a rank learns that one of its lanes is ready.
 pub(crate) enum Readiness<'a> {
     /// The peer rings the rank's bell.
     Bell,
-    /// The kernel tells a poller, which hears the bell as well. Such a lane may keep what was sent until it is flushed.
+    /// The kernel tells a poller, which also wakes up for the bell. Such a lane may keep sent bytes until it is
+    /// flushed.
     Poll(&'a Poller),
 }
 
-/// What a transport is asked to open.
+/// A request to open one end of a lane.
 #[derive(Clone, Copy)]
 pub(crate) struct LaneRequest<'a> {
-    /// Which connection of its program.
+    /// The number of the connection in its program.
     pub(crate) id: ConnectionId,
-    /// How many connections of other programs come before.
+    /// How many connections the programs before this one have.
     pub(crate) first: u32,
     pub(crate) connection: &'a Connection,
     /// The program's part of the shared memory.
     pub(crate) arena: &'a Arena,
-    /// Whether the sender may wait until its receiver has read a message where it lies.
+    /// Whether the sender may wait while its receiver reads a message in place.
     pub(crate) direct: bool,
-    /// The bytes that the lane must take though its receiver does not.
+    /// How many bytes the lane must accept even if its receiver takes none.
     pub(crate) backlog: usize,
-    /// Present where messages between computers have turns.
+    /// Present if messages between computers keep the order of a plan.
     pub(crate) paced: Option<Paced>,
 }
 
-/// What the sender of a lane knows where messages have turns.
+/// For a lane whose messages keep the order of a plan.
 #[derive(Clone, Copy)]
 pub(crate) struct Paced {
-    /// How fast it is to be, in bytes per second, if that matters.
+    /// The rate of the lane in bytes per second, if it is limited.
     pub(crate) rate: Option<f64>,
 }
 
 /// The transports of one rank.
 pub(crate) struct Transports<'a> {
-    /// The first that joins two ranks is used.
+    /// The first transport that joins two ranks is used.
     all: Vec<Box<dyn Transport + 'a>>,
 }
 
 impl<'a> Transports<'a> {
-    /// Those of `rank`, whose buffers are in `heap`; `tcp` if there are ranks on other machines.
+    /// The transports of `rank`, whose buffers are in `heap`. `tcp` is needed if there are ranks on other machines.
     pub(crate) fn new(segment: &'a Segment, rank: Rank, heap: Heap, tcp: Option<Tcp>) -> Self {
         let mut all: Vec<Box<dyn Transport + 'a>> = Vec::new();
         all.extend(tcp.map(|tcp| Box::new(tcp) as Box<dyn Transport>));
@@ -121,7 +122,7 @@ impl<'a> Transports<'a> {
         self.all.iter().try_for_each(|transport| transport.publish())
     }
 
-    /// See [`Transport::attach`]; `connections` are those whose messages this rank reads where they lie.
+    /// See [`Transport::attach`]; this rank reads the messages of `connections` in place.
     pub(crate) fn attach(&mut self, connections: &[Connection]) {
         for index in 0..self.all.len() {
             let is_its = |connection: &&Connection| self.index_of(connection) == Some(index);
@@ -130,12 +131,12 @@ impl<'a> Transports<'a> {
         }
     }
 
-    /// Which memory the lane of a connection reaches.
+    /// The memory that the lane of a connection reaches.
     pub(crate) fn memory(&self, connection: &Connection) -> MemoryKind {
         self.index_of(connection).map_or(MemoryKind::Mapped, |index| self.all[index].memory())
     }
 
-    /// What the rank sleeps on, if not on its bell.
+    /// The poller on which the rank sleeps; `None` if it sleeps on its bell.
     pub(crate) fn poller(&self) -> Option<&Poller> {
         self.all.iter().find_map(|transport| match transport.readiness() {
             Readiness::Bell => None,
@@ -165,20 +166,21 @@ impl<'a> Transports<'a> {
 
 /// The sender's end of a connection.
 pub(crate) trait SendLane: Send {
-    /// Room for bytes that can be written now; empty if there is none.
+    /// The room that can be written now; empty if there is none.
     ///
     /// # Errors
     /// If the peer cannot be reached any more.
     fn reserve(&mut self) -> io::Result<&mut [u8]>;
 
-    /// Hands the first `bytes` of the room just written to the receiver.
+    /// Hands the first `bytes` bytes of the room that was just written to the receiver.
     ///
     /// # Errors
     /// If the peer cannot be reached any more.
     fn commit(&mut self, bytes: usize) -> io::Result<()>;
 
-    /// Sends what it can of `data`; how many bytes need not be kept any more. A lane may let its receiver read the rest
-    /// where it is: the caller leaves it unchanged, and calls again with it, and with nothing else, until all is sent.
+    /// Sends as much of `data` as possible. Returns how many bytes the caller need not keep any more. The lane may let
+    /// its receiver read the rest in place. So the caller leaves the rest unchanged, and calls again with it and with
+    /// nothing else, until all is sent.
     ///
     /// # Errors
     /// If the peer cannot be reached any more.
@@ -192,8 +194,8 @@ pub(crate) trait SendLane: Send {
         Ok(take)
     }
 
-    /// Lets the receiver read `data` where it is, once it has read all that was offered before; whether it was offered.
-    /// [`Self::send`] says later how much of it has been read.
+    /// Lets the receiver read `data` in place, after all earlier offers. Returns whether `data` was offered. Later
+    /// calls of [`Self::send`] return how much of it was read.
     ///
     /// # Errors
     /// If the peer cannot be reached any more.
@@ -201,7 +203,7 @@ pub(crate) trait SendLane: Send {
         Ok(false)
     }
 
-    /// Hands on what the lane still keeps; whether all of it went.
+    /// Sends what the lane still keeps. Returns whether nothing is left.
     ///
     /// # Errors
     /// If the peer cannot be reached any more.
@@ -212,19 +214,19 @@ pub(crate) trait SendLane: Send {
 
 /// The receiver's end of a connection.
 pub(crate) trait ReceiveLane: Send {
-    /// Bytes that have arrived, of which `most` are of interest; empty if there are none.
+    /// The bytes that have arrived; empty if there are none. The caller needs at most `most` bytes.
     ///
     /// # Errors
     /// If the peer cannot be reached any more.
     fn peek(&mut self, most: usize) -> io::Result<&[u8]>;
 
-    /// Gives the first `bytes` of what arrived back to the sender as room.
+    /// Gives the room of the first `bytes` bytes that arrived back to the sender.
     ///
     /// # Errors
     /// If the peer cannot be reached any more.
     fn release(&mut self, bytes: usize) -> io::Result<()>;
 
-    /// Lets the sender send so many bytes more, where it waits for that.
+    /// Gives the sender credit for `bytes` more bytes, if the lane works with credit.
     ///
     /// # Errors
     /// If the peer cannot be reached any more.
@@ -232,7 +234,7 @@ pub(crate) trait ReceiveLane: Send {
         Ok(())
     }
 
-    /// Receives what has arrived into the beginning of `into`; how many bytes.
+    /// Receives bytes that have arrived into the beginning of `into`. Returns how many.
     ///
     /// # Errors
     /// If the peer cannot be reached any more.

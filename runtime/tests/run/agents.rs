@@ -1,4 +1,4 @@
-//! Workers of agents: jobs on several machines, and what is left of them after a fault.
+//! Workers of agents: jobs on several machines, also after a fault.
 
 use crate::cut::cut;
 use crate::plans::{COLLECTIVES, PlanSpec};
@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use topology::Rank;
 
-/// A job whose ranks but 0 are agents, which end with it.
+/// A job whose ranks, except rank 0, are agents. They end with the job.
 pub(crate) struct Spread {
     job: Option<Job>,
     agents: Vec<Child>,
@@ -28,7 +28,7 @@ impl Spread {
         spread
     }
 
-    /// With workers of agents that misbehave; the error, if the job cannot be formed.
+    /// Lets workers of agents misbehave. Also returns the error if the job cannot be formed.
     pub(crate) fn with_odd(
         machines: &[&str],
         (work_limit, ready_limit): (Duration, Duration),
@@ -49,17 +49,17 @@ impl Spread {
         self.job.as_mut().unwrap()
     }
 
-    /// The process of an agent.
+    /// The process id of an agent.
     pub(crate) fn agent(&self, rank: usize) -> u32 {
         self.agents[rank - 1].id()
     }
 
-    /// The workers of all agents.
+    /// The process ids of the workers of all agents.
     pub(crate) fn workers(&self) -> Vec<u32> {
         (1..=self.agents.len()).map(|rank| self.worker(rank)).collect()
     }
 
-    /// The worker of an agent.
+    /// The process id of an agent's worker.
     pub(crate) fn worker(&self, rank: usize) -> u32 {
         let parent = self.agent(rank);
         let processes = std::fs::read_dir("/proc").unwrap();
@@ -71,7 +71,7 @@ impl Spread {
         numbers.find(is_child).unwrap()
     }
 
-    /// Ends the job; how the agents ended.
+    /// Ends the job. Returns the exit codes of the agents.
     pub(crate) fn end(mut self) -> Vec<i32> {
         drop(self.job.take());
         self.agents.iter_mut().map(|agent| agent.wait().unwrap().code().unwrap_or(-1)).collect()
@@ -90,7 +90,7 @@ impl Drop for Spread {
 
 pub(crate) fn run(job: &mut Job, spec: &PlanSpec, trial: &Trial) -> RunResult<u64> {
     job.run(&spec.to_string(), &[], &spec.program(), trial).map(|report| {
-        // Times of all machines are those of one clock: nobody ends before somebody starts.
+        // The times of all machines belong to one clock: no rank ends before another one starts.
         for (repetition, span) in report.spans().iter().enumerate() {
             let longest = report.ranks.iter().map(|rank| rank.samples[repetition]);
             let longest = longest.map(|sample| sample.end.micros_since(sample.start).0).fold(0.0, f64::max);
@@ -132,7 +132,7 @@ fn ranks_of_several_machines_run_every_collective() {
     }
 }
 
-/// Does something as soon as a rank has finished another step: then all have voted for the plan that is run.
+/// Calls `act` as soon as a rank has finished another step. Then all ranks have voted for the plan that runs.
 pub(crate) fn when_it_works<T: Send + 'static>(
     job: &Job,
     rank: usize,
@@ -150,7 +150,7 @@ pub(crate) fn when_it_works<T: Send + 'static>(
     })
 }
 
-/// Ends a rank's worker in the middle of work, and checks the verdict.
+/// Kills a rank's worker while it works, and checks the verdict.
 fn fault(spread: &mut Spread, victim: usize) {
     let ranks = spread.agents.len() + 1;
     let worker = spread.worker(victim);
@@ -175,7 +175,7 @@ fn after_a_verdict_an_epoch_begins_with_new_workers() {
             assert_eq!(run(spread.job(), &plan(4), &Trial::once(count, DType::F32)).unwrap(), 0);
         }
     }
-    // The last epoch ended well, and so do the agents.
+    // The last epoch ended without an error, so the agents do too.
     assert_eq!(spread.end(), [0, 0, 0]);
 }
 

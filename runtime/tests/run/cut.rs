@@ -3,7 +3,7 @@
 use rustix::process::{ForeignRawFd, Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use std::net::{Shutdown, TcpStream};
 
-/// Cuts all TCP connections of a process; whether there was one. A process that is gone has none.
+/// Cuts all TCP connections of a process. Returns whether there was one. A process that has ended has none.
 pub(crate) fn cut(process: u32) -> bool {
     let Some(pidfd) = Pid::from_raw(process as i32).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else {
         return false;
@@ -16,7 +16,7 @@ pub(crate) fn cut(process: u32) -> bool {
         is_socket.then(|| pidfd_getfd(&pidfd, number, PidfdGetfdFlags::empty()).ok()).flatten()
     });
     let streams: Vec<_> = sockets.map(TcpStream::from).filter(|stream| stream.peer_addr().is_ok()).collect();
-    // A process may have several handles of a socket, and the first cut cuts them all.
+    // A process may have several handles of a socket. The first cut ends the connection for all of them.
     streams.iter().for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
     !streams.is_empty()
 }

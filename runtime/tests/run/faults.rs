@@ -1,4 +1,4 @@
-//! Ranks that die, stop, or disagree: nobody hangs, the right rank is named, no process is left.
+//! Ranks that die, stop, or disagree: no rank hangs, the verdict names the right rank, and no process is left.
 
 use crate::agents::{signal, when_it_works};
 use crate::cut::cut;
@@ -35,7 +35,7 @@ pub(crate) fn is_running(process: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{process}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
 }
 
-/// Sends `signal` to `victim` after `delay` of an endless trial; the verdict, and who else said so.
+/// Sends `signal` to `victim` after `delay` of an endless trial. Returns the verdict and the reports of other ranks.
 fn fault(
     signal: &str,
     victim: usize,
@@ -57,7 +57,7 @@ fn fault(
     killer.join().unwrap();
     assert!(!processes.iter().any(|&process| is_running(process)), "a process is left");
     let RunError::Ended { verdict, reports, .. } = error else { panic!("{error}") };
-    // On a busy computer the signal may come while the ranks still get ready, which has a deadline of its own.
+    // On a busy computer the signal may come while ranks still get ready, which has its own deadline.
     let limit = if verdict.phase == Phase::Prepare { READY_LIMIT } else { limit };
     assert!(took < limit + Duration::from_secs(2), "{verdict}: the error came after {took:?}");
     let again = job.run(&plan().to_string(), &[], &plan().program(), &endless()).unwrap_err();
@@ -107,7 +107,7 @@ fn a_rank_whose_connections_are_cut_is_named_and_ends_the_job() {
     let mut job = launch(&apart(limit, Hosts::Each), |_| Mischief::None).unwrap();
     let processes = job.process_ids();
     let victim = processes[1];
-    // A connection that is cut while it is made may be made again.
+    // A connection that is cut while it is being made could be made again, so the cut comes later.
     let cutter = when_it_works(&job, 1, move || assert!(cut(victim), "rank 1 has no connections"));
     let begin = Instant::now();
     let error = job.run(&plan().to_string(), &[], &plan().program(), &endless()).unwrap_err();
@@ -125,7 +125,7 @@ fn a_stopped_rank_that_takes_no_orders_is_named() {
     let mut job = launch(&spec, |_| Mischief::None).unwrap();
     let processes = job.process_ids();
     assert!(Command::new("kill").args(["-STOP", &processes[1].to_string()]).status().unwrap().success());
-    // More than the channel holds.
+    // More bytes than the channel holds.
     let source = "x".repeat(1 << 20);
     let begin = Instant::now();
     let error = job.run(&source, &[], &plan().program(), &Trial::once(1, DType::F32)).unwrap_err();
@@ -184,7 +184,7 @@ fn workers_leave_when_the_launcher_is_killed() {
     let workers = lines.find_map(|line| line.unwrap().rsplit_once("workers ").map(|(_, ids)| ids.to_owned())).unwrap();
     let workers: Vec<u32> = workers.split(' ').map(|id| id.parse().unwrap()).collect();
     assert_eq!(workers.len(), RANKS);
-    // One that is stopped hears nothing of it.
+    // A stopped worker cannot react.
     signal(workers[1], "-STOP");
     launcher.kill().unwrap();
     launcher.wait().unwrap();

@@ -1,7 +1,7 @@
 //! Programs on real buffers: in threads, in processes, with faults, and on emulated machines.
 //!
-//! Plans come from schedules that were verified and lowered; answers are judged by the reference inside the crate,
-//! which knows collectives only by their definition.
+//! Plans come from schedules that were verified and lowered. Results are judged by the reference in the crate, which
+//! knows collectives only by their definition.
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 

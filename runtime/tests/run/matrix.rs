@@ -1,5 +1,5 @@
-//! Faults of many kinds in every phase of a job: the right verdict in time, no process left, and after it a new epoch
-//! that works.
+//! Many kinds of faults in every phase of a job: the right verdict comes in time, no process is left, and a new epoch
+//! works.
 
 use crate::agents::{Spread, endless, kill, plan, run, signal, when_it_works};
 use crate::cut::cut;
@@ -14,15 +14,15 @@ use topology::Rank;
 const LIMIT: Duration = Duration::from_secs(1);
 /// How long ranks may take to get ready.
 const READY: Duration = Duration::from_secs(5);
-/// What an error may take beyond that: ranks have their last words, and this computer is busy with other tests.
+/// How much more time an error may take: ranks report their errors, and other tests share this computer.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// What goes wrong with a rank.
+/// The fault of a rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     KillWorker,
     StopWorker,
-    /// It goes on after twice the longest limit.
+    /// The worker continues after twice the longest limit.
     PauseWorker,
     KillAgent,
     StopAgent,
@@ -30,7 +30,7 @@ enum Kind {
     CutControl,
 }
 
-/// When.
+/// The phase in which the fault happens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
     /// While the plan is loaded.
@@ -52,7 +52,7 @@ const KINDS: [Kind; 7] = [
 ];
 const PHASES: [Phase; 4] = [Phase::Prepare, Phase::WarmUp, Phase::Work, Phase::After];
 
-/// Does it to a rank; when.
+/// Causes the fault. Returns its moment.
 fn act(kind: Kind, agent: u32, worker: u32) -> Instant {
     let moment = Instant::now();
     match kind {
@@ -65,7 +65,7 @@ fn act(kind: Kind, agent: u32, worker: u32) -> Instant {
                 while Instant::now() < until {
                     std::thread::park_timeout(until - Instant::now());
                 }
-                // It may be gone by then, which is as good.
+                // If the worker is gone by then, that is fine.
                 let _ = std::process::Command::new("kill").args(["-CONT", &worker.to_string()]).output();
             });
         }
@@ -92,12 +92,12 @@ fn check(kind: Kind, phase: Phase, victim: usize) {
     let acts = match phase {
         Phase::WarmUp | Phase::Work => when_it_works(spread.job(), victim, move || act(kind, agent, worker)),
         Phase::Prepare | Phase::After => {
-            // Before it is asked: it will not answer.
+            // Before the rank is asked, so it will not answer.
             let moment = act(kind, agent, worker);
             std::thread::spawn(move || moment)
         }
     };
-    // Between collectives a fault shows when the next one is prepared.
+    // A fault between two collectives shows when the next one is prepared.
     let limit = if matches!(phase, Phase::Prepare | Phase::After) { READY } else { LIMIT };
     let error = run(spread.job(), &plan(3), &trial).unwrap_err();
     let end = Instant::now();
@@ -129,7 +129,7 @@ fn check(kind: Kind, phase: Phase, victim: usize) {
     }
 }
 
-/// A worker that is stopped for less than the limit but for longer than others are silent: it is waited for.
+/// A worker is stopped for less than the limit, but longer than silent ranks may be. The job waits for it.
 fn check_nap(phase: Phase, victim: usize) {
     const NAP: Duration = Duration::from_millis(1200);
     let mut spread = Spread::with(&["a", "b", "c"], Duration::from_secs(8), Duration::from_secs(20));
@@ -161,7 +161,7 @@ fn check_nap(phase: Phase, victim: usize) {
     assert_eq!(spread.end(), [0, 0]);
 }
 
-/// A worker that differs from the others, from the first plan or from the second.
+/// A worker differs from the others, from the first plan on or from the second.
 fn check_odd(mischief: Mischief, phase: Phase, victim: usize) {
     let odd = |rank| if rank == victim { mischief } else { Mischief::None };
     let begin = Instant::now();
@@ -175,7 +175,7 @@ fn check_odd(mischief: Mischief, phase: Phase, victim: usize) {
         run(spread.job(), &plan(3), &once).unwrap_err()
     });
     let RunError::Ended { verdict, evidence, .. } = error else { panic!("{what}: {error}") };
-    // No deadline has to pass.
+    // The error comes without waiting for a deadline.
     assert!(begin.elapsed() < 4 * READY, "{what}: after {:?}", begin.elapsed());
     let (cause, words) = match mischief {
         Mischief::NoPlan => (Cause::Failed, "the file is gone"),
@@ -187,12 +187,12 @@ fn check_odd(mischief: Mischief, phase: Phase, victim: usize) {
     assert_eq!(spread.end(), [1, 1], "{what}");
 }
 
-/// Data is cut where there is a connection to cut: while ranks work.
+/// Data connections can be cut only while ranks work.
 fn is_possible(kind: Kind, phase: Phase) -> bool {
     kind != Kind::CutData || matches!(phase, Phase::WarmUp | Phase::Work)
 }
 
-/// Some phase for each kind; all phases and two victims for each where there is time.
+/// One phase for each kind of fault. In long runs, all phases and two victims for each kind.
 #[test]
 fn long_each_kind_of_fault_is_named_and_the_job_goes_on() {
     let is_long = std::env::var("ANTIPHON_TEST_EFFORT").is_ok_and(|effort| effort == "long");

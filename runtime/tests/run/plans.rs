@@ -1,6 +1,6 @@
-//! Plans for the tests: every standard collective on any topology, each chunk along breadth-first trees.
+//! Plans for the tests: every standard collective on any topology. Each chunk moves along breadth-first trees.
 //!
-//! Nothing here is fast; the plans only have to be different from each other, with relays, fan-out and merges.
+//! The plans need not be fast. They must differ from each other, and have relays, fan-out and merges.
 
 use program::{LowerOptions, VerifiedProgram, check, lower};
 use schedule::{Chunk, ChunkId, Collective, Demand, Message, ReduceOp, Request, Schedule, TransferKind};
@@ -23,7 +23,7 @@ pub(crate) const COLLECTIVES: [Collective; 9] = [
     Collective::SendRecv,
 ];
 
-/// What a worker needs to make the same plan again; its text is the plan's source.
+/// What a worker needs to make the same plan again. Its text is the plan's source.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct PlanSpec {
     pub(crate) topology: String,
@@ -91,26 +91,26 @@ impl FromStr for PlanSpec {
     }
 }
 
-/// A topology by its SPEC.
+/// The topology of a SPEC.
 pub(crate) fn machine(spec: &str) -> Topology {
     topology::resolve(spec).unwrap_or_else(|error| panic!("{spec}: {error}"))
 }
 
-/// AllReduce by recursive doubling among a power of two of ranks, each of which has a link to every other: partners
-/// exchange all they have summed so far, so each adds what the other has to its own.
+/// AllReduce by recursive doubling, for a power of two of ranks with a link between every two. In each round, two
+/// partners exchange their partial sums, and each adds the partner's to its own.
 pub(crate) fn doubling(ranks: u32, op: ReduceOp) -> VerifiedProgram {
     let round = |bit: u32| (0..ranks).map(|from| (from, from ^ (1 << bit))).collect();
     let rounds: Vec<_> = (0..ranks.ilog2()).map(round).collect();
     exchange(ranks, op, &rounds, &LowerOptions::default())
 }
 
-/// AllReduce in which everybody sends what it has to everybody, and adds up by itself what comes.
+/// AllReduce in which every rank sends its input to every other rank, and adds up what it receives.
 pub(crate) fn one_shot(ranks: u32, op: ReduceOp, options: &LowerOptions) -> VerifiedProgram {
     let to_others = |from| (1..ranks).map(move |distance| (from, (from + distance) % ranks));
     exchange(ranks, op, &[(0..ranks).flat_map(to_others).collect()], options)
 }
 
-/// AllReduce in rounds in which ranks add what others have to their own.
+/// AllReduce in rounds of messages `(from, to)`. The receiver adds the sender's partial sum to its own.
 fn exchange(ranks: u32, op: ReduceOp, rounds: &[Vec<(u32, u32)>], options: &LowerOptions) -> VerifiedProgram {
     let topology = Arc::new(machine(&format!("clique:{ranks}")));
     let mut request = Request::new(Collective::AllReduce, ranks as usize, 1 << 20);
@@ -127,7 +127,7 @@ fn exchange(ranks: u32, op: ReduceOp, rounds: &[Vec<(u32, u32)>], options: &Lowe
     check(lower(&schedule, options).unwrap()).unwrap()
 }
 
-/// One message per hop of each chunk, round by round.
+/// The messages of all chunks, one for each hop, ordered by round.
 fn messages(demand: &Demand, topology: &Topology) -> Vec<Message> {
     let mut by_round: Vec<Vec<Message>> = Vec::new();
     for (id, chunk) in demand.chunk_ids().zip(demand.chunks()) {
@@ -139,7 +139,7 @@ fn messages(demand: &Demand, topology: &Topology) -> Vec<Message> {
     by_round.into_iter().flatten().collect()
 }
 
-/// The messages of one chunk: a reduction tree into one rank where values combine, then a tree out of it.
+/// The messages of one chunk: a reduction tree into one rank if values combine, then a tree out of this rank.
 fn hops(id: ChunkId, chunk: &Chunk, topology: &Topology) -> Vec<Message> {
     let root = if chunk.combine { chunk.wanted_by[0] } else { chunk.holders[0] };
     let message = |link: LinkId, kind| Message { chunks: [id].into_iter().collect(), link, kind };
@@ -151,7 +151,7 @@ fn hops(id: ChunkId, chunk: &Chunk, topology: &Topology) -> Vec<Message> {
         hops.extend(tree.into_iter().map(|link| message(link, TransferKind::Reduce)));
     }
     let out = breadth_first(topology, root);
-    // Only links that lead to somebody who wants the chunk.
+    // Only links that lead to a rank that wants the chunk.
     let mut wanted: Vec<bool> = topology.ranks().map(|rank| chunk.wanted_by.has(rank)).collect();
     let mut used = Vec::new();
     for &link in out.iter().rev() {
@@ -165,7 +165,7 @@ fn hops(id: ChunkId, chunk: &Chunk, topology: &Topology) -> Vec<Message> {
     hops
 }
 
-/// The links of a breadth-first tree, from the root outwards. Trees of different roots start at different links.
+/// The links of a breadth-first tree, from the root outwards. Trees with different roots begin with different links.
 fn breadth_first(topology: &Topology, root: Rank) -> Vec<LinkId> {
     let mut reached = vec![false; topology.rank_count()];
     reached[root.index()] = true;

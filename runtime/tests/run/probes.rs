@@ -1,4 +1,4 @@
-//! Probes: what the profiler asks for, in threads and processes, on this computer and on emulated ones.
+//! Probes: the measurements of the profiler, in threads and processes, on this computer and on emulated machines.
 
 use crate::plans::machine;
 use crate::worker::{Mischief, launch};
@@ -6,7 +6,7 @@ use runtime::{Emulation, JobSpec, Options, ThreadProbe};
 use std::sync::Arc;
 use topology::{Exchange, Micros, Probe, Rank};
 
-/// Links of 2 ms + 5 ms/MB.
+/// Links with α = 2 ms and β = 5 ms/MB.
 const MACHINE: &str = "ring:3,alpha=2000us,bandwidth=0.2GBps";
 
 fn exchange(from: u32, to: u32, bytes: u64, messages: u32) -> Exchange {
@@ -17,7 +17,7 @@ fn emulated() -> Options {
     Options { emulation: Some(Emulation::new(Arc::new(machine(MACHINE)), 1.0).unwrap()), ..Options::default() }
 }
 
-/// Three exchanges at once; every message costs its α.
+/// Three exchanges at the same time. Every message costs its α.
 fn assert_costs_of_the_machine(probe: &mut dyn Probe) {
     let exchanges = [exchange(0, 1, 1_000_000, 1), exchange(1, 2, 100_000, 4), exchange(2, 0, 0, 3)];
     let runs = probe.run(&exchanges, 5).unwrap();
@@ -25,7 +25,7 @@ fn assert_costs_of_the_machine(probe: &mut dyn Probe) {
     for (index, expected) in [7_000.0, 10_000.0, 6_000.0].into_iter().enumerate() {
         let time = runs.iter().map(|times| times[index]).reduce(Micros::min).unwrap();
         let ratio = time / Micros(expected);
-        // The best of several, and loose, because other tests share the cores.
+        // The best of several runs. The upper limit is loose, because other tests share the cores.
         assert!((0.99..1.5).contains(&ratio), "{time} measured, {expected} µs expected");
     }
 }

@@ -36,7 +36,7 @@ fn the_same_over_sockets() {
     every_collective(Options { interfaces: vec![Ipv6Addr::LOCALHOST.into()], ..options(Hosts::Each) });
 }
 
-/// Shared memory has no room for a ring; sockets need none.
+/// The shared memory has no room for a ring. Sockets need no ring.
 #[test]
 fn what_goes_over_sockets_needs_no_rings() {
     let plan = PlanSpec::new("clique:4", Collective::AllToAll);
@@ -52,14 +52,14 @@ fn what_goes_over_sockets_needs_no_rings() {
     }
 }
 
-/// Every lane takes turns over sockets of several interfaces.
+/// Every lane spreads its bytes over sockets of several interfaces.
 #[test]
 fn the_same_over_several_interfaces() {
     let interfaces = ["127.0.0.1", "::1", "127.0.0.2"].map(|address| address.parse().unwrap()).to_vec();
     every_collective(Options { interfaces, ..options(Hosts::Each) });
 }
 
-/// Rings and sockets in one program: elements are torn apart by one and must be whole for the other.
+/// Rings and sockets in one program. A socket may split an element, which must be whole for a ring.
 #[test]
 fn the_same_on_two_computers() {
     every_collective(options(Hosts::Of(vec![0, 0, 1, 1, 0])));

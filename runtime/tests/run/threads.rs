@@ -1,4 +1,4 @@
-//! Every collective in threads: ranks, counts, types, operators, in place and not, tiles and tiny rings.
+//! Every collective in threads: numbers of ranks, counts, types, operators, in place and not, tiles, and tiny rings.
 
 use crate::plans::{COLLECTIVES, PlanSpec, doubling, one_shot};
 use program::{
@@ -65,7 +65,7 @@ fn the_callers_own_buffers_are_used_at_any_alignment() {
     let program = PlanSpec::new("ring:3", Collective::AllReduce).program();
     let mut inputs: Vec<Vec<u8>> = Vec::new();
     for rank in 0..3u32 {
-        // One stray byte first, so that no element is aligned.
+        // One extra byte first, so that no element is aligned.
         let elements = (0..100u32).flat_map(|index| ((index * rank) as f32).to_ne_bytes());
         inputs.push(std::iter::once(0).chain(elements).collect());
     }
@@ -85,7 +85,7 @@ fn hundreds_of_threadblocks_share_one_thread_per_rank() {
     check(&spec, &Trial { repetitions: 3, ..Trial::once(5000, DType::I64) }, &cramped());
 }
 
-/// Both ranks send before they receive: no transport without room for a message can run this.
+/// Both ranks send before they receive, so a transport without room for a message cannot run this program.
 fn eager() -> VerifiedProgram {
     let slice = |buffer| Slice { buffer, index: 0, count: 1 };
     let step = |instruction, transfer| Step { transfer: Some(transfer), ..Step::new(instruction) };
@@ -131,7 +131,7 @@ fn a_program_gets_the_room_that_it_needs() {
     assert!(matches!(error, RunError::TooManyConnections { .. }), "{error}");
 }
 
-/// Offsets that do not fit 32 bits, where there is the time and the memory.
+/// Offsets that do not fit into 32 bits, if there is time and memory for them.
 #[test]
 fn long_buffers_of_more_than_four_gibibytes() {
     let long = std::env::var("ANTIPHON_TEST_EFFORT").is_ok_and(|effort| effort == "long");
@@ -139,7 +139,7 @@ fn long_buffers_of_more_than_four_gibibytes() {
     let spec = PlanSpec { in_place: true, chunks: 3, ..PlanSpec::new("ring:2", Collective::Broadcast) };
     match try_threads(&spec.program(), &Trial::once(count, DType::U8), &Options::default()) {
         Ok(report) => assert_eq!(report.wrong(), 0),
-        // This computer is too small to tell.
+        // This computer has too little memory for the test.
         Err(error) => assert!(long && matches!(error, RunError::NotEnoughMemory { .. }), "{error}"),
     }
 }
@@ -168,7 +168,7 @@ fn every_way_of_lowering_runs_right() {
             let schedule = spec.schedule();
             for options in ways {
                 let program = check_program(lower(&schedule, &options).unwrap()).unwrap();
-                // Room for the messages that paired threadblocks rely on: tiles are cut to fit.
+                // Paired threadblocks rely on room for their messages. Tiles are cut so that the messages fit.
                 for (count, options) in [(5, Options::default()), (20_011, Options::default()), (20_011, cramped())] {
                     let report = try_threads(&program, &Trial::once(count, DType::I32), &options);
                     let report = report.unwrap_or_else(|error| panic!("{spec}: {error}"));
@@ -179,8 +179,8 @@ fn every_way_of_lowering_runs_right() {
     }
 }
 
-/// Values of very different sizes, NaNs with payloads, zeroes and infinities: whoever adds up in another order, or keeps
-/// another NaN, ends with other bits.
+/// Values of very different sizes, NaNs with payloads, zeroes and infinities. A rank that adds in another order, or
+/// keeps another NaN, gets other bits.
 #[test]
 fn all_ranks_of_a_reduction_end_with_the_same_bits() {
     const COUNT: usize = 96;
@@ -193,7 +193,7 @@ fn all_ranks_of_a_reduction_end_with_the_same_bits() {
             2 => noise & 0x8000_0000,
             3 => 0x7f80_0000 | noise & 0x8000_0000,
             4 => noise & 0x807f_ffff,
-            // Ordinary numbers of ten orders of magnitude.
+            // Ordinary numbers, over ten orders of magnitude.
             _ => noise & 0x807f_ffff | (112 + noise % 32) << 23,
         }
     };
@@ -220,7 +220,7 @@ fn all_ranks_of_a_reduction_end_with_the_same_bits() {
     }
 }
 
-/// Each rank adds up by itself what all have, and no two orders give the same sum.
+/// Each rank adds up the inputs of all ranks by itself, and no two orders give the same sum.
 #[test]
 fn sums_that_depend_on_their_order_are_the_same_on_all_ranks() {
     let values = [1.0f32, 1e30, -1e30, 3.0, 1e-7, -1e30, 1e30, 0.1];

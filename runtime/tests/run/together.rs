@@ -1,4 +1,4 @@
-//! Several collectives at the same time: in all groups of ranks, overlapping or not, over every transport.
+//! Several collectives at the same time, in overlapping and disjoint groups of ranks, over every transport.
 
 use crate::agents::Spread;
 use crate::plans::{COLLECTIVES, PlanSpec};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use topology::Rank;
 
-/// A seeded generator: equal seeds, equal tests.
+/// A seeded generator: equal seeds give equal tests.
 struct Dice(u64);
 
 impl Dice {
@@ -41,7 +41,7 @@ impl Item {
         Self { program: spec.program(), spec, group, trial }
     }
 
-    /// Any collective of any kind and size, in any group of so many ranks, in any order.
+    /// A random collective of any kind and size, in a random group of at most `ranks` ranks.
     fn any(dice: &mut Dice, ranks: usize) -> Self {
         let mut members: Vec<usize> = (0..ranks).collect();
         let size = 1 + dice.below(ranks);
@@ -73,7 +73,7 @@ fn check(items: &[Item], reports: RunResult<Vec<TrialReport>>) {
         assert_eq!(report.wrong(), 0, "{} in {}", item.spec, what());
         assert_eq!((report.ranks.len(), report.spans().len()), (item.group.ranks().len(), 3));
     }
-    // All start at once, and none ends after all of them together.
+    // All collectives start at the same time, and none ends later than the span of all.
     for (repetition, all) in TrialReport::spans_of_all(&reports).into_iter().enumerate() {
         assert!(reports.iter().all(|report| report.spans()[repetition].0 <= all.0));
     }
@@ -91,7 +91,7 @@ fn run(job: &mut Job, items: &[Item]) -> RunResult<Vec<TrialReport>> {
     job.run_together(&trials)
 }
 
-/// Each with its complement, which is in flight at the same time, and with all ranks, which overlap both.
+/// Each subset runs together with its complement and with the group of all ranks, which overlaps both.
 #[test]
 fn every_subset_of_six_ranks_is_a_group() {
     let all_reduce = |group: &Group, index: usize| {
@@ -147,7 +147,7 @@ fn whatever_is_in_flight_between_machines_is_right() {
     }
 }
 
-/// Two collectives on the links of one emulated machine take the time of both; on links of their own, that of one.
+/// Two collectives on the links of one emulated machine take about twice as long as one.
 #[test]
 fn collectives_in_flight_share_the_links_of_an_emulated_machine() {
     let machine = Arc::new(crate::plans::machine("ring:4,alpha=1000us,bandwidth=0.1GBps"));
@@ -165,7 +165,7 @@ fn collectives_in_flight_share_the_links_of_an_emulated_machine() {
     assert!((1.5..2.5).contains(&(two / one)), "{one} µs alone, {two} µs together");
 }
 
-/// A group's program is not for the links of the emulated machine, unless they are the same.
+/// A program for a group cannot run on an emulated machine if it uses other links.
 #[test]
 fn what_does_not_fit_is_refused_before_it_runs() {
     let item = |ranks: &[u32], size: usize, repetitions| {
@@ -197,7 +197,7 @@ fn what_does_not_fit_is_refused_before_it_runs() {
 
 #[test]
 fn one_plans_fault_ends_all_and_is_named() {
-    // Rank 2 takes another plan than the others: all of its plans differ.
+    // Rank 2 loads another plan than the others, for each of its plans.
     let mischief = |rank| if rank == Rank(2) { Mischief::OtherPlan } else { Mischief::None };
     let mut job = launch(&JobSpec { ranks: 4, ..JobSpec::default() }, mischief).unwrap();
     let items: Vec<Item> = [[0, 1], [2, 3]]

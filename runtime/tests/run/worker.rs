@@ -1,4 +1,4 @@
-//! Worker processes for the tests: this test binary, run again with one test selected.
+//! Worker processes for the tests: this test binary, started again with one test selected.
 
 use crate::plans::{PlanSpec, machine};
 use runtime::{
@@ -10,22 +10,22 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use topology::{Rank, Topology};
 
-/// Set for workers only; what it says is mischief to do (see [`Mischief`]), or nothing.
+/// Set for workers only: the name of the worker's [`Mischief`].
 const ROLE: &str = "RUNTIME_TEST_WORKER";
 
-/// Set for launchers that are to be killed: the plan to run.
+/// Set for launchers that a test will kill: the plan to run.
 const LAUNCHER: &str = "RUNTIME_TEST_LAUNCHER";
 
-/// Set for agents only: rank, number of ranks, where rank 0 is, the machine to be on, and what mischief its worker does.
+/// Set for agents only: rank, number of ranks, address of rank 0, name of the machine, and the worker's [`Mischief`].
 const AGENT: &str = "RUNTIME_TEST_AGENT";
 
 /// How a worker of a test misbehaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Mischief {
     None,
-    /// Loads another plan than it is told, where that has several chunks.
+    /// Loads another plan than the one it is told to load, if the plan has several chunks.
     OtherPlan,
-    /// Finds no plan that has several chunks.
+    /// Finds no plan if the plan has several chunks.
     NoPlan,
     /// Speaks another version of the protocol.
     OtherProtocol,
@@ -65,7 +65,7 @@ impl Loader for TestLoader {
     }
 }
 
-/// Not a test of its own: what a worker process runs. In the ordinary run of the tests the variable is not set.
+/// Not a test, but the code of a worker process. In an ordinary run of the tests the variable is not set.
 #[test]
 fn worker_process() {
     let Ok(role) = std::env::var(ROLE) else { return };
@@ -80,12 +80,12 @@ fn worker_process() {
     std::process::exit(i32::from(result.is_err()));
 }
 
-/// Greets the launcher in a later version of the protocol, and waits for it to leave.
+/// Greets the launcher in a later version of the protocol, and waits until the launcher leaves.
 fn speak_otherwise() {
     let mut control = control_from_stdin().unwrap();
     let hello = r#"{"hello":{"protocol":9999,"rank":1}}"#;
     control.write_all(&(hello.len() as u32).to_le_bytes()).and_then(|()| control.write_all(hello.as_bytes())).unwrap();
-    // The launcher may end it before it leaves.
+    // The launcher may kill this process before.
     drop(std::io::copy(&mut control, &mut std::io::sink()));
 }
 
@@ -93,7 +93,7 @@ fn named(name: &str) -> Mischief {
     MISCHIEF.iter().find(|(known, _)| *known == name).unwrap().1
 }
 
-/// Not a test of its own: a launcher that prints its workers' process ids and then runs a trial without end.
+/// Not a test, but a launcher that prints the process ids of its workers and then runs an endless trial.
 #[test]
 fn launcher_process() {
     let Ok(spec) = std::env::var(LAUNCHER) else { return };
@@ -106,7 +106,7 @@ fn launcher_process() {
     job.run(&spec.to_string(), &[], &spec.program(), &trial).unwrap();
 }
 
-/// Not a test of its own: an agent.
+/// Not a test, but an agent.
 #[test]
 fn agent_process() {
     let Ok(place) = std::env::var(AGENT) else { return };
@@ -116,7 +116,7 @@ fn agent_process() {
     std::process::exit(i32::from(result.is_err()));
 }
 
-/// What a rank of the tests knows.
+/// What a rank of the tests knows before it has met the others.
 pub(crate) fn rendezvous(rank: u32, ranks: usize, at: &str, machine: &str) -> Rendezvous {
     Rendezvous {
         rank: Rank(rank),
@@ -138,14 +138,14 @@ pub(crate) fn start_agent(rank: usize, ranks: usize, at: &str, machine: &str, mi
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
-/// Starts [`launcher_process`]; its output follows on standard output.
+/// Starts [`launcher_process`], whose standard output the caller reads.
 pub(crate) fn start_launcher(spec: &PlanSpec) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "worker::launcher_process", "--nocapture"]).env(LAUNCHER, spec.to_string());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
 }
 
-/// Launches a job whose rank r misbehaves as `mischief(r)` says.
+/// Launches a job. The worker of rank r misbehaves as `mischief(r)` says.
 pub(crate) fn launch(spec: &JobSpec, mischief: impl Fn(Rank) -> Mischief) -> RunResult<Job> {
     Job::launch(spec, |rank| command(mischief(rank)))
 }

@@ -1,8 +1,8 @@
-//! Whom a verdict names where that is not plain: ranks that lost each other, that are silent, or that are late.
+//! The choice of the rank that a verdict names, if ranks lost each other, are silent, or are late.
 //!
-//! Of two ends of a broken connection nobody can tell which it was. But each rank says all whom it has lost, and who was cut
-//! off is an end of every connection that is missed; so the rank is named that has lost, and was lost by, the most others.
-//! The coordinator names itself when it has lost everybody.
+//! A broken connection does not show which of its ends is at fault. But each rank reports all ranks that it has lost,
+//! and a rank that was cut off is an end of every broken connection. So the verdict names the rank with the most lost
+//! connections, counted from both ends. The coordinator names itself if it has lost all other ranks.
 
 use super::{BEAT, Complaint, DISTANCE, Decision, Judge, LEAST_SILENCE, MISSED, RankState, Sight, distant_beat};
 use crate::clock::Moment;
@@ -11,57 +11,57 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use topology::Rank;
 
-/// How much longer to wait for others to say whom they lost, while what was said fits several ranks alike.
+/// How much longer to wait for further reports of lost ranks, while several ranks are equally suspect.
 const OTHERS: Duration = Duration::from_millis(400);
 
 impl Judge {
-    /// The longest that a running rank shows no sign of life.
+    /// The longest time that a running rank gives no sign of life.
     fn patience(&self, rank: Rank) -> Duration {
         let distant = distant_beat(self.states.len()) * MISSED + DISTANCE;
         if self.states[rank.index()].machine.is_some() { distant } else { BEAT * MISSED }
     }
 
-    /// Since when a rank has not shown any: its worker, or its agent.
+    /// The last sign of life of a rank: of its worker, or the older one of worker and agent.
     fn last_sign(&self, rank: Rank) -> Moment {
         let state = &self.states[rank.index()];
         state.machine.map_or(state.beat.1, |_| state.beat.1.min(state.message.1))
     }
 
-    /// How long that is.
+    /// How long a rank has given no sign of life.
     fn silence(&self, rank: Rank, now: Moment) -> Duration {
         now.since(self.last_sign(rank))
     }
 
-    /// Whether a rank shows no sign of life.
+    /// Whether a rank has been silent for too long.
     fn is_silent(&self, rank: Rank, now: Moment) -> bool {
         self.silence(rank, now) > self.patience(rank)
     }
 
-    /// Who of those that are silent has been so for longest: ranks of a busy computer may be late with a sign of life.
+    /// The rank that has been silent for longest, if any is. On a busy computer, signs of life may be late.
     fn most_silent(&self, ranks: impl Iterator<Item = Rank>, now: Moment) -> Option<Rank> {
         let silent = ranks.filter(|&rank| self.is_silent(rank, now));
         silent.min_by_key(|&rank| self.last_sign(rank))
     }
 
-    /// What a rank is doing.
+    /// The phase of a rank.
     pub(super) fn phase(&self, rank: Rank, sight: &dyn Sight) -> Phase {
         let phase = self.inquiry.as_ref().map_or(Phase::Work, |inquiry| inquiry.question.phase());
         if phase == Phase::Work { sight.phase(rank) } else { phase }
     }
 
-    /// Whether it has not answered what it was asked.
+    /// Whether a rank has not answered the current question.
     fn is_open(&self, rank: Rank) -> bool {
         self.inquiry.as_ref().is_some_and(|inquiry| inquiry.answers[rank.index()] == Some(None))
     }
 
-    /// Whether an agent has left, or said nothing for longer than this `part` of the longest that is usual.
+    /// Whether an agent has left, or has been silent for more than its patience divided by `part`.
     fn is_lost(&self, rank: Rank, now: Moment, part: u32) -> bool {
         let state = &self.states[rank.index()];
         state.left || now.since(state.message.1) > self.patience(rank) / part
     }
 
-    /// Whether nobody is left whom the coordinator reaches over a connection. A single other machine, or a single
-    /// agent, may as well be lost itself.
+    /// Whether the coordinator has lost all ranks that it reaches over a connection. They must be on several machines,
+    /// or there must be several agents: a single one may be lost itself.
     fn is_cut_off(&self, now: Moment, part: u32) -> bool {
         let agents = self.ranks().filter_map(|rank| Some((self.states[rank.index()].machine?, rank)));
         let (here, elsewhere): (Vec<_>, Vec<_>) = agents.partition(|&(machine, _)| machine == 0);
@@ -71,7 +71,7 @@ impl Judge {
         all_lost(&elsewhere) && (several || with_those_here())
     }
 
-    /// The verdict on a rank; if no other can be reached, on the coordinator.
+    /// The verdict on a rank, or on the coordinator if it has lost all other ranks.
     pub(super) fn blame(
         &mut self,
         now: Moment,
@@ -81,7 +81,7 @@ impl Judge {
     ) -> Decision {
         let is_cut_off = self.is_cut_off(now, 1);
         if !is_cut_off && self.is_cut_off(now, 2) {
-            // Some are not silent for long enough to know. That shows in a moment.
+            // Some ranks may be lost as well, but have not been silent for long enough. The next moments will show.
             return Decision::Wait;
         }
         let (rank, cause, evidence) = match is_cut_off {
@@ -92,12 +92,12 @@ impl Judge {
         self.end(Verdict { rank, cause, phase }, evidence)
     }
 
-    /// The verdict when ranks lost each other and none of them is known to be dead: on one that is silent, else on the one
-    /// that is an end of the most connections, else on the first who said so.
+    /// The verdict if ranks lost each other and none of them is known to be dead. It names a silent rank, else the rank
+    /// that is an end of the most broken connections, else the rank that reported first.
     pub(super) fn suspect(&mut self, now: Moment, until: Moment, sight: &dyn Sight) -> Decision {
         let complaints = self.inquiry.as_ref().map_or(Vec::new(), |inquiry| inquiry.complaints.clone());
         let Some(first) = complaints.first() else { return Decision::Wait };
-        // Who has said why it ends shows no more signs of life.
+        // A rank that has reported its error gives no more signs of life.
         let may_be_silent = |peer: &Rank| self.states.get(peer.index()).is_some_and(|state| !state.said);
         let peers = || complaints.iter().flat_map(|complaint| complaint.peers.iter().copied()).filter(may_be_silent);
         if let Some(rank) = self.most_silent(peers(), now) {
@@ -110,7 +110,7 @@ impl Judge {
         let common = most_lost(&complaints);
         let rank = match common[..] {
             [rank] => rank,
-            // The other end of what broke, and whoever else lost one of them, may say so yet.
+            // The other end of a broken connection, or another rank that lost one of the two, may still report.
             _ if now.since(until) < OTHERS => return Decision::Wait,
             _ => common.iter().copied().find(|&rank| rank == first.by).unwrap_or(common[0]),
         };
@@ -123,8 +123,8 @@ impl Judge {
         self.end(Verdict { rank, cause: Cause::Cut, phase }, evidence)
     }
 
-    /// The verdict when something moves, but an agent has been silent for as long as nobody may be: its worker goes on, but
-    /// nobody could end it.
+    /// The verdict if ranks make progress, but an agent has been silent for too long. Its worker goes on, but could not
+    /// be ended.
     pub(super) fn unheard(&mut self, now: Moment, limit: Duration, sight: &dyn Sight) -> Decision {
         let limit = limit.max(LEAST_SILENCE);
         let is_unheard =
@@ -138,11 +138,11 @@ impl Judge {
         }
     }
 
-    /// The verdict when nothing moves: on a rank that does not run, else on the one that is furthest behind.
+    /// The verdict if nothing moves: on a rank that does not run, else on the rank with the least progress.
     pub(super) fn overdue(&mut self, now: Moment, sight: &dyn Sight) -> Decision {
         let Some(inquiry) = &self.inquiry else { return Decision::Wait };
         let waiting: Vec<Rank> = self.ranks().filter(|&rank| self.is_open(rank)).collect();
-        // Who still prepares has not begun, however much it did before.
+        // A rank that still prepares has not begun this task, even if it made progress in earlier tasks.
         let done = |rank: Rank| (sight.phase(rank) != Phase::Prepare, sight.progress(rank), sight.phase(rank));
         let behind = waiting.iter().min_by_key(|&&rank| done(rank));
         let task = inquiry.question.task().map(|task| format!(" in {task}")).unwrap_or_default();
@@ -155,7 +155,7 @@ impl Judge {
     }
 }
 
-/// The ranks that are ends of the most pairs of which one has lost the other; there is at least one.
+/// The ranks that are ends of the most pairs in which one rank has lost the other. There is at least one.
 fn most_lost(complaints: &[Complaint]) -> Vec<Rank> {
     let pair = |by: Rank| move |&peer: &Rank| [by.min(peer), by.max(peer)];
     let pairs = complaints.iter().flat_map(|complaint| complaint.peers.iter().map(pair(complaint.by)));
@@ -176,7 +176,7 @@ mod tests {
     use crate::numbers::{Epoch, TaskNumber};
     use std::cell::Cell;
 
-    /// Ranks that give a sign of life whenever somebody looks.
+    /// Ranks that give a sign of life at every look.
     #[derive(Default)]
     struct Alive(Cell<u64>);
 
@@ -203,7 +203,7 @@ mod tests {
         }
     }
 
-    /// The verdict on ranks of four machines that say, after so many milliseconds, whom they lost; and when it came.
+    /// The verdict on ranks of four machines, and its time. A complaint: milliseconds, rank, and the ranks it lost.
     fn verdict(complaints: &[(u64, u32, &[u32])]) -> (Rank, u64) {
         let (begin, sight) = (Moment(1_000_000_000), Alive::default());
         let at = |millis| begin.after(Duration::from_millis(millis));
@@ -230,22 +230,22 @@ mod tests {
     fn of_two_ends_the_one_is_named_that_others_lost_as_well() {
         let (soon, late) = (SUSPICION.as_millis() as u64, (SUSPICION + OTHERS).as_millis() as u64);
         assert_eq!(verdict(&[(0, 2, &[1]), (1, 1, &[2]), (2, 0, &[1])]), (Rank(1), soon));
-        // On a busy computer the others say so later.
+        // On a busy computer the other reports come later.
         assert_eq!(verdict(&[(0, 2, &[1]), (600, 0, &[1])]), (Rank(1), 600));
         assert_eq!(verdict(&[(0, 2, &[1]), (300, 1, &[2]), (640, 0, &[1])]), (Rank(1), 640));
-        // If nobody else lost anything, it was that connection alone.
+        // If no other rank lost anything, only that connection broke.
         assert_eq!(verdict(&[(0, 2, &[1]), (300, 1, &[2])]), (Rank(2), late));
     }
 
     #[test]
     fn who_lost_everybody_is_named_though_nobody_else_says_so() {
         let soon = SUSPICION.as_millis() as u64;
-        // What a rank says of itself, or of ranks that do not exist, counts for nothing.
+        // Reports of a rank about itself, or about ranks that do not exist, do not count.
         for peers in [&[0, 2][..], &[0, 2, 1, 2, 99, u32::MAX]] {
             assert_eq!(verdict(&[(0, 2, &[1]), (1, 1, peers)]), (Rank(1), soon));
             assert_eq!(verdict(&[(0, 1, peers)]), (Rank(1), soon));
         }
-        // Two that were cut off: the one who missed more, else one of the two, whoever spoke first.
+        // If two ranks were cut off: the one that lost more ranks, else the one of the two that reported first.
         assert_eq!(verdict(&[(0, 3, &[1, 2]), (1, 1, &[0, 2, 3])]), (Rank(1), soon));
         let late = (SUSPICION + OTHERS).as_millis() as u64;
         assert_eq!(verdict(&[(0, 2, &[3]), (1, 1, &[0, 3]), (2, 3, &[1, 2])]), (Rank(1), late));

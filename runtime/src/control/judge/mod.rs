@@ -1,8 +1,8 @@
-//! What the coordinator decides. No sockets, threads or clocks: what was heard and seen comes in with its moment, and
-//! decisions go out. A [`Job`](crate::Job) drives it with real ones, the simulation with invented ones.
+//! The coordinator's decisions, without sockets, threads or clocks: events and observations go in with their moment,
+//! and decisions come out. A [`Job`](crate::Job) drives it with real ones, the simulation with simulated ones.
 //!
-//! The principal type is [`Judge`]. One question is open at a time; it ends with the answers of all, or with a verdict.
-//! Whom a verdict names where that is not plain is found in `blame`.
+//! The principal type is [`Judge`]. One question is open at a time. It ends with the answers of all ranks, or with a
+//! verdict. `blame` chooses the rank that a verdict names if several are possible.
 
 mod blame;
 
@@ -17,38 +17,38 @@ use topology::Rank;
 
 /// How often a worker gives a sign of life.
 pub(crate) const BEAT: Duration = Duration::from_millis(50);
-/// How often a coordinator that waits looks around.
+/// How often a waiting coordinator checks what it can see.
 pub(crate) const GLANCE: Duration = Duration::from_millis(20);
-/// How long live ranks have to say their last word after a verdict.
+/// How long live ranks may report their errors after a verdict.
 pub(crate) const LAST_WORDS: Duration = Duration::from_millis(500);
-/// A rank that missed so many signs of life is not running.
+/// A rank that missed this many signs of life does not run.
 const MISSED: u32 = 8;
-/// How much longer those with agents may take.
+/// How much more time ranks with agents have.
 const DISTANCE: Duration = Duration::from_millis(400);
-/// How long to wait for others to say whom they lost: who lost a rank says so before it is known that the rank is dead.
+/// How long to wait for further reports of lost ranks. They may arrive before the news that a rank has died.
 const SUSPICION: Duration = Duration::from_millis(250);
-/// Who said nothing for less, to an agent or from one, may just be slow.
+/// An agent or coordinator that was silent for less than this may just be slow.
 pub(crate) const LEAST_SILENCE: Duration = Duration::from_secs(1);
-/// A coordinator that looked away for so long did not run.
+/// A coordinator that did not look for this long was not running.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// How often the agents of so many ranks pass a sign of life on: the coordinator hears all of them.
+/// How often agents send a sign of life in a job of `ranks` ranks. The coordinator receives all of them.
 pub(crate) fn distant_beat(ranks: usize) -> Duration {
     BEAT + BEAT * (ranks / 256) as u32
 }
 
-/// What was heard of a rank.
+/// An event of a rank.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Event {
     Answer(Answer),
-    /// The worker is gone; how, as far as that is known.
+    /// The worker has ended; how, as far as known.
     Gone(String),
-    /// The connection with the agent has ended. Whether the agent is gone or only cut off, nobody can tell from here; it
-    /// ends its worker in both cases.
+    /// The connection with the agent has ended. The coordinator cannot tell whether the agent is gone or only cut off.
+    /// In both cases the agent's worker ends.
     Left(String),
 }
 
-/// What was heard, of whom, and to which epoch it belongs.
+/// An event, the rank that it concerns, and the epoch to which it belongs.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Heard {
     pub(crate) epoch: Epoch,
@@ -56,54 +56,54 @@ pub(crate) struct Heard {
     pub(crate) event: Event,
 }
 
-/// What ranks show of themselves without being asked.
+/// What the coordinator can see of the ranks without a question.
 pub(crate) trait Sight {
-    /// Signs of life of the worker.
+    /// How many signs of life the worker has given.
     fn beats(&self, rank: Rank) -> u64;
-    /// Grows with every message from the agent.
+    /// How many messages the agent has sent.
     fn messages(&self, rank: Rank) -> u64;
-    /// Steps that it has finished.
+    /// How many steps the rank has finished.
     fn progress(&self, rank: Rank) -> u64;
     fn phase(&self, rank: Rank) -> Phase;
-    /// Changes whenever anything moves anywhere.
+    /// A number that changes when anything moves on any rank.
     fn activity(&self) -> u64;
 }
 
-/// What the coordinator is to do.
+/// A decision of the coordinator.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Decision {
     Wait,
-    /// Tell this rank once more what was ordered last.
+    /// Send this rank the last order again.
     Repeat(Rank),
-    /// All that were asked have answered; by rank.
+    /// All ranks that were asked have answered; by rank.
     Complete(Vec<(Rank, Answer)>),
-    /// The epoch is over: the verdict, and its evidence.
+    /// The epoch is over, with this verdict and this evidence.
     End(Verdict, String),
-    /// Who had last words to say after a verdict has said them, or had the time to.
+    /// After a verdict, all ranks have reported, or the time for reports is over.
     Over,
 }
 
-/// What is known of a rank.
+/// What is known about a rank.
 #[derive(Clone, PartialEq, Debug)]
 struct RankState {
-    /// The machine of the agent that looks after it, if one does; 0 is the coordinator's.
+    /// The machine of the rank's agent, if it has one; 0 is the coordinator's machine.
     machine: Option<usize>,
-    /// The last sign of life of the worker, and when it changed.
+    /// The counter of the worker's signs of life, and when it last changed.
     beat: (u64, Moment),
-    /// The same of the agent.
+    /// The counter of the agent's messages, and when it last changed.
     message: (u64, Moment),
     gone: bool,
-    /// Whether its agent is gone, so that it cannot come back.
+    /// Whether its agent is gone, so that the rank cannot be restarted.
     left: bool,
-    /// Whether it has said why it ends.
+    /// Whether it has reported its error.
     said: bool,
 }
 
-/// A rank that lost others.
+/// The report of a rank that lost other ranks.
 #[derive(Clone, PartialEq, Debug)]
 struct Complaint {
     by: Rank,
-    /// At least one; none but ranks of the job.
+    /// At least one rank of the job.
     peers: BTreeSet<Rank>,
     phase: Phase,
     reason: String,
@@ -115,36 +115,36 @@ struct Inquiry {
     question: Question,
     /// The longest time without any movement.
     limit: Duration,
-    /// By rank; `None` for those who are not asked.
+    /// By rank; `None` for ranks that are not asked.
     answers: Vec<Option<Option<Answer>>>,
-    /// When something moved last.
+    /// When anything moved last.
     moved: Moment,
     activity: u64,
-    /// Until when to hear who lost whom, once somebody has.
+    /// Once a rank has reported lost ranks: until when to wait for further reports.
     suspicion: Option<Moment>,
     complaints: Vec<Complaint>,
-    /// The first agent that has left and how, and until when to hear whether all others have left with it.
+    /// The first agent that has left, and how; until when to wait whether all others have left too.
     departure: Option<(Moment, Rank, String)>,
 }
 
-/// What the coordinator knows of an epoch.
+/// What the coordinator knows about an epoch.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Judge {
     epoch: Epoch,
     states: Vec<RankState>,
     inquiry: Option<Inquiry>,
-    /// After a verdict: until when last words are heard, and of whom none are expected.
+    /// After a verdict: until when to wait for reports, and the rank from which none is expected.
     closing: Option<(Moment, Option<Rank>)>,
-    /// When it looked last.
+    /// When the coordinator looked last.
     looked: Moment,
-    /// When it noticed last that it had not run, and for how long.
+    /// When the coordinator last noticed that it had not run, and for how long.
     slept: (Moment, Duration),
-    /// What ranks said at their end that is not the evidence.
+    /// Reports of ranks that are not the evidence of the verdict.
     reports: Vec<(Rank, String)>,
 }
 
 impl Judge {
-    /// At the begin of an epoch; `machines` says which ranks have agents, and where.
+    /// The state at the begin of an epoch. `machines` has the machine of each rank's agent, if the rank has one.
     pub(crate) fn new(epoch: Epoch, now: Moment, machines: impl IntoIterator<Item = Option<usize>>) -> Self {
         let state =
             |machine| RankState { machine, beat: (0, now), message: (0, now), gone: false, left: false, said: false };
@@ -153,12 +153,12 @@ impl Judge {
         Self { epoch, states, inquiry, closing, looked: now, slept, reports: Vec::new() }
     }
 
-    /// The same for the next epoch: others remember that the coordinator has slept.
+    /// The state at the begin of the next epoch. It remembers a pause of the coordinator.
     pub(crate) fn next(&self, epoch: Epoch, now: Moment, machines: impl IntoIterator<Item = Option<usize>>) -> Self {
         Self { slept: self.slept, ..Self::new(epoch, now, machines) }
     }
 
-    /// Opens a question to those who are `asked`; a rank is overdue when nothing has moved for `limit`.
+    /// Asks the ranks that are `asked`. A rank is overdue when nothing has moved for `limit`.
     pub(crate) fn ask(
         &mut self,
         now: Moment,
@@ -172,7 +172,7 @@ impl Judge {
         self.inquiry =
             Some(Inquiry { question, limit, answers, moved: now, activity, suspicion, complaints, departure });
         self.looked = now;
-        // Nobody had to look while nothing was asked.
+        // The time without a question does not count as silence.
         self.forgive(now);
     }
 
@@ -181,13 +181,13 @@ impl Judge {
         self.ranks().find(|rank| self.states[rank.index()].left)
     }
 
-    /// The verdict is known: hears what ranks say at their end, for a while; of one that is silent nothing is expected.
+    /// Waits for reports after the verdict. A silent rank is not expected to report.
     pub(crate) fn close(&mut self, now: Moment, verdict: Verdict) {
         self.inquiry = None;
         self.closing = Some((now.after(LAST_WORDS), (verdict.cause == Cause::Silent).then_some(verdict.rank)));
     }
 
-    /// What ranks said at their end, by rank, once.
+    /// Takes the reports of ranks, ordered by rank.
     pub(crate) fn take_reports(&mut self) -> Vec<(Rank, String)> {
         let mut reports = std::mem::take(&mut self.reports);
         reports.sort();
@@ -198,9 +198,9 @@ impl Judge {
         (0..self.states.len()).map(Rank::from_index)
     }
 
-    /// One round of a coordinator that waits for a decision: what follows from what was heard, if anything was, and from
-    /// what is to be seen. It is called again and again until it says more than [`Decision::Wait`]; whoever calls it waits
-    /// for [`GLANCE`] at most for somebody to say something.
+    /// One round of a coordinator that waits for a decision: what follows from an event, if there is one, from the
+    /// state of the ranks, and from the time. The caller repeats it until it returns more than [`Decision::Wait`].
+    /// Between two calls the caller waits for an event, at most [`GLANCE`].
     pub(crate) fn step(&mut self, now: Moment, heard: Option<Heard>, sight: &dyn Sight) -> Decision {
         self.wake(now);
         let decision = heard.map_or(Decision::Wait, |heard| self.hear(now, heard, sight));
@@ -213,7 +213,7 @@ impl Judge {
         if self.closing.is_some_and(is_over) { Decision::Over } else { self.look(now, sight) }
     }
 
-    /// What follows from what was heard.
+    /// What follows from an event.
     pub(crate) fn hear(&mut self, now: Moment, heard: Heard, sight: &dyn Sight) -> Decision {
         self.wake(now);
         let Heard { epoch, rank, event } = heard;
@@ -223,7 +223,7 @@ impl Judge {
                 state.left = true;
                 self.left(now, rank, how)
             }
-            // What belongs to an epoch that is over says nothing about this one.
+            // An event of another epoch says nothing about this one.
             _ if epoch != self.epoch => Decision::Wait,
             Event::Gone(how) => self.lost(rank, how, sight),
             Event::Answer(Answer::Failed { phase, reason, peers }) => {
@@ -236,7 +236,7 @@ impl Judge {
         }
     }
 
-    /// A rank has ended; who said why before is heard already.
+    /// A rank has ended. If it has reported its error, that report counts.
     fn lost(&mut self, rank: Rank, how: String, sight: &dyn Sight) -> Decision {
         let state = &mut self.states[rank.index()];
         let known = std::mem::replace(&mut state.gone, true) || state.said;
@@ -249,7 +249,7 @@ impl Judge {
         }
     }
 
-    /// An agent has left, and its worker with it. Whether all have, and so the coordinator is cut off, shows in a moment.
+    /// An agent has left, and its worker with it. If all leave, the coordinator itself is cut off.
     fn left(&mut self, now: Moment, rank: Rank, how: String) -> Decision {
         let state = &mut self.states[rank.index()];
         let known = std::mem::replace(&mut state.gone, true) || state.said;
@@ -277,7 +277,7 @@ impl Judge {
     fn answered(&mut self, rank: Rank, answer: Answer) -> Decision {
         let Some(inquiry) = &mut self.inquiry else { return Decision::Wait };
         match inquiry.question.judge(&answer) {
-            // What comes twice, or was not asked for, changes nothing.
+            // A repeated answer, or one of a rank that was not asked, changes nothing.
             Judgement::Right => {
                 if let Some(Some(open @ None)) = inquiry.answers.get_mut(rank.index()) {
                     *open = Some(answer);
@@ -293,7 +293,7 @@ impl Judge {
         Decision::Wait
     }
 
-    /// What follows from what is to be seen now, and from time.
+    /// What follows from the state of the ranks and from the time.
     fn look(&mut self, now: Moment, sight: &dyn Sight) -> Decision {
         self.wake(now);
         for (index, state) in self.states.iter_mut().enumerate() {
@@ -327,12 +327,12 @@ impl Judge {
         if is_overdue { self.overdue(now, sight) } else { self.unheard(now, limit, sight) }
     }
 
-    /// Nobody has been silent before this moment.
+    /// Counts all silence from this moment on.
     fn forgive(&mut self, now: Moment) {
         self.states.iter_mut().for_each(|state| (state.beat.1, state.message.1) = (now, now));
     }
 
-    /// Time that the coordinator itself did not run for is nobody else's delay.
+    /// Time in which the coordinator itself did not run does not count as a delay of others.
     fn wake(&mut self, now: Moment) {
         let away = now.since(self.looked);
         self.looked = now;
@@ -346,7 +346,7 @@ impl Judge {
         }
     }
 
-    /// Closes the question. Who did not run for longer than others wait has caused whatever they say.
+    /// Closes the question. If the coordinator did not run for longer than ranks wait, it caused what they report.
     fn end(&mut self, verdict: Verdict, evidence: String) -> Decision {
         let limit = self.inquiry.take().map_or(Duration::MAX, |inquiry| inquiry.limit);
         let (woke, away) = self.slept;

@@ -15,7 +15,7 @@ impl World {
         if matches!(happening, Happening::AgentWakes) {
             self.later(BEAT, Party::Agent(rank), Happening::AgentWakes);
         }
-        // Who ends its worker hears nothing meanwhile.
+        // An agent that ends its worker receives no messages meanwhile.
         if let Some(until) = self.hosts[rank].leaving {
             if self.now >= until || self.hosts[rank].worker == State::Gone {
                 self.kill_worker(rank);
@@ -67,7 +67,7 @@ impl World {
         match message {
             ToAgent::SetUp { epoch, .. } => {
                 let host = &mut self.hosts[rank];
-                // Its segment is a new one.
+                // The agent has a new segment.
                 (host.verdict, host.epoch, host.phase, host.beats, host.steps) = (None, epoch, Phase::Prepare, 0, 0);
                 let answer = Answer::IsSetUp { machine: String::new(), segment: None };
                 self.answer_as(rank, epoch, answer);
@@ -82,7 +82,7 @@ impl World {
     }
 }
 
-/// The epoch that a message belongs to, if it belongs to one.
+/// The epoch of a message; `None` if it has none.
 fn epoch_of(message: &ToAgent) -> Option<Epoch> {
     match message {
         ToAgent::SetUp { epoch, .. }

@@ -14,7 +14,8 @@ use crate::verdict::Phase;
 use std::time::Duration;
 use topology::Rank;
 
-/// What the coordinator has seen of its ranks: beats, steps, phase; and when agents said last what it has heard.
+/// What the coordinator has seen of its ranks: beats, steps and phase; and for each agent, when it sent the last
+/// message that has arrived.
 pub(super) struct Seen(pub(super) Vec<(u64, u64, Phase)>, pub(super) Vec<Moment>);
 
 impl Sight for Seen {
@@ -44,7 +45,7 @@ impl World {
         self.send(rank, Party::Agent(rank), Happening::ToAgent(message));
     }
 
-    /// An order reaches rank 0's worker at once, the others by their agents.
+    /// An order reaches rank 0's worker at once, and the other workers through their agents.
     fn order(&mut self, rank: usize, command: Command) {
         let epoch = self.epoch;
         match rank {
@@ -72,7 +73,7 @@ impl World {
         (self.question, self.ordered) = (question, ordered);
     }
 
-    /// The coordinator has heard something, or has waited for long enough to look around.
+    /// One step of the coordinator: an event has arrived, or it has waited for [`GLANCE`].
     pub(super) fn step(&mut self, heard: Option<Heard>) {
         let is_old = |heard: &Heard| heard.epoch != self.epoch && !matches!(heard.event, Event::Left(_));
         let known = heard.as_ref().is_some_and(is_old).then(|| self.judge.clone());
@@ -118,7 +119,7 @@ impl World {
         }
     }
 
-    /// All have answered: the next step of the protocol.
+    /// All ranks have answered: takes the next step of the protocol.
     fn proceed(&mut self, answers: &[(Rank, Answer)]) {
         let ranks = self.setup.ranks;
         if let Some((order, question)) = self.question.then(answers) {
@@ -146,7 +147,7 @@ impl World {
         self.ask(Question::Listening { task, plan: PLAN.to_owned() }, None);
     }
 
-    /// The epoch is over: the next one begins without faults, or the job ends.
+    /// The epoch is over. The next one begins without faults, or the job ends.
     fn conclude(&mut self) {
         self.kill_worker(0);
         let is_done = self.outcomes.last().is_some_and(Result::is_ok);

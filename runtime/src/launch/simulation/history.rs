@@ -1,4 +1,4 @@
-//! Bugs of history: each scenario is played by the naive protocol, which hangs or disagrees, and by ours, which does not.
+//! Known bugs of other protocols. In each scenario the naive protocol hangs or disagrees, and the real one does not.
 
 use super::naive;
 use super::play;
@@ -8,49 +8,49 @@ use crate::control::agent_state::Parting;
 use crate::verdict::{Cause, Verdict};
 use topology::Rank;
 
-/// What befalls one of the ranks, or makes it differ from the others.
+/// What happens to one of the ranks, or how it differs from the others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Scenario {
-    /// It is stopped before the trial, and never goes on.
+    /// It is stopped before the trial and never continues.
     Stops(usize),
     /// It throws an exception before the barrier of the trial.
     ThrowsBeforeTheBarrier(usize),
-    /// Whatever it asks the others fails, on its side only.
+    /// All its questions to the others fail, but only on its side.
     CannotAsk(usize),
-    /// The trial times out; by its clock one more repetition fits the time than by those of the others.
+    /// The trial times out. By the clock of this rank, one more repetition fits into the time than by the other clocks.
     Clocks(usize),
-    /// It fails before it enters the trial, and says nothing.
+    /// It fails before it enters the trial, and reports nothing.
     FailsBeforeEntry(usize),
-    /// It gets through the trial just before the deadline, and all others just not.
+    /// It finishes the trial just before the deadline, and all others just after it.
     LeavesInTime(usize),
-    /// It finds another answer in its cache, and the others find none.
+    /// It finds an answer in its cache, and the others find none.
     KnowsTheAnswer(usize),
 }
 
 /// How a rank ends.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Ending {
-    /// By this decision.
+    /// It decides this.
     Decides(String),
     Hangs,
-    /// It cannot do anything.
+    /// It is stopped and cannot do anything.
     Stopped,
 }
 
 const RANKS: usize = 3;
 
-/// The same on our protocol: what the coordinator decides, and how every rank ends.
+/// Runs a scenario on the real protocol. Returns the simulation and how every rank ends.
 fn ours(scenario: Scenario) -> (World, Vec<Ending>) {
     let fault = match scenario {
         Scenario::Stops(rank) => Fault::Stop(Party::Worker(rank), FOR_EVER),
         Scenario::ThrowsBeforeTheBarrier(rank) => Fault::NoPlan(rank),
         Scenario::CannotAsk(rank) => Fault::Silence(rank, FOR_EVER),
-        // Nobody's clock says how often to repeat: the order does. A rank that is slow is just that.
+        // No clock decides how often to repeat; the order says it. A slow rank is only slow.
         Scenario::Clocks(rank) | Scenario::LeavesInTime(rank) => Fault::Slow((rank + 1) % RANKS),
         Scenario::FailsBeforeEntry(rank) => Fault::Crash(Party::Worker(rank)),
         Scenario::KnowsTheAnswer(rank) => Fault::OtherPlan(rank),
     };
-    // The rank has joined, and prepares its first task.
+    // By then the rank has joined and prepares its first task.
     let world =
         play(Setup { seed: 3, ranks: RANKS, tasks: 1, delay: 2, lost: 0, doubled: 0, faults: vec![(110, fault)] });
     let decided = match world.outcomes.first() {
@@ -80,7 +80,7 @@ fn decides(what: &str) -> Ending {
     Ending::Decides(what.to_owned())
 }
 
-/// All ranks decide the same.
+/// Whether all ranks decide the same.
 fn agreed(endings: &[Ending]) -> bool {
     matches!(endings.first(), Some(Ending::Decides(_))) && endings.iter().all(|ending| *ending == endings[0])
 }
@@ -97,7 +97,8 @@ fn the_verdict_travels_on_the_suspect_channel() {
 #[test]
 fn local_exceptions_desynchronise_the_sequence() {
     let endings = naive::play(Scenario::ThrowsBeforeTheBarrier(1), RANKS);
-    // Its question about failures is the first collective, and meets the others' barrier; theirs about time-outs meets nothing.
+    // Its question about failures is its first collective and meets their barrier. Theirs about time-outs meets
+    // nothing.
     assert!(!agreed(&endings) && endings.contains(&Ending::Hangs), "{endings:?}");
     let (world, endings) = ours(Scenario::ThrowsBeforeTheBarrier(1));
     assert!(agreed(&endings), "{endings:?}");
@@ -110,7 +111,7 @@ fn who_could_not_ask_decides_alone() {
     assert_eq!(endings[1], decides("timed out"));
     assert!(!agreed(&endings), "{endings:?}");
     let (world, endings) = ours(Scenario::CannotAsk(1));
-    // It cannot know what was decided, and does not guess: it ends. The others agree.
+    // The rank cannot know the decision and does not guess: it ends. The others agree.
     assert_eq!(endings[1], decides("nobody decides"));
     assert!(endings[0] == endings[2] && endings[0] == decides(&verdict(&world).to_string()), "{endings:?}");
     assert_eq!(verdict(&world).rank, Rank(1));
@@ -126,7 +127,7 @@ fn the_fallback_measures_again_as_often_as_each_clock_says() {
 
 #[test]
 fn if_one_times_out_all_do_is_not_true() {
-    // A rank that fails before it enters, and one that just gets through.
+    // One rank fails before it enters the trial, and one just finishes in time.
     let endings = naive::play(Scenario::FailsBeforeEntry(1), RANKS);
     assert!(!agreed(&endings) && endings[0] == decides("timed out"), "{endings:?}");
     let endings = naive::play(Scenario::LeavesInTime(1), RANKS);

@@ -1,7 +1,7 @@
 //! Workers of the simulation.
 //!
-//! The principal type is [`Host`]: a rank's worker, and its agent if it has one. The work of a collective is imitated by
-//! steps, of which each needs the step before on the neighbour that sends.
+//! The principal type is [`Host`]: a rank's worker, and its agent if it has one. A collective is simulated by steps.
+//! Each step needs the previous step of the neighbour that sends.
 
 use super::setup::{Fault, PLAN, Party};
 use super::world::{Happening, LIMIT, State, World};
@@ -17,10 +17,10 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 use topology::Rank;
 
-/// How many steps a collective has.
+/// The number of steps of a collective.
 const STEPS: u64 = 6;
 
-/// What a worker is woken for.
+/// The reason for which a worker wakes up.
 #[derive(Clone, Debug)]
 pub(super) enum Wake {
     Starts,
@@ -38,34 +38,34 @@ pub(super) struct Host {
     /// The epoch of the worker.
     pub(super) epoch: Epoch,
     worker_state: WorkerState,
-    /// What was ordered while the worker was busy with something else.
+    /// Orders that arrived while the worker was busy.
     orders: VecDeque<Command>,
     busy: bool,
-    /// What it has prepared.
+    /// The plan that it has prepared.
     plan: String,
-    /// What its segment says.
+    /// The verdict in its segment.
     pub(super) verdict: Option<Verdict>,
-    /// When whoever gives the worker its orders has hung up.
+    /// When the channel of the worker's orders was closed.
     hung_up: Option<Moment>,
     pub(super) phase: Phase,
     pub(super) beats: u64,
-    /// The activity of all ranks, as it was when this one looked last, and as it is.
+    /// The activity of all ranks, as this rank has seen it last, and as it is now.
     pub(super) elsewhere: (u64, u64),
-    /// Steps in the present collective, and in all.
+    /// Steps in the current collective, and in all collectives.
     done: u64,
     pub(super) steps: u64,
-    /// The collective it is in, and when it moved last.
+    /// The collective that is running, and when it moved last.
     working: Option<(TaskNumber, Moment)>,
-    /// How it leaves, once it has failed; why, and whether that is a lost neighbour.
+    /// Once the worker has failed: how it leaves, why, and whether it lost a neighbour.
     farewell: Option<(Farewell, &'static str, bool)>,
-    /// What it has said of that.
+    /// Its report of the failure.
     said: Option<Answer>,
-    /// The neighbours to which its data connection is cut.
+    /// The neighbours to which its data connection is broken.
     pub(super) lost: BTreeSet<usize>,
     pub(super) odd: Option<Fault>,
     pub(super) slow: bool,
     pub(super) parting: Option<Parting>,
-    /// When an agent that leaves ends its worker.
+    /// When an agent that leaves kills its worker.
     pub(super) leaving: Option<Moment>,
 }
 
@@ -103,19 +103,19 @@ impl Host {
         self.verdict.is_some() || self.hung_up.is_some()
     }
 
-    /// What went wrong with its workers does not go wrong with the next one.
+    /// Removes the faults of the last worker, so that the next one has none.
     pub(super) fn mend(&mut self) {
         (self.lost, self.odd, self.slow) = (BTreeSet::new(), None, false);
     }
 }
 
 impl World {
-    /// The worker hears that no order will follow: its launcher says so, or is gone.
+    /// The worker learns that no order will follow: its launcher says so, or is gone.
     pub(super) fn hang_up(&mut self, rank: usize) {
         self.hosts[rank].hung_up.get_or_insert(self.now);
     }
 
-    /// The worker's segment says how the epoch has ended, and no order will follow.
+    /// Publishes a verdict in the worker's segment. No order will follow.
     pub(super) fn pronounce(&mut self, rank: usize, verdict: Verdict) {
         self.hosts[rank].verdict.get_or_insert(verdict);
         self.hang_up(rank);
@@ -138,7 +138,7 @@ impl World {
         self.crash(Party::Worker(rank));
     }
 
-    /// A worker's end shows where its answers are read.
+    /// The thread that reads a worker's answers notices its end.
     pub(super) fn say_gone(&mut self, rank: usize, epoch: Epoch, delay: Duration) {
         let said = self.hosts[rank].said.take().map(Event::Answer);
         let gone = Event::Gone("it was killed".to_owned());
@@ -155,7 +155,7 @@ impl World {
         let heard = Heard { epoch, rank: Rank::from_index(rank), event: Event::Answer(answer) };
         match rank {
             0 => self.later(Duration::ZERO, Party::Coordinator, Happening::Heard(vec![heard])),
-            // An agent that is stopped passes nothing on; what is in its pipe counts as lost.
+            // A stopped agent passes nothing on. Messages in its pipe count as lost.
             _ if self.hosts[rank].agent == State::Runs => {
                 self.send(rank, Party::Coordinator, Happening::Heard(vec![heard]));
             }
@@ -188,7 +188,7 @@ impl World {
             FarewellAction::Wait => {}
             FarewellAction::Say => {
                 let peers = if has_lost_peers && !is_decided { self.lost_peers(rank) } else { Vec::new() };
-                // Who misses only those that are done, and look at nothing any more, may be the only one who says so.
+                // If the lost neighbours have finished and check nothing any more, only this worker may report it.
                 if !peers.is_empty() && peers.iter().all(|&peer| self.hosts[peer].working.is_none()) {
                     self.faulty.insert(rank);
                 }
@@ -235,7 +235,7 @@ impl World {
         }
     }
 
-    /// What the worker was busy with is done: it says so, and hears what is to be done next.
+    /// The worker has finished what it was busy with: it answers, and takes the next order.
     fn finish(&mut self, rank: usize, answer: Answer) {
         self.answer(rank, answer);
         self.hosts[rank].busy = false;
@@ -304,7 +304,7 @@ impl World {
         self.finish(rank, Answer::Listening { task, plan, doors: Doors { addresses: Vec::new(), spare: false } });
     }
 
-    /// One step, if the neighbour that sends has come so far.
+    /// One step, if the neighbour that sends has done the same step.
     fn work(&mut self, rank: usize, task: TaskNumber) {
         let (ranks, epoch) = (self.setup.ranks, self.hosts[rank].epoch);
         let sender = &self.hosts[(rank + ranks - 1) % ranks];
@@ -328,7 +328,7 @@ impl World {
         self.wake(rank, delay, Wake::Steps(task));
     }
 
-    /// A sign of life, and what the worker looks at while it waits.
+    /// A sign of life, and the checks of a worker that waits.
     fn beat(&mut self, rank: usize) {
         let (now, activity) = (self.now, self.seen.activity());
         let host = &mut self.hosts[rank];
@@ -339,7 +339,7 @@ impl World {
         if let (Some((_, moved)), true) = (&mut host.working, host.elsewhere.0 != host.elsewhere.1) {
             (*moved, host.elsewhere.0) = (now, host.elsewhere.1);
         }
-        // Its control thread waits for no longer than this for it to leave.
+        // The control thread does not wait longer than this until the worker leaves.
         if host.hung_up.is_some_and(|hung_up| now.since(hung_up) >= BACKSTOP) {
             self.kill_worker(rank);
         } else if host.farewell.is_some() {
@@ -361,7 +361,7 @@ impl World {
         self.wake(rank, BEAT, Wake::Beats);
     }
 
-    /// What ends the work of a collective: the verdict, its deadline, a lost neighbour.
+    /// Ends the work of a collective after a verdict, at the deadline, or after the loss of a neighbour.
     fn watch(&mut self, rank: usize, moved: Moment) {
         if self.hosts[rank].is_decided() {
             self.fail(rank, "the verdict", false);

@@ -1,8 +1,9 @@
-//! Random schedules of the control protocol: late, lost, doubled and reordered messages, crashes, stops, odd ranks.
+//! Random schedules of the control protocol: messages that are late, lost, duplicated and reordered; crashes; stops;
+//! ranks that differ from the others.
 //!
-//! What is asserted of every schedule: no collective has two plans, and none begins before all have voted; the coordinator
-//! decides and every rank ends in bounded time; a verdict names a rank that was hit; nothing of an epoch that is over
-//! changes anything; and a job that was rebuilt works.
+//! Every schedule must satisfy the following. No collective has two plans, and none begins before all ranks have voted.
+//! The coordinator decides and every rank ends in bounded time. A verdict names a rank that was hit by a fault.
+//! Messages of an epoch that is over change nothing. A job that was rebuilt works.
 
 mod agent;
 mod coordinator;
@@ -21,19 +22,19 @@ use std::time::Duration;
 use topology::Rank;
 use world::{Outcome, State, World};
 
-/// How long a job may take: four epochs of seven questions, with a limit each and the time that ranks need.
+/// How long a job may take: four epochs of seven questions, with a limit for each, and the time that ranks need.
 const LONGEST: Duration = Duration::from_secs(100);
-/// How long whoever is left may take after the coordinator: its silence, a worker's own deadline, last words.
+/// How long the others may take after the coordinator's end: its silence, a worker's own deadline, the last reports.
 const AFTERWARDS: Duration = Duration::from_secs(12);
 
-/// A job from its begin to the end of every party that can end.
+/// Runs a job until every party has ended that can end.
 fn play(setup: Setup) -> World {
     let seed = setup.seed;
     let mut world = World::new(setup);
     let begin = world.now;
     while world.coordinator != State::Gone && world.proceed_until(begin.after(LONGEST)) {}
     if world.coordinator == State::Stopped {
-        // Others have not waited for it.
+        // The others have not waited for the stopped coordinator.
         assert_all_left(&world);
         return world;
     }
@@ -49,12 +50,12 @@ fn play(setup: Setup) -> World {
     world
 }
 
-/// Whoever runs has come to a decision.
+/// Checks that no party still runs.
 fn assert_all_left(world: &World) {
     let setup = &world.setup;
     for (rank, host) in world.hosts.iter().enumerate() {
         assert!(rank == 0 || host.agent != State::Runs, "agent {rank} waits for ever: {setup:?}");
-        // Whose keeper is stopped is stopped with it, as far as others can tell.
+        // For others, a worker without orders from its stopped agent looks stopped as well.
         let keeper = if rank == 0 { world.coordinator } else { host.agent };
         assert!(host.worker != State::Runs || keeper == State::Stopped, "worker {rank} waits for ever: {setup:?}");
     }
@@ -67,13 +68,13 @@ fn check(setup: Setup) -> World {
     let right = world.outcomes.iter().filter(|outcome| outcome.is_ok()).count() as u64;
     for outcome in &world.outcomes {
         let Err((verdict, evidence)) = outcome else { continue };
-        // Whether all others are lost, or the coordinator is to them, cannot be told.
+        // If the coordinator and all others have lost each other, nobody can tell which side was lost.
         let all_others = || verdict.cause == Cause::Cut && (1..ranks).all(|rank| world.faulty.contains(&rank));
         let was_hit = world.faulty.contains(&verdict.rank.index()) || verdict.rank == Rank(0) && all_others();
         assert!(was_hit, "{verdict}: {evidence}, but it did nothing: {:?}, hit {:?}", world.setup, world.faulty);
     }
     assert!(!world.faulty.is_empty() || right == tasks, "seed {seed}: {:?}", world.outcomes);
-    // Who can come back does: agents that died or were cut off cannot, nor can a coordinator that is gone.
+    // Every task that can be rebuilt is. Agents that died or were cut off cannot return, nor can a lost coordinator.
     let is_final = |&(_, fault): &(u64, Fault)| match fault {
         Fault::Crash(party) | Fault::Stop(party, _) => !matches!(party, Party::Worker(_)),
         Fault::Silence(..) | Fault::Isolation | Fault::CutOff => true,
@@ -140,7 +141,7 @@ fn long_no_schedule_hangs_disagrees_or_blames_the_innocent() {
     schedules(0, if is_long { 100_000 } else { 500 });
 }
 
-/// A job of three ranks in which nothing goes wrong but this.
+/// A job of three ranks with only these faults.
 fn with(faults: Vec<(u64, Fault)>) -> World {
     check(Setup { seed: 1, ranks: 3, tasks: 2, delay: 2, lost: 0, doubled: 0, faults })
 }
@@ -173,7 +174,7 @@ fn each_fault_has_its_verdict() {
         (Fault::OtherProtocol(2), Rank(2), Cause::Disagrees),
     ];
     for (fault, rank, cause) in cases {
-        // What a worker speaks is settled when it starts.
+        // A worker's protocol version is fixed when it starts.
         let after = if matches!(fault, Fault::OtherProtocol(_)) { 0 } else { 40 };
         let world = with(vec![(after, fault)]);
         let Err((verdict, evidence)) = first(&world) else { panic!("{fault:?} did nothing") };
@@ -198,7 +199,7 @@ fn a_coordinator_that_still_hears_somebody_blames_whom_it_lost() {
     let world = lost(1..3);
     let Err((verdict, _)) = first(&world) else { panic!("two crashes did nothing") };
     assert!(verdict.cause == Cause::Lost && verdict.rank != Rank(0), "{verdict}");
-    // If all are lost at once, that is more likely to be its own connection.
+    // If all agents are lost at once, the coordinator's own connection is more likely the cause.
     let world = lost(1..4);
     let Err((verdict, _)) = first(&world) else { panic!("three crashes did nothing") };
     assert_eq!((verdict.rank, verdict.cause), (Rank(0), Cause::Cut), "{verdict}");

@@ -1,23 +1,23 @@
-//! A small implementation of the naive protocol, to show what it does wrong; nothing but tests of history uses it.
+//! A small implementation of the naive protocol, to show its errors. Only the tests in `history` use it.
 //!
-//! Every rank decides for itself and asks the others by ordered anonymous collectives on the same channel that carries
-//! the work: a barrier with a time-out before each trial, and a reduction of flags, without one, about what happened. A
-//! rank's n-th collective meets the n-th of every other rank, whatever either means by it.
+//! Every rank decides by itself. It asks the others with ordered anonymous collectives, on the same channel that
+//! carries the work: a barrier with a time-out before each trial, and afterwards a reduction of flags without a
+//! time-out. A rank's n-th collective meets the n-th of every other rank, even if the two have different meanings.
 
 use super::history::{Ending, Scenario};
 
-/// What a rank does next on the channel.
+/// The next call of a rank on the channel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Call {
-    /// Gives up after a while.
+    /// Returns after a time-out if a rank is missing.
     Barrier,
-    /// A repetition of the measured collective. It has no time-out of its own.
+    /// A repetition of the measured collective. It has no time-out.
     Measure,
-    /// The largest flag of all, and what this rank asks with it. It has no time-out.
+    /// The largest flag of all ranks, with the question of this rank. It has no time-out.
     Flag(&'static str, bool),
 }
 
-/// What came of a call.
+/// The outcome of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Outcome {
     Done,
@@ -26,7 +26,7 @@ enum Outcome {
     TimedOut,
 }
 
-/// One rank: it is told what came of its last call, and makes the next, or decides.
+/// One rank. It gets the outcome of its last call, and makes the next call or decides.
 struct Rank {
     scenario: Scenario,
     rank: usize,
@@ -47,11 +47,11 @@ enum Place {
 enum Next {
     Call(Call),
     Decided(&'static str),
-    /// It is stopped, and calls nothing.
+    /// It is stopped, and makes no call.
     Stopped,
 }
 
-/// How often a trial is measured.
+/// The number of repetitions of a trial.
 const REPETITIONS: u32 = 3;
 
 impl Rank {
@@ -76,9 +76,9 @@ impl Rank {
                 }
             },
             (Place::Barrier, Some(Outcome::TimedOut)) => match self.scenario {
-                // Whoever reviewed this thought: if one times out, all do, so nobody need ask.
+                // The naive assumption: if one rank times out, all do, so no rank need ask.
                 Scenario::FailsBeforeEntry(_) | Scenario::LeavesInTime(_) => Next::Decided("timed out"),
-                // `except: return True`: it could not ask, so it decides.
+                // `except: return True`: the rank could not ask, so it decides alone.
                 Scenario::CannotAsk(rank) if mine(rank) => Next::Decided("timed out"),
                 Scenario::Clocks(_) => {
                     self.place = Place::Fallback;
@@ -105,7 +105,7 @@ impl Rank {
             (Place::AskedForException, _) => Next::Decided("failed"),
             (Place::Measuring | Place::Fallback, _) => {
                 self.measured += 1;
-                // The fallback measures as often as fits a time, by this rank's own clock.
+                // The fallback measures as often as fits into a time, by this rank's own clock.
                 let enough = match (self.place, self.scenario) {
                     (Place::Fallback, Scenario::Clocks(fast)) if mine(fast) => REPETITIONS + 1,
                     _ => REPETITIONS,
@@ -116,7 +116,7 @@ impl Rank {
     }
 }
 
-/// Plays a scenario: how each of `ranks` ends.
+/// Runs a scenario. Returns how each of `ranks` ranks ends.
 pub(super) fn play(scenario: Scenario, ranks: usize) -> Vec<Ending> {
     let mut all: Vec<Rank> = (0..ranks).map(|rank| Rank { scenario, rank, place: Place::Begin, measured: 0 }).collect();
     let mut endings: Vec<Option<Ending>> = vec![None; ranks];
@@ -137,7 +137,7 @@ pub(super) fn play(scenario: Scenario, ranks: usize) -> Vec<Ending> {
             break;
         }
         if calls.iter().all(Option::is_some) {
-            // What meets is of the same size and type, so the channel does not mind what it means.
+            // The calls that meet have the same size and type, so the channel does not notice different meanings.
             let largest = calls.iter().any(|call| matches!(call, Some(Call::Flag(_, true))));
             for rank in 0..ranks {
                 let late = matches!(scenario, Scenario::LeavesInTime(early) if early != rank);
@@ -149,7 +149,7 @@ pub(super) fn play(scenario: Scenario, ranks: usize) -> Vec<Ending> {
             }
             continue;
         }
-        // Somebody is missing: barriers time out, and everything else waits for ever.
+        // A rank is missing: barriers time out, and every other call waits for ever.
         let mut moved = false;
         for rank in 0..ranks {
             if calls[rank] == Some(Call::Barrier) {

@@ -1,13 +1,13 @@
-//! What a schedule of the simulation is: who takes part, and what goes wrong when.
+//! A schedule of the simulation: the parties, the faults and their times.
 
 use std::time::Duration;
 
-/// Longer than anybody waits, in milliseconds.
+/// Longer than any wait, in milliseconds.
 pub(super) const FOR_EVER: u64 = 1_000_000;
-/// The plan that the coordinator has.
+/// The coordinator's plan.
 pub(super) const PLAN: &str = "the plan";
 
-/// A small generator with a fixed stream (SplitMix64).
+/// A small generator with a fixed sequence (SplitMix64).
 pub(super) struct Random(pub(super) u64);
 
 impl Random {
@@ -23,24 +23,24 @@ impl Random {
     }
 }
 
-/// Who acts.
+/// A process of the simulation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Party {
     Coordinator,
-    /// What looks after a rank but 0.
+    /// The agent of a rank other than 0.
     Agent(usize),
     Worker(usize),
 }
 
-/// What goes wrong.
+/// A fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fault {
     Crash(Party),
-    /// For so many milliseconds.
+    /// The party is stopped for this many milliseconds.
     Stop(Party, u64),
-    /// Nothing passes between the coordinator and an agent for so many milliseconds.
+    /// No message passes between the coordinator and an agent for this many milliseconds.
     Silence(usize, u64),
-    /// Nothing passes between the coordinator and any agent any more.
+    /// From now on, no message passes between the coordinator and any agent.
     Isolation,
     /// All connections of the coordinator break.
     CutOff,
@@ -50,11 +50,11 @@ pub(super) enum Fault {
     CutLanes(usize),
     /// The worker prepares another plan.
     OtherPlan(usize),
-    /// It finds none.
+    /// The worker finds no plan.
     NoPlan(usize),
-    /// It speaks another version of the protocol.
+    /// The worker speaks another version of the protocol.
     OtherProtocol(usize),
-    /// It works so slowly that others nearly give up.
+    /// The worker is so slow that the others nearly give up.
     Slow(usize),
 }
 
@@ -64,11 +64,11 @@ pub(super) struct Setup {
     pub(super) seed: u64,
     pub(super) ranks: usize,
     pub(super) tasks: u64,
-    /// The longest that a message takes, in milliseconds.
+    /// The longest time of a message, in milliseconds.
     pub(super) delay: u64,
-    /// How many of a hundred messages are lost, and doubled.
+    /// How many of a hundred messages are lost, and how many are duplicated.
     pub(super) lost: u64,
     pub(super) doubled: u64,
-    /// After so many milliseconds.
+    /// Each fault with its time, in milliseconds.
     pub(super) faults: Vec<(u64, Fault)>,
 }

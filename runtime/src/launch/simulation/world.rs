@@ -1,9 +1,9 @@
 //! Time, network and faults of the simulation.
 //!
-//! The principal type is [`World`]: a queue of what happens when. Every party is stepped by the code, and waits for as long,
-//! as in a real job: the coordinator by its `Judge`, agents by an `AgentState`, workers by a `WorkerState` and a
-//! `Farewell`. What these say is to be done is imitated in `coordinator` and `host`. Messages between coordinator and agents may be late, lost, doubled and out of order, which is worse
-//! than TCP is.
+//! The principal type is [`World`]: a queue of events. The parties run the same code with the same waits as in a real
+//! job: the coordinator has a `Judge`, agents have an `AgentState`, workers a `WorkerState` and a `Farewell`. Their
+//! actions are simulated in `coordinator`, `agent` and `host`. Messages between coordinator and agents may be late,
+//! lost, duplicated and reordered, which is worse than TCP.
 
 use super::coordinator::Seen;
 use super::host::{Host, Wake};
@@ -19,15 +19,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use topology::Rank;
 
-/// How long ranks may take to get ready, and to work, without any movement.
+/// How long ranks may take to get ready, or work, without any movement.
 pub(super) const LIMIT: Duration = Duration::from_secs(1);
-/// How many epochs a job may have.
+/// The most epochs of a job.
 pub(super) const EPOCHS: Epoch = Epoch(4);
 
-/// What arrives at a party, or wakes it.
+/// An event: something that arrives at a party, or wakes it.
 #[derive(Clone, Debug)]
 pub(super) enum Happening {
-    /// In this order.
+    /// Several events of ranks, in this order.
     Heard(Vec<Heard>),
     Beat {
         rank: usize,
@@ -74,7 +74,7 @@ pub(super) struct World {
     pub(super) now: Moment,
     queue: BTreeMap<(Moment, u64), (Party, Happening)>,
     count: u64,
-    /// What waits for a party that is stopped.
+    /// Events of parties that are stopped.
     held: Vec<(Party, Happening)>,
     pub(super) coordinator: State,
     pub(super) epoch: Epoch,
@@ -85,18 +85,18 @@ pub(super) struct World {
     pub(super) ordered: Option<Command>,
     pub(super) glances: u64,
     pub(super) hosts: Vec<Host>,
-    /// Plans by collective and rank, of those who began it.
+    /// The plan of each rank that has begun a collective.
     pub(super) collectives: BTreeMap<(Epoch, TaskNumber), BTreeMap<usize, String>>,
-    /// Who voted in an epoch for a task.
+    /// The ranks that have voted, by epoch and task.
     pub(super) votes: BTreeSet<(Epoch, TaskNumber, usize)>,
-    /// Who was hit by a fault, or by the loss of a message.
+    /// The ranks that were hit by a fault or by the loss of a message.
     pub(super) faulty: BTreeSet<usize>,
     pub(super) outcomes: Vec<Outcome>,
-    /// Which agents cannot be reached, until when.
+    /// The agents that cannot be reached, and until when.
     silent: BTreeMap<usize, Moment>,
-    /// Whether none can.
+    /// Whether no agent can be reached.
     isolated: bool,
-    /// Whether nothing more goes wrong.
+    /// Whether faults have ended.
     pub(super) calm: bool,
 }
 
@@ -141,7 +141,7 @@ impl World {
         self.queue.insert((self.now.after(delay), self.count), (party, happening));
     }
 
-    /// Lets happen what happens next; whether there was anything, before `until`.
+    /// Handles the next event. Returns whether there was one before `until`.
     pub(super) fn proceed_until(&mut self, until: Moment) -> bool {
         let Some((&(now, count), _)) = self.queue.first_key_value() else { return false };
         if now > until {
@@ -181,7 +181,7 @@ impl World {
         match (party, happening) {
             (Party::Coordinator, Happening::Heard(heard)) => heard.into_iter().for_each(|heard| self.step(Some(heard))),
             (Party::Coordinator, Happening::Beat { rank, epoch, sent, seen }) => {
-                // What comes twice is no new sign of life.
+                // A repeated beat is not a new sign of life.
                 self.seen.1[rank] = self.seen.1[rank].max(sent);
                 if epoch == self.epoch && seen.0 >= self.seen.0[rank].0 {
                     self.seen.0[rank] = seen;
@@ -216,7 +216,7 @@ impl World {
             Fault::OtherPlan(rank) | Fault::NoPlan(rank) | Fault::OtherProtocol(rank) => rank,
         };
         self.faulty.insert(rank);
-        // Of two ends of a single connection nobody can tell which it was.
+        // The two ends of a single connection cannot be told apart.
         if self.setup.ranks == 2 && matches!(fault, Fault::Isolation | Fault::CutOff) {
             self.faulty.insert(1);
         }
@@ -231,7 +231,7 @@ impl World {
             }
             Fault::Isolation => {
                 self.isolated = true;
-                // Of whom nothing would have been heard for nearly as long, nothing more is.
+                // A slow rank would be silent for nearly the limit. Now it stays silent.
                 let slow = (0..self.setup.ranks).filter(|&rank| self.hosts[rank].slow);
                 self.faulty.extend(slow);
             }
@@ -245,7 +245,7 @@ impl World {
                 let (ranks, is_plain) = (self.setup.ranks, self.setup.lost == 0 && self.setup.faults.len() == 1);
                 for next in [(rank + 1) % ranks, (rank + ranks - 1) % ranks] {
                     self.cut_lane(rank, next);
-                    // Two ends cannot be told apart, and who was cut off may be unable to say so.
+                    // The two ends cannot be told apart, and a rank that was cut off may be unable to report it.
                     if ranks == 2 || !is_plain {
                         self.faulty.insert(next);
                     }
@@ -287,7 +287,7 @@ impl World {
         }
     }
 
-    /// The connection with an agent breaks, which both ends learn.
+    /// The connection with an agent breaks, and both ends learn it.
     fn cut(&mut self, rank: usize) {
         self.close(rank);
         let delay = self.random.millis(40);
@@ -301,10 +301,10 @@ impl World {
         self.later(delay, Party::Coordinator, Happening::Heard(vec![heard]));
     }
 
-    /// The coordinator's end of a connection is closed, which an agent learns if it can be reached.
+    /// The coordinator's end of a connection is closed. The agent learns it if it can be reached.
     fn close(&mut self, rank: usize) {
         if !self.is_silent(rank) {
-            // It is the last that is said on a connection.
+            // It arrives after all messages of the connection.
             let delay = Duration::from_millis(self.setup.delay) + self.random.millis(50);
             self.later(delay, Party::Agent(rank), Happening::Closed);
         }
@@ -317,7 +317,7 @@ impl World {
         self.set(party, State::Runs);
         let (held, others) = std::mem::take(&mut self.held).into_iter().partition(|(held, _)| *held == party);
         self.held = others;
-        // Who wakes up hears what was said meanwhile before it looks at the time.
+        // A party that continues handles its messages before its timers.
         let (timers, said): (Vec<_>, Vec<_>) = Vec::into_iter(held).partition(|(_, happening)| happening.is_timer());
         said.into_iter().chain(timers).for_each(|(_, happening)| self.later(Duration::ZERO, party, happening));
     }
@@ -326,13 +326,13 @@ impl World {
         self.isolated || self.silent.get(&rank).is_some_and(|&until| self.now < until)
     }
 
-    /// Sends between the coordinator and an agent.
+    /// Sends a message between the coordinator and an agent.
     pub(super) fn send(&mut self, rank: usize, party: Party, happening: Happening) {
         let is_lost = !self.calm && self.random.below(100) < self.setup.lost;
         if is_lost {
             self.faulty.insert(rank);
         }
-        // Who cannot be reached was hit when that began.
+        // An agent that cannot be reached was counted as faulty when that began.
         if is_lost || self.is_silent(rank) {
             return;
         }

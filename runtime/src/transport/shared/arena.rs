@@ -1,6 +1,6 @@
-//! Where the rings and flags of a trial lie in the memory that a machine's ranks share.
+//! The places of a trial's rings and flags in the memory that the ranks of a machine share.
 //!
-//! The principal type is [`Arena`]. Every process computes it from the same numbers, so no address is ever exchanged.
+//! The principal type is [`Arena`]. Every process computes it from the same numbers, so no addresses are exchanged.
 
 use crate::error::{RunError, RunResult};
 use crate::memory::region::Region;
@@ -10,20 +10,20 @@ use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The smallest ring worth having.
+/// The smallest useful ring, in bytes.
 const LEAST_RING: usize = 4096;
 
-/// The layout for one trial, or for a part of what runs in it.
+/// The layout for one trial, or for one program of it.
 #[derive(Clone, Debug)]
 pub(crate) struct Arena {
-    /// By connection; only those within the machine have one.
+    /// By connection; a connection to another machine has no ring.
     rings: Vec<Option<RingPlace>>,
     flags: usize,
     flag_count: usize,
 }
 
 impl Arena {
-    /// Rings of `least` to `most` bytes for the lanes that are to have one, and flags behind them. Not reset.
+    /// Places a ring of `least` to `most` bytes for each lane that needs one, and flags behind them. Resets nothing.
     ///
     /// # Errors
     /// [`RunError::TooManyConnections`] if `room` is too small.
@@ -45,7 +45,7 @@ impl Arena {
         Ok(Self { rings, flags: place(connections).offset, flag_count: flags })
     }
 
-    /// A part of it: some of its lanes, and some of its flags.
+    /// The part of the layout with these lanes and these flags.
     pub(crate) fn share(&self, lanes: Range<usize>, flags: Range<usize>) -> Self {
         let flag_count = flags.len();
         Self { rings: self.rings[lanes].to_vec(), flags: self.flags + flags.start * 8, flag_count }
@@ -54,7 +54,7 @@ impl Arena {
     /// The ring of a connection.
     ///
     /// # Errors
-    /// If it has none, because its ends are on different machines.
+    /// If it has none, because its ranks are on different machines.
     pub(crate) fn ring(&self, id: ConnectionId) -> io::Result<RingPlace> {
         self.rings[id.index()].ok_or_else(|| io::Error::other("it has no shared memory"))
     }
@@ -63,18 +63,18 @@ impl Arena {
         self.rings.iter().flatten().copied()
     }
 
-    /// Where a flag lies.
+    /// The offset of a flag.
     fn flag_at(&self, index: usize) -> usize {
         assert!(index < self.flag_count, "the arena was laid out for this program");
         self.flags + index * 8
     }
 
-    /// In which call the message of the `index`-th transfer has claimed its resources.
+    /// The flag of the `index`-th transfer: the last call in which its message claimed its resources.
     pub(crate) fn flag<'r>(&self, region: &'r Region, index: usize) -> &'r AtomicU64 {
         region.word64(self.flag_at(index))
     }
 
-    /// Empties all rings and clears all flags. Only while every rank is idle.
+    /// Empties all rings and clears all flags. Call it only while every rank is idle.
     pub(crate) fn reset(&self, region: &Region) {
         self.rings().for_each(|ring| ring.reset(region));
         (0..self.flag_count).for_each(|index| self.flag(region, index).store(0, Ordering::Release));

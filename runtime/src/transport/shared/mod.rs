@@ -1,7 +1,7 @@
 //! Lanes through memory that the ranks of one computer share.
 //!
-//! The principal type is [`SharedMemory`]. Small messages are copied into a [`ring`]; large ones are read where they lie, in
-//! the heap of the sender.
+//! The principal type is [`SharedMemory`]. Small messages are copied into a [`ring`]. Large messages are read in place,
+//! in the heap of the sender.
 
 pub(crate) mod arena;
 #[expect(unsafe_code, reason = "lends shared memory as slices")]
@@ -18,7 +18,7 @@ use std::io;
 use std::sync::Arc;
 use topology::Rank;
 
-/// One rank's rings, and the heaps of other ranks that it reads.
+/// The rings of one rank, and the heaps of other ranks that it reads.
 pub(crate) struct SharedMemory<'a> {
     segment: &'a Segment,
     rank: Rank,
@@ -45,7 +45,7 @@ impl Transport for SharedMemory<'_> {
     }
 
     fn attach(&mut self, senders: &BTreeSet<Rank>) {
-        // What lies in a heap that cannot be read is copied through the ring.
+        // Messages of a heap that cannot be opened are copied through the ring.
         let open = |&from: &Rank| Some((from, Arc::new(PeerHeap::open(self.segment.heaps.of(from)).ok()?)));
         self.peers = senders.iter().filter_map(open).collect();
     }

@@ -1,13 +1,13 @@
 //! A lane through shared memory: a single-producer single-consumer ring of bytes, and offers of the sender's memory.
 //!
-//! The principal types are [`RingSender`] and [`RingReceiver`]. Two counters of all bytes ever sent and ever
-//! consumed sit on cache lines of their own; each end owns one and only reads the other [1]. No message has a
-//! header: both ends know every length from the program.
+//! The principal types are [`RingSender`] and [`RingReceiver`]. Two counters, of all bytes ever sent and of all bytes
+//! ever consumed, have cache lines of their own. Each end writes one counter and only reads the other [1]. No message
+//! has a header: both ends know every length from the program.
 //!
-//! Small messages are copied into the ring. Where the receiver can read the sender's heap, a large one is only
-//! *offered*: where it lies and where in the stream of bytes it belongs. The receiver reads it in place and counts what it
-//! has read. An offer is a multiple of 64 bytes, the rest of its message follows in the ring, so the ring's alignment is
-//! the stream's.
+//! Small messages are copied into the ring. If the receiver can read the sender's heap, a large message is only
+//! *offered*: the offer says where the message lies and where in the stream it belongs. The receiver reads it in place
+//! and counts the bytes that it has read. An offer is a multiple of 64 bytes and the rest of its message follows in the
+//! ring, so ring and stream have the same alignment.
 //!
 //! ```text
 //! offset: | head | tail | taken: sender, receiver; direct | offers made | bytes of offers read | offers | payload |
@@ -32,19 +32,19 @@ const DIRECT: usize = 136;
 const OFFERED: usize = 192;
 const READ: usize = 256;
 const OFFERS: usize = 320;
-/// Position in the stream, offset in the heap, length.
+/// The three words of an offer: position in the stream, offset in the heap, length.
 const OFFER_BYTES: usize = 32;
 /// How many offers may be open on one lane.
 const MOST_OFFERS: usize = 16;
 const DATA: usize = OFFERS + MOST_OFFERS * OFFER_BYTES;
-/// The capacity that is enough where large messages are offered: it stays in cache.
+/// Enough capacity if large messages are offered. A ring of this size stays in cache.
 pub(crate) const SHORT: usize = 64 << 10;
-/// What capacities, offsets and offers are multiples of.
+/// Capacities, offsets and offers are multiples of this many bytes.
 const LINE: usize = 64;
-/// The smallest message that is worth the round trip of an offer.
+/// The smallest message for which the round trip of an offer pays off.
 const LEAST_OFFER: usize = 8 << 10;
 
-/// Where a ring lies. Offset and capacity are multiples of 64, so no element is ever split by the end.
+/// The place of a ring. Offset and capacity are multiples of 64, so the end of the ring splits no element.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RingPlace {
     pub(crate) offset: usize,
@@ -52,12 +52,12 @@ pub(crate) struct RingPlace {
 }
 
 impl RingPlace {
-    /// The bytes of a ring with this capacity.
+    /// The bytes that a ring with this capacity takes.
     pub(crate) const fn footprint(capacity: usize) -> usize {
         DATA + capacity
     }
 
-    /// Empties the ring for new ends. Only while nobody uses it.
+    /// Empties the ring for new ends. Call it only while nobody uses the ring.
     pub(crate) fn reset(self, region: &Region) {
         for counter in [HEAD, TAIL, OFFERED, READ] {
             region.word64(self.offset + counter).store(0, Ordering::Relaxed);
@@ -68,12 +68,12 @@ impl RingPlace {
     }
 }
 
-/// One end: its own counter is the truth, the peer's is read when needed.
+/// One end of the ring. It owns its counter, and reads the counter of the peer when needed.
 struct End {
     region: Arc<Region>,
     place: RingPlace,
     mine: u64,
-    /// Of all bytes of the lane, those of offers included.
+    /// The position in the stream of the lane, including offers.
     position: u64,
     peer: Doorbell,
 }
@@ -82,11 +82,11 @@ impl End {
     fn new(region: Arc<Region>, place: RingPlace, side: usize, peer: Doorbell) -> io::Result<Self> {
         assert!(place.offset.is_multiple_of(LINE) && place.capacity.is_multiple_of(LINE), "rings are aligned");
         region.pointer(place.offset, RingPlace::footprint(place.capacity));
-        // Each end exists once: this is what makes the slices below exclusive.
+        // Each end exists only once, which makes the slices below exclusive.
         if region.word32(place.offset + TAKEN + 4 * side).swap(1, Ordering::AcqRel) != 0 {
             return Err(io::Error::other("this end of the connection is already in use"));
         }
-        // The first messages are no slower than later ones.
+        // Now, so that the first messages are not slower than later ones.
         region.populate(place.offset, RingPlace::footprint(place.capacity.min(SHORT)));
         Ok(Self { region, place, mine: 0, position: 0, peer })
     }
@@ -101,7 +101,7 @@ impl End {
         self.counter(OFFERS + slot * OFFER_BYTES + 8 * field)
     }
 
-    /// The `available` bytes from this end's counter on, up to the end of the payload.
+    /// The `available` bytes from this end's counter on, as far as they are contiguous in the ring.
     fn window(&self, available: u64) -> (*mut u8, usize) {
         let capacity = self.place.capacity;
         let at = (self.mine % capacity as u64) as usize;
@@ -124,10 +124,10 @@ pub(crate) struct RingSender {
     heap: Option<Heap>,
     /// Offers ever made.
     offered: u64,
-    /// Of each open offer: the bytes of its message of which [`SendLane::send`] has not said that they are read, and how
-    /// many of them lie in the ring, at the end.
+    /// For each open offer: the bytes of its message that [`SendLane::send`] has not reported as read, and how many of
+    /// them are in the ring, at the end of the message.
     open: VecDeque<(usize, usize)>,
-    /// Bytes of offers of which it has.
+    /// The bytes of offers that it has reported as read.
     acknowledged: u64,
 }
 
@@ -135,13 +135,13 @@ impl RingSender {
     /// Takes the sender's end; `peer` is the receiver's bell.
     ///
     /// # Errors
-    /// If it is taken.
+    /// If the end was already taken.
     pub(crate) fn new(region: Arc<Region>, place: RingPlace, peer: Doorbell, heap: Option<Heap>) -> io::Result<Self> {
         let end = End::new(region, place, 0, peer)?;
         Ok(Self { end, heap, offered: 0, open: VecDeque::new(), acknowledged: 0 })
     }
 
-    /// How many more bytes of the oldest offer have been read.
+    /// How many more bytes of the oldest offer have been read, at most `most`.
     fn acknowledge(&mut self, most: usize) -> usize {
         let read = self.end.counter(READ).load(Ordering::Acquire);
         let Some((left, tail)) = self.open.front_mut() else { return 0 };
@@ -192,13 +192,13 @@ impl SendLane for RingSender {
     }
 
     fn offer(&mut self, data: &[u8]) -> io::Result<bool> {
-        // Behind a message that is not offered itself, it would overtake.
+        // Behind a message that is not offered, the offer would overtake that message.
         Ok(!self.open.is_empty() && self.make_offer(data)?)
     }
 }
 
 impl RingSender {
-    /// Whether `data` was offered.
+    /// Offers `data` if possible. Returns whether it did.
     fn make_offer(&mut self, data: &[u8]) -> io::Result<bool> {
         if data.len() < LEAST_OFFER || self.open.len() == MOST_OFFERS || !self.is_direct() {
             return Ok(false);
@@ -216,7 +216,7 @@ impl RingSender {
         self.end.position += direct as u64;
         self.end.counter(OFFERED).store(self.offered, Ordering::Release);
         self.reserve()?[..tail].copy_from_slice(&data[direct..]);
-        // Rings the bell.
+        // Also rings the bell.
         self.end.advance(HEAD, tail);
         self.open.push_back((data.len(), tail));
         Ok(true)
@@ -227,18 +227,18 @@ impl RingSender {
 pub(crate) struct RingReceiver {
     end: End,
     peer: Option<Arc<PeerHeap>>,
-    /// Offers read to the end, bytes read of the next, and bytes read of all.
+    /// Offers that were read completely; bytes read of the next offer; bytes read of all offers.
     finished: u64,
     into: u64,
     read: u64,
 }
 
 impl RingReceiver {
-    /// Takes the receiver's end; `bell` and `peer` are the sender's. The sender offers its memory if `peer` is given,
-    /// once it has met the receiver after this.
+    /// Takes the receiver's end; `bell` and `peer` are the sender's bell and heap. With a `peer`, the sender offers
+    /// memory once it has met the receiver at the next barrier.
     ///
     /// # Errors
-    /// If it is taken.
+    /// If the end was already taken.
     pub(crate) fn new(
         region: Arc<Region>,
         place: RingPlace,
@@ -260,7 +260,7 @@ impl RingReceiver {
 
 impl ReceiveLane for RingReceiver {
     fn peek(&mut self, _most: usize) -> io::Result<&[u8]> {
-        // In this order: whoever sees bytes that follow an offer sees the offer.
+        // In this order: a receiver that sees the bytes behind an offer also sees the offer.
         let mut available = self.end.counter(HEAD).load(Ordering::Acquire).wrapping_sub(self.end.mine);
         if let (Some([position, offset, length]), Some(peer)) = (self.next_offer(), &self.peer) {
             if position + self.into == self.end.position {
@@ -285,7 +285,7 @@ impl ReceiveLane for RingReceiver {
                     (self.finished, self.into) = (self.finished + 1, 0);
                 }
                 self.end.counter(READ).store(self.read, Ordering::Release);
-                // The sender has nothing to do before an offer is finished.
+                // The sender only waits for the end of an offer.
                 if finished {
                     self.end.peer.ring();
                 }
@@ -303,13 +303,13 @@ mod tests {
     use crate::memory::doorbell::{Patience, Waiter};
     use std::time::Duration;
 
-    /// A multiplicative generator: the pieces must differ from run to run of the loop, not be random.
+    /// A linear congruential generator: the pieces must differ between rounds of the loop, not be random.
     fn next(state: &mut u64) -> u64 {
         *state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         *state >> 33
     }
 
-    /// Bytes pass in order and unchanged, whatever the piece sizes, with both ends sleeping and waking.
+    /// Bytes pass in order and unchanged for all piece sizes, while both ends sleep and wake up.
     #[test]
     fn bytes_pass_in_order_for_every_interleaving_of_piece_sizes() {
         const BYTES: u64 = 40_000;
@@ -363,7 +363,7 @@ mod tests {
         }
     }
 
-    /// Messages of all sizes and alignments, some offered ahead, with words between them.
+    /// Messages of all sizes and alignments, some offered ahead.
     #[test]
     fn offers_and_copies_are_one_stream() {
         const MESSAGES: usize = 400;

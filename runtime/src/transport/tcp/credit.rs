@@ -1,14 +1,14 @@
-//! Credit to send: what the receiver of a lane has let in, told over the way back of its first socket.
+//! Credit: how many bytes the receiver of a lane lets its sender send.
 //!
-//! The principal types are [`Credit`], the sender's side, and [`Admitting`], the receiver's. A receiver counts the bytes of
-//! all messages that it has admitted so far, and says that number now and then; a sender is always free to send
-//! [`AHEAD`] bytes more, so that small messages wait for nobody.
+//! The principal types are [`Credit`], the sender's side, and [`Admitting`], the receiver's side. A receiver adds up
+//! the bytes of all messages that it has admitted, and sends this sum from time to time, backwards over the first
+//! socket of the lane. A sender may always send [`AHEAD`] bytes more than its credit, so small messages never wait.
 
 use crate::memory::socket::Socket;
 use rustix::net::SendFlags;
 use std::io::{self, ErrorKind, IoSlice};
 
-/// How many bytes a sender is ahead of its credit. More hides a longer way back; less keeps the order better.
+/// How many bytes a sender may be ahead of its credit. More hide a longer round trip; fewer keep the order better.
 const AHEAD: u64 = 64 << 10;
 
 /// What a sender may send.
@@ -16,7 +16,7 @@ const AHEAD: u64 = 64 << 10;
 pub(super) struct Credit {
     admitted: u64,
     sent: u64,
-    /// The beginning of a number.
+    /// The first bytes of a number that has not arrived completely.
     partial: Vec<u8>,
 }
 
@@ -60,12 +60,12 @@ impl Credit {
 pub(super) struct Admitting {
     admitted: u64,
     told: u64,
-    /// What the kernel has not taken.
+    /// Bytes that the kernel has not accepted.
     unsent: Vec<u8>,
 }
 
 impl Admitting {
-    /// Lets in so many bytes more.
+    /// Admits `bytes` more bytes.
     pub(super) fn admit(&mut self, socket: &Socket, bytes: usize) -> io::Result<()> {
         self.admitted += bytes as u64;
         if self.admitted - self.told >= AHEAD / 2 {
@@ -75,7 +75,7 @@ impl Admitting {
         self.flush(socket)
     }
 
-    /// Says what is still to be said.
+    /// Sends what the kernel has not accepted so far.
     pub(super) fn flush(&mut self, socket: &Socket) -> io::Result<()> {
         while !self.unsent.is_empty() {
             let parts = [IoSlice::new(&self.unsent)];
@@ -107,12 +107,12 @@ mod tests {
         assert_eq!(credit.most(&near, 2 * ahead).unwrap(), ahead);
         credit.sent(ahead);
         assert_eq!(credit.most(&near, 1).unwrap(), 0);
-        // Too little to be worth a word, then enough.
+        // Too few bytes for a message to the sender, then enough.
         admitting.admit(&far, ahead / 2 - 1).unwrap();
         assert_eq!(credit.most(&near, 1).unwrap(), 0);
         admitting.admit(&far, 1).unwrap();
         admitting.admit(&far, ahead).unwrap();
-        // The words may take a moment.
+        // The numbers may take a moment to arrive.
         assert!((0..1_000_000).any(|_| credit.most(&near, 2 * ahead).unwrap() == 3 * ahead / 2));
         drop(far);
         assert!((0..1_000_000).any(|_| credit.most(&near, 2 * ahead).is_err()));

@@ -1,7 +1,7 @@
-//! What a rank keeps of its sockets while a task lasts.
+//! Second handles of a rank's sockets, for the time of a task.
 //!
-//! The principal type is [`Handles`]. As long as a rank has them no peer sees a connection end, whatever becomes of its lanes;
-//! and they show which connections others have ended, whether or not anything was to pass there.
+//! The principal type is [`Handles`]. While a rank keeps them, its peers see no connection end, even if its lanes are
+//! dropped. The handles also show which connections the peers have ended, whether or not they carried data.
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::net::TcpStream;
 use topology::Rank;
 
-/// Second handles of a rank's sockets, with the ranks at their other ends.
+/// Second handles of a rank's sockets, with the ranks at the other ends.
 #[derive(Default)]
 pub(crate) struct Handles(Vec<(Rank, TcpStream)>);
 
@@ -22,18 +22,18 @@ impl Handles {
     pub(crate) fn ended(&self) -> BTreeSet<Rank> {
         let mut asked: Vec<PollFd<'_>> =
             self.0.iter().map(|(_, socket)| PollFd::new(socket, PollFlags::RDHUP)).collect();
-        // It fails only where the kernel has no memory; then nothing is known.
+        // It fails only if the kernel has no memory. Then no connection counts as ended.
         let _ = poll(&mut asked, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
         let has_ended = |asked: &PollFd<'_>| !asked.revents().is_empty();
         self.0.iter().zip(&asked).filter(|(_, asked)| has_ended(asked)).map(|((peer, _), _)| *peer).collect()
     }
 }
 
-/// Lets this process have as many open files as the system allows: a rank has a socket for every lane.
+/// Raises the limit of open files of this process as far as the system allows: a rank has a socket for every lane.
 pub(crate) fn raise_open_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    // Where it is refused, whoever opens too many hears of the limit.
+    // If the system refuses, a later failure names the limit.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
 

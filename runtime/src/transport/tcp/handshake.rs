@@ -1,6 +1,6 @@
-//! How two processes of a job prove to each other that they belong to it, before anything else is read.
+//! How two processes prove to each other that they belong to the same job, before either reads anything else.
 //!
-//! The principal type is [`Gate`], where those who come prove what they claim; [`introduce`] is the other side.
+//! The principal type is [`Gate`], the acceptor's side; [`introduce`] is the connector's side.
 //!
 //! ```text
 //! acceptor                                 connector
@@ -9,14 +9,14 @@
 //!   tag("accept", c, a, claim) ────────▶
 //! ```
 //!
-//! All lengths are fixed, and nothing of a stranger's bytes is looked at before its tag is right. Strangers are heard
-//! side by side, so that one who says nothing holds up nobody, and turned away after [`PATIENCE`]; in a crowd after
-//! [`HASTE`], when somebody else wants the place and all that was said has been heard. Others wait at the listener
-//! meanwhile. Whose tag is wrong hears [`REFUSAL`] instead of an answer, which says nothing but that it need not try again;
-//! who is cut off without it may.
+//! All lengths are fixed, and the acceptor uses no byte of an unauthenticated connection before its tag is verified. It
+//! serves all unauthenticated connections at the same time, so that a silent one delays no other. It closes such a
+//! connection after [`PATIENCE`], or already after [`HASTE`] if others need its place and everything received has been
+//! read. Meanwhile, further connections wait at the listener. A wrong tag is answered with [`REFUSAL`], which says only
+//! that a retry is useless. A connector that is cut off without an answer may try again.
 //!
-//! A process that has no descriptor left for one more connection takes none for [`REST`], and goes on: strangers must not
-//! end a job by coming in numbers.
+//! A process without a free descriptor accepts no connection for [`REST`] and then goes on, so that many
+//! unauthenticated connections cannot end a job.
 
 use super::secret::{BYTES, Secret, nonce};
 use crate::clock::Moment;
@@ -28,36 +28,36 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-/// How long a stranger may take to prove who it is.
+/// How long an unauthenticated connection may take to prove that it belongs to the job.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long it may take in a crowd.
+/// How long it may take while others need its place.
 const HASTE: Duration = Duration::from_millis(250);
-/// How many strangers are heard at the same time.
+/// How many unauthenticated connections are served at the same time.
 const STRANGERS: usize = 512;
-/// How often who waits looks whether there is still a job.
+/// How often a waiting process checks whether the job still exists.
 const GLANCE: Duration = Duration::from_millis(20);
-/// How long nobody is taken when there was no descriptor for one more.
+/// How long no connection is accepted after there was no free descriptor.
 const REST: Duration = Duration::from_millis(100);
-/// What a connector says.
+/// The bytes of a connector's proof: nonce, claim and tag.
 const PROOF: usize = 3 * BYTES;
-/// The answer to a wrong tag; that it is the right tag of anything is as likely as guessing the secret.
+/// The answer to a wrong tag. To be a valid tag by chance is as unlikely as to guess the secret.
 const REFUSAL: [u8; BYTES] = [0; BYTES];
 
-/// What a connector says it is; believed only with the right tag.
+/// What a connector claims to be. It counts only with a valid tag.
 pub(crate) type Claim = [u8; BYTES];
 
-/// A connection whose ends believe each other.
+/// A connection whose two ends have proved that they belong to the job.
 pub(crate) struct Proven {
     pub(crate) stream: TcpStream,
-    /// Known to these two ends only.
+    /// A key that only these two ends know.
     pub(crate) session: Secret,
 }
 
-/// The connector's side; `go_on` is asked again and again whether there is still a reason to wait.
+/// The connector's side. It calls `go_on` repeatedly and gives up when that returns false.
 ///
 /// # Errors
-/// `PermissionDenied` when one of the two does not have the secret; `TimedOut` when the deadline has passed,
-/// `Interrupted` when there is no reason to go on; what the operating system says otherwise.
+/// `PermissionDenied` if one of the two ends does not have the secret; `TimedOut` if the deadline has passed;
+/// `Interrupted` if `go_on` returned false; otherwise the error of the operating system.
 pub(crate) fn introduce(
     address: SocketAddr,
     claim: Claim,
@@ -81,7 +81,7 @@ pub(crate) fn introduce(
     Ok(Proven { stream, session: session(secret, &theirs, &mine) })
 }
 
-/// How long a connector waits, and whether at all.
+/// The conditions under which a connector keeps waiting.
 struct Connector<'a> {
     deadline: Moment,
     go_on: &'a dyn Fn() -> bool,
@@ -128,7 +128,7 @@ impl Connector<'_> {
         Ok(())
     }
 
-    /// Sleeps until something can be done with the socket.
+    /// Sleeps until the socket is ready for `what`.
     fn until(&self, stream: &TcpStream, what: PollFlags) -> io::Result<()> {
         loop {
             if !(self.go_on)() {
@@ -148,22 +148,22 @@ impl Connector<'_> {
     }
 }
 
-/// Whether the same may work a moment later.
+/// Whether the same call may work a moment later.
 fn is_passing(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 
-/// Whether this process, or the system, has no room for one more connection right now.
+/// Whether this process, or the system, has no resources for one more connection now.
 pub(super) fn is_full(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM))
 }
 
-/// The key of one connection; both nonces are in it, so no other connection has the same.
+/// The key of one connection. Both nonces are in it, so every connection has its own key.
 fn session(secret: &Secret, acceptor: &[u8; BYTES], connector: &[u8; BYTES]) -> Secret {
     secret.derive(&[b"session", acceptor, connector])
 }
 
-/// Who has connected and not yet proved that it belongs here.
+/// An accepted connection that has not yet proved that it belongs to the job.
 struct Stranger {
     stream: TcpStream,
     address: SocketAddr,
@@ -172,35 +172,35 @@ struct Stranger {
     since: Moment,
 }
 
-/// The acceptor's side, for as many as come.
+/// The acceptor's side, for any number of connections.
 pub(crate) struct Gate<'a> {
     listeners: Vec<TcpListener>,
     secret: &'a Secret,
-    /// Who came first is the first.
+    /// In the order in which they were accepted.
     strangers: Vec<Stranger>,
     refusals: Refusals,
-    /// Until when nobody is taken, and why.
+    /// The end of the pause in which no connection is accepted, and the error that caused the pause.
     full: Option<(Moment, io::Error)>,
 }
 
 impl<'a> Gate<'a> {
-    /// A gate behind listeners that do not block. They are closed with it.
+    /// A gate for these listeners, which must not block. The gate closes them when it is dropped.
     pub(crate) fn new(listeners: Vec<TcpListener>, secret: &'a Secret) -> Self {
         Self { listeners, secret, strangers: Vec::new(), refusals: Refusals::default(), full: None }
     }
 
-    /// Why not all who come can be taken right now, if that is so.
+    /// The error because of which connections cannot be accepted now, if there is one.
     pub(crate) fn full(&self) -> Option<&io::Error> {
         self.full.as_ref().map(|(_, error)| error)
     }
 
-    /// How many came and were not let in.
+    /// How many connections were refused.
     pub(crate) fn refused(&self) -> u64 {
         self.refusals.count
     }
 
-    /// Waits for a glance at most; those whose proof is right and whose claim `known` makes something of. The streams
-    /// do not block.
+    /// Waits for at most [`GLANCE`]. Returns the connections whose proof is valid and for whose claim `known` returns a
+    /// value. Their streams do not block.
     ///
     /// # Errors
     /// If the operating system cannot wait.
@@ -213,7 +213,7 @@ impl<'a> Gate<'a> {
         let patience = if self.full.is_some() { HASTE } else { PATIENCE };
         let mut admitted = Vec::new();
         for (mut stranger, has_spoken) in std::mem::take(&mut self.strangers).into_iter().zip(has_spoken) {
-            // A stranger who breaks off, lies or is too slow is forgotten; whom it wanted to be will be missed.
+            // A connection that ends early, has a wrong proof or is too slow is dropped. Its rank stays missing.
             let heard = if has_spoken { stranger.listen() } else { Ok(false) };
             match heard {
                 Ok(false) if now < stranger.since.after(patience) => self.strangers.push(stranger),
@@ -240,10 +240,11 @@ impl<'a> Gate<'a> {
         }
     }
 
-    /// Sleeps until somebody connects or says something, or for a glance; which of the strangers have.
+    /// Sleeps until a connection or bytes arrive, for at most [`GLANCE`]. Returns which of the unauthenticated
+    /// connections are readable.
     fn wait(&self) -> io::Result<Vec<bool>> {
         let strangers = self.strangers.iter().map(|stranger| PollFd::new(&stranger.stream, PollFlags::IN));
-        // Who cannot be taken is not waited for.
+        // Listeners are left out while nothing can be accepted.
         let listeners = self.listeners.iter().filter(|_| self.has_room(Moment::now()));
         let listeners = listeners.map(|listener| PollFd::new(listener, PollFlags::IN));
         let mut sockets: Vec<_> = strangers.chain(listeners).collect();
@@ -255,7 +256,7 @@ impl<'a> Gate<'a> {
         Ok(sockets[..self.strangers.len()].iter().map(|socket| !socket.revents().is_empty()).collect())
     }
 
-    /// Whether there is a place for one more, or somebody who must leave it.
+    /// Whether one more connection can be accepted, possibly in the place of an old one.
     fn has_room(&self, now: Moment) -> bool {
         if self.full.as_ref().is_some_and(|(until, _)| now < *until) {
             return false;
@@ -264,9 +265,9 @@ impl<'a> Gate<'a> {
         oldest.is_none_or(|oldest| now >= oldest.since.after(HASTE))
     }
 
-    /// Takes who has connected. Whoever has a proof to show was heard before.
+    /// Accepts new connections. All proofs that have arrived were read before.
     fn welcome(&mut self, now: Moment) -> io::Result<()> {
-        // A crowd at one listener must not keep others out at the next.
+        // Many connections at one listener must not keep the others from theirs.
         let one = self.listeners.len().min(1);
         self.listeners.rotate_left(one);
         for at in 0..self.listeners.len() {
@@ -280,7 +281,7 @@ impl<'a> Gate<'a> {
                         self.rest(now, error);
                         return Ok(());
                     }
-                    // Nobody is left, or who came is gone again, which does not matter.
+                    // Nothing is left to accept, or the connection is already gone. Neither matters.
                     Err(_) => break,
                 };
                 self.full = None;
@@ -298,7 +299,7 @@ impl<'a> Gate<'a> {
         Ok(())
     }
 
-    /// Takes nobody for a while: those who are heard will be believed or leave, and the rest wait at the listener.
+    /// Accepts nothing for a while. Until then some connections are authenticated or closed, and new ones wait.
     fn rest(&mut self, now: Moment, error: io::Error) {
         if self.full.is_none() {
             tracing::warn!("connections have to wait, because none can be accepted right now: {error}");
@@ -314,13 +315,13 @@ impl<'a> Gate<'a> {
         let (proof, _) = stranger.said.as_chunks::<BYTES>();
         let &[theirs, claim, tag] = proof else { return None };
         if !self.secret.verify(&[b"connect", &stranger.nonce, &theirs, &claim], &tag) {
-            // Whether it hears this does not matter.
+            // It does not matter whether the refusal arrives.
             let _ = stranger.stream.write_all(&REFUSAL);
             return None;
         }
         let guest = known(&claim, stranger.address)?;
         let answer = self.secret.tag(&[b"accept", &theirs, &stranger.nonce, &claim]);
-        // It has said nothing but its proof, so these bytes find room.
+        // The connector has received only the nonce so far, so these bytes fit into the socket's buffer.
         stranger.stream.write_all(&answer).ok()?;
         stranger.stream.set_nodelay(true).ok()?;
         let session = session(self.secret, &stranger.nonce, &theirs);
@@ -330,7 +331,7 @@ impl<'a> Gate<'a> {
 
 impl Drop for Gate<'_> {
     fn drop(&mut self) {
-        // Nobody is expected any more.
+        // The connections that are still open count as refused.
         self.refusals.count += self.strangers.len() as u64;
         match self.refusals.untold() {
             0 => {}
@@ -339,21 +340,21 @@ impl Drop for Gate<'_> {
     }
 }
 
-/// How many were not let in. The first are told of one by one; of a flood, once a second how many there were.
+/// Counts refused connections. The first ones are logged one by one; later ones are logged once a second, as a number.
 #[derive(Default)]
 struct Refusals {
     count: u64,
     told: u64,
-    /// Until when nothing is to be told.
+    /// Until when nothing is logged.
     quiet: Moment,
 }
 
 impl Refusals {
-    /// How many are told of one by one.
+    /// How many are logged one by one.
     const SINGLY: u64 = 8;
     const PAUSE: Duration = Duration::from_secs(1);
 
-    /// Counts one more; of how many to tell now.
+    /// Counts one more refusal. Returns how many refusals to log now.
     fn note(&mut self, now: Moment) -> u64 {
         self.count += 1;
         if self.count > Self::SINGLY && now < self.quiet {
@@ -363,14 +364,14 @@ impl Refusals {
         self.untold()
     }
 
-    /// Of how many nothing was told; now that is done.
+    /// How many refusals were not logged yet. They count as logged afterwards.
     fn untold(&mut self) -> u64 {
         self.count - std::mem::replace(&mut self.told, self.count)
     }
 }
 
 impl Stranger {
-    /// Whether it has said all that it has to say.
+    /// Reads more of the proof. Returns whether it is complete.
     fn listen(&mut self) -> io::Result<bool> {
         let mut bytes = [0; PROOF];
         match self.stream.read(&mut bytes[self.said.len()..]) {
@@ -401,7 +402,7 @@ pub(super) mod tests {
         (listener, address)
     }
 
-    /// Says who it is, if it has got its nonce; the stream does not block.
+    /// Sends a valid proof if the nonce has arrived. The stream does not block. Returns whether it did.
     fn answer(stream: &mut TcpStream, secret: &Secret) -> bool {
         let (mut theirs, mine, claim) = ([0; BYTES], [1; BYTES], [2; BYTES]);
         let has_nonce = stream.read(&mut theirs).is_ok_and(|bytes| bytes == BYTES);
@@ -412,7 +413,7 @@ pub(super) mod tests {
         has_nonce
     }
 
-    /// More than are heard at once say who they are as soon as they can, and before anybody listens to them again.
+    /// More connectors than are served at once send their proofs as soon as they can, before the gate reads again.
     #[test]
     fn whose_proof_has_come_is_heard_before_others_are_let_in() {
         const ALL: usize = 2 * STRANGERS + 1;
@@ -449,14 +450,14 @@ pub(super) mod tests {
             }
             honest.join().unwrap().unwrap();
         });
-        // Those before it had to leave their places, not sooner than they must and not later.
+        // The connections before it are closed neither earlier nor later than they must be.
         let waited = Moment::now().since(begin);
         assert!((3 * HASTE..2 * PATIENCE).contains(&waited), "{waited:?}");
         assert!(gate.refused() as usize > CROWD - STRANGERS, "{}", gate.refused());
         drop(crowd);
     }
 
-    /// Somebody listens and says nothing; a moment later there is no reason to wait any more.
+    /// A listener never answers, and after a moment `go_on` returns false.
     #[test]
     fn who_waits_for_an_answer_leaves_when_the_job_is_over() {
         let secret = Secret::random().unwrap();
@@ -472,10 +473,10 @@ pub(super) mod tests {
         assert_eq!(error.kind(), ErrorKind::TimedOut);
     }
 
-    /// Set in a process of its own, whose limits a test may change.
+    /// Set in a test process of its own. Its limits may be changed.
     const ALONE: &str = "ANTIPHON_TEST_ALONE";
 
-    /// Whether this process is here for this test only; if not, one is started, and the test has run in it.
+    /// Whether this process runs only this test. If not, starts a process that does, and checks its result.
     pub(crate) fn alone(name: &str) -> bool {
         if std::env::var_os(ALONE).is_some() {
             return true;
@@ -487,7 +488,7 @@ pub(super) mod tests {
         false
     }
 
-    /// Leaves this process so many descriptors; what it had before.
+    /// Leaves this process `left` free descriptors. Returns the earlier limits.
     pub(crate) fn limit_descriptors(left: usize) -> Rlimit {
         let used = std::fs::read_dir("/proc/self/fd").unwrap().count() - 1;
         let before = getrlimit(Resource::Nofile);
@@ -495,7 +496,7 @@ pub(super) mod tests {
         before
     }
 
-    /// Strangers take all descriptors that this process may have; who belongs here is let in nevertheless.
+    /// Unauthenticated connections take all descriptors. A connector with the secret gets in nevertheless.
     #[test]
     fn a_process_without_descriptors_lets_others_wait() {
         const CROWD: usize = 96;
@@ -504,7 +505,7 @@ pub(super) mod tests {
         }
         let secret = Secret::random().unwrap();
         let (listener, address) = listener();
-        // The connectors' ends are in this process, too, and have their descriptors before there are too few.
+        // The connectors' ends are in this process too, so they take their descriptors before the limit is lowered.
         let mut crowd: Vec<_> = (0..CROWD).map(|_| TcpStream::connect(address).unwrap()).collect();
         let mut honest = crowd.pop().unwrap();
         honest.set_nonblocking(true).unwrap();

@@ -1,8 +1,8 @@
 //! The two ends of a TCP lane.
 //!
-//! The principal types are [`TcpSender`] and [`TcpReceiver`], over one socket or over several ([`stripes`](super::stripes)).
-//! Payload goes from the caller's buffer to the kernel and from the kernel to the caller's buffer; only the few words that
-//! precede a message, and operands of reductions, pass through memory of the lane.
+//! The principal types are [`TcpSender`] and [`TcpReceiver`], over one socket or over several
+//! ([`stripes`](super::stripes)). Payload moves directly between the caller's buffer and the kernel. Only the few words
+//! before a message, and operands of reductions, pass through memory of the lane.
 
 use super::credit::{Admitting, Credit};
 use super::stripes::{Incoming, Outgoing};
@@ -11,25 +11,25 @@ use crate::transport::{ReceiveLane, SendLane};
 use std::collections::VecDeque;
 use std::io;
 
-/// Room for words and for other small things.
+/// Room for the words before a message and for other small data.
 const SMALL: usize = 4096;
-/// The most bytes that a receiver holds for a reader who works out of the lane.
+/// The most bytes that a receiver holds for a caller that reads in the lane.
 const HELD: usize = 256 << 10;
-/// Fewer bytes than this may be a part of an element or of a word, so more are read behind them.
+/// Fewer bytes than this may be a part of an element or of a word, so more bytes are read behind them.
 const LEAST: usize = 64;
-/// A receiver reads so much at once, if that much has come: a small message with the words before it.
+/// A receiver reads this many bytes at once, if they have arrived: a small message and the words before it.
 const TOGETHER: usize = 4096;
 
 /// The sender.
 pub(super) struct TcpSender {
     stripes: Outgoing,
-    /// What `reserve` lends.
+    /// The memory that `reserve` lends.
     room: Vec<u8>,
-    /// What the kernel has not taken: committed words first, and messages that must not wait for their receiver.
+    /// Bytes that the kernel has not accepted: committed words first, then messages that must not wait.
     pending: VecDeque<u8>,
     /// The most bytes of messages in `pending`.
     backlog: usize,
-    /// Where the receiver says what may come.
+    /// Present if the receiver gives credit.
     credit: Option<Credit>,
 }
 
@@ -39,18 +39,18 @@ impl TcpSender {
         Self { stripes, room: vec![0; SMALL], pending: VecDeque::new(), backlog, credit: None }
     }
 
-    /// The same, which cuts what it sends into packets of at most so many bytes.
+    /// Cuts what this sender sends into packets of at most `packet` bytes.
     pub(super) fn in_packets(self, packet: usize) -> Self {
         Self { stripes: self.stripes.in_packets(packet), ..self }
     }
 
-    /// The same, of a receiver that admits what may come.
+    /// Makes this sender wait for credit of its receiver.
     pub(super) fn with_credit(self) -> Self {
         Self { credit: Some(Credit::default()), ..self }
     }
 
-    /// Hands on what came before anything else that is sent, and `data` behind it: how much of `data` went, if all before
-    /// it did, or is some socket's to send.
+    /// Sends the pending bytes, and `data` behind them. Returns how much of `data` was sent or is in a socket's own
+    /// buffer; `None` if not all pending bytes were.
     fn pass(&mut self, data: &[u8]) -> io::Result<Option<usize>> {
         let before = self.pending.len();
         let passed = self.stripes.write(self.pending.make_contiguous(), data)?;
@@ -67,7 +67,7 @@ impl SendLane for TcpSender {
 
     fn commit(&mut self, bytes: usize) -> io::Result<()> {
         let start = self.pending.len().min(SMALL);
-        // It goes with what follows, or when the lane is flushed.
+        // The bytes are sent with the next message, or when the lane is flushed.
         self.pending.extend(&self.room[start..start + bytes]);
         Ok(())
     }
@@ -94,7 +94,7 @@ impl SendLane for TcpSender {
 /// The receiver.
 pub(super) struct TcpReceiver {
     stripes: Incoming,
-    /// As long as the most that was ever asked for: many lanes have few words to read, or none.
+    /// As long as the longest request so far, because many lanes read few words or none.
     held: Vec<u8>,
     start: usize,
     end: usize,
@@ -111,7 +111,7 @@ impl ReceiveLane for TcpReceiver {
     fn peek(&mut self, most: usize) -> io::Result<&[u8]> {
         self.admitting.flush(&self.stripes.sockets[0])?;
         let most = most.min(HELD);
-        // Little more than asked for: what follows may be read straight into its place.
+        // Reads little more than requested: the rest may be read directly into its buffer.
         if self.end - self.start < most.min(LEAST) {
             self.held.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
@@ -142,7 +142,7 @@ impl ReceiveLane for TcpReceiver {
             return Ok(held);
         }
         self.admitting.flush(&self.stripes.sockets[0])?;
-        // What is held must be handed over even if the peer is gone by now; the next call says so.
+        // The held bytes must be delivered even if the peer is gone by now. The next call returns the error.
         match self.stripes.read(&mut into[held..]) {
             Ok(bytes) => Ok(held + bytes),
             Err(_) if held > 0 => Ok(held),
@@ -171,7 +171,7 @@ pub(crate) mod tests {
         (index * 31 % 251) as u8
     }
 
-    /// All ways to read, in turn, see one stream; nothing blocks when there is too much of it.
+    /// All ways to read see one stream, when they take turns. Nothing blocks if the stream is longer than all buffers.
     #[test]
     fn words_payload_and_operands_are_one_stream() {
         for sockets in [1, 2, 3] {
@@ -217,7 +217,7 @@ pub(crate) mod tests {
         assert!(sender.flush().unwrap());
     }
 
-    /// A small message is one segment with the words before it, and is read at once.
+    /// A small message and the words before it are one segment, and are read at once.
     #[test]
     fn words_travel_with_what_follows() {
         let (near, far) = pair();
@@ -235,7 +235,7 @@ pub(crate) mod tests {
         assert_eq!(far.peek(&mut raw).unwrap_err().kind(), ErrorKind::WouldBlock);
         let mut into = [0; 1000];
         assert_eq!((receiver.receive(&mut into).unwrap(), into), (1000, [2; 1000]));
-        // Words that nothing follows go when the lane is flushed.
+        // Words without a message behind them are sent when the lane is flushed.
         sender.commit(8).unwrap();
         assert!(sender.flush().unwrap());
         assert!((0..1_000_000).any(|_| receiver.peek(8).unwrap().len() == 8));
@@ -264,7 +264,7 @@ pub(crate) mod tests {
         let (mut sent, mut received) = (0, 0);
         for credit in [0, BYTES] {
             receiver.admit(credit).unwrap();
-            // Until all that may go has arrived, and then much longer. How long the kernel takes is not known.
+            // Until all bytes that may be sent have arrived, and much longer. The kernel's delay is unknown.
             let (mut idle, begin) = (0, std::time::Instant::now());
             while idle < 100_000 || received < sent || (credit > 0 && sent < BYTES) {
                 let moved = [sender.send(&data[sent..]).unwrap(), receiver.receive(&mut into[received..]).unwrap()];

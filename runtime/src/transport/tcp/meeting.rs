@@ -1,9 +1,10 @@
 //! How the ranks of a job connect.
 //!
-//! The principal type is [`Meeting`]. Every rank listens while a program is prepared, learns the others' addresses from
-//! the coordinator, connects where it sends and accepts where it receives. Both ends prove that they belong to the job
-//! (see `handshake`). Then the listeners are closed. A rank listens on each of its interfaces, and every connection to it
-//! has a socket, a stripe, to each that answers: the sender tries them, the first one last, and says there which they are.
+//! The principal type is [`Meeting`]. Every rank listens while a program is prepared, and learns the others' addresses
+//! from the coordinator. It connects to the ranks that it sends to, and accepts the ranks that it receives from. Both
+//! ends prove that they belong to the job (see `handshake`). Then the listeners are closed. A rank listens on each of
+//! its interfaces. A connection to it has one socket, a stripe, for each interface that answers. The sender connects
+//! the first stripe last, and lists all stripes in its claim.
 
 use super::handshake::{Claim, Gate, introduce, is_full};
 use super::secret::{BYTES, Secret};
@@ -21,38 +22,38 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use topology::Rank;
 
-/// Changes whenever the claim or what follows it changes its meaning.
+/// Changes whenever the format of the claim, or of the data after it, changes.
 const PROTOCOL: u32 = 0x6a70_0005;
 /// How many connections a rank forms at the same time.
 const AT_ONCE: usize = 16;
 /// How many connections may wait to be accepted.
 const BACKLOG: i32 = 4096;
-/// How long an address that others do without may take to answer.
+/// How long an address may take to answer if peers can do without it.
 const ATTEMPT: Duration = Duration::from_secs(1);
-/// How long others may be refused, where somebody has told that he listens.
+/// How long a refused connection is tried again at an address where a rank should listen.
 const REFUSALS: Duration = Duration::from_secs(2);
 /// How long to wait before the second attempt, and at most before a later one.
 const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(320)];
 
-/// What who is sent away unheard sees.
+/// The errors of a connector that was cut off before its proof was read.
 const CUT: [ErrorKind; 4] =
     [ErrorKind::UnexpectedEof, ErrorKind::ConnectionReset, ErrorKind::ConnectionAborted, ErrorKind::BrokenPipe];
 
-/// Where a rank waits for others.
+/// The addresses at which a rank listens.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Doors {
     pub(crate) addresses: Vec<SocketAddr>,
-    /// Whether others do without one, other than the first, that does not answer.
+    /// Whether peers do without an address, other than the first, that does not answer.
     pub(crate) spare: bool,
 }
 
-/// Addresses at which nobody of this job was met.
+/// Addresses at which no rank of this job answered.
 pub(crate) type Closed = Mutex<BTreeSet<IpAddr>>;
 
-/// Opens listeners for the others; they are closed by the meeting.
+/// Opens a listener on each interface. The meeting closes them.
 ///
 /// # Errors
-/// If an address cannot be had that others do not do without.
+/// If the process cannot listen at an address that peers cannot do without.
 pub(crate) fn listen(interfaces: &[IpAddr], spare: bool) -> io::Result<(Vec<TcpListener>, Doors)> {
     let (mut listeners, mut addresses) = (Vec::new(), Vec::new());
     for &interface in interfaces.iter().take(MOST_WAYS) {
@@ -60,7 +61,7 @@ pub(crate) fn listen(interfaces: &[IpAddr], spare: bool) -> io::Result<(Vec<TcpL
             Err(_) if spare && !listeners.is_empty() => continue,
             listener => listener?,
         };
-        // Everybody comes at once.
+        // All peers connect at the same time.
         rustix::net::listen(&listener, BACKLOG)?;
         listener.set_nonblocking(true)?;
         addresses.push(listener.local_addr()?);
@@ -69,33 +70,33 @@ pub(crate) fn listen(interfaces: &[IpAddr], spare: bool) -> io::Result<(Vec<TcpL
     Ok((listeners, Doors { addresses, spare }))
 }
 
-/// One rank's part in connecting the ranks for programs.
+/// One rank's part in connecting all ranks.
 pub(crate) struct Meeting<'a> {
     pub(crate) rank: Rank,
-    /// The lanes of all programs, by connection.
+    /// The connections of all programs.
     pub(crate) connections: &'a [Connection],
-    /// Which connections are sockets.
+    /// Whether a connection needs a socket.
     pub(crate) remote: &'a (dyn Fn(&Connection) -> bool + Sync),
     pub(crate) secret: &'a Secret,
-    /// Tells the tasks of a job apart.
+    /// The number of the task. It is part of every claim, so that connections of another task are refused.
     pub(crate) task: u64,
     pub(crate) deadline: Moment,
     /// Fails when the job is over.
     pub(crate) check: &'a (dyn Fn() -> RunResult<()> + Sync),
-    /// What was learned in earlier meetings.
+    /// Addresses that did not answer, in this meeting or in earlier ones.
     pub(crate) closed: &'a Closed,
 }
 
-/// What a connector claims, once it is believed.
+/// The content of a claim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Header {
     task: u64,
     connection: u32,
     from: Rank,
     to: Rank,
-    /// Which of the receiver's interfaces it goes to.
+    /// The stripe: the index of the receiver's interface.
     stripe: u16,
-    /// The interfaces to which this connection has sockets, a bit each; said only to the first, which comes last.
+    /// The stripes of this connection, one bit each. Sent only with the first stripe, which is connected last.
     all: u16,
 }
 
@@ -113,7 +114,7 @@ impl Header {
 }
 
 impl Header {
-    /// What a claim says, if it is one of these.
+    /// The content of a claim; `None` if its protocol is another one.
     fn of(claim: &Claim) -> Option<Self> {
         let (task, words) = claim.split_first_chunk::<8>()?;
         let (words, _) = words.as_chunks::<4>();
@@ -138,7 +139,7 @@ struct Outgoing<'a> {
 struct Awaited {
     /// By interface of this rank.
     sockets: BTreeMap<usize, TcpStream>,
-    /// To which there will be sockets, once that is known.
+    /// All stripes, one bit each, once the sender has listed them.
     all: Option<u16>,
 }
 
@@ -153,12 +154,12 @@ impl Meeting<'_> {
     /// Connects this rank with its peers; rank r listens at `doors[r]`.
     ///
     /// # Errors
-    /// [`RunError::Lane`] with the first peer that cannot be reached or did not come before the deadline, what
-    /// `check` says, or the error of the operating system.
+    /// [`RunError::Lane`] with the first peer that cannot be reached or did not connect before the deadline, the error
+    /// of `check`, or the error of the operating system.
     pub(crate) fn hold(&self, listeners: Vec<TcpListener>, doors: &[Doors]) -> RunResult<Streams> {
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            // Everybody accepts while everybody connects: nobody waits for a peer that waits.
+            // Every rank accepts while it connects, so that ranks do not wait for each other in a cycle.
             let accept = scope.spawn(|| {
                 let incoming = self.accept(listeners, &over);
                 if incoming.is_err() {
@@ -184,7 +185,7 @@ impl Meeting<'_> {
         RunError::lane(self.rank, peer)
     }
 
-    /// Whether to go on.
+    /// Whether to go on: `false` once another thread has failed, an error when the job is over.
     fn go_on(&self, over: &AtomicBool) -> RunResult<bool> {
         (self.check)()?;
         Ok(!over.load(Ordering::Relaxed))
@@ -198,7 +199,7 @@ impl Meeting<'_> {
             let doors = theirs.ok_or_else(unknown)?;
             outgoing.push(Outgoing { id, connection, doors, sockets: Mutex::default() });
         }
-        // An address that is this rank's as well, such as that of a bridge for containers, leads to no other machine.
+        // An address that this rank has too, such as the one of a container bridge, does not lead to another machine.
         let mine = doors.get(self.rank.index()).map_or(&[][..], |doors| &doors.addresses);
         let is_mine = |address: &SocketAddr| mine.iter().any(|mine| mine.ip() == address.ip());
         let mut others = Vec::new();
@@ -207,7 +208,7 @@ impl Meeting<'_> {
             let leading = addresses.filter(|(_, address)| !(of.doors.spare && is_mine(address)));
             others.extend(leading.map(|(stripe, _)| (of, stripe)));
         }
-        // The first door of each connection at last, because what is said there is which others there are.
+        // The first address of each connection comes last, because its claim lists all stripes.
         self.at_once(&others, over, |&(of, stripe)| self.knock(of, stripe, over))?;
         self.at_once(&outgoing, over, |of| self.knock(of, 0, over))?;
         let sockets = |of: Outgoing<'_>| {
@@ -217,7 +218,7 @@ impl Meeting<'_> {
         Ok(outgoing.into_iter().map(sockets).collect())
     }
 
-    /// Does something for all of `items`, several at a time, until one fails or it is over.
+    /// Runs `work` for all `items`, several at a time, until one fails or `over` is set.
     fn at_once<T: Sync>(
         &self,
         items: &[T],
@@ -261,7 +262,7 @@ impl Meeting<'_> {
         match self.enter(address, claim, [until, refusals], over)? {
             Ok(socket) => drop(locked().insert(stripe, socket)),
             Err(error) if is_full(&error) => return Err(self.lost(to)(error)),
-            // Somebody else says why.
+            // Another thread returns the reason.
             Err(_) if over.load(Ordering::Relaxed) => {}
             Err(error) if is_spare => {
                 if closed().insert(address.ip()) {
@@ -275,8 +276,9 @@ impl Meeting<'_> {
         Ok(())
     }
 
-    /// Is let in at a door. Who comes in a crowd may be sent away unheard, and tries again until `until`; or until
-    /// `refusals` where nobody seems to listen.
+    /// Connects to one address and proves the claim. If the gate cuts the connection without an answer, because it
+    /// serves many others, this tries again until `until`. If no process listens there, it tries again until
+    /// `refusals`.
     fn enter(
         &self,
         address: SocketAddr,
@@ -285,7 +287,7 @@ impl Meeting<'_> {
         over: &AtomicBool,
     ) -> RunResult<io::Result<TcpStream>> {
         let mut pause = PAUSES[0];
-        // Those who take this rank's descriptors without belonging here are sent away meanwhile.
+        // For the case that this process has no free descriptor: meanwhile its gate closes unauthenticated connections.
         let crowded = until.min(Moment::now().after(REFUSALS));
         loop {
             let go_on = || matches!(self.go_on(over), Ok(true));
@@ -329,7 +331,7 @@ impl Meeting<'_> {
             };
             for (header, proven) in gate.admit(expected).map_err(RunError::system("waiting for connections"))? {
                 let Some((from, of)) = awaited.get_mut(&ConnectionId(header.connection)) else { continue };
-                // Of two that claim the same, which takes a replay within one glance, the first stands.
+                // Only one call of `admit` can return two connections with the same claim. The first one counts.
                 if of.sockets.contains_key(&header.stripe.into()) {
                     continue;
                 }
@@ -358,7 +360,7 @@ mod tests {
     use std::time::Duration;
     use topology::LinkId;
 
-    /// Two connections each way between ranks 0 and 1, and one within rank 1's computer that is no socket.
+    /// Two connections each way between ranks 0 and 1, and one within rank 1's computer, which needs no socket.
     fn connections() -> [Connection; 5] {
         let connection = |(from, to, channel)| Connection { from: Rank(from), to: Rank(to), channel, link: LinkId(0) };
         [(0, 1, 0), (1, 0, 0), (1, 2, 0), (0, 1, 1), (1, 0, 1)].map(connection)
@@ -379,7 +381,7 @@ mod tests {
         Meeting { rank: Rank(rank), connections, remote: &remote, secret, task: 7, deadline, check: &|| Ok(()), closed }
     }
 
-    /// Ranks 0 and 1 meet; `disturb` knows where rank 0 listens.
+    /// Connects ranks 0 and 1. Before that, `disturb` gets the address of rank 0.
     fn meet(
         interfaces: &[&str],
         secrets: [&Secret; 2],
@@ -420,7 +422,8 @@ mod tests {
         }
     }
 
-    /// An address that leads elsewhere, and one that nobody has: both are done without, but not where they are asked for.
+    /// One address leads to another job, and one is free. Peers that can do without them leave both out; else the
+    /// meeting fails.
     #[test]
     fn an_address_that_does_not_answer_is_done_without() {
         let (secret, other) = (Secret::random().unwrap(), Secret::random().unwrap());
@@ -434,7 +437,7 @@ mod tests {
             second.addresses.push("127.0.0.4:1".parse().unwrap());
             let doors = [first, second];
             let (closed, limit) = (Closed::default(), if spare { LONG } else { Duration::from_millis(500) });
-            // Who listens elsewhere does not belong to the job.
+            // The process at this address does not belong to the job.
             let stop = AtomicBool::new(false);
             let [zero, one] = std::thread::scope(|scope| {
                 let mut gate = Gate::new(vec![elsewhere.try_clone().unwrap()], &other);
@@ -448,7 +451,7 @@ mod tests {
                     }
                 });
                 let zero = scope.spawn(|| meeting(&connections, &secret, 0, limit, &closed).hold(zero, &doors));
-                // Its second door is the third that others are told of.
+                // Rank 1's second listener belongs to its third published address, so `held` takes the second place.
                 let mut listeners = one;
                 let held = TcpListener::bind("127.0.0.1:0").unwrap();
                 held.set_nonblocking(true).unwrap();
@@ -485,7 +488,7 @@ mod tests {
                     1 => &[0; 10],
                     2 => &[255; 3 * BYTES],
                     3 => b"GET / HTTP/1.1\r\nHost: somebody\r\nAccept: */*\r\nUser-Agent: something with a long name, indeed\r\n\r\n",
-                    // Answers a nonce that nobody gave, with the right secret and with another.
+                    // Answers a nonce that was never sent, with the right secret and with another one.
                     _ => {
                         let header = Header { task: 7, connection: 1, from: Rank(1), to: Rank(0), stripe: 0, all: 1 }.bytes();
                         let secret = if kind == 4 { &secret } else { &other };
@@ -502,29 +505,29 @@ mod tests {
         }
     }
 
-    /// What somebody does at a door who must not be let in.
+    /// What a connector does that must not be accepted.
     #[derive(Clone, Copy, PartialEq, Debug)]
     enum Attack {
-        /// Says nothing, and keeps its place.
+        /// Sends nothing and keeps its connection.
         Hold,
-        /// Says a byte now and then.
+        /// Sends a byte from time to time.
         Dribble,
         /// Answers the nonce with another secret.
         Guess,
-        /// Says what an honest rank has said to another nonce.
+        /// Sends an honest rank's proof for another nonce.
         Repeat,
-        /// Says much more than a proof is long.
+        /// Sends many more bytes than a proof has.
         Flood,
-        /// Cuts the connection as soon as it is there.
+        /// Resets the connection at once.
         Reset,
-        /// Knows the secret, and asks for what is not expected.
+        /// Knows the secret, but claims something unexpected.
         Claim,
     }
 
     const ATTACKS: [Attack; 7] =
         [Attack::Hold, Attack::Dribble, Attack::Guess, Attack::Repeat, Attack::Flood, Attack::Reset, Attack::Claim];
 
-    /// Attacks until it is over; counts the attempts. The places of several connections are kept.
+    /// Attacks until `over` is set, and counts the attempts. Keeps several connections open.
     fn attack(attack: Attack, address: SocketAddr, secret: &Secret, over: &AtomicBool, attempts: &AtomicUsize) {
         let other = Secret::from_text(b"a guess");
         let honest = Header { task: 7, connection: 1, from: Rank(1), to: Rank(0), stripe: 0, all: 1 };
@@ -557,7 +560,7 @@ mod tests {
                 [[1; BYTES], honest.bytes(), tag].concat()
             };
             let mut nonce = [0; BYTES];
-            // Whoever is turned away in between has failed as well.
+            // An attacker that is cut off in between has failed too.
             match attack {
                 Attack::Hold => kept.push(stream),
                 Attack::Dribble => {
@@ -591,7 +594,7 @@ mod tests {
                 for (index, kind) in ATTACKS.into_iter().enumerate() {
                     scope.spawn(move || attack(kind, address, secret, over, &attempts[index]));
                 }
-                // All have begun before anybody else comes.
+                // All attackers have begun before the ranks connect.
                 while attempts.iter().any(|attempts| attempts.load(Ordering::Relaxed) == 0) {
                     std::thread::yield_now();
                 }
@@ -631,7 +634,7 @@ mod tests {
         }
     }
 
-    /// A verdict comes while a rank waits for an answer of somebody who says nothing.
+    /// A verdict comes while a rank waits for a listener that never answers.
     #[test]
     fn who_waits_at_a_silent_door_hears_the_verdict() {
         let (secret, connections, closed) = (Secret::random().unwrap(), connections(), Closed::default());
@@ -648,7 +651,7 @@ mod tests {
         assert!(Moment::now().since(begin) < LONG / 2);
     }
 
-    /// Before rank 1 listens, somebody at its door sends the first away who come.
+    /// Before rank 1 serves its listener, the first connections are accepted and closed without an answer.
     #[test]
     fn who_is_sent_away_unheard_comes_again() {
         let (secret, connections, closed) = (Secret::random().unwrap(), connections(), Closed::default());

@@ -1,17 +1,18 @@
 //! Lanes between computers: one TCP connection per connection of a program, or one for each interface of the receiver.
 //!
-//! The principal type is [`Streams`]: the sockets of one rank for one program. A connection of its own for each lane
-//! keeps the promise of a lane without a second flow control on top of TCP's: no lane waits for another, no length is
-//! ever parsed, and payload moves between socket and buffer without a copy in between.
+//! The principal type is [`Streams`]: the sockets of one rank for its programs. Each lane has its own TCP connection,
+//! so TCP's flow control is enough: no lane waits for another, no length is parsed, and payload moves between socket
+//! and buffer without a copy in between.
 //!
-//! * [`meeting`] forms the connections; nothing listens before or after.
-//! * [`handshake`] lets the two ends prove to each other that they know the job's [`secret`], before anything else is read.
-//! * [`lane`] moves bytes without ever blocking, over as many sockets as there are ways ([`stripes`]). Where messages have
-//!   turns, [`credit`] says what may come, and [`options`] keep a socket from taking more, or sending it faster, than its
-//!   plan counts on.
+//! * [`meeting`] forms the connections. No socket listens before or after.
+//! * [`handshake`] lets the two ends prove to each other that they know the job's [`secret`], before they read anything
+//!   else.
+//! * [`lane`] moves bytes without blocking, over one socket or over one for each interface ([`stripes`]). If messages
+//!   keep the order of a plan, [`credit`] says how much may be sent. [`options`] then keep a socket from accepting
+//!   more, or sending faster, than the plan assumes.
 //! * [`transport`] makes all of them one [`Transport`](crate::transport::Transport). A rank with sockets sleeps in a
-//!   [`Poller`] until one of them, or a rank of its own computer, has something for it.
-//! * [`handles`] keep sockets open while it is found out who was cut off, and say which have ended.
+//!   [`Poller`] until a socket, or a rank of its own computer, wakes it.
+//! * [`handles`] keep sockets open until it is known which ranks were cut off, and tell which connections have ended.
 
 mod credit;
 mod handles;
@@ -40,13 +41,13 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::TcpStream;
 
-/// What a socket takes beyond what it is sending, where messages have turns.
+/// How many unsent bytes a socket accepts if messages keep the order of a plan.
 const UNSENT: u32 = 32 << 10;
 
-/// How long a packet, which the kernel cuts into frames, may take on the wire. A paced socket makes them of 1 ms.
+/// The longest time of a packet on the wire; the kernel cuts it into frames. A paced socket makes packets of 1 ms.
 const PACKET_SECONDS: f64 = 0.9e-3;
 
-/// The least and the most bytes of a packet; the kernel makes none of more than 64 KiB with headers.
+/// The least and the most bytes of a packet. The kernel makes no packet of more than 64 KiB with headers.
 const PACKETS: [usize; 2] = [4 << 10, 60 << 10];
 
 /// The sockets of each connection.
@@ -55,13 +56,13 @@ type Sockets = BTreeMap<ConnectionId, Vec<TcpStream>>;
 /// The sockets of one rank, connected and authenticated.
 #[derive(Default)]
 pub(crate) struct Streams {
-    /// One for each interface of the receiver's.
+    /// One socket for each interface of the receiver.
     outgoing: Sockets,
     incoming: Sockets,
 }
 
 impl Streams {
-    /// Second handles of all sockets, which are for these connections of a program.
+    /// Second handles of all sockets. `connections` are the connections that the sockets belong to.
     ///
     /// # Errors
     /// If the process has no descriptors left.
@@ -72,11 +73,11 @@ impl Streams {
         each.map(|(peer, socket)| Ok((peer, socket.try_clone()?))).collect::<io::Result<Vec<_>>>().map(Handles::new)
     }
 
-    /// Takes the sender's end of a connection. It buffers at least `backlog` bytes that the receiver does not take; where
-    /// messages have turns, it waits for the receiver's credit.
+    /// Takes the sender's end of a connection. It buffers at least `backlog` bytes that the receiver does not take.
+    /// With `turns`, it waits for the receiver's credit.
     ///
     /// # Errors
-    /// If there is no such socket, or it was taken.
+    /// If there is no such socket, or it was already taken.
     pub(crate) fn sender(
         &mut self,
         id: ConnectionId,
@@ -88,7 +89,7 @@ impl Streams {
         let local = sockets.iter().map(Socket::stream).filter(|stream| options::is_local(stream));
         local.into_iter().try_for_each(options::heed_losses)?;
         let Some(Paced { rate }) = turns else { return Ok(Box::new(TcpSender::new(sockets, backlog))) };
-        // Of several ways each takes what it can.
+        // Of several sockets, each sends as much as it can.
         if let [socket] = &mut sockets[..] {
             options::limit_unsent(socket.stream(), UNSENT)?;
             socket.write_eagerly();
@@ -113,7 +114,7 @@ impl Streams {
     }
 }
 
-/// Takes the sockets of a connection, whose changes the poller hears from now on.
+/// Takes the sockets of a connection, and lets `poller` watch them.
 fn watched(all: &mut Sockets, id: ConnectionId, poller: &Poller) -> io::Result<Vec<Socket>> {
     let missing = || io::Error::other("no socket was connected for it, or it is in use");
     all.remove(&id).ok_or_else(missing)?.into_iter().map(|stream| poller.watch(stream)).collect()

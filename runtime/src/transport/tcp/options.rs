@@ -1,7 +1,7 @@
 //! Options of sockets that keep queues short.
 //!
-//! Left alone, a socket takes megabytes at once and sends them as fast as its congestion window allows. What is sent later
-//! over other sockets, acknowledgements among it, then waits in the queues before the network, or is lost there.
+//! Without them, a socket accepts megabytes at once and sends them as fast as its congestion window allows. Later bytes
+//! of other sockets, also acknowledgements, then wait in queues before the network, or are lost there.
 
 use rustix::net::sockopt::{set_tcp_congestion, tcp_congestion};
 use std::ffi::{c_int, c_uint};
@@ -9,7 +9,7 @@ use std::io;
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 
-/// Makes a socket accept data only while less than this many bytes wait to be sent.
+/// Makes a socket accept data only while fewer than `bytes` bytes wait to be sent.
 ///
 /// # Errors
 /// If the kernel refuses.
@@ -17,7 +17,7 @@ pub(super) fn limit_unsent(socket: &TcpStream, bytes: c_uint) -> io::Result<()> 
     set(socket, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, bytes)
 }
 
-/// Makes a socket send at most so many bytes per second, evenly.
+/// Makes a socket send at most `rate` bytes per second, evenly.
 ///
 /// # Errors
 /// If the kernel refuses.
@@ -31,16 +31,16 @@ pub(super) fn is_local(socket: &TcpStream) -> bool {
     ends.is_ok_and(|(own, peer)| own == peer || peer.to_canonical().is_loopback())
 }
 
-/// Names the congestion control of paced and local sockets, or leaves the system's with `system`.
+/// The environment variable that names the congestion control of paced and local sockets; `system` keeps the system's.
 const CONGESTION: &str = "ANTIPHON_TCP_CONGESTION";
 
-/// Makes a paced or local socket slow down for losses only. Messages in turn come with pauses between them. The usual controls
-/// take those for signs of the path: `bbr` for its rate, and `cubic` for its delay. A plan's rates are known better than that,
-/// and its order keeps queues short; within a computer nothing is lost, and `bbr` with its pace is half as fast.
-/// What else a system was given, such as `dctcp`, it was given for a reason, and stays.
+/// Makes a paced or local socket slow down only after losses. A paced socket pauses between messages. The usual
+/// congestion controls misread these pauses: `bbr` takes them for the rate of the path, and `cubic` for its delay. The
+/// plan knows the rates better, and its order keeps queues short. Within a computer nothing is lost, and `bbr` halves
+/// the speed. Any other choice of the system, such as `dctcp`, was made for a reason and stays.
 ///
 /// # Errors
-/// If the kernel refuses the one that the user named.
+/// If the kernel refuses the congestion control that the user named.
 pub(super) fn heed_losses(socket: &TcpStream) -> io::Result<()> {
     match std::env::var(CONGESTION) {
         Ok(name) if name == "system" => Ok(()),
@@ -48,7 +48,7 @@ pub(super) fn heed_losses(socket: &TcpStream) -> io::Result<()> {
             .map_err(|error| io::Error::other(format!("{CONGESTION}={name} is refused by this computer: {error}"))),
         Err(_) => {
             if tcp_congestion(socket).is_ok_and(|name| name.starts_with("bbr") || name == "cubic") {
-                // Every kernel has it, but may be told not to let it be chosen.
+                // Every kernel has `reno`, but may not allow its choice.
                 let _ = set_tcp_congestion(socket, "reno");
             }
             Ok(())

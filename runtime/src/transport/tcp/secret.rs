@@ -1,8 +1,8 @@
-//! How the two ends of a connection prove that they belong to the same job.
+//! The secret with which the two ends of a connection prove that they belong to the same job.
 //!
-//! The principal type is [`Secret`]: 32 bytes that a launcher gives every worker over its control channel, or that all
-//! launchers of a job know. It never travels over a network; both ends answer the other's nonce with a keyed hash
-//! (HMAC-SHA-256, RFC 2104), and keys for other purposes are derived from it (HKDF, RFC 5869).
+//! The principal type is [`Secret`]: 32 bytes. A launcher gives them to every worker over its control channel, or all
+//! launchers of a job know them. The secret never travels over a network: each end answers the other's nonce with a
+//! keyed hash (HMAC-SHA-256, RFC 2104). Keys for other purposes are derived from it (HKDF, RFC 5869).
 
 use hkdf::Hkdf;
 use hmac::{Hmac, KeyInit, Mac};
@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use std::fmt;
 use std::io;
 
-/// Bytes of a secret, of a nonce and of a tag.
+/// The bytes of a secret, of a nonce and of a tag.
 pub(crate) const BYTES: usize = 32;
 
 /// The key of a job.
@@ -20,47 +20,47 @@ pub(crate) const BYTES: usize = 32;
 pub struct Secret([u8; BYTES]);
 
 impl Secret {
-    /// A new one.
+    /// A new random secret.
     ///
     /// # Errors
-    /// If the kernel has no random bytes.
+    /// If the kernel provides no random bytes.
     pub(crate) fn random() -> io::Result<Self> {
         nonce().map(Self)
     }
 
-    /// The secret that a text stands for, whatever its length; who knows the text knows the secret.
+    /// The secret of a text of any length. Anybody who knows the text knows the secret.
     pub fn from_text(text: &[u8]) -> Self {
         Self(Sha256::new_with_prefix(b"antiphon job secret\0").chain_update(text).finalize().into())
     }
 
-    /// A key for one purpose: who knows it learns nothing of this one.
+    /// A key for one purpose. It reveals nothing about this secret.
     pub(crate) fn derive(&self, purpose: &[&[u8]]) -> Self {
         let mut key = [0; BYTES];
-        // A key as long as the hash is never too long.
+        // Only a key much longer than the hash would be too long.
         let derived = Hkdf::<Sha256>::new(None, &self.0).expand_multi_info(purpose, &mut key);
         debug_assert!(derived.is_ok());
         Self(key)
     }
 
     fn mac(&self, parts: &[&[u8]]) -> Hmac<Sha256> {
-        // A key is padded to the block of the hash.
+        // HMAC pads a key to the block length of the hash.
         let mut key = hmac::digest::Key::<Hmac<Sha256>>::default();
         key[..BYTES].copy_from_slice(&self.0);
         parts.iter().fold(Hmac::new(&key), |mac, part| mac.chain_update(part))
     }
 
-    /// The tag of a message.
+    /// The tag of a message, which is the concatenation of `parts`.
     pub(crate) fn tag(&self, parts: &[&[u8]]) -> [u8; BYTES] {
         self.mac(parts).finalize().into_bytes().into()
     }
 
-    /// Whether `tag` is the tag of a message; takes the same time wherever they differ.
+    /// Whether `tag` is the tag of a message. The time does not depend on where they differ.
     pub(crate) fn verify(&self, parts: &[&[u8]], tag: &[u8; BYTES]) -> bool {
         self.mac(parts).verify(tag.into()).is_ok()
     }
 }
 
-/// A secret is not for logs.
+/// Hides the bytes, so that no log contains a secret.
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret(…)")
@@ -85,7 +85,7 @@ mod tests {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// RFC 4231, test cases 1 and 2, whose keys are shorter than ours: HMAC pads them with zeroes.
+    /// RFC 4231, test cases 1 and 2. Their keys are shorter than 32 bytes; HMAC pads them with zeroes.
     #[test]
     fn tags_are_those_of_the_standard() {
         let secret = |key: &[u8]| Secret(std::array::from_fn(|index| key.get(index).copied().unwrap_or(0)));
@@ -99,7 +99,7 @@ mod tests {
         );
     }
 
-    /// RFC 5869, test case 3: neither salt nor purpose.
+    /// RFC 5869, test case 3: without salt and without purpose.
     #[test]
     fn keys_are_those_of_the_standard() {
         let expected = "8da4e775a563c18f715f802a063c5a31b8a11f5c5ee1879ec3454e5f3c738d2d";

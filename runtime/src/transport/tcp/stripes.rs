@@ -1,46 +1,47 @@
-//! One stream of bytes over one socket, or over several of different interfaces.
+//! One stream of bytes over one socket, or over several sockets to different interfaces.
 //!
-//! The principal types are [`Outgoing`] and [`Incoming`]. Over several sockets the stream is cut into turns. The sender
-//! gives the next one to a socket that takes it, and says before it which turn it is and how long: so a fast way carries
-//! more than a slow one. The receiver hands over turns by their numbers, and keeps what came before its time, up to a limit:
-//! a fast way goes on while a slow one brings what is next. Over one socket only the bytes themselves travel.
+//! The principal types are [`Outgoing`] and [`Incoming`]. Over several sockets the stream is cut into parts, called
+//! turns. The sender gives each turn to the next socket that has room, and writes its number and length before it. So a
+//! fast interface carries more than a slow one. The receiver delivers turns in the order of their numbers. It keeps
+//! turns that arrive early, up to a limit, so that a fast interface goes on while a slow one delivers the next turn.
+//! Over one socket only the bytes themselves travel.
 
 use crate::memory::socket::Socket;
 use rustix::net::SendFlags;
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, IoSlice};
 
-/// The most bytes of a turn. Small enough that what the kernel takes without the receiver is several turns, so that all
-/// sockets are busy.
+/// The most bytes of a turn. Turns are small, so that the kernel takes several of them before the receiver reads any,
+/// and all sockets are busy.
 pub(super) const TURN: usize = 16 << 10;
-/// What the kernel takes of a stream for one of its sockets, about. What it has taken must go that way, however slow it
-/// is; but it must last until this rank looks again.
+/// About how many bytes of a stream the kernel takes for one socket. These bytes must use that interface, however slow
+/// it is. But they must last until this rank polls again.
 const AHEAD: usize = 32 << 10;
-/// How many whole turns a receiver keeps that came before their time; so much faster one way may be than another before
-/// it has to wait, times what the kernel takes.
+/// How many whole early turns a receiver keeps. While a slow interface delivers the bytes that the kernel has taken for
+/// it, a fast one may deliver this many turns before it has to wait.
 const KEPT: usize = 64;
-/// What precedes a turn: its number and its length, little endian.
+/// The bytes before a turn: its number and its length, little-endian.
 const HEADER: usize = 8;
 
 /// The sender's end.
 pub(super) struct Outgoing {
     pub(super) sockets: Vec<Socket>,
-    /// What each socket has not taken of the turn that it was given.
+    /// For each socket, the bytes of its turn that it has not taken.
     rests: Vec<Vec<u8>>,
     /// The socket that was given the last turn.
     at: usize,
     /// The number of the next turn.
     number: u32,
-    /// The most bytes that one socket is given at once.
+    /// The most bytes of a packet.
     packet: usize,
 }
 
 impl Outgoing {
-    /// Over these, connected with the same receiver.
+    /// A stream over these sockets, which all lead to the same receiver.
     pub(super) fn new(mut sockets: Vec<Socket>) -> Self {
         if sockets.len() > 1 {
             for socket in &mut sockets {
-                // Where it is refused, a slow way takes more than it should.
+                // If the kernel refuses, a slow interface takes more than it should.
                 let _ = rustix::net::sockopt::set_socket_send_buffer_size(socket.stream(), AHEAD);
                 socket.write_eagerly();
             }
@@ -48,12 +49,12 @@ impl Outgoing {
         Self { rests: vec![Vec::new(); sockets.len()], sockets, at: 0, number: 0, packet: usize::MAX }
     }
 
-    /// The same, which gives a socket packets of at most so many bytes.
+    /// Cuts what a single socket sends into packets of at most `packet` bytes.
     pub(super) fn in_packets(self, packet: usize) -> Self {
         Self { packet, ..self }
     }
 
-    /// Sends as many bytes of `words`, and then of `data`, as go without waiting; how many.
+    /// Sends as many bytes of `words`, and then of `data`, as possible without waiting. Returns how many.
     ///
     /// # Errors
     /// If a connection is broken.
@@ -77,7 +78,7 @@ impl Outgoing {
                         break;
                     }
                 }
-                // What has passed counts; the next call says what is wrong.
+                // The bytes that passed count. The next call returns the error.
                 Err(_) if passed > 0 => break,
                 Err(error) => return Err(error),
             }
@@ -85,14 +86,14 @@ impl Outgoing {
         Ok(passed)
     }
 
-    /// Gives the only socket a packet: the kernel sends it without what follows.
+    /// Sends a packet over the only socket. The kernel does not join it with later bytes.
     fn hand(&self, words: &[u8], data: &[u8]) -> io::Result<usize> {
         let alone = if self.packet == usize::MAX { SendFlags::empty() } else { SendFlags::EOR };
         Ok(self.sockets[0].send(&[IoSlice::new(words), IoSlice::new(data)], alone)?.unwrap_or(0))
     }
 
-    /// Gives a turn to the next socket that takes any of it; how long it is. What the socket does not take at once is
-    /// kept here, so that other sockets go on.
+    /// Gives a turn to the next socket that takes any of it, and returns the length of the turn; 0 if no socket takes
+    /// any. The bytes that the socket does not take at once are kept, so that other sockets can go on.
     fn give(&mut self, data: &[u8]) -> io::Result<usize> {
         let turn = &data[..data.len().min(TURN)];
         let mut header = [0; HEADER];
@@ -113,7 +114,7 @@ impl Outgoing {
         Ok(0)
     }
 
-    /// Hands on what is kept; whether all of it went.
+    /// Sends the bytes that are kept. Returns whether none are left.
     ///
     /// # Errors
     /// If a connection is broken.
@@ -131,20 +132,20 @@ impl Outgoing {
     }
 }
 
-/// The length of the next of equal packets: the last one must not be a few bytes, which wait as long as a large one.
+/// The length of the next of equal packets. A last packet of a few bytes would wait as long as a large one.
 fn next_packet(left: usize, most: usize) -> usize {
     left.div_ceil(left.div_ceil(most).max(1))
 }
 
-/// What is known of the next turn on a socket.
+/// The next turn on a socket, as far as it has arrived.
 #[derive(Clone, Default)]
 struct Turn {
     header: [u8; HEADER],
-    /// How much of the header has come.
+    /// How many bytes of the header have arrived.
     come: usize,
-    /// How much of the turn has not been read.
+    /// How many bytes of the turn have not been read.
     left: usize,
-    /// What was read before its time.
+    /// The bytes that were read early.
     early: Vec<u8>,
 }
 
@@ -164,9 +165,9 @@ impl Turn {
 pub(super) struct Incoming {
     pub(super) sockets: Vec<Socket>,
     turns: Vec<Turn>,
-    /// Whole turns that came before their time.
+    /// Whole turns that arrived early, by number.
     kept: BTreeMap<u32, Vec<u8>>,
-    /// The number of the turn at hand, and how much of it was handed over, if it was kept.
+    /// The number of the next turn; how much of it was delivered, if it was kept.
     number: u32,
     handed: usize,
 }
@@ -177,10 +178,10 @@ impl Incoming {
         Self { sockets, turns, kept: BTreeMap::new(), number: 0, handed: 0 }
     }
 
-    /// Reads what has arrived; 0 if nothing has.
+    /// Reads bytes that have arrived; 0 if there are none.
     ///
     /// # Errors
-    /// If a connection is broken, or closed before its time.
+    /// If a connection is broken, or closed too early.
     pub(super) fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         if let [socket] = &self.sockets[..] {
             return some_of(socket.read(into)?);
@@ -190,7 +191,7 @@ impl Incoming {
             match self.read_turn(&mut into[passed..]) {
                 Ok(0) => break,
                 Ok(bytes) => passed += bytes,
-                // What has passed counts; the next call says what is wrong.
+                // The bytes that passed count. The next call returns the error.
                 Err(_) if passed > 0 => break,
                 Err(error) => return Err(error),
             }
@@ -198,7 +199,7 @@ impl Incoming {
         Ok(passed)
     }
 
-    /// Reads from the turn at hand, if it has come.
+    /// Reads from the next turn, if it has arrived.
     fn read_turn(&mut self, into: &mut [u8]) -> io::Result<usize> {
         loop {
             if let Some(turn) = self.kept.get(&self.number) {
@@ -219,7 +220,7 @@ impl Incoming {
         }
     }
 
-    /// Reads the turn at hand where it belongs.
+    /// Reads the next turn directly into its destination.
     fn read_from(&mut self, at: usize, into: &mut [u8]) -> io::Result<usize> {
         let turn = &mut self.turns[at];
         let most = into.len().min(turn.left);
@@ -232,11 +233,11 @@ impl Incoming {
         Ok(bytes)
     }
 
-    /// Reads what came before its time; whether a turn was completed.
+    /// Reads turns that arrived early. Returns whether one is complete.
     fn keep(&mut self) -> io::Result<bool> {
         let (before, mut broken) = (self.kept.len(), None);
         for (turn, socket) in self.turns.iter_mut().zip(&self.sockets).filter(|(turn, _)| turn.come == HEADER) {
-            // One that was begun is completed, whatever its number.
+            // A turn that was begun is completed, even beyond the limit.
             if self.kept.len() >= KEPT && turn.early.is_empty() {
                 continue;
             }
@@ -260,13 +261,13 @@ impl Incoming {
         }
     }
 
-    /// The socket on which the turn at hand comes.
+    /// The socket on which the next turn arrives.
     fn at_hand(&mut self) -> io::Result<Option<usize>> {
         let has_it = |turn: &Turn, number| turn.come == HEADER && turn.number() == number;
         if let Some(at) = self.turns.iter().position(|turn| has_it(turn, self.number)) {
             return Ok(Some(at));
         }
-        // A peer that has sent all it had may be gone, while the rest still comes from elsewhere.
+        // A peer that has sent everything may be gone while the rest still arrives on other sockets.
         let mut broken = None;
         for (at, turn) in self.turns.iter_mut().enumerate().filter(|(_, turn)| turn.come < HEADER) {
             match self.sockets[at].read(&mut turn.header[turn.come..]).and_then(some_of) {
@@ -288,7 +289,7 @@ impl Incoming {
     }
 }
 
-/// How much was read; the end of a stream is an error.
+/// How many bytes were read; the end of the stream is an error.
 fn some_of(read: Option<usize>) -> io::Result<usize> {
     match read {
         Some(0) => Err(io::Error::new(ErrorKind::UnexpectedEof, "the peer closed the connection")),
@@ -320,7 +321,7 @@ mod tests {
         (0..1_000_000).find_map(|_| Some(incoming.read(into).unwrap()).filter(|&bytes| bytes > 0)).unwrap()
     }
 
-    /// A turn that is held up keeps those after it from being taken too early, and holds up no socket.
+    /// A turn that is late holds back the turns after it, but blocks no socket.
     #[test]
     fn turns_are_read_by_number_whichever_comes_first() {
         let (near, far): (Vec<_>, Vec<_>) = (0..3).map(|_| pair()).unzip();
@@ -331,7 +332,7 @@ mod tests {
             (&near[socket]).write_all(&[number as u8; 3]).unwrap();
         }
         assert_eq!(incoming.read(&mut into).unwrap(), 0);
-        // Torn apart, header and payload.
+        // Header and payload arrive in pieces.
         for part in [&header(0, 5)[..3], &header(0, 5)[3..], &[0, 0]] {
             assert_eq!(incoming.read(&mut into).unwrap(), 0);
             (&near[1]).write_all(part).unwrap();
@@ -341,7 +342,7 @@ mod tests {
             let bytes = read(&mut incoming, &mut into);
             received.extend_from_slice(&into[..bytes]);
         }
-        // The peers of the first and the last socket have nothing more to say.
+        // The peers of the first and the last socket have nothing more to send.
         (&near[1]).write_all(&[0; 3]).unwrap();
         drop(near);
         while received.len() < 11 {
@@ -352,7 +353,7 @@ mod tests {
         assert!((0..1_000_000).any(|_| incoming.read(&mut into).is_err()));
     }
 
-    /// One way takes nothing: all goes the other, but for what the kernel took at first.
+    /// One socket takes nothing more, so all turns go over the other one.
     #[test]
     fn a_way_that_is_blocked_blocks_no_other() {
         let ((full, _blocked), (near, far)) = (pair(), pair());
@@ -370,7 +371,7 @@ mod tests {
         assert!(into == data);
     }
 
-    /// A slow way brings the first turn; all that came before it is out of the kernel by then, up to a limit.
+    /// A slow socket delivers the first turn. All earlier arrivals have left the kernel by then, up to a limit.
     #[test]
     fn turns_before_their_time_hold_up_no_way() {
         const AHEAD: u32 = 40;
@@ -394,7 +395,7 @@ mod tests {
         assert!(into.chunks(TURN).enumerate().all(|(number, turn)| turn.iter().all(|&byte| byte == number as u8)));
     }
 
-    /// A packet is sent as it is, whatever follows, and none is much shorter than the others.
+    /// A packet is sent as it is, whatever follows. No packet is much shorter than the others.
     #[test]
     fn a_message_is_cut_into_equal_packets() {
         let packets = |mut left: usize, most: usize| {

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::io;
 use topology::Rank;
 
-/// One rank's sockets, and what it sleeps on. Addresses were exchanged and sockets connected before
+/// One rank's sockets, and the poller on which it sleeps. Addresses are exchanged and sockets connected before
 /// ([`Meeting`](super::Meeting)).
 pub(crate) struct Tcp {
     hosts: Hosts,
@@ -21,10 +21,10 @@ pub(crate) struct Tcp {
 }
 
 impl Tcp {
-    /// For ranks of different `hosts`.
+    /// A transport between ranks of different `hosts`.
     ///
     /// # Errors
-    /// If the operating system has no poller.
+    /// If the operating system provides no poller.
     pub(crate) fn new(hosts: Hosts, streams: Streams) -> io::Result<Self> {
         Ok(Self { hosts, streams, poller: Poller::new()? })
     }
