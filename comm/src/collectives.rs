@@ -4,10 +4,10 @@
 
 use crate::communicator::Communicator;
 use crate::error::{CommError, CommResult};
-use crate::operation::Operation;
+use crate::request::Request;
 use crate::stock::CallKind;
 use bytemuck::{cast_slice, cast_slice_mut};
-use runtime::{Call, Element};
+use runtime::{Call, Element, RawCall};
 use schedule::{Collective, ReduceOp};
 use std::ops::Range;
 use topology::Rank;
@@ -114,6 +114,37 @@ impl Communicator {
             self.shared.members.iter().copied().zip(blocks.iter().map(of)).collect()
         };
         self.exchange(&bytes(sends), &bytes(receives), cast_slice(send), cast_slice_mut(receive))
+    }
+
+    /// Begins an exchange of blocks, which are bytes of buffers that `arrange` is told the lengths of. See
+    /// [`Self::all_to_all_v`].
+    ///
+    /// # Errors
+    /// [`CommError`].
+    pub fn begin_exchange(
+        &self,
+        sends: &[Range<usize>],
+        receives: &[Range<usize>],
+        arrange: impl FnOnce([usize; 2]) -> RawCall,
+    ) -> CommResult<Request> {
+        let size = self.size();
+        if sends.len() != size || receives.len() != size {
+            return Err(CommError::Argument(format!("there are not {size} blocks each way")));
+        }
+        if sends[self.rank()].len() != receives[self.rank()].len() {
+            return Err(CommError::Argument("what this rank sends to itself is not what it receives".to_owned()));
+        }
+        let of = |blocks: &[Range<usize>]| -> Vec<(Rank, Range<usize>)> {
+            self.shared.members.iter().copied().zip(blocks.iter().cloned()).collect()
+        };
+        let prepared = self.shared.session.prepare_exchange(&of(sends), &of(receives));
+        let mut state = self.state();
+        state.check()?;
+        let at = (self.shared.id, state.next_call());
+        let started = self.shared.session.start(&prepared, at, arrange(prepared.lengths()));
+        let ticket = started.map_err(|error| state.fail(error))?;
+        drop(state);
+        Ok(Request::new(self.clone(), ticket))
     }
 
     fn exchange(

@@ -103,6 +103,11 @@ impl Communicator {
         Statistics { prepared: state.plans.made, ..state.statistics.clone() }
     }
 
+    /// What the last call ran, and why, on one line.
+    pub fn last_plan(&self) -> String {
+        self.state().plans.last_plan()
+    }
+
     /// Ends all calls of all ranks of the session, under way or to come, with an error that names this rank.
     pub fn abort(&self) {
         self.shared.session.abort();
@@ -123,7 +128,13 @@ impl Communicator {
     }
 
     /// What serves a collective call. It is counted.
-    pub(crate) fn ready(&self, state: &mut CallState, kind: CallKind, count: usize, dtype: DType) -> CommResult<ReadyPlan> {
+    pub(crate) fn ready(
+        &self,
+        state: &mut CallState,
+        kind: CallKind,
+        count: usize,
+        dtype: DType,
+    ) -> CommResult<ReadyPlan> {
         state.check()?;
         let Membership { session, members, .. } = &*self.shared;
         let ready = state.plans.ready(session, members, CallKey { kind, count, dtype })?;

@@ -49,16 +49,29 @@ impl Config {
         let environment = Environment::of_process();
         let found = find(Explicit::default(), &environment)?;
         let Found { rank, ranks, masters } = found.unwrap_or(Found { rank: 0, ranks: 1, masters: Vec::new() });
-        let mut config = Self::new(rank as usize, ranks as usize, String::new());
-        config.masters = masters;
-        config.machine = environment.get("ANTIPHON_HOST").map(str::to_owned);
+        let mut config = Self { masters, ..Self::new(rank as usize, ranks as usize, String::new()) };
+        config.read(&environment)?;
+        Ok(config)
+    }
+
+    /// Reads what the environment says besides who this rank is: `ANTIPHON_TIMEOUT` and `ANTIPHON_HOST`.
+    ///
+    /// # Errors
+    /// [`CommError::Launch`] if a variable makes no sense.
+    pub fn read_env(&mut self) -> CommResult<()> {
+        self.read(&Environment::of_process())
+    }
+
+    fn read(&mut self, environment: &Environment) -> CommResult<()> {
+        self.machine = environment.get("ANTIPHON_HOST").map(str::to_owned);
         if let Some(text) = environment.get("ANTIPHON_TIMEOUT") {
             let seconds: Option<f64> = text.trim().trim_end_matches('s').parse().ok();
-            let limit = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).filter(|it| !it.is_zero());
-            config.timeout =
+            let limit =
+                seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).filter(|it| !it.is_zero());
+            self.timeout =
                 limit.ok_or_else(|| LaunchError::new(format!("ANTIPHON_TIMEOUT={text} is no number of seconds")))?;
         }
-        Ok(config)
+        Ok(())
     }
 }
 

@@ -3,7 +3,7 @@
 //! The principal type is [`Operation`].
 
 use crate::communicator::Communicator;
-use crate::error::CommResult;
+use crate::error::{CommError, CommResult};
 use crate::request::Request;
 use crate::stock::CallKind;
 use runtime::{DType, RawCall};
@@ -54,14 +54,17 @@ impl Communicator {
             Collective::Gather => [each, at_root(all)],
             Collective::Scatter => [at_root(all), each],
             Collective::AllToAll => [all, all],
-            Collective::AllToAllV | Collective::Custom => [0, 0],
+            Collective::AllToAllV | Collective::SendRecv | Collective::Custom => {
+                let what = format!("{} has no vectors of one length", kind.collective);
+                return Err(CommError::Argument(what));
+            }
         })
     }
 
     /// Makes a call.
     ///
     /// # Errors
-    /// [`CommError`](crate::CommError).
+    /// [`CommError`].
     pub fn run(&self, operation: &Operation, buffers: RawCall) -> CommResult<()> {
         let kind = self.kind(operation)?;
         let mut state = self.state();
@@ -74,7 +77,7 @@ impl Communicator {
     /// Begins a call. It goes on while this rank waits for any call, or tests one.
     ///
     /// # Errors
-    /// [`CommError`](crate::CommError).
+    /// [`CommError`].
     pub fn begin(&self, operation: &Operation, buffers: RawCall) -> CommResult<Request> {
         let kind = self.kind(operation)?;
         let mut state = self.state();

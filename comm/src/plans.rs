@@ -71,6 +71,13 @@ impl PlanCache {
         Ok(ready)
     }
 
+    /// What the last call ran, and why.
+    pub(crate) fn last_plan(&self) -> String {
+        let Some((CallKey { kind, count, dtype }, ready)) = &self.last else { return "no call was made".to_owned() };
+        let place = if kind.in_place { ", in place" } else { "" };
+        format!("{} of {count} {dtype}{place}: {}, stock, because there is no table", kind.collective, ready.name)
+    }
+
     fn make(&mut self, session: &Session, members: &[Rank], key: CallKey) -> CommResult<ReadyPlan> {
         let bytes = key.count as u64 * key.dtype.size() as u64;
         let class = (key.kind, bytes.max(1).ilog2());

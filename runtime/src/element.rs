@@ -1,7 +1,7 @@
 //! Types of elements.
 
-use half::{bf16, f16};
 use crate::dtype::DType;
+use half::{bf16, f16};
 
 /// A type whose vectors collectives take.
 pub trait Element: bytemuck::Pod {

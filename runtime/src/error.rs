@@ -1,7 +1,7 @@
 //! Errors of everything that moves bytes. The principal type is [`RunError`].
 
 use crate::numbers::CallNumber;
-use crate::verdict::{Phase, Verdict};
+use crate::verdict::{Cause, Phase, Verdict};
 use std::fmt;
 use topology::{LinkId, Micros, Rank};
 
@@ -41,6 +41,26 @@ impl fmt::Display for Stamp {
         write!(f, "call {} of plan {:012x}", self.call, self.plan)?;
         if self.work > 0 { write!(f, ", the one after {} others", self.work) } else { Ok(()) }
     }
+}
+
+/// What kind of trouble an error is, for callers who cannot look at its parts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum RunErrorKind {
+    /// A rank is gone, or its connection.
+    PeerLost,
+    /// A rank did not do its part in time.
+    Late,
+    /// Ranks do not make the same call.
+    Mismatch,
+    /// A rank has ended all calls.
+    Aborted,
+    /// A value of the caller makes no sense.
+    Argument,
+    /// The operating system refused something.
+    System,
+    /// A defect.
+    Internal,
 }
 
 /// Why a collective did not complete. The text names the rank, the place and the evidence.
@@ -311,6 +331,30 @@ fn listed(ranks: &[Rank]) -> String {
 }
 
 impl RunError {
+    /// What kind of trouble it is.
+    pub fn kind(&self) -> RunErrorKind {
+        match self {
+            Self::Verdict(verdict) | Self::Ended { verdict, .. } => match verdict.cause {
+                Cause::Died | Cause::Silent | Cause::Orphaned | Cause::Cut | Cause::Lost => RunErrorKind::PeerLost,
+                Cause::Late => RunErrorKind::Late,
+                Cause::Failed => RunErrorKind::Aborted,
+                Cause::Disagrees => RunErrorKind::Mismatch,
+            },
+            Self::InWork { source, .. } => source.kind(),
+            Self::Lane { .. } | Self::Abandoned { .. } | Self::Departed { .. } => RunErrorKind::PeerLost,
+            Self::Deadline { .. } | Self::Absent { .. } | Self::Unreachable { .. } => RunErrorKind::Late,
+            Self::Stamp { .. } => RunErrorKind::Mismatch,
+            Self::Declined { .. } | Self::Refused { .. } => RunErrorKind::Aborted,
+            Self::BufferSize { .. } | Self::TooLarge { .. } | Self::Indivisible { .. } | Self::Mismatch { .. } => {
+                RunErrorKind::Argument
+            }
+            Self::TooManyRepetitions { .. } | Self::TooSlow { .. } => RunErrorKind::Argument,
+            Self::System { .. } | Self::Rendezvous { .. } | Self::OpenFiles { .. } => RunErrorKind::System,
+            Self::NotEnoughMemory { .. } | Self::TooManyConnections { .. } => RunErrorKind::System,
+            Self::Program { .. } | Self::Protocol { .. } => RunErrorKind::Internal,
+        }
+    }
+
     /// Turns an error of the operating system during `what` into an error of this type.
     pub(crate) fn system(what: &'static str) -> impl FnOnce(std::io::Error) -> Self {
         move |source| Self::of_open_files(what, &source).unwrap_or(Self::System { what, source })

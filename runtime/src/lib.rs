@@ -47,7 +47,7 @@ mod verdict;
 pub use clock::Moment;
 pub use dtype::DType;
 pub use element::Element;
-pub use error::{RunError, RunResult, Stamp};
+pub use error::{RunError, RunErrorKind, RunResult, Stamp};
 pub use execution::concurrent::Loaded;
 pub use execution::executor::Sample;
 pub use execution::options::Options;

@@ -9,7 +9,7 @@
 //! 1. `problem`: what is asked, what a sketch permits, options and deadlines, the report; paths and reachability.
 //! 2. `symmetry`: renumberings that leave a machine, a sketch and a demand as they are.
 //! 3. `sketch`: a user's sketch as a file, and whether a schedule obeys it.
-//! 4. `solver`: HiGHS.
+//! 4. `solver`: HiGHS; only with the feature `solver`.
 //! 5. `bounds`: times that no schedule can beat, and what a faster machine would buy.
 //! 6. `ordering`: in which order messages leave (list scheduling).
 //! 7. `epochs`: time-expanded models, as far as strategies share them.
@@ -18,6 +18,11 @@
 //! 10. `planner`: which strategy runs when; it judges the candidates and writes the report.
 //!
 //! This crate does no IO, does not import the runtime, and reads the clock only to honour a deadline.
+
+#![cfg_attr(
+    not(feature = "solver"),
+    expect(dead_code, unused_imports, reason = "only the solver and its users need them")
+)]
 
 mod bounds;
 mod epochs;

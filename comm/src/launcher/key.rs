@@ -33,8 +33,8 @@ pub fn secret(file: Option<&Path>, environment: &Environment) -> LaunchResult<Se
         return of_text(key.as_bytes(), "OMPI_MCA_orte_precondition_transports");
     }
     let hint = "--secret-file F or ANTIPHON_SECRET gives one";
-    let path = place(environment)
-        .ok_or_else(|| LaunchError::new("there is no home folder to keep a secret in").hint(hint))?;
+    let path =
+        place(environment).ok_or_else(|| LaunchError::new("there is no home folder to keep a secret in").hint(hint))?;
     make(&path).map_err(|error| io_failure(&path, error).hint(hint))?;
     read(&path)
 }

@@ -108,12 +108,7 @@ impl Membership {
     ///
     /// # Errors
     /// If the operating system gives no thread.
-    pub(super) fn watch(
-        own: Rank,
-        lines: Vec<Line>,
-        fate: &Arc<Fate>,
-        silence: Duration,
-    ) -> std::io::Result<Self> {
+    pub(super) fn watch(own: Rank, lines: Vec<Line>, fate: &Arc<Fate>, silence: Duration) -> std::io::Result<Self> {
         let posts: Vec<Arc<Post>> = lines.iter().map(|line| line.post.clone()).collect();
         let is_hub = own == Rank(0);
         let told = posts.clone();
@@ -194,7 +189,9 @@ impl Watcher {
         let has_spoken = |socket: &PollFd<'_>| !socket.revents().is_empty();
         match sockets.last().is_some_and(has_spoken) {
             true => None,
-            false => Some(open.into_iter().zip(&sockets).filter(|(_, socket)| has_spoken(socket)).map(|(at, _)| at).collect()),
+            false => Some(
+                open.into_iter().zip(&sockets).filter(|(_, socket)| has_spoken(socket)).map(|(at, _)| at).collect(),
+            ),
         }
     }
 
@@ -222,7 +219,9 @@ impl Watcher {
                 false => inbox.receive().map(|said| {
                     said.map(|said| match said {
                         ToMember::Verdict(verdict) => Heard::Verdict(verdict),
-                        ToMember::Directory(_) | ToMember::Go | ToMember::Beat | ToMember::Refused { .. } => Heard::Life,
+                        ToMember::Directory(_) | ToMember::Go | ToMember::Beat | ToMember::Refused { .. } => {
+                            Heard::Life
+                        }
                     })
                 }),
             };

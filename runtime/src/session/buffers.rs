@@ -29,7 +29,10 @@ impl RawCall {
     ///
     /// # Safety
     /// The promise of the type.
-    pub unsafe fn out_of_place((input, input_bytes): (*const u8, usize), (output, output_bytes): (*mut u8, usize)) -> Self {
+    pub unsafe fn out_of_place(
+        (input, input_bytes): (*const u8, usize),
+        (output, output_bytes): (*mut u8, usize),
+    ) -> Self {
         Self { input: input.cast_mut(), input_bytes, output, output_bytes, is_in_place: false }
     }
 
@@ -54,8 +57,7 @@ impl RawCall {
     /// Whether the two buffers share memory although the call is not in place, or the memory ends beyond all addresses.
     pub(super) fn is_confused(&self) -> bool {
         let range = |start: *mut u8, bytes: usize| Some(start.addr()..start.addr().checked_add(bytes)?);
-        let (Some(input), Some(output)) =
-            (range(self.input, self.input_bytes), range(self.output, self.output_bytes))
+        let (Some(input), Some(output)) = (range(self.input, self.input_bytes), range(self.output, self.output_bytes))
         else {
             return true;
         };

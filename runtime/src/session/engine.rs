@@ -74,7 +74,12 @@ impl Engine {
     }
 
     /// A call that has not done anything yet.
-    pub(super) fn begin(&mut self, script: &Arc<CallScript>, (communicator, call): (u64, u32), of: RawCall) -> ScriptRun {
+    pub(super) fn begin(
+        &mut self,
+        script: &Arc<CallScript>,
+        (communicator, call): (u64, u32),
+        of: RawCall,
+    ) -> ScriptRun {
         let mut scratch = Vec::new();
         let bytes = script.lengths[2];
         if bytes > 0 {

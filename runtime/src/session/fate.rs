@@ -49,8 +49,7 @@ impl Fate {
 
     /// The session has ended elsewhere; whether this is new.
     pub(crate) fn hear(&self, verdict: Verdict) -> bool {
-        let is_new =
-            self.verdict.compare_exchange(0, verdict.to_word(), Ordering::AcqRel, Ordering::Acquire).is_ok();
+        let is_new = self.verdict.compare_exchange(0, verdict.to_word(), Ordering::AcqRel, Ordering::Acquire).is_ok();
         if is_new {
             self.wake();
         }

@@ -215,12 +215,8 @@ impl LaneSender {
                 let before = offer.sent;
                 while offer.sent < data.len() {
                     let piece = &data[offer.sent..data.len().min(offer.sent + SHORT)];
-                    let head = MessageHead {
-                        bytes: piece.len() as u32,
-                        offer: Some(offer.slot),
-                        tag: FRAGMENT,
-                        ..head
-                    };
+                    let head =
+                        MessageHead { bytes: piece.len() as u32, offer: Some(offer.slot), tag: FRAGMENT, ..head };
                     if !self.send(head, piece) {
                         return OfferState::Open { moved: offer.sent > before };
                     }

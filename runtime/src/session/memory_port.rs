@@ -84,7 +84,9 @@ impl MemoryPort {
                 return Ok(false);
             }
             // If the process has ended, so has its part. Those who watch the processes say so.
-            Reading::Copy { reader, space } => copy(*reader, space, address, sink).map_err(|_| MessageFault::Revoked)?,
+            Reading::Copy { reader, space } => {
+                copy(*reader, space, address, sink).map_err(|_| MessageFault::Revoked)?
+            }
         }
         receiver.end(offer)?;
         Ok(true)

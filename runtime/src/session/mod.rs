@@ -49,8 +49,8 @@ use crate::interpreter::buffers::Call;
 use crate::memory::doorbell::{Patience, Waiter};
 use crate::verdict::{Cause, Phase, Verdict};
 pub use buffers::RawCall;
-pub use engine::Ticket;
 use engine::Engine;
+pub use engine::Ticket;
 use fate::Fate;
 use places::{Directory, RankMemory, Whereabouts};
 use ports::LanePorts;
@@ -196,13 +196,7 @@ impl Session {
     /// [`RunError::Stamp`] if a peer calls something else; [`RunError::Verdict`] if the session is over. The buffers are
     /// the caller's again in each case, and what they hold is not said.
     #[expect(unsafe_code, reason = "hands borrowed buffers to a call that ends before the borrow")]
-    pub fn call(
-        &self,
-        prepared: &Prepared,
-        at: (u64, u32),
-        mut buffers: Call<'_>,
-        limit: Duration,
-    ) -> RunResult<()> {
+    pub fn call(&self, prepared: &Prepared, at: (u64, u32), mut buffers: Call<'_>, limit: Duration) -> RunResult<()> {
         // SAFETY: the call is over when this returns.
         let buffers = unsafe { RawCall::of(&mut buffers) };
         self.call_raw(prepared, at, buffers, limit)

@@ -7,9 +7,15 @@
 //! Work is limited by counts (simplex iterations, nodes), so that equal inputs give equal results. The deadline is an
 //! additional limit for users.
 
+#[cfg(not(feature = "solver"))]
+mod absent;
+#[cfg(feature = "solver")]
 mod highs;
 mod refutation;
 
+#[cfg(not(feature = "solver"))]
+pub(crate) use absent::{ray, solve};
+#[cfg(feature = "solver")]
 pub(crate) use highs::{ray, solve};
 
 use crate::problem::Deadline;

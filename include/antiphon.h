@@ -1,0 +1,499 @@
+/* Antiphon: collective communication. Generated from the Rust definitions: change those, then run
+ * ANTIPHON_UPDATE=1 cargo test -p plugin header
+ *
+ * Handles are opaque. Every function returns an antiphon_result_t, which is 0 for success. `count` means what MPI
+ * means: elements per rank for allgather, gather, scatter and alltoall, the received elements for reduce_scatter, the
+ * vector's length otherwise. */
+
+#ifndef ANTIPHON_H
+#define ANTIPHON_H
+
+#include <stddef.h>
+
+/**
+ * Results.
+ */
+enum antiphon_result {
+  /**
+   * The call is done, or has begun.
+   */
+  ANTIPHON_SUCCESS,
+  /**
+   * A value makes no sense. Nothing was sent, and the communicator stays as it is.
+   */
+  ANTIPHON_INVALID_ARGUMENT,
+  /**
+   * The library does not do this.
+   */
+  ANTIPHON_UNSUPPORTED,
+  /**
+   * The operating system refused something.
+   */
+  ANTIPHON_SYSTEM,
+  /**
+   * A rank is gone. This call and all later ones of the communicator fail.
+   */
+  ANTIPHON_PEER_LOST,
+  /**
+   * A rank did not do its part in time. This call and all later ones of the communicator fail.
+   */
+  ANTIPHON_TIMEOUT,
+  /**
+   * Ranks do not make the same call. This call and all later ones of the communicator fail.
+   */
+  ANTIPHON_MISMATCH,
+  /**
+   * A rank has called `antiphon_comm_abort`.
+   */
+  ANTIPHON_ABORTED,
+  /**
+   * A defect of the library.
+   */
+  ANTIPHON_INTERNAL,
+};
+
+/**
+ * Types of elements.
+ */
+enum antiphon_dtype {
+  /**
+   * IEEE 754, 32 bits.
+   */
+  ANTIPHON_F32,
+  /**
+   * IEEE 754, 64 bits.
+   */
+  ANTIPHON_F64,
+  /**
+   * Signed integers of 32 bits.
+   */
+  ANTIPHON_I32,
+  /**
+   * Signed integers of 64 bits.
+   */
+  ANTIPHON_I64,
+  /**
+   * Bytes.
+   */
+  ANTIPHON_U8,
+  /**
+   * IEEE 754, 16 bits.
+   */
+  ANTIPHON_F16,
+  /**
+   * The upper half of a 32-bit number.
+   */
+  ANTIPHON_BF16,
+};
+
+/**
+ * Reductions.
+ */
+enum antiphon_op {
+  /**
+   * The sum.
+   */
+  ANTIPHON_SUM,
+  /**
+   * The product.
+   */
+  ANTIPHON_PROD,
+  /**
+   * The least element.
+   */
+  ANTIPHON_MIN,
+  /**
+   * The greatest element.
+   */
+  ANTIPHON_MAX,
+  /**
+   * The sum, divided by the number of ranks.
+   */
+  ANTIPHON_AVG,
+};
+
+/**
+ * A communicator.
+ */
+struct antiphon_comm;
+
+/**
+ * A call under way.
+ */
+struct antiphon_request;
+
+/**
+ * What a function returns: one of `enum antiphon_result`.
+ */
+typedef int antiphon_result_t;
+
+/**
+ * The type of elements: one of `enum antiphon_dtype`.
+ */
+typedef int antiphon_dtype_t;
+
+/**
+ * How elements are reduced: one of `enum antiphon_op`.
+ */
+typedef int antiphon_op_t;
+
+/**
+ * A communicator.
+ */
+typedef struct antiphon_comm *antiphon_comm_t;
+
+/**
+ * A call under way.
+ */
+typedef struct antiphon_request *antiphon_request_t;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/**
+ * Every rank gets the reduction of all ranks' vectors of `count` elements. `send == recv` means in place, on all ranks.
+ */
+antiphon_result_t antiphon_all_reduce(const void *send,
+                                      void *recv,
+                                      size_t count,
+                                      antiphon_dtype_t dtype,
+                                      antiphon_op_t op,
+                                      antiphon_comm_t comm);
+
+/**
+ * Every rank gets the reduction of all ranks' vectors of `count` elements. `send == recv` means in place, on all ranks.
+ * This only begins the call: `antiphon_test` and `antiphon_wait` tell when it is over.
+ */
+antiphon_result_t antiphon_all_reduce_start(const void *send,
+                                            void *recv,
+                                            size_t count,
+                                            antiphon_dtype_t dtype,
+                                            antiphon_op_t op,
+                                            antiphon_comm_t comm,
+                                            antiphon_request_t *request);
+
+/**
+ * Every rank gets the `count` elements of each rank, in the order of ranks. `send == recv` means in place, on all ranks: a
+ * rank's own elements lie at their place in `recv`.
+ */
+antiphon_result_t antiphon_all_gather(const void *send,
+                                      void *recv,
+                                      size_t count,
+                                      antiphon_dtype_t dtype,
+                                      antiphon_comm_t comm);
+
+/**
+ * Every rank gets the `count` elements of each rank, in the order of ranks. `send == recv` means in place, on all ranks: a
+ * rank's own elements lie at their place in `recv`.
+ * This only begins the call: `antiphon_test` and `antiphon_wait` tell when it is over.
+ */
+antiphon_result_t antiphon_all_gather_start(const void *send,
+                                            void *recv,
+                                            size_t count,
+                                            antiphon_dtype_t dtype,
+                                            antiphon_comm_t comm,
+                                            antiphon_request_t *request);
+
+/**
+ * Rank i gets the reduction of all ranks' i-th blocks of `count` elements. `send == recv` means in place: the result is
+ * at the beginning.
+ */
+antiphon_result_t antiphon_reduce_scatter(const void *send,
+                                          void *recv,
+                                          size_t count,
+                                          antiphon_dtype_t dtype,
+                                          antiphon_op_t op,
+                                          antiphon_comm_t comm);
+
+/**
+ * Rank i gets the reduction of all ranks' i-th blocks of `count` elements. `send == recv` means in place: the result is
+ * at the beginning.
+ * This only begins the call: `antiphon_test` and `antiphon_wait` tell when it is over.
+ */
+antiphon_result_t antiphon_reduce_scatter_start(const void *send,
+                                                void *recv,
+                                                size_t count,
+                                                antiphon_dtype_t dtype,
+                                                antiphon_op_t op,
+                                                antiphon_comm_t comm,
+                                                antiphon_request_t *request);
+
+/**
+ * Rank i gets the i-th block of `count` elements of each rank, in the order of ranks. `send == recv` means in place, on
+ * all ranks.
+ */
+antiphon_result_t antiphon_all_to_all(const void *send,
+                                      void *recv,
+                                      size_t count,
+                                      antiphon_dtype_t dtype,
+                                      antiphon_comm_t comm);
+
+/**
+ * Rank i gets the i-th block of `count` elements of each rank, in the order of ranks. `send == recv` means in place, on
+ * all ranks.
+ * This only begins the call: `antiphon_test` and `antiphon_wait` tell when it is over.
+ */
+antiphon_result_t antiphon_all_to_all_start(const void *send,
+                                            void *recv,
+                                            size_t count,
+                                            antiphon_dtype_t dtype,
+                                            antiphon_comm_t comm,
+                                            antiphon_request_t *request);
+
+/**
+ * Returns when all ranks have called it.
+ */
+antiphon_result_t antiphon_barrier(antiphon_comm_t comm);
+
+/**
+ * Begins a barrier. It is over when all ranks have begun it.
+ */
+antiphon_result_t antiphon_barrier_start(antiphon_comm_t comm, antiphon_request_t *request);
+
+/**
+ * Sends block i of `send` to rank i, and receives block i of `recv` from there: block i has `counts[i]` elements, and begins at
+ * element `offsets[i]`. What one rank sends to another is as long as what that one receives.
+ */
+antiphon_result_t antiphon_all_to_all_v(const void *send,
+                                        const size_t *counts,
+                                        const size_t *offsets,
+                                        void *recv,
+                                        const size_t *rcounts,
+                                        const size_t *roffsets,
+                                        antiphon_dtype_t dtype,
+                                        antiphon_comm_t comm);
+
+/**
+ * The same, but this only begins the call: `antiphon_test` and `antiphon_wait` tell when it is over.
+ */
+antiphon_result_t antiphon_all_to_all_v_start(const void *send,
+                                              const size_t *counts,
+                                              const size_t *offsets,
+                                              void *recv,
+                                              const size_t *rcounts,
+                                              const size_t *roffsets,
+                                              antiphon_dtype_t dtype,
+                                              antiphon_comm_t comm,
+                                              antiphon_request_t *request);
+
+/**
+ * The communicator of all processes that a launcher has started: torchrun, mpirun, srun, or whoever has set `ANTIPHON_RANK`,
+ * `ANTIPHON_SIZE` and `ANTIPHON_MASTER`. Without any, this process is the only rank.
+ */
+antiphon_result_t antiphon_comm_from_env(antiphon_comm_t *out);
+
+/**
+ * The communicator of `size` processes that find each other at `master`, `HOST:PORT`, where rank 0 listens. All have the same
+ * `secret` of at least 16 bytes. NULL stands for `ANTIPHON_SECRET`, or a file of the user.
+ */
+antiphon_result_t antiphon_comm_connect(int rank,
+                                        int size,
+                                        const char *master,
+                                        const char *secret,
+                                        antiphon_comm_t *out);
+
+/**
+ * Makes communicators of the ranks that name the same color, in the order of their keys, then of their ranks. All ranks of the
+ * communicator call it. A rank with a negative color gets NULL.
+ */
+antiphon_result_t antiphon_comm_split(antiphon_comm_t comm,
+                                      int color,
+                                      int key,
+                                      antiphon_comm_t *out);
+
+/**
+ * This process's rank in a communicator.
+ */
+antiphon_result_t antiphon_comm_rank(antiphon_comm_t comm, int *out);
+
+/**
+ * How many ranks a communicator has.
+ */
+antiphon_result_t antiphon_comm_size(antiphon_comm_t comm, int *out);
+
+/**
+ * Ends all calls of all ranks, under way or to come, with `ANTIPHON_ABORTED`. Another thread may wait in a call meanwhile.
+ */
+antiphon_result_t antiphon_comm_abort(antiphon_comm_t comm);
+
+/**
+ * Frees a communicator, and sets it to NULL. No call of it may be under way.
+ */
+antiphon_result_t antiphon_comm_free(antiphon_comm_t *comm);
+
+/**
+ * What the last call of a communicator ran, and why, on one line. Valid until the next call of this function with this
+ * communicator. NULL if the handle is NULL.
+ */
+const char *antiphon_plan(antiphon_comm_t comm);
+
+/**
+ * Memory for buffers, filled with zeroes, that begins at a page.
+ */
+antiphon_result_t antiphon_alloc(antiphon_comm_t comm, size_t bytes, void **out);
+
+/**
+ * Frees what `antiphon_alloc` gave; NULL is nothing.
+ */
+antiphon_result_t antiphon_free(antiphon_comm_t comm, void *memory);
+
+/**
+ * Sends a message to a rank. It returns when the buffer may be changed again, which may be before the message is received.
+ */
+antiphon_result_t antiphon_send(const void *buffer,
+                                size_t count,
+                                antiphon_dtype_t dtype,
+                                int peer,
+                                antiphon_comm_t comm);
+
+/**
+ * Begins to send a message.
+ */
+antiphon_result_t antiphon_send_start(const void *buffer,
+                                      size_t count,
+                                      antiphon_dtype_t dtype,
+                                      int peer,
+                                      antiphon_comm_t comm,
+                                      antiphon_request_t *request);
+
+/**
+ * Receives a message from a rank; it must have `count` elements. Messages from one rank arrive in the order in which they
+ * were sent.
+ */
+antiphon_result_t antiphon_recv(void *buffer,
+                                size_t count,
+                                antiphon_dtype_t dtype,
+                                int peer,
+                                antiphon_comm_t comm);
+
+/**
+ * Begins to receive a message.
+ */
+antiphon_result_t antiphon_recv_start(void *buffer,
+                                      size_t count,
+                                      antiphon_dtype_t dtype,
+                                      int peer,
+                                      antiphon_comm_t comm,
+                                      antiphon_request_t *request);
+
+/**
+ * Looks whether a call is over. If it is, `*done` is 1, and the request is freed and set to NULL.
+ */
+antiphon_result_t antiphon_test(antiphon_request_t *request, int *done);
+
+/**
+ * Waits until a call is over. The request is freed and set to NULL.
+ */
+antiphon_result_t antiphon_wait(antiphon_request_t *request);
+
+/**
+ * Every rank gets the root's `count` elements.
+ */
+antiphon_result_t antiphon_broadcast(void *buffer,
+                                     size_t count,
+                                     antiphon_dtype_t dtype,
+                                     int root,
+                                     antiphon_comm_t comm);
+
+/**
+ * Every rank gets the root's `count` elements.
+ * This only begins the call: `antiphon_test` and `antiphon_wait` tell when it is over.
+ */
+antiphon_result_t antiphon_broadcast_start(void *buffer,
+                                           size_t count,
+                                           antiphon_dtype_t dtype,
+                                           int root,
+                                           antiphon_comm_t comm,
+                                           antiphon_request_t *request);
+
+/**
+ * The root gets the reduction of all ranks' vectors of `count` elements. `recv` matters on the root only; there,
+ * `send == recv` means in place.
+ */
+antiphon_result_t antiphon_reduce(const void *send,
+                                  void *recv,
+                                  size_t count,
+                                  antiphon_dtype_t dtype,
+                                  antiphon_op_t op,
+                                  int root,
+                                  antiphon_comm_t comm);
+
+/**
+ * The root gets the reduction of all ranks' vectors of `count` elements. `recv` matters on the root only; there,
+ * `send == recv` means in place.
+ * This only begins the call: `antiphon_test` and `antiphon_wait` tell when it is over.
+ */
+antiphon_result_t antiphon_reduce_start(const void *send,
+                                        void *recv,
+                                        size_t count,
+                                        antiphon_dtype_t dtype,
+                                        antiphon_op_t op,
+                                        int root,
+                                        antiphon_comm_t comm,
+                                        antiphon_request_t *request);
+
+/**
+ * The root gets the `count` elements of each rank, in the order of ranks. `recv` matters on the root only; there,
+ * `send == recv` means in place: its own elements lie at their place.
+ */
+antiphon_result_t antiphon_gather(const void *send,
+                                  void *recv,
+                                  size_t count,
+                                  antiphon_dtype_t dtype,
+                                  int root,
+                                  antiphon_comm_t comm);
+
+/**
+ * The root gets the `count` elements of each rank, in the order of ranks. `recv` matters on the root only; there,
+ * `send == recv` means in place: its own elements lie at their place.
+ * This only begins the call: `antiphon_test` and `antiphon_wait` tell when it is over.
+ */
+antiphon_result_t antiphon_gather_start(const void *send,
+                                        void *recv,
+                                        size_t count,
+                                        antiphon_dtype_t dtype,
+                                        int root,
+                                        antiphon_comm_t comm,
+                                        antiphon_request_t *request);
+
+/**
+ * Rank i gets the root's i-th block of `count` elements. `send` matters on the root only; there, `send == recv` means in
+ * place: its own block stays where it is.
+ */
+antiphon_result_t antiphon_scatter(const void *send,
+                                   void *recv,
+                                   size_t count,
+                                   antiphon_dtype_t dtype,
+                                   int root,
+                                   antiphon_comm_t comm);
+
+/**
+ * Rank i gets the root's i-th block of `count` elements. `send` matters on the root only; there, `send == recv` means in
+ * place: its own block stays where it is.
+ * This only begins the call: `antiphon_test` and `antiphon_wait` tell when it is over.
+ */
+antiphon_result_t antiphon_scatter_start(const void *send,
+                                         void *recv,
+                                         size_t count,
+                                         antiphon_dtype_t dtype,
+                                         int root,
+                                         antiphon_comm_t comm,
+                                         antiphon_request_t *request);
+
+/**
+ * What went wrong the last time in this thread: what, which rank, where, and what to do. Valid until the next failure in this
+ * thread. Empty if nothing went wrong.
+ */
+const char *antiphon_last_error(void);
+
+/**
+ * The version of the library.
+ */
+const char *antiphon_version(void);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* ANTIPHON_H */

@@ -1,0 +1,247 @@
+//! Communicators: how they are made, asked, and freed.
+
+use crate::status::{Refusal, guarded, text};
+use crate::types::{antiphon_comm, antiphon_comm_t, antiphon_result_t, communicator};
+use comm::{Communicator, Config};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::Mutex;
+
+/// Memory that the library gives begins at a page.
+const PAGE: usize = 4096;
+
+/// # Safety
+/// `out` can be written.
+unsafe fn give(communicator: Communicator, out: *mut antiphon_comm_t) {
+    let handle = Box::new(antiphon_comm { communicator, plan: Mutex::default() });
+    // SAFETY: the caller's promise.
+    unsafe { out.write(Box::into_raw(handle)) };
+}
+
+fn check<T>(out: *mut T) -> Result<(), Refusal> {
+    if out.is_null() { Err(Refusal::argument("the place for the answer is NULL")) } else { Ok(()) }
+}
+
+/// # Safety
+/// The text is null, or ends with a zero byte.
+unsafe fn string(of: *const c_char, what: &str) -> Result<Option<String>, Refusal> {
+    if of.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: the caller's promise.
+    let text = unsafe { CStr::from_ptr(of) }.to_str();
+    text.map(|text| Some(text.to_owned())).map_err(|_| Refusal::argument(format!("{what} is not UTF-8")))
+}
+
+/// The communicator of all processes that a launcher has started: torchrun, mpirun, srun, or whoever has set `ANTIPHON_RANK`,
+/// `ANTIPHON_SIZE` and `ANTIPHON_MASTER`. Without any, this process is the only rank.
+///
+/// # Safety
+/// `out` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn antiphon_comm_from_env(out: *mut antiphon_comm_t) -> antiphon_result_t {
+    guarded(|| {
+        check(out)?;
+        let made = Communicator::from_env()?;
+        // SAFETY: the caller's promise.
+        unsafe { give(made, out) };
+        Ok(())
+    })
+}
+
+/// The communicator of `size` processes that find each other at `master`, `HOST:PORT`, where rank 0 listens. All have the same
+/// `secret` of at least 16 bytes. NULL stands for `ANTIPHON_SECRET`, or a file of the user.
+///
+/// # Safety
+/// The texts are null or end with a zero byte; `out` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn antiphon_comm_connect(
+    rank: c_int,
+    size: c_int,
+    master: *const c_char,
+    secret: *const c_char,
+    out: *mut antiphon_comm_t,
+) -> antiphon_result_t {
+    guarded(|| {
+        check(out)?;
+        let (Ok(rank), Ok(size)) = (usize::try_from(rank), usize::try_from(size)) else {
+            return Err(Refusal::argument(format!("rank {rank} of {size}: ranks are counted from 0")));
+        };
+        // SAFETY: the caller's promise.
+        let (master, secret) = unsafe { (string(master, "the master")?, string(secret, "the secret")?) };
+        let master = match master {
+            None if size > 1 => return Err(Refusal::argument("the master is NULL")),
+            master => master.unwrap_or_default(),
+        };
+        let mut config = Config { secret, ..Config::new(rank, size, master) };
+        config.read_env()?;
+        let made = Communicator::connect(&config)?;
+        // SAFETY: the caller's promise.
+        unsafe { give(made, out) };
+        Ok(())
+    })
+}
+
+/// Makes communicators of the ranks that name the same color, in the order of their keys, then of their ranks. All ranks of the
+/// communicator call it. A rank with a negative color gets NULL.
+///
+/// # Safety
+/// The handle is a communicator that was not freed; `out` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn antiphon_comm_split(
+    comm: antiphon_comm_t,
+    color: c_int,
+    key: c_int,
+    out: *mut antiphon_comm_t,
+) -> antiphon_result_t {
+    guarded(|| {
+        check(out)?;
+        // SAFETY: the caller's promise.
+        let made = unsafe { communicator(comm)? }.communicator.split(u32::try_from(color).ok(), i64::from(key))?;
+        // SAFETY: the same.
+        unsafe {
+            match made {
+                Some(made) => give(made, out),
+                None => out.write(std::ptr::null_mut()),
+            }
+        }
+        Ok(())
+    })
+}
+
+/// This process's rank in a communicator.
+///
+/// # Safety
+/// The handle is a communicator that was not freed; `out` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn antiphon_comm_rank(comm: antiphon_comm_t, out: *mut c_int) -> antiphon_result_t {
+    guarded(|| {
+        check(out)?;
+        // SAFETY: the caller's promise.
+        unsafe { out.write(communicator(comm)?.communicator.rank() as c_int) };
+        Ok(())
+    })
+}
+
+/// How many ranks a communicator has.
+///
+/// # Safety
+/// The handle is a communicator that was not freed; `out` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn antiphon_comm_size(comm: antiphon_comm_t, out: *mut c_int) -> antiphon_result_t {
+    guarded(|| {
+        check(out)?;
+        // SAFETY: the caller's promise.
+        unsafe { out.write(communicator(comm)?.communicator.size() as c_int) };
+        Ok(())
+    })
+}
+
+/// Ends all calls of all ranks, under way or to come, with `ANTIPHON_ABORTED`. Another thread may wait in a call meanwhile.
+///
+/// # Safety
+/// The handle is a communicator that was not freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn antiphon_comm_abort(comm: antiphon_comm_t) -> antiphon_result_t {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        unsafe { communicator(comm)? }.communicator.abort();
+        Ok(())
+    })
+}
+
+/// Frees a communicator, and sets it to NULL. No call of it may be under way.
+///
+/// # Safety
+/// `comm` points to NULL or to a communicator that was not freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn antiphon_comm_free(comm: *mut antiphon_comm_t) -> antiphon_result_t {
+    guarded(|| {
+        check(comm)?;
+        // SAFETY: the caller's promise; the handle came from a box (`give`).
+        unsafe {
+            let handle = comm.replace(std::ptr::null_mut());
+            if !handle.is_null() {
+                drop(Box::from_raw(handle));
+            }
+        }
+        Ok(())
+    })
+}
+
+/// What the last call of a communicator ran, and why, on one line. Valid until the next call of this function with this
+/// communicator. NULL if the handle is NULL.
+///
+/// # Safety
+/// The handle is NULL or a communicator that was not freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn antiphon_plan(comm: antiphon_comm_t) -> *const c_char {
+    let mut found = std::ptr::null();
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let handle = unsafe { communicator(comm)? };
+        let mut plan = handle.plan.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        *plan = text(&handle.communicator.last_plan());
+        found = plan.as_ptr();
+        Ok(())
+    });
+    found
+}
+
+fn layout(bytes: usize) -> Option<Layout> {
+    // The length stands in a page before the memory.
+    Layout::from_size_align(bytes.checked_add(PAGE)?, PAGE).ok()
+}
+
+/// Memory for buffers, filled with zeroes, that begins at a page.
+///
+/// # Safety
+/// The handle is a communicator that was not freed; `out` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn antiphon_alloc(
+    comm: antiphon_comm_t,
+    bytes: usize,
+    out: *mut *mut c_void,
+) -> antiphon_result_t {
+    guarded(|| {
+        check(out)?;
+        // SAFETY: the caller's promise.
+        unsafe { communicator(comm)? };
+        let none = || Refusal::argument(format!("{bytes} bytes are more than there are"));
+        let layout = layout(bytes).ok_or_else(none)?;
+        // SAFETY: the layout is not empty.
+        let start = unsafe { alloc_zeroed(layout) };
+        if start.is_null() {
+            return Err(none());
+        }
+        // SAFETY: the first page was allocated for the length; what follows is the caller's.
+        unsafe {
+            start.cast::<usize>().write(bytes);
+            out.write(start.add(PAGE).cast());
+        }
+        Ok(())
+    })
+}
+
+/// Frees what `antiphon_alloc` gave; NULL is nothing.
+///
+/// # Safety
+/// The memory came from `antiphon_alloc`, was not freed, and no call uses it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn antiphon_free(comm: antiphon_comm_t, memory: *mut c_void) -> antiphon_result_t {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        unsafe { communicator(comm)? };
+        if memory.is_null() {
+            return Ok(());
+        }
+        // SAFETY: the length stands in the page before (`antiphon_alloc`).
+        unsafe {
+            let start = memory.cast::<u8>().sub(PAGE);
+            if let Some(layout) = layout(start.cast::<usize>().read()) {
+                dealloc(start, layout);
+            }
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,121 @@
+//! The constants and handles of the C interface.
+
+#![allow(non_camel_case_types, reason = "these are the names of the C interface")]
+
+use crate::status::Refusal;
+use comm::{Communicator, DType, Op, Request};
+use std::ffi::{CString, c_int};
+use std::sync::Mutex;
+
+/// What a function returns: one of `enum antiphon_result`.
+pub type antiphon_result_t = c_int;
+/// The type of elements: one of `enum antiphon_dtype`.
+pub type antiphon_dtype_t = c_int;
+/// How elements are reduced: one of `enum antiphon_op`.
+pub type antiphon_op_t = c_int;
+
+/// Results.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum antiphon_result {
+    /// The call is done, or has begun.
+    ANTIPHON_SUCCESS,
+    /// A value makes no sense. Nothing was sent, and the communicator stays as it is.
+    ANTIPHON_INVALID_ARGUMENT,
+    /// The library does not do this.
+    ANTIPHON_UNSUPPORTED,
+    /// The operating system refused something.
+    ANTIPHON_SYSTEM,
+    /// A rank is gone. This call and all later ones of the communicator fail.
+    ANTIPHON_PEER_LOST,
+    /// A rank did not do its part in time. This call and all later ones of the communicator fail.
+    ANTIPHON_TIMEOUT,
+    /// Ranks do not make the same call. This call and all later ones of the communicator fail.
+    ANTIPHON_MISMATCH,
+    /// A rank has called `antiphon_comm_abort`.
+    ANTIPHON_ABORTED,
+    /// A defect of the library.
+    ANTIPHON_INTERNAL,
+}
+
+/// Types of elements.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub enum antiphon_dtype {
+    /// IEEE 754, 32 bits.
+    ANTIPHON_F32,
+    /// IEEE 754, 64 bits.
+    ANTIPHON_F64,
+    /// Signed integers of 32 bits.
+    ANTIPHON_I32,
+    /// Signed integers of 64 bits.
+    ANTIPHON_I64,
+    /// Bytes.
+    ANTIPHON_U8,
+    /// IEEE 754, 16 bits.
+    ANTIPHON_F16,
+    /// The upper half of a 32-bit number.
+    ANTIPHON_BF16,
+}
+
+/// Reductions.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub enum antiphon_op {
+    /// The sum.
+    ANTIPHON_SUM,
+    /// The product.
+    ANTIPHON_PROD,
+    /// The least element.
+    ANTIPHON_MIN,
+    /// The greatest element.
+    ANTIPHON_MAX,
+    /// The sum, divided by the number of ranks.
+    ANTIPHON_AVG,
+}
+
+/// A communicator.
+pub struct antiphon_comm {
+    pub(crate) communicator: Communicator,
+    /// What the last call of `antiphon_plan` has returned.
+    pub(crate) plan: Mutex<CString>,
+}
+
+/// A communicator.
+pub type antiphon_comm_t = *mut antiphon_comm;
+
+/// A call under way.
+pub struct antiphon_request {
+    pub(crate) request: Request,
+    /// Memory that the call uses instead of the caller's.
+    pub(crate) _temporary: Vec<u8>,
+}
+
+/// A call under way.
+pub type antiphon_request_t = *mut antiphon_request;
+
+/// # Errors
+/// If there is no such type.
+pub(crate) fn dtype(of: antiphon_dtype_t) -> Result<DType, Refusal> {
+    const TYPES: [DType; 7] = [DType::F32, DType::F64, DType::I32, DType::I64, DType::U8, DType::F16, DType::Bf16];
+    let found = usize::try_from(of).ok().and_then(|index| TYPES.get(index));
+    found.copied().ok_or_else(|| Refusal::argument(format!("there is no data type {of}")))
+}
+
+/// # Errors
+/// If there is no such reduction.
+pub(crate) fn op(of: antiphon_op_t) -> Result<Op, Refusal> {
+    const OPS: [Op; 5] = [Op::Sum, Op::Prod, Op::Min, Op::Max, Op::Avg];
+    let found = usize::try_from(of).ok().and_then(|index| OPS.get(index));
+    found.copied().ok_or_else(|| Refusal::argument(format!("there is no reduction {of}")))
+}
+
+/// # Errors
+/// If the handle is null.
+///
+/// # Safety
+/// The handle is null, or one that this library has given and that was not freed.
+pub(crate) unsafe fn communicator<'a>(handle: antiphon_comm_t) -> Result<&'a antiphon_comm, Refusal> {
+    // SAFETY: the caller's promise.
+    unsafe { handle.as_ref() }.ok_or_else(|| Refusal::argument("the communicator is NULL"))
+}
