@@ -7,7 +7,7 @@ use crate::error::{CommError, CommResult};
 use crate::request::Request;
 use crate::stock::CallKind;
 use bytemuck::{cast_slice, cast_slice_mut};
-use runtime::{Call, Element, RawCall};
+use runtime::{Call, CallPlace, Element, RawCall};
 use schedule::{Collective, ReduceOp};
 use std::ops::Range;
 use topology::Rank;
@@ -139,10 +139,10 @@ impl Communicator {
         };
         let prepared = self.shared.session.prepare_exchange(&of(sends), &of(receives));
         let mut state = self.state();
-        state.check()?;
-        let at = (self.shared.id, state.next_call());
+        self.check(&state)?;
+        let at = CallPlace::collective(self.shared.id, state.next_call());
         let started = self.shared.session.start(&prepared, at, arrange(prepared.lengths()));
-        let ticket = started.map_err(|error| state.fail(error))?;
+        let ticket = started.map_err(|error| self.fail(&mut state, error))?;
         drop(state);
         Ok(Request::new(self.clone(), ticket))
     }
@@ -158,7 +158,7 @@ impl Communicator {
         let [input, output] = prepared.lengths();
         let buffers = Call::OutOfPlace { input: &send[..input], output: &mut receive[..output] };
         let mut state = self.state();
-        state.check()?;
+        self.check(&state)?;
         self.make(&mut state, &prepared, buffers)
     }
 

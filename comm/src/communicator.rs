@@ -4,7 +4,7 @@ use crate::error::{CommError, CommResult};
 use crate::plans::{CallKey, PlanCache, ReadyPlan};
 use crate::statistics::Statistics;
 use crate::stock::CallKind;
-use runtime::{Call, DType, Prepared, RunError, Session};
+use runtime::{Call, CallPlace, DType, Prepared, RunError, Session};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -135,7 +135,7 @@ impl Communicator {
         count: usize,
         dtype: DType,
     ) -> CommResult<ReadyPlan> {
-        state.check()?;
+        self.check(&state)?;
         let Membership { session, members, .. } = &*self.shared;
         let ready = state.plans.ready(session, members, CallKey { kind, count, dtype })?;
         let bytes = ready.prepared.lengths().into_iter().max().unwrap_or(0);
@@ -154,8 +154,27 @@ impl Communicator {
     pub(crate) fn make(&self, state: &mut CallState, prepared: &Prepared, buffers: Call<'_>) -> CommResult<()> {
         let Membership { session, id, limit, .. } = &*self.shared;
         let call = state.next_call();
-        let result = session.call(prepared, (*id, call), buffers, *limit);
-        result.map_err(|error| state.fail(error))
+        let result = session.call(prepared, CallPlace::collective(*id, call), buffers, *limit);
+        result.map_err(|error| self.fail(state, error))
+    }
+
+    /// # Errors
+    /// What went wrong in an earlier call, or in one of another rank.
+    pub(crate) fn check(&self, state: &CallState) -> CommResult<()> {
+        let broken = state.broken.clone().or_else(|| self.shared.session.broken(self.shared.id).map(Arc::new));
+        broken.map_or(Ok(()), |error| Err(CommError::Run(error)))
+    }
+
+    /// A call has failed. Which peers have made it is not known, so no other call can be made: only a new group knows where
+    /// it stands. A call that was wrong from the start fails alone.
+    pub(crate) fn fail(&self, state: &mut CallState, error: RunError) -> CommError {
+        if let RunError::BufferSize { .. } | RunError::Mismatch { .. } = error {
+            return CommError::Argument(error.to_string());
+        }
+        self.shared.session.break_off(self.shared.id, &error);
+        let error = Arc::new(error);
+        state.broken.get_or_insert_with(|| error.clone());
+        CommError::Run(error)
     }
 }
 
@@ -173,26 +192,9 @@ impl CallState {
         *count
     }
 
-    /// A call has failed. Which peers have made it is not known, so no other call can be made: only a new group knows where
-    /// it stands. A call that was wrong from the start fails alone.
-    pub(crate) fn fail(&mut self, error: RunError) -> CommError {
-        if let RunError::BufferSize { .. } | RunError::Mismatch { .. } = error {
-            return CommError::Argument(error.to_string());
-        }
-        let error = Arc::new(error);
-        self.broken.get_or_insert_with(|| error.clone());
-        CommError::Run(error)
-    }
-
     /// The number of the next group that is made of this one.
     pub(crate) fn next_split(&mut self) -> u64 {
         self.splits += 1;
         self.splits
-    }
-
-    /// # Errors
-    /// What went wrong in an earlier call.
-    pub(crate) fn check(&self) -> CommResult<()> {
-        self.broken.clone().map_or(Ok(()), |error| Err(CommError::Run(error)))
     }
 }

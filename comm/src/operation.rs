@@ -6,7 +6,7 @@ use crate::communicator::Communicator;
 use crate::error::{CommError, CommResult};
 use crate::request::Request;
 use crate::stock::CallKind;
-use runtime::{DType, RawCall};
+use runtime::{CallPlace, DType, RawCall};
 use schedule::{Collective, ReduceOp};
 use topology::Rank;
 
@@ -69,9 +69,9 @@ impl Communicator {
         let kind = self.kind(operation)?;
         let mut state = self.state();
         let ready = self.ready(&mut state, kind, operation.count, operation.dtype)?;
-        let at = (self.shared.id, state.next_call());
+        let at = CallPlace::collective(self.shared.id, state.next_call());
         let result = self.shared.session.call_raw(&ready.prepared, at, buffers, self.limit());
-        result.map_err(|error| state.fail(error))
+        result.map_err(|error| self.fail(&mut state, error))
     }
 
     /// Begins a call. It goes on while this rank waits for any call, or tests one.
@@ -82,8 +82,9 @@ impl Communicator {
         let kind = self.kind(operation)?;
         let mut state = self.state();
         let ready = self.ready(&mut state, kind, operation.count, operation.dtype)?;
-        let at = (self.shared.id, state.next_call());
-        let ticket = self.shared.session.start(&ready.prepared, at, buffers).map_err(|error| state.fail(error))?;
+        let at = CallPlace::collective(self.shared.id, state.next_call());
+        let ticket =
+            self.shared.session.start(&ready.prepared, at, buffers).map_err(|error| self.fail(&mut state, error))?;
         drop(state);
         Ok(Request::new(self.clone(), ticket))
     }

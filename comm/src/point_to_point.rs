@@ -8,7 +8,7 @@ use crate::error::CommResult;
 use crate::request::Request;
 use crate::split::mixed;
 use bytemuck::{cast_slice, cast_slice_mut};
-use runtime::{Call, Element, Prepared, RawCall};
+use runtime::{Call, CallPlace, Element, Prepared, RawCall};
 
 /// Tells the messages of a communicator from its collectives.
 const MESSAGES: u64 = 0x006d_6573_7361_6765;
@@ -17,7 +17,7 @@ const MESSAGES: u64 = 0x006d_6573_7361_6765;
 struct Message {
     prepared: Prepared,
     /// Which messages it is in order with, and which of them it is.
-    at: (u64, u32),
+    at: CallPlace,
 }
 
 impl Communicator {
@@ -25,14 +25,15 @@ impl Communicator {
     fn message(&self, peer: usize, bytes: usize, is_sent: bool) -> CommResult<Message> {
         let rank = self.member(peer)?;
         let mut state = self.state();
-        state.check()?;
+        self.check(&state)?;
         let session = &self.shared.session;
         let (from, to, prepared) = match is_sent {
             true => (self.rank(), peer, session.prepare_send(rank, bytes)),
             false => (peer, self.rank(), session.prepare_receive(rank, bytes)),
         };
         let pair = (from as u64) << 32 | to as u64;
-        let at = (mixed(mixed(self.shared.id, MESSAGES), pair), state.next_message(peer, is_sent));
+        let stream = mixed(mixed(self.shared.id, MESSAGES), pair);
+        let at = CallPlace { communicator: self.shared.id, stream, number: state.next_message(peer, is_sent) };
         Ok(Message { prepared, at })
     }
 
@@ -44,7 +45,7 @@ impl Communicator {
         let Message { prepared, at } = self.message(to, size_of_val(data), true)?;
         let call = Call::OutOfPlace { input: cast_slice(data), output: &mut [] };
         let result = self.shared.session.call(&prepared, at, call, self.limit());
-        result.map_err(|error| self.state().fail(error))
+        result.map_err(|error| self.fail(&mut self.state(), error))
     }
 
     /// Receives a message from a rank; it must be as long as the vector.
@@ -55,7 +56,7 @@ impl Communicator {
         let Message { prepared, at } = self.message(from, size_of_val(into), false)?;
         let call = Call::OutOfPlace { input: &[], output: cast_slice_mut(into) };
         let result = self.shared.session.call(&prepared, at, call, self.limit());
-        result.map_err(|error| self.state().fail(error))
+        result.map_err(|error| self.fail(&mut self.state(), error))
     }
 
     /// Sends or receives a message of so many bytes that is given by its address, as the only buffer of the call.
@@ -65,7 +66,7 @@ impl Communicator {
     pub fn begin_message(&self, buffers: RawCall, bytes: usize, peer: usize, is_sent: bool) -> CommResult<Request> {
         let Message { prepared, at } = self.message(peer, bytes, is_sent)?;
         let started = self.shared.session.start(&prepared, at, buffers);
-        let ticket = started.map_err(|error| self.state().fail(error))?;
+        let ticket = started.map_err(|error| self.fail(&mut self.state(), error))?;
         Ok(Request::new(self.clone(), ticket))
     }
 }

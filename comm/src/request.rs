@@ -46,7 +46,7 @@ impl Request {
 
     fn end(&mut self, result: RunResult<()>) -> CommResult<()> {
         self.is_over = true;
-        result.map_err(|error| self.communicator.state().fail(error))
+        result.map_err(|error| self.communicator.fail(&mut self.communicator.state(), error))
     }
 }
 
@@ -56,7 +56,7 @@ impl Drop for Request {
             self.communicator.shared.session.cancel(self.ticket);
             let fault = "a call was given up before its end".to_owned();
             let rank = self.communicator.shared.session.rank();
-            self.communicator.state().fail(runtime::RunError::Program { rank, fault });
+            self.communicator.fail(&mut self.communicator.state(), runtime::RunError::Program { rank, fault });
         }
     }
 }

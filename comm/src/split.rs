@@ -37,7 +37,7 @@ impl Communicator {
     pub(crate) fn twin(&self, limit: Duration) -> CommResult<Self> {
         let splits = {
             let mut state = self.state();
-            state.check()?;
+            self.check(&state)?;
             state.next_split()
         };
         let id = mixed(mixed(self.shared.id, splits), u64::MAX);

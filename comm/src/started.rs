@@ -5,7 +5,7 @@
 use crate::communicator::Communicator;
 use crate::error::{CommError, CommResult};
 use crate::stock::CallKind;
-use runtime::{Element, RunResult, Started};
+use runtime::{CallPlace, Element, RunResult, Started};
 use schedule::{Collective, ReduceOp};
 use topology::Rank;
 
@@ -27,7 +27,9 @@ impl<T> Pending<T> {
     /// [`CommError`].
     pub fn wait(mut self) -> CommResult<Vec<T>> {
         let Some(started) = self.started.take() else { return Ok(Vec::new()) };
-        started.wait(self.communicator.limit()).map_err(|error| self.communicator.state().fail(error))
+        started
+            .wait(self.communicator.limit())
+            .map_err(|error| self.communicator.fail(&mut self.communicator.state(), error))
     }
 }
 
@@ -37,7 +39,7 @@ impl<T> Drop for Pending<T> {
         if !started.test() {
             let rank = self.communicator.shared.session.rank();
             let fault = "a call was given up before its end".to_owned();
-            self.communicator.state().fail(runtime::RunError::Program { rank, fault });
+            self.communicator.fail(&mut self.communicator.state(), runtime::RunError::Program { rank, fault });
         }
     }
 }
@@ -52,9 +54,9 @@ impl Communicator {
     ) -> CommResult<Pending<T>> {
         let mut state = self.state();
         let ready = self.ready(&mut state, kind, count, T::DTYPE)?;
-        let at = (self.shared.id, state.next_call());
+        let at = CallPlace::collective(self.shared.id, state.next_call());
         let started: RunResult<_> = self.shared.session.start_owned(&ready.prepared, at, input, output);
-        let started = started.map_err(|error| state.fail(error))?;
+        let started = started.map_err(|error| self.fail(&mut state, error))?;
         drop(state);
         Ok(Pending { communicator: self.clone(), started: Some(started) })
     }

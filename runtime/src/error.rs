@@ -2,6 +2,7 @@
 
 use crate::numbers::CallNumber;
 use crate::verdict::{Cause, Phase, Verdict};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use topology::{LinkId, Micros, Rank};
 
@@ -44,7 +45,8 @@ impl fmt::Display for Stamp {
 }
 
 /// What kind of trouble an error is, for callers who cannot look at its parts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum RunErrorKind {
     /// A rank is gone, or its connection.
@@ -63,6 +65,23 @@ pub enum RunErrorKind {
     Internal,
 }
 
+/// Why no call of a communicator can succeed any more.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Breach {
+    /// The rank whose call failed first.
+    pub by: Rank,
+    /// What kind of trouble it was.
+    pub kind: RunErrorKind,
+    /// What it was, in that rank's words.
+    pub reason: String,
+}
+
+impl fmt::Display for Breach {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a call of rank {} failed, and so do all others: {}", self.by, self.reason)
+    }
+}
+
 /// Why a collective did not complete. The text names the rank, the place and the evidence.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -70,6 +89,9 @@ pub enum RunError {
     /// The coordinator ended the job.
     #[error("{0}")]
     Verdict(Verdict),
+    /// A call of another rank failed.
+    #[error("{0}")]
+    Broken(Breach),
     /// A launched job ended early.
     #[error("{verdict}: {evidence}")]
     Ended {
@@ -341,6 +363,7 @@ impl RunError {
                 Cause::Disagrees => RunErrorKind::Mismatch,
             },
             Self::InWork { source, .. } => source.kind(),
+            Self::Broken(breach) => breach.kind,
             Self::Lane { .. } | Self::Abandoned { .. } | Self::Departed { .. } => RunErrorKind::PeerLost,
             Self::Deadline { .. } | Self::Absent { .. } | Self::Unreachable { .. } => RunErrorKind::Late,
             Self::Stamp { .. } => RunErrorKind::Mismatch,

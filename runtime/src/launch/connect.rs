@@ -5,22 +5,29 @@
 use crate::clock::Moment;
 use crate::control::frame::{Inbox, sealed};
 use crate::error::{RunError, RunResult};
-use crate::launch::membership::{FromMember, Line, MemberPlace, Membership, READING, ToMember};
+use crate::launch::membership::{FromMember, MemberLine, MemberPlace, MemberWatch, READING, ToMember};
 use crate::launch::rendezvous::Rendezvous;
 use crate::memory::doorbell::Patience;
-use crate::session::Session;
+use crate::memory::poller::Poller;
 use crate::session::fate::Fate;
 use crate::session::places::{Directory, ProcessPlace, RankMemory, Whereabouts};
 use crate::session::process_memory::ProbedWord;
+use crate::session::socket_port::SocketPort;
+use crate::session::{Membership, Session};
+use crate::transport::tcp::{self, Closed, Doors, Meeting};
+use program::Connection;
 use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
-use std::net::TcpStream;
+use std::net::{IpAddr, TcpListener, TcpStream};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use topology::Rank;
+use topology::{LinkId, Rank};
 
 /// Up to so many ranks of a machine map each other's memory at once. Of more, each maps what it uses.
 const MOST_MAPPED: usize = 64;
+/// How long a short message to another process may wait for room.
+const SENDING: Duration = Duration::from_secs(5);
 /// How long a process may be silent before it is taken for stopped: half of the time that a call may go without progress,
 /// within these limits.
 const SILENCE: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(10)];
@@ -35,27 +42,40 @@ impl Session {
     pub fn connect(at: &Rendezvous, limit: Duration, patience: Duration) -> RunResult<Self> {
         let deadline = Moment::now().after(limit);
         let memory = RankMemory::new(at.ranks).map_err(RunError::system("making shared memory"))?;
-        let nonce = crate::transport::tcp::nonce().map_err(RunError::system("asking for random bytes"))?;
+        let nonce = tcp::nonce().map_err(RunError::system("asking for random bytes"))?;
         let word = ProbedWord::new(u64::from_ne_bytes(std::array::from_fn(|index| nonce[index])));
         let place = memory.place().map_err(RunError::system("publishing shared memory"))?;
         let process = ProcessPlace { memory: place, probe: word.probe() };
-        let own = MemberPlace { machine: at.machine.clone(), process };
-        let (lines, places) = if at.rank == Rank(0) { gather(at, own, deadline)? } else { join(at, own, deadline)? };
+        let met = if at.rank == Rank(0) { gather(at, process, deadline)? } else { join(at, process, deadline)? };
+        let Met { lines, places, listeners } = met;
+        let sockets = join_machines(at, &places, listeners, deadline)?;
         let local = places.iter().filter(|place| place.machine == at.machine).count();
-        let directory = Arc::new(directory(at, &memory, places)?);
+        let directory = Arc::new(directory(at, &memory, places));
         let lines = begin(at, lines, &directory, local, deadline)?;
         let fate = Arc::new(Fate::new(vec![memory.clone()]));
         let silence = (patience / 2).clamp(SILENCE[0], SILENCE[1]);
-        let watch = Membership::watch(at.rank, lines, &fate, silence)
+        let watch = MemberWatch::new(at.rank, lines, &fate, silence)
             .map_err(RunError::system("starting the thread that watches the other ranks"))?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let kept = Box::new((watch, word));
-        Ok(Self::assemble(at.rank, memory, directory, Patience::of(local, cores), fate, Some(kept)))
+        Ok(Self::assemble(Membership {
+            rank: at.rank,
+            memory,
+            directory,
+            patience: Patience::of(local, cores),
+            fate,
+            sockets,
+            watch: Some(Box::new((watch, word))),
+        }))
     }
 }
 
-fn broken(rank: Rank, peer: Rank) -> impl FnOnce(io::Error) -> RunError {
-    RunError::lane(rank, peer)
+/// What is known when all have said where they are.
+struct Met {
+    lines: Vec<MemberLine>,
+    /// By rank.
+    places: Vec<MemberPlace>,
+    /// Where ranks of other machines find this one.
+    listeners: Vec<TcpListener>,
 }
 
 /// The next message of a process.
@@ -69,77 +89,119 @@ fn unexpected() -> io::Error {
     io::Error::new(ErrorKind::InvalidData, "it says something else than a rank that joins a session")
 }
 
+/// Listens for ranks of other machines. `own` is the address of this rank's end of a control connection, and `hub` that of
+/// rank 0.
+fn listen(at: &Rendezvous, own: Option<IpAddr>, hub: Option<IpAddr>) -> RunResult<(Vec<TcpListener>, Doors)> {
+    let (ways, _) = at.ways(own, hub)?;
+    tcp::listen(&ways[..ways.len().min(1)], false).map_err(RunError::system("listening for other ranks"))
+}
+
 /// Rank 0 hears where all are, and tells all.
-fn gather(at: &Rendezvous, own: MemberPlace, deadline: Moment) -> RunResult<(Vec<Line>, Vec<MemberPlace>)> {
+fn gather(at: &Rendezvous, process: ProcessPlace, deadline: Moment) -> RunResult<Met> {
     let arrivals = at.receive(deadline.since(Moment::now()))?;
     let mut lines = Vec::with_capacity(arrivals.len());
-    let mut places = vec![own; at.ranks];
+    let mut places = BTreeMap::new();
     for arrival in arrivals {
         let rank = arrival.rank;
-        let hello = || -> io::Result<(Line, MemberPlace)> {
-            let (post, mut inbox) = sealed(arrival.proven, true, Duration::from_secs(5))?;
+        let hello = || -> io::Result<(MemberLine, MemberPlace)> {
+            let (post, mut inbox) = sealed(arrival.proven, true, SENDING)?;
             match hear(&mut inbox, deadline)? {
-                FromMember::Hello(place) => Ok((Line { rank, post: Arc::new(post), inbox }, place)),
+                FromMember::Hello(place) => Ok((MemberLine { rank, post: Arc::new(post), inbox }, place)),
                 _ => Err(unexpected()),
             }
         };
-        let (line, place) = hello().map_err(broken(at.rank, rank))?;
-        places[rank.index()] = place;
+        let (line, place) = hello().map_err(RunError::lane(at.rank, rank))?;
+        places.insert(rank, place);
         lines.push(line);
     }
+    // Ranks of this machine may have come through the loopback, where others do not find rank 0.
+    let seen_from_afar = lines.iter().find(|line| places[&line.rank].machine != at.machine).or(lines.first());
+    let own = seen_from_afar.and_then(|line| line.post.address().ok());
+    let (listeners, doors) = listen(at, own, own)?;
+    places.insert(at.rank, MemberPlace { machine: at.machine.clone(), process, doors });
+    let places: Vec<MemberPlace> = places.into_values().collect();
     for line in &lines {
-        line.post.send(&ToMember::Directory(places.clone())).map_err(broken(at.rank, line.rank))?;
+        line.post.send(&ToMember::Directory(places.clone())).map_err(RunError::lane(at.rank, line.rank))?;
     }
-    Ok((lines, places))
+    Ok(Met { lines, places, listeners })
 }
 
 /// Another rank says where it is, and hears where all are.
-fn join(at: &Rendezvous, own: MemberPlace, deadline: Moment) -> RunResult<(Vec<Line>, Vec<MemberPlace>)> {
+fn join(at: &Rendezvous, process: ProcessPlace, deadline: Moment) -> RunResult<Met> {
     let proven = at.reach(deadline.since(Moment::now()))?;
     let hub = Rank(0);
-    let (post, mut inbox) = sealed(proven, false, Duration::from_secs(5)).map_err(broken(at.rank, hub))?;
-    post.send(&FromMember::Hello(own)).map_err(broken(at.rank, hub))?;
-    match hear(&mut inbox, deadline).map_err(broken(at.rank, hub))? {
+    let lost = || RunError::lane(at.rank, hub);
+    let zero = proven.stream.peer_addr().ok().map(|address| address.ip().to_canonical());
+    let (post, mut inbox) = sealed(proven, false, SENDING).map_err(lost())?;
+    let (listeners, doors) = listen(at, post.address().ok(), zero)?;
+    let own = MemberPlace { machine: at.machine.clone(), process, doors };
+    post.send(&FromMember::Hello(own)).map_err(lost())?;
+    match hear(&mut inbox, deadline).map_err(lost())? {
         ToMember::Directory(places) if places.len() == at.ranks => {
-            Ok((vec![Line { rank: hub, post: Arc::new(post), inbox }], places))
+            Ok(Met { lines: vec![MemberLine { rank: hub, post: Arc::new(post), inbox }], places, listeners })
         }
         ToMember::Refused { reason } => Err(RunError::Refused { rank: at.rank, reason }),
-        _ => Err(broken(at.rank, hub)(unexpected())),
+        _ => Err(lost()(unexpected())),
     }
 }
 
-/// Where the others are, as this rank sees it.
-fn directory(at: &Rendezvous, memory: &RankMemory, places: Vec<MemberPlace>) -> RunResult<Directory> {
-    let mut ranks = Vec::with_capacity(places.len());
-    for (rank, place) in (0..).map(Rank).zip(places) {
-        ranks.push(match place {
-            _ if rank == at.rank => Whereabouts::Thread(memory.clone()),
-            MemberPlace { machine, process } if machine == at.machine => Whereabouts::Process(process, OnceLock::new()),
-            MemberPlace { machine, .. } => {
-                let what = format!(
-                    "rank {rank} is on machine {}, rank {} on {}: sessions between machines are not supported yet",
-                    machine.name(),
-                    at.rank,
-                    at.machine.name()
-                );
-                return Err(RunError::Mismatch { what });
-            }
-        });
+/// Connects with all ranks of other machines.
+fn join_machines(
+    at: &Rendezvous,
+    places: &[MemberPlace],
+    listeners: Vec<TcpListener>,
+    deadline: Moment,
+) -> RunResult<Option<(Poller, Vec<(Rank, SocketPort)>)>> {
+    let is_remote = |rank: Rank| places[rank.index()].machine != at.machine;
+    let all = || (0..places.len()).map(Rank::from_index);
+    if !all().any(is_remote) {
+        return Ok(None);
     }
-    Ok(Directory::new(ranks))
+    // One connection for each pair, which carries messages both ways.
+    let pairs = all().flat_map(|from| all().filter(move |to| from < *to).map(move |to| (from, to)));
+    let apart = |(from, to): &(Rank, Rank)| places[from.index()].machine != places[to.index()].machine;
+    let connections: Vec<Connection> =
+        pairs.filter(apart).map(|(from, to)| Connection { from, to, channel: 0, link: LinkId(0) }).collect();
+    let doors: Vec<Doors> = places.iter().map(|place| place.doors.clone()).collect();
+    let meeting = Meeting {
+        rank: at.rank,
+        connections: &connections,
+        remote: &|_| true,
+        secret: &at.secret.derive(&[b"session"]),
+        task: 0,
+        deadline,
+        check: &|| Ok(()),
+        closed: &Closed::default(),
+    };
+    let streams = meeting.hold(listeners, &doors)?.into_sockets(&connections);
+    let failed = || RunError::system("preparing to wait for sockets");
+    let poller = Poller::new().map_err(failed())?;
+    let port = |(peer, stream)| Ok((peer, SocketPort::new(poller.watch(stream)?)));
+    let ports = streams.into_iter().map(port).collect::<io::Result<Vec<_>>>().map_err(failed())?;
+    Ok(Some((poller, ports)))
+}
+
+/// Where the others are, as this rank sees it.
+fn directory(at: &Rendezvous, memory: &RankMemory, places: Vec<MemberPlace>) -> Directory {
+    let seen = |(rank, place): (Rank, MemberPlace)| match place {
+        _ if rank == at.rank => Whereabouts::Thread(memory.clone()),
+        MemberPlace { machine, process, .. } if machine == at.machine => Whereabouts::Process(process, OnceLock::new()),
+        MemberPlace { .. } => Whereabouts::Elsewhere,
+    };
+    Directory::new((0..).map(Rank).zip(places).map(seen).collect())
 }
 
 /// Maps the memory of the others, and waits until all have done so: from then on a rank may leave at any time.
 fn begin(
     at: &Rendezvous,
-    mut lines: Vec<Line>,
+    mut lines: Vec<MemberLine>,
     directory: &Directory,
     local: usize,
     deadline: Moment,
-) -> RunResult<Vec<Line>> {
+) -> RunResult<Vec<MemberLine>> {
     if local <= MOST_MAPPED {
-        for rank in (0..at.ranks).map(Rank::from_index) {
-            directory.memory(rank).map_err(broken(at.rank, rank))?;
+        for rank in directory.of_this_machine() {
+            directory.memory(rank).map_err(RunError::lane(at.rank, rank))?;
         }
     }
     let is_hub = at.rank == Rank(0);
@@ -158,14 +220,14 @@ fn begin(
                 })
             }
         };
-        met.map_err(broken(at.rank, line.rank))?;
+        met.map_err(RunError::lane(at.rank, line.rank))?;
     }
     for line in &lines {
         if is_hub {
-            line.post.send(&ToMember::Go).map_err(broken(at.rank, line.rank))?;
+            line.post.send(&ToMember::Go).map_err(RunError::lane(at.rank, line.rank))?;
         }
         let quick = line.inbox.stream().set_read_timeout(Some(READING));
-        quick.map_err(broken(at.rank, line.rank))?;
+        quick.map_err(RunError::lane(at.rank, line.rank))?;
     }
     Ok(lines)
 }

@@ -1,6 +1,6 @@
 //! How the processes of a session notice that one of them is gone.
 //!
-//! The principal type is [`Membership`], a thread of each process that sleeps until something happens. Rank 0's thread has a
+//! The principal type is [`MemberWatch`], a thread of each process that sleeps until something happens. Rank 0's thread has a
 //! connection with every other process. A process that ends closes its connection. A process that is stopped sends no signs
 //! of life. In both cases rank 0 tells all others the verdict. If rank 0 itself is gone, every process finds that out by
 //! itself. A process that leaves in order says so before.
@@ -11,15 +11,16 @@
 //!                         ◀─── Directory(where all are)
 //!   Ready                 ───▶                              its lanes are formed
 //!                         ◀─── Go                           all lanes are formed
-//!   Beat, Verdict, Leave  ───▶
-//!                         ◀─── Beat, Verdict
+//!   Beat, End             ───▶                              why all is over, or a communicator, or that it leaves
+//!                         ◀─── Beat, End
 //! ```
 
 use crate::clock::Moment;
 use crate::control::frame::{Inbox, Post};
 use crate::launch::machine::Machine;
-use crate::session::fate::Fate;
+use crate::session::fate::{End, Fate};
 use crate::session::places::ProcessPlace;
+use crate::transport::tcp::Doors;
 use crate::verdict::{Cause, Phase, Verdict};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::time::Timespec;
@@ -39,6 +40,8 @@ pub(super) const READING: Duration = Duration::from_millis(2);
 pub(super) struct MemberPlace {
     pub(super) machine: Machine,
     pub(super) process: ProcessPlace,
+    /// Where it waits for ranks of other machines.
+    pub(super) doors: Doors,
 }
 
 /// What a process says to rank 0's.
@@ -51,10 +54,8 @@ pub(super) enum FromMember {
     Ready,
     /// It runs.
     Beat,
-    /// It ends the session.
-    Verdict(Verdict),
-    /// It needs the session no more.
-    Leave,
+    /// Something has ended there.
+    End(End),
 }
 
 /// What rank 0's process says to the others.
@@ -67,14 +68,14 @@ pub(super) enum ToMember {
     Go,
     /// It runs.
     Beat,
-    /// The session is over.
-    Verdict(Verdict),
+    /// Something has ended.
+    End(End),
     /// It cannot take part. (What [`Rendezvous`](crate::launch::rendezvous::Rendezvous) says to those whom it turns away.)
     Refused { reason: String },
 }
 
 /// The connection of rank 0's process with another process.
-pub(super) struct Line {
+pub(super) struct MemberLine {
     /// The other process's rank.
     pub(super) rank: Rank,
     pub(super) post: Arc<Post>,
@@ -82,18 +83,19 @@ pub(super) struct Line {
 }
 
 /// Watches the other processes until it is dropped.
-pub(crate) struct Membership {
+pub(crate) struct MemberWatch {
+    own: Rank,
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
     /// Members tell rank 0 that they leave in order.
     hub: Option<Arc<Post>>,
 }
 
-impl Drop for Membership {
+impl Drop for MemberWatch {
     fn drop(&mut self) {
         if let Some(hub) = &self.hub {
             // If rank 0 is gone, nobody wants to know.
-            let _ = hub.offer(&FromMember::Leave);
+            let _ = hub.offer(&FromMember::End(End::Left(self.own)));
         }
         let _ = rustix::io::write(&*self.stop, &1_u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
@@ -102,37 +104,37 @@ impl Drop for Membership {
     }
 }
 
-impl Membership {
+impl MemberWatch {
     /// Watches through these connections: on rank 0 those with all others, on another rank the one with rank 0. A process
     /// that says nothing for `silence` is taken for stopped.
     ///
     /// # Errors
     /// If the operating system gives no thread.
-    pub(super) fn watch(own: Rank, lines: Vec<Line>, fate: &Arc<Fate>, silence: Duration) -> std::io::Result<Self> {
+    pub(super) fn new(own: Rank, lines: Vec<MemberLine>, fate: &Arc<Fate>, silence: Duration) -> std::io::Result<Self> {
         let posts: Vec<Arc<Post>> = lines.iter().map(|line| line.post.clone()).collect();
         let is_hub = own == Rank(0);
         let told = posts.clone();
-        fate.tell(move |verdict| told.iter().for_each(|post| say_verdict(post, is_hub, verdict)));
+        fate.tell(move |end| told.iter().for_each(|post| say(post, is_hub, end)));
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let now = Moment::now();
         let lines = lines.into_iter().map(|line| WatchedLine { line, heard_at: now, is_open: true }).collect();
         let watcher = Watcher { is_hub, lines, fate: fate.clone(), silence, stop: stop.clone() };
         let thread = std::thread::Builder::new().name("antiphon-watch".to_owned()).spawn(move || watcher.run())?;
         let hub = if is_hub { None } else { posts.into_iter().next() };
-        Ok(Self { stop, thread: Some(thread), hub })
+        Ok(Self { own, stop, thread: Some(thread), hub })
     }
 }
 
-fn say_verdict(post: &Post, is_hub: bool, verdict: Verdict) {
+fn say(post: &Post, is_hub: bool, end: &End) {
     // A process that does not hear this notices by itself that others are gone.
     let _ = match is_hub {
-        true => post.offer(&ToMember::Verdict(verdict)),
-        false => post.offer(&FromMember::Verdict(verdict)),
+        true => post.offer(&ToMember::End(end.clone())),
+        false => post.offer(&FromMember::End(end.clone())),
     };
 }
 
 struct WatchedLine {
-    line: Line,
+    line: MemberLine,
     heard_at: Moment,
     /// Whether the other process is there, and has not left.
     is_open: bool,
@@ -148,11 +150,10 @@ struct Watcher {
 }
 
 /// What was heard.
-enum Heard {
+enum MemberNews {
     /// It runs.
     Life,
-    Verdict(Verdict),
-    Leave,
+    End(End),
 }
 
 impl Watcher {
@@ -209,50 +210,47 @@ impl Watcher {
             let watched = &mut self.lines[index];
             let inbox = &mut watched.line.inbox;
             let heard = match self.is_hub {
-                true => inbox.receive().map(|said| {
-                    said.map(|said| match said {
-                        FromMember::Verdict(verdict) => Heard::Verdict(verdict),
-                        FromMember::Leave => Heard::Leave,
-                        FromMember::Hello(_) | FromMember::Ready | FromMember::Beat => Heard::Life,
-                    })
-                }),
-                false => inbox.receive().map(|said| {
-                    said.map(|said| match said {
-                        ToMember::Verdict(verdict) => Heard::Verdict(verdict),
-                        ToMember::Directory(_) | ToMember::Go | ToMember::Beat | ToMember::Refused { .. } => {
-                            Heard::Life
-                        }
-                    })
-                }),
+                true => inbox.receive().map(|said| said.map(MemberNews::of_member)),
+                false => inbox.receive().map(|said| said.map(MemberNews::of_hub)),
             };
             watched.heard_at = Moment::now();
             let rank = watched.line.rank;
             match heard {
                 Ok(None) => return,
-                Ok(Some(Heard::Life)) => {}
-                Ok(Some(Heard::Leave)) => {
-                    watched.is_open = false;
-                    return self.fate.note_leave(rank);
+                Ok(Some(MemberNews::Life)) => {}
+                Ok(Some(MemberNews::End(end))) => {
+                    // Its connection will end, which says nothing new.
+                    watched.is_open = !(self.is_hub && end == End::Left(rank));
+                    match self.is_hub {
+                        true => self.relay(index, &end),
+                        false => drop(self.fate.hear(&end)),
+                    }
+                    if !self.lines[index].is_open {
+                        return;
+                    }
                 }
-                Ok(Some(Heard::Verdict(verdict))) => match self.is_hub {
-                    true => self.fate.decide(verdict),
-                    false => drop(self.fate.hear(verdict)),
-                },
-                // Rank 0 leaves without a word to each: who needs it finds out that it is gone.
                 Err(_) => {
                     watched.is_open = false;
-                    let cause = if self.is_hub { Cause::Lost } else { Cause::Orphaned };
-                    return self.lost(rank, cause);
+                    return self.lost(rank);
                 }
             }
         }
     }
 
-    fn lost(&self, rank: Rank, cause: Cause) {
+    /// Rank 0 tells all others what one has said.
+    fn relay(&self, from: usize, end: &End) {
+        if self.fate.hear(end) {
+            let others = self.lines.iter().enumerate().filter(|(index, watched)| *index != from && watched.is_open);
+            others.for_each(|(_, watched)| say(&watched.line.post, true, end));
+        }
+    }
+
+    /// The connection of a process has ended.
+    fn lost(&self, rank: Rank) {
         match self.is_hub {
-            true => self.fate.decide(Verdict { rank, cause, phase: Phase::Work }),
+            true => self.fate.end(Verdict { rank, cause: Cause::Lost, phase: Phase::Work }),
             // Rank 0 is gone. It may have left in order, after its last call.
-            false => self.fate.note_leave(rank),
+            false => drop(self.fate.hear(&End::Left(rank))),
         }
     }
 
@@ -263,8 +261,24 @@ impl Watcher {
             if watched.is_open && now.since(watched.heard_at) > self.silence {
                 watched.is_open = false;
                 let verdict = Verdict { rank: watched.line.rank, cause: Cause::Silent, phase: Phase::Work };
-                self.fate.decide(verdict);
+                self.fate.end(verdict);
             }
+        }
+    }
+}
+
+impl MemberNews {
+    fn of_member(said: FromMember) -> Self {
+        match said {
+            FromMember::End(end) => Self::End(end),
+            FromMember::Hello(_) | FromMember::Ready | FromMember::Beat => Self::Life,
+        }
+    }
+
+    fn of_hub(said: ToMember) -> Self {
+        match said {
+            ToMember::End(end) => Self::End(end),
+            ToMember::Directory(_) | ToMember::Go | ToMember::Beat | ToMember::Refused { .. } => Self::Life,
         }
     }
 }

@@ -16,13 +16,13 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::time::Timespec;
-use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::TcpStream;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Up to this many sockets, a rank tries all of them. For few sockets, failed calls were measured to cost less than one
@@ -71,9 +71,9 @@ pub(crate) struct Poller {
     _ringer: OwnedFd,
     pipe: Pipe,
     /// The state of each socket, by its event data.
-    states: RefCell<Vec<Arc<SocketState>>>,
+    states: Mutex<Vec<Arc<SocketState>>>,
     /// Whether changes were already read since the last `refresh`.
-    is_fresh: Cell<bool>,
+    is_fresh: AtomicBool,
 }
 
 impl Poller {
@@ -82,12 +82,12 @@ impl Poller {
         let (bell, ringer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         add(&epoll, &bell, EventData::new_u64(BELL), EventFlags::IN)?;
         let pipe = Pipe(Place::of(ringer.as_fd())?);
-        Ok(Self { epoll, bell, _ringer: ringer, pipe, states: RefCell::default(), is_fresh: Cell::new(false) })
+        Ok(Self { epoll, bell, _ringer: ringer, pipe, states: Mutex::default(), is_fresh: AtomicBool::new(false) })
     }
 
     /// Adds a socket: its changes end a sleep.
     pub(crate) fn watch(&self, stream: TcpStream) -> io::Result<Socket> {
-        let mut states = self.states.borrow_mut();
+        let mut states = self.states();
         let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
         add(&self.epoll, &stream, EventData::new_u64(states.len() as u64), flags)?;
         let state = Arc::new(SocketState::default());
@@ -102,9 +102,13 @@ impl Poller {
 
     /// Reads the changes, if there are so many sockets that not all are tried.
     pub(crate) fn refresh(&self) {
-        if !self.is_fresh.take() && self.states.borrow().len() > FEW {
+        if !self.is_fresh.swap(false, Ordering::Relaxed) && self.states().len() > FEW {
             self.look();
         }
+    }
+
+    fn states(&self) -> MutexGuard<'_, Vec<Arc<SocketState>>> {
+        self.states.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn pipe(&self) -> Pipe {
@@ -120,7 +124,7 @@ impl Poller {
         // Interrupted, timed out or woken: in each case the caller polls again.
         if woken.is_ok_and(|count| count > 0) {
             self.look();
-            self.is_fresh.set(true);
+            self.is_fresh.store(true, Ordering::Relaxed);
         }
     }
 
@@ -130,7 +134,7 @@ impl Poller {
         let Ok((events, _)) = wait(&self.epoll, &mut events[..], Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) else {
             return;
         };
-        let states = self.states.borrow();
+        let states = self.states();
         for event in &*events {
             match states.get(event.data.u64() as usize) {
                 Some(state) => state.heard(event.flags),

@@ -2,6 +2,7 @@
 //!
 //! The principal type is [`Engine`]: the calls of a rank that are under way, and the lanes that they use.
 
+use super::CallPlace;
 use super::buffers::{CallBuffers, RawCall};
 use super::run::{RunProgress, ScriptRun};
 use super::script::CallScript;
@@ -19,14 +20,16 @@ const MOST_SPARE: usize = 4;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Ticket {
     pub(super) communicator: u64,
-    pub(super) number: u64,
+    /// Which calls it is in order with.
+    queue: (u64, u64),
+    number: u64,
 }
 
 /// The calls and lanes of a rank.
 pub(super) struct Engine {
     pub(super) ports: LanePorts,
-    /// For each communicator its calls, the oldest first. Only that one is under way.
-    queues: BTreeMap<u64, VecDeque<Queued>>,
+    /// For each stream its calls, the oldest first. Only that one is under way.
+    queues: BTreeMap<(u64, u64), VecDeque<Queued>>,
     /// Calls that are over, until somebody asks.
     over: BTreeMap<u64, RunResult<()>>,
     tickets: u64,
@@ -68,25 +71,20 @@ impl Engine {
         self.queues.is_empty()
     }
 
-    /// Whether calls of more than one communicator are under way.
+    /// Whether calls of more than one stream are under way.
     pub(super) fn is_shared(&self) -> bool {
         self.queues.len() > 1
     }
 
     /// A call that has not done anything yet.
-    pub(super) fn begin(
-        &mut self,
-        script: &Arc<CallScript>,
-        (communicator, call): (u64, u32),
-        of: RawCall,
-    ) -> ScriptRun {
+    pub(super) fn begin(&mut self, script: &Arc<CallScript>, at: CallPlace, of: RawCall) -> ScriptRun {
         let mut scratch = Vec::new();
         let bytes = script.lengths[2];
         if bytes > 0 {
             scratch = self.spare.pop().unwrap_or_default();
             scratch.resize(bytes, 0);
         }
-        ScriptRun::new(script.clone(), CallBuffers::new(of, scratch), communicator, call)
+        ScriptRun::new(script.clone(), CallBuffers::new(of, scratch), at.stream, at.number)
     }
 
     /// Ends a run: takes back what it has offered, and keeps its scratch.
@@ -97,14 +95,15 @@ impl Engine {
         }
     }
 
-    pub(super) fn enqueue(&mut self, communicator: u64, run: ScriptRun, now: Moment) -> Ticket {
+    /// Calls of one stream and one queue are done one after the other.
+    pub(super) fn enqueue(&mut self, at: CallPlace, queue: u64, run: ScriptRun, now: Moment) -> Ticket {
         self.tickets += 1;
-        let number = self.tickets;
-        self.queues.entry(communicator).or_default().push_back(Queued { number, run, moved_at: now, awaited: None });
-        Ticket { communicator, number }
+        let (number, queue) = (self.tickets, (at.stream, queue));
+        self.queues.entry(queue).or_default().push_back(Queued { number, run, moved_at: now, awaited: None });
+        Ticket { communicator: at.communicator, queue, number }
     }
 
-    /// Carries on the oldest call of every communicator; whether anything moved.
+    /// Carries on the oldest call of every stream; whether anything moved.
     pub(super) fn carry_on(&mut self, now: Moment) -> bool {
         let mut moved = false;
         let mut ended = Vec::new();
@@ -143,20 +142,20 @@ impl Engine {
         self.over.remove(&ticket.number)
     }
 
-    /// How the oldest call of a communicator stands, if it waits.
-    pub(super) fn standing(&self, communicator: u64) -> Option<Standing> {
-        let first = self.queues.get(&communicator)?.front()?;
+    /// How the oldest call of a stream stands, if it waits; `ticket` is a call of this stream.
+    pub(super) fn standing(&self, ticket: Ticket) -> Option<Standing> {
+        let first = self.queues.get(&ticket.queue)?.front()?;
         let (since, finished, peer) = (first.moved_at, first.run.finished() as u64, first.awaited?);
         Some(Standing { since, finished, peer })
     }
 
     /// Gives up a call that is not over.
     pub(super) fn drop_call(&mut self, ticket: Ticket) {
-        let Some(queue) = self.queues.get_mut(&ticket.communicator) else { return };
+        let Some(queue) = self.queues.get_mut(&ticket.queue) else { return };
         let Some(index) = queue.iter().position(|queued| queued.number == ticket.number) else { return };
         let dropped = queue.remove(index);
         if queue.is_empty() {
-            self.queues.remove(&ticket.communicator);
+            self.queues.remove(&ticket.queue);
         }
         if let Some(queued) = dropped {
             self.end(queued.run);

@@ -3,10 +3,12 @@
 //! The principal type is [`Fate`].
 
 use super::places::RankMemory;
+use crate::error::Breach;
 use crate::verdict::Verdict;
-use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use topology::Rank;
 
 /// What all threads of a process know of the end of a session.
@@ -16,17 +18,42 @@ pub(crate) struct Fate {
     sleepers: Vec<RankMemory>,
     /// Who else is told.
     heralds: Mutex<Vec<Herald>>,
-    /// Ranks that need the session no more. A call that waits for one of them is over.
+    /// Ranks that need the session no more.
     left: Mutex<BTreeSet<Rank>>,
+    /// Communicators of which no call can succeed any more, the latest last.
+    breaches: Mutex<VecDeque<(u64, Breach)>>,
+    has_breaches: AtomicBool,
 }
 
-/// Tells others why a session is over.
-type Herald = Box<dyn Fn(Verdict) + Send>;
+/// So many broken communicators are remembered. Their calls fail by themselves as well.
+const MOST_BREACHES: usize = 256;
+
+/// What ends a session, or a part of it.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum End {
+    /// All of it.
+    Session(Verdict),
+    /// A communicator.
+    Communicator(u64, Breach),
+    /// A rank needs it no more. A call that waits for this rank is over.
+    Left(Rank),
+}
+
+/// Tells other processes of an end.
+type Herald = Box<dyn Fn(&End) + Send>;
 
 impl Fate {
     /// That of a session with these ranks in this process.
     pub(crate) fn new(sleepers: Vec<RankMemory>) -> Self {
-        Self { verdict: AtomicU64::new(0), sleepers, heralds: Mutex::default(), left: Mutex::default() }
+        Self {
+            verdict: AtomicU64::new(0),
+            sleepers,
+            heralds: Mutex::default(),
+            left: Mutex::default(),
+            breaches: Mutex::default(),
+            has_breaches: AtomicBool::new(false),
+        }
     }
 
     /// Why the session is over, if it is.
@@ -35,39 +62,72 @@ impl Fate {
         Verdict::from_word(self.verdict.load(Ordering::Acquire))
     }
 
-    /// Has this called when a thread of this process ends the session.
-    pub(crate) fn tell(&self, herald: impl Fn(Verdict) + Send + 'static) {
-        self.heralds.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(herald));
+    /// Has this called when something ends by a thread of this process.
+    pub(crate) fn tell(&self, herald: impl Fn(&End) + Send + 'static) {
+        locked(&self.heralds).push(Box::new(herald));
     }
 
-    /// Ends the session, unless it is over already.
-    pub(crate) fn decide(&self, verdict: Verdict) {
-        if self.hear(verdict) {
-            self.heralds.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|herald| herald(verdict));
+    /// Something ends by this process. If that is new, the others are told.
+    pub(crate) fn decide(&self, end: &End) {
+        if self.hear(end) {
+            locked(&self.heralds).iter().for_each(|herald| herald(end));
         }
     }
 
-    /// The session has ended elsewhere; whether this is new.
-    pub(crate) fn hear(&self, verdict: Verdict) -> bool {
-        let is_new = self.verdict.compare_exchange(0, verdict.to_word(), Ordering::AcqRel, Ordering::Acquire).is_ok();
+    /// Ends the session, unless it is over already.
+    pub(crate) fn end(&self, verdict: Verdict) {
+        self.decide(&End::Session(verdict));
+    }
+
+    /// No call of a communicator can succeed any more.
+    pub(crate) fn break_off(&self, communicator: u64, breach: Breach) {
+        self.decide(&End::Communicator(communicator, breach));
+    }
+
+    /// Something has ended elsewhere; whether this is new.
+    pub(crate) fn hear(&self, end: &End) -> bool {
+        let is_new = match end {
+            End::Session(verdict) => {
+                let word = verdict.to_word();
+                self.verdict.compare_exchange(0, word, Ordering::AcqRel, Ordering::Acquire).is_ok()
+            }
+            End::Communicator(communicator, breach) => self.note_breach(*communicator, breach),
+            End::Left(rank) => locked(&self.left).insert(*rank),
+        };
         if is_new {
-            self.wake();
+            self.sleepers.iter().for_each(|memory| memory.bell().ring());
         }
         is_new
     }
 
-    /// A rank has left, in order.
-    pub(crate) fn note_leave(&self, rank: Rank) {
-        self.left.lock().unwrap_or_else(PoisonError::into_inner).insert(rank);
-        self.wake();
+    fn note_breach(&self, communicator: u64, breach: &Breach) -> bool {
+        let mut breaches = locked(&self.breaches);
+        let is_new = breaches.iter().all(|(known, _)| *known != communicator);
+        if is_new {
+            if breaches.len() == MOST_BREACHES {
+                breaches.pop_front();
+            }
+            breaches.push_back((communicator, breach.clone()));
+            self.has_breaches.store(true, Ordering::Release);
+        }
+        is_new
+    }
+
+    /// Why no call of a communicator can succeed any more, if that is so.
+    pub(crate) fn breach(&self, communicator: u64) -> Option<Breach> {
+        if !self.has_breaches.load(Ordering::Acquire) {
+            return None;
+        }
+        let breaches = locked(&self.breaches);
+        breaches.iter().find(|(known, _)| *known == communicator).map(|(_, breach)| breach.clone())
     }
 
     /// Whether a rank has left.
     pub(crate) fn has_left(&self, rank: Rank) -> bool {
-        self.left.lock().unwrap_or_else(PoisonError::into_inner).contains(&rank)
+        locked(&self.left).contains(&rank)
     }
+}
 
-    fn wake(&self) {
-        self.sleepers.iter().for_each(|memory| memory.bell().ring());
-    }
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

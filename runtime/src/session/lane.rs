@@ -140,10 +140,16 @@ pub(crate) struct LaneSender {
 /// A long message that was offered.
 #[derive(Debug)]
 pub(crate) struct Offer {
-    /// Where the lane keeps it.
-    slot: u32,
+    /// Which of the sender's offers it is.
+    pub(crate) slot: u32,
     /// Bytes that were sent in fragments.
-    sent: usize,
+    pub(crate) sent: usize,
+}
+
+impl Offer {
+    pub(crate) fn new(slot: u32) -> Self {
+        Self { slot, sent: 0 }
+    }
 }
 
 /// How far an offer is.
@@ -199,7 +205,7 @@ impl LaneSender {
         }
         self.place.state(slot).store(OPEN, Ordering::Release);
         self.publish(MessageHead { bytes: 0, offer: Some(slot as u32), ..head }, 1);
-        Some(Offer { slot: slot as u32, sent: 0 })
+        Some(Offer::new(slot as u32))
     }
 
     /// Carries an offer on: sees whether the receiver has read it, and sends the fragments that it asked for. `head` and

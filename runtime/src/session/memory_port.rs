@@ -44,7 +44,7 @@ impl MemoryPort {
     pub(crate) fn new(directory: &Directory, own: Rank, peer: Rank) -> io::Result<Self> {
         let (mine, theirs) = (directory.memory(own)?, directory.memory(peer)?);
         let reading = match directory.of(peer) {
-            Whereabouts::Thread(_) => Reading::Pointer,
+            Whereabouts::Thread(_) | Whereabouts::Elsewhere => Reading::Pointer,
             Whereabouts::Process(place, _) => match ProcessReader::new(place.probe) {
                 Ok(reader) => Reading::Copy { reader, space: Vec::new() },
                 Err(error) => {

@@ -16,6 +16,7 @@
 //! | `process_memory` | reading the memory of another process |
 //! | `places` | where each rank is, and the memory that it shares |
 //! | `memory_port` | a rank's ends of the lanes to and from one other rank of its machine |
+//! | `socket_port` | a rank's end of the connection with a rank of another machine |
 //! | `ports` | a rank's ends of all its lanes; messages for several communicators |
 //! | `buffers` | the memory of one call |
 //! | `sink` | what a rank does with the bytes of a message |
@@ -40,13 +41,15 @@ pub(crate) mod process_memory;
 mod run;
 mod script;
 mod sink;
+pub(crate) mod socket_port;
 mod started;
 
 use crate::clock::Moment;
 use crate::dtype::DType;
-use crate::error::{RunError, RunResult};
+use crate::error::{Breach, RunError, RunResult};
 use crate::interpreter::buffers::Call;
 use crate::memory::doorbell::{Patience, Waiter};
+use crate::memory::poller::Poller;
 use crate::verdict::{Cause, Phase, Verdict};
 pub use buffers::RawCall;
 use engine::Engine;
@@ -57,6 +60,7 @@ use ports::LanePorts;
 use run::RunProgress;
 use script::CallScript;
 pub use script::SequencedProgram;
+use socket_port::SocketPort;
 pub use started::Started;
 use std::any::Any;
 use std::ops::Range;
@@ -83,11 +87,44 @@ struct SessionParts {
     memory: RankMemory,
     patience: Patience,
     fate: Arc<Fate>,
+    /// What a rank with sockets sleeps on.
+    poller: Option<Poller>,
     engine: Mutex<Engine>,
     /// A call is over, or nobody carries on.
     turn: Condvar,
     /// What watches the other ranks while the session lives.
     _watch: Option<Box<dyn Any + Send + Sync>>,
+}
+
+/// Which call of a session one is. All its members name it alike.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CallPlace {
+    /// Its communicator: when that is broken, the call fails.
+    pub communicator: u64,
+    /// Calls of one stream are done one after the other.
+    pub stream: u64,
+    /// Which call of its stream it is.
+    pub number: u32,
+}
+
+impl CallPlace {
+    /// A collective: those of a communicator are one stream.
+    pub fn collective(communicator: u64, number: u32) -> Self {
+        Self { communicator, stream: communicator, number }
+    }
+}
+
+/// What a session is made of.
+pub(crate) struct Membership {
+    pub(crate) rank: Rank,
+    pub(crate) memory: RankMemory,
+    pub(crate) directory: Arc<Directory>,
+    pub(crate) patience: Patience,
+    pub(crate) fate: Arc<Fate>,
+    /// The connections with ranks of other machines, and what tells that one of them is ready.
+    pub(crate) sockets: Option<(Poller, Vec<(Rank, SocketPort)>)>,
+    /// What watches the other ranks while the session lives.
+    pub(crate) watch: Option<Box<dyn Any + Send + Sync>>,
 }
 
 /// A rank's part of a program for one count and data type. It belongs to one session, and can be called any number of times.
@@ -115,24 +152,29 @@ impl Session {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let session = |(rank, memory): (usize, RankMemory)| {
             let rank = Rank::from_index(rank);
-            Self::assemble(rank, memory, directory.clone(), Patience::of(ranks, cores), fate.clone(), None)
+            let parts = Membership {
+                rank,
+                memory,
+                directory: directory.clone(),
+                patience: Patience::of(ranks, cores),
+                fate: fate.clone(),
+                sockets: None,
+                watch: None,
+            };
+            Self::assemble(parts)
         };
         Ok(memory.into_iter().enumerate().map(session).collect())
     }
 
     /// The session of a rank that knows where the others are.
-    pub(crate) fn assemble(
-        rank: Rank,
-        memory: RankMemory,
-        directory: Arc<Directory>,
-        patience: Patience,
-        fate: Arc<Fate>,
-        watch: Option<Box<dyn Any + Send + Sync>>,
-    ) -> Self {
+    pub(crate) fn assemble(parts: Membership) -> Self {
+        let Membership { rank, memory, directory, patience, fate, sockets, watch } = parts;
         let ranks = directory.ranks();
-        let engine = Mutex::new(Engine::new(LanePorts::new(directory, rank)));
+        let (poller, sockets) = sockets.map_or((None, Vec::new()), |(poller, sockets)| (Some(poller), sockets));
+        let engine = Mutex::new(Engine::new(LanePorts::new(directory, rank, sockets)));
         let turn = Condvar::new();
-        Self { shared: Arc::new(SessionParts { rank, ranks, memory, patience, fate, engine, turn, _watch: watch }) }
+        let shared = SessionParts { rank, ranks, memory, patience, fate, poller, engine, turn, _watch: watch };
+        Self { shared: Arc::new(shared) }
     }
 
     /// This rank.
@@ -188,15 +230,14 @@ impl Session {
         Prepared { script: Arc::new(CallScript::message(self.shared.rank, from, bytes, false)) }
     }
 
-    /// Makes a call and waits for its end; `call` is the number of the call of its communicator, the same on all of its
-    /// members.
+    /// Makes a call and waits for its end.
     ///
     /// # Errors
     /// [`RunError::BufferSize`]; [`RunError::Deadline`] after `limit` without progress, with the rank that is waited for;
     /// [`RunError::Stamp`] if a peer calls something else; [`RunError::Verdict`] if the session is over. The buffers are
     /// the caller's again in each case, and what they hold is not said.
     #[expect(unsafe_code, reason = "hands borrowed buffers to a call that ends before the borrow")]
-    pub fn call(&self, prepared: &Prepared, at: (u64, u32), mut buffers: Call<'_>, limit: Duration) -> RunResult<()> {
+    pub fn call(&self, prepared: &Prepared, at: CallPlace, mut buffers: Call<'_>, limit: Duration) -> RunResult<()> {
         // SAFETY: the call is over when this returns.
         let buffers = unsafe { RawCall::of(&mut buffers) };
         self.call_raw(prepared, at, buffers, limit)
@@ -206,16 +247,10 @@ impl Session {
     ///
     /// # Errors
     /// As [`Self::call`].
-    pub fn call_raw(
-        &self,
-        prepared: &Prepared,
-        (communicator, call): (u64, u32),
-        buffers: RawCall,
-        limit: Duration,
-    ) -> RunResult<()> {
+    pub fn call_raw(&self, prepared: &Prepared, at: CallPlace, buffers: RawCall, limit: Duration) -> RunResult<()> {
         self.check(&prepared.script, &buffers)?;
         let mut engine = self.engine();
-        let mut run = engine.begin(&prepared.script, (communicator, call), buffers);
+        let mut run = engine.begin(&prepared.script, at, buffers);
         if engine.is_idle() && !engine.is_driven {
             // The usual case: nothing else is under way. A short call ends here.
             for _ in 0..LOOKS {
@@ -231,7 +266,7 @@ impl Session {
                 return result;
             }
         }
-        let ticket = engine.enqueue(communicator, run, Moment::now());
+        let ticket = engine.enqueue(at, prepared.script.queue, run, Moment::now());
         drop(engine);
         self.wait(ticket, limit)
     }
@@ -241,12 +276,12 @@ impl Session {
     ///
     /// # Errors
     /// [`RunError::BufferSize`]. All other errors are told at the end.
-    pub fn start(&self, prepared: &Prepared, at: (u64, u32), buffers: RawCall) -> RunResult<Ticket> {
+    pub fn start(&self, prepared: &Prepared, at: CallPlace, buffers: RawCall) -> RunResult<Ticket> {
         self.check(&prepared.script, &buffers)?;
         let mut engine = self.engine();
         let run = engine.begin(&prepared.script, at, buffers);
         let now = Moment::now();
-        let ticket = engine.enqueue(at.0, run, now);
+        let ticket = engine.enqueue(at, prepared.script.queue, run, now);
         if !engine.is_driven {
             engine.carry_on(now);
         }
@@ -260,7 +295,7 @@ impl Session {
             engine.carry_on(Moment::now());
         }
         let result = engine.take(ticket);
-        let told = result.or_else(|| self.over().map(|verdict| Err(RunError::Verdict(verdict))));
+        let told = result.or_else(|| self.broken(ticket.communicator).map(Err));
         if told.is_some() {
             engine.drop_call(ticket);
         }
@@ -299,6 +334,20 @@ impl Session {
     /// Why the session is over, if it is.
     pub fn over(&self) -> Option<Verdict> {
         self.shared.fate.verdict()
+    }
+
+    /// Why no call of a communicator can succeed any more, if that is so.
+    pub fn broken(&self, communicator: u64) -> Option<RunError> {
+        let breach = || self.shared.fate.breach(communicator);
+        self.over().map(RunError::Verdict).or_else(|| Some(RunError::Broken(breach()?)))
+    }
+
+    /// Tells all ranks that no call of a communicator can succeed any more, because one of this rank has failed.
+    pub fn break_off(&self, communicator: u64, error: &RunError) {
+        if !matches!(error, RunError::Verdict(_) | RunError::Broken(_)) {
+            let breach = Breach { by: self.shared.rank, kind: error.kind(), reason: error.chain() };
+            self.shared.fate.break_off(communicator, breach);
+        }
     }
 
     /// An error, or the verdict if the session is over: a peer that is gone is named there.
@@ -342,8 +391,10 @@ impl Session {
 
     /// Carries all calls on until one is over.
     fn drive(&self, ticket: Ticket, limit: Duration) -> RunResult<()> {
-        let mut waiter = Waiter::new(self.shared.memory.bell(), self.shared.patience);
+        let waiter = Waiter::new(self.shared.memory.bell(), self.shared.patience);
+        let mut waiter = waiter.with_poller(self.shared.poller.as_ref());
         loop {
+            waiter.refresh();
             let mut engine = self.engine();
             let now = Moment::now();
             let (mut moved, mut looks) = (engine.carry_on(now), 1);
@@ -374,10 +425,10 @@ impl Session {
 
     /// What is wrong if a call has not moved for longer than `limit`, or the session is over.
     fn overdue(&self, engine: &Engine, ticket: Ticket, now: Moment, limit: Duration) -> Option<RunError> {
-        if let Some(verdict) = self.over() {
-            return Some(RunError::Verdict(verdict));
+        if let Some(error) = self.broken(ticket.communicator) {
+            return Some(error);
         }
-        let standing = engine.standing(ticket.communicator)?;
+        let standing = engine.standing(ticket)?;
         let waited = now.since(standing.since);
         // Its last messages may have arrived after the last look.
         if waited > FAREWELL && self.shared.fate.has_left(standing.peer) {
@@ -396,7 +447,7 @@ impl Session {
 
     /// Ends all calls of all ranks of the session, under way or to come, with an error that names this rank.
     pub fn abort(&self) {
-        self.shared.fate.decide(Verdict { rank: self.shared.rank, cause: Cause::Failed, phase: Phase::Work });
+        self.shared.fate.end(Verdict { rank: self.shared.rank, cause: Cause::Failed, phase: Phase::Work });
     }
 
     /// Forgets what has come for a communicator that is gone.

@@ -96,6 +96,8 @@ pub(crate) enum Whereabouts {
     Thread(RankMemory),
     /// In another process of this machine.
     Process(ProcessPlace, OnceLock<RankMemory>),
+    /// On another machine.
+    Elsewhere,
 }
 
 /// Where all ranks of a session are, as seen by one of them.
@@ -112,6 +114,12 @@ impl Directory {
         self.ranks.len()
     }
 
+    /// The ranks of this machine.
+    pub(crate) fn of_this_machine(&self) -> impl Iterator<Item = Rank> {
+        let is_here = |whereabouts: &Whereabouts| !matches!(whereabouts, Whereabouts::Elsewhere);
+        (0..).map(Rank).zip(&self.ranks).filter(move |(_, of)| is_here(of)).map(|(rank, _)| rank)
+    }
+
     /// Where a rank is.
     pub(crate) fn of(&self, rank: Rank) -> &Whereabouts {
         &self.ranks[rank.index()]
@@ -124,6 +132,7 @@ impl Directory {
     pub(crate) fn memory(&self, rank: Rank) -> io::Result<&RankMemory> {
         match self.of(rank) {
             Whereabouts::Thread(memory) => Ok(memory),
+            Whereabouts::Elsewhere => Err(io::Error::other("it is on another machine")),
             Whereabouts::Process(place, opened) => match opened.get() {
                 Some(memory) => Ok(memory),
                 None => {

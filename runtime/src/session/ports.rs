@@ -4,10 +4,11 @@
 //! does not wait for it now is put aside ([`LanePorts::next`]), so that no communicator waits for another.
 
 use crate::error::{RunError, RunResult};
-use crate::session::lane::{FRAGMENT, MessageHead, Offer, OfferState};
+use crate::session::lane::{FRAGMENT, MessageHead, Offer, OfferState, SHORT};
 use crate::session::memory_port::MemoryPort;
-use crate::session::places::Directory;
+use crate::session::places::{Directory, Whereabouts};
 use crate::session::sink::Sink;
+use crate::session::socket_port::{SHORT_FRAME, SocketPort};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::sync::Arc;
@@ -35,13 +36,60 @@ impl Aside {
 pub(crate) struct LanePorts {
     directory: Arc<Directory>,
     rank: Rank,
-    ports: Vec<Option<MemoryPort>>,
+    ports: Vec<Option<Port>>,
+    /// The peers that are reached through sockets.
+    remote: Vec<Rank>,
     aside: BTreeMap<(Rank, u64), VecDeque<Aside>>,
     aside_bytes: usize,
     /// Long messages whose receiver gave up while their fragments came.
     abandoned: BTreeSet<(Rank, u32)>,
     /// Communicators that are gone, the latest last.
     gone: VecDeque<u64>,
+}
+
+/// The ends of the lanes to and from one peer.
+enum Port {
+    Memory(Box<MemoryPort>),
+    Socket(Box<SocketPort>),
+}
+
+impl Port {
+    #[inline]
+    fn head(&mut self) -> io::Result<Option<MessageHead>> {
+        match self {
+            Self::Memory(port) => Ok(port.receiver.head()),
+            Self::Socket(port) => port.head(),
+        }
+    }
+
+    /// Hands the pieces of the message at the front to `take`, and ends it, or the part of a fragment.
+    #[inline]
+    fn take(&mut self, bytes: u32, mut take: impl FnMut(usize, &[u8])) {
+        match self {
+            Self::Memory(port) => {
+                port.receiver.pieces(bytes, take);
+                port.receiver.release(bytes);
+            }
+            Self::Socket(port) => {
+                take(0, port.payload(bytes));
+                port.release(bytes);
+            }
+        }
+    }
+
+    fn refuse(&mut self, offer: u32) {
+        match self {
+            Self::Memory(port) => port.receiver.refuse(offer),
+            Self::Socket(port) => port.refuse(offer),
+        }
+    }
+
+    fn is_revoked(&self, offer: u32) -> bool {
+        match self {
+            Self::Memory(port) => port.receiver.is_revoked(offer),
+            Self::Socket(port) => port.is_revoked(offer),
+        }
+    }
 }
 
 /// Why a message cannot be received.
@@ -54,21 +102,26 @@ pub(crate) enum MessageFault {
 }
 
 impl LanePorts {
-    pub(crate) fn new(directory: Arc<Directory>, rank: Rank) -> Self {
-        let ports = (0..directory.ranks()).map(|_| None).collect();
+    /// The ends of a rank, which reaches those of other machines through `sockets`.
+    pub(crate) fn new(directory: Arc<Directory>, rank: Rank, sockets: Vec<(Rank, SocketPort)>) -> Self {
+        let mut ports: Vec<Option<Port>> = (0..directory.ranks()).map(|_| None).collect();
+        let remote = sockets.iter().map(|(peer, _)| *peer).collect();
+        for (peer, port) in sockets {
+            ports[peer.index()] = Some(Port::Socket(Box::new(port)));
+        }
         let (aside, abandoned, gone) = (BTreeMap::new(), BTreeSet::new(), VecDeque::new());
-        Self { directory, rank, ports, aside, aside_bytes: 0, abandoned, gone }
+        Self { directory, rank, ports, remote, aside, aside_bytes: 0, abandoned, gone }
     }
 
-    /// The ends of the lanes to and from a rank; they are formed when they are first used.
-    fn port(&mut self, peer: Rank) -> RunResult<&mut MemoryPort> {
+    /// The ends of the lanes to and from a rank; those in memory are formed when they are first used.
+    fn port(&mut self, peer: Rank) -> RunResult<&mut Port> {
         let Self { directory, rank, ports, .. } = self;
         let place = &mut ports[peer.index()];
         match place {
             Some(port) => Ok(port),
             None => {
                 let port = MemoryPort::new(directory, *rank, peer).map_err(RunError::lane(*rank, peer))?;
-                Ok(place.insert(port))
+                Ok(place.insert(Port::Memory(Box::new(port))))
             }
         }
     }
@@ -77,23 +130,55 @@ impl LanePorts {
         RunError::Lane { rank: self.rank, peer, source: io::Error::other(why) }
     }
 
+    fn broken(&self, peer: Rank) -> impl FnOnce(io::Error) -> RunError + use<> {
+        RunError::lane(self.rank, peer)
+    }
+
     /// The longest message to a rank that travels at once; longer ones are offered.
-    pub(crate) fn short(&self, _peer: Rank) -> usize {
-        crate::session::lane::SHORT
+    #[inline]
+    pub(crate) fn short(&self, peer: Rank) -> usize {
+        match self.directory.of(peer) {
+            Whereabouts::Elsewhere => SHORT_FRAME,
+            Whereabouts::Thread(_) | Whereabouts::Process(..) => SHORT,
+        }
+    }
+
+    /// Sends what waits for room in sockets; a peer for which not all of it went.
+    ///
+    /// # Errors
+    /// [`RunError::Lane`] if a peer cannot be reached; so do all.
+    pub(crate) fn flush(&mut self) -> RunResult<Option<Rank>> {
+        let mut waits = None;
+        for index in 0..self.remote.len() {
+            let peer = self.remote[index];
+            let broken = self.broken(peer);
+            if let Some(Port::Socket(port)) = &mut self.ports[peer.index()]
+                && !port.is_flushed()
+                && !(port.flush().map_err(broken)? && port.is_flushed())
+            {
+                waits = Some(peer);
+            }
+        }
+        Ok(waits)
     }
 
     /// Sends a short message; false if there is no room for it now.
-    ///
-    /// # Errors
-    /// [`RunError::Lane`] if the peer cannot be reached; so do all.
     #[inline]
     pub(crate) fn send(&mut self, to: Rank, head: MessageHead, data: &[u8]) -> RunResult<bool> {
-        Ok(self.port(to)?.sender.send(head, data))
+        let broken = self.broken(to);
+        match self.port(to)? {
+            Port::Memory(port) => Ok(port.sender.send(head, data)),
+            Port::Socket(port) => port.send(head, data).map_err(broken),
+        }
     }
 
     /// Offers a long message; `None` if there is no room for it now.
     pub(crate) fn offer(&mut self, to: Rank, head: MessageHead, data: &[u8]) -> RunResult<Option<Offer>> {
-        Ok(self.port(to)?.sender.offer(head, data.as_ptr(), data.len()))
+        let broken = self.broken(to);
+        match self.port(to)? {
+            Port::Memory(port) => Ok(port.sender.offer(head, data.as_ptr(), data.len())),
+            Port::Socket(port) => port.offer(head, data.len()).map_err(broken),
+        }
     }
 
     /// Carries an offer on. See [`LaneSender::advance`](super::lane::LaneSender::advance).
@@ -104,13 +189,20 @@ impl LanePorts {
         head: MessageHead,
         data: &[u8],
     ) -> RunResult<OfferState> {
-        Ok(self.port(to)?.sender.advance(offer, head, data))
+        let broken = self.broken(to);
+        match self.port(to)? {
+            Port::Memory(port) => Ok(port.sender.advance(offer, head, data)),
+            Port::Socket(port) => port.advance(offer, data).map_err(broken),
+        }
     }
 
     /// Takes an offer back.
     pub(crate) fn revoke(&mut self, to: Rank, offer: &Offer) {
-        if let Some(port) = &mut self.ports[to.index()] {
-            port.sender.revoke(offer);
+        match &mut self.ports[to.index()] {
+            Some(Port::Memory(port)) => port.sender.revoke(offer),
+            // If the connection has ended, nobody receives anything.
+            Some(Port::Socket(port)) => drop(port.revoke(offer)),
+            None => {}
         }
     }
 
@@ -118,7 +210,8 @@ impl LanePorts {
     #[inline]
     fn front(&mut self, peer: Rank) -> RunResult<Option<MessageHead>> {
         loop {
-            let Some(head) = self.port(peer)?.receiver.head() else { return Ok(None) };
+            let broken = self.broken(peer);
+            let Some(head) = self.port(peer)?.head().map_err(broken)? else { return Ok(None) };
             if self.abandoned.is_empty() && self.gone.is_empty() || !self.discard(peer, &head)? {
                 return Ok(Some(head));
             }
@@ -136,11 +229,11 @@ impl LanePorts {
                 false => drop(self.abandoned.remove(&(peer, offer))),
             }
             if is_unwanted && !is_fragment {
-                self.port(peer)?.receiver.refuse(offer);
+                self.port(peer)?.refuse(offer);
             }
         }
         if is_unwanted {
-            self.port(peer)?.receiver.release(head.bytes);
+            self.port(peer)?.take(head.bytes, |_, _| {});
         }
         Ok(is_unwanted)
     }
@@ -171,9 +264,7 @@ impl LanePorts {
 
     fn put_aside(&mut self, peer: Rank, head: MessageHead) -> RunResult<()> {
         let mut payload = vec![0; head.bytes as usize];
-        let lane = &mut self.port(peer)?.receiver;
-        lane.pieces(head.bytes, |at, piece| payload[at..at + piece.len()].copy_from_slice(piece));
-        lane.release(head.bytes);
+        self.port(peer)?.take(head.bytes, |at, piece| payload[at..at + piece.len()].copy_from_slice(piece));
         let aside = Aside { head, payload };
         self.aside_bytes += aside.bytes();
         self.aside.entry((peer, head.communicator)).or_default().push_back(aside);
@@ -189,11 +280,7 @@ impl LanePorts {
         }
         match aside {
             Some(aside) => sink.put(0, &aside.payload),
-            None => {
-                let lane = &mut self.port(peer)?.receiver;
-                lane.pieces(head.bytes, |at, piece| sink.put(at, piece));
-                lane.release(head.bytes);
-            }
+            None => self.port(peer)?.take(head.bytes, |at, piece| sink.put(at, piece)),
         }
         Ok(())
     }
@@ -222,10 +309,15 @@ impl LanePorts {
         offer: u32,
         sink: &mut Sink<'_>,
     ) -> RunResult<bool> {
-        if self.take_aside(peer, head.communicator).is_none() {
-            self.port(peer)?.receiver.release(head.bytes);
+        let is_aside = self.take_aside(peer, head.communicator).is_some();
+        let port = self.port(peer)?;
+        if !is_aside {
+            port.take(head.bytes, |_, _| {});
         }
-        let taken = self.port(peer)?.take_long(offer, sink);
+        let taken = match port {
+            Port::Memory(port) => port.take_long(offer, sink),
+            Port::Socket(port) => port.ask(offer, sink.len()).map(|()| false),
+        };
         taken.map_err(|fault| self.lost(peer, fault))
     }
 
@@ -240,7 +332,7 @@ impl LanePorts {
     ) -> RunResult<usize> {
         while done < sink.len() {
             let Some(head) = self.front(peer)? else {
-                let is_revoked = self.port(peer)?.receiver.is_revoked(offer);
+                let is_revoked = self.port(peer)?.is_revoked(offer);
                 return if is_revoked { Err(self.lost(peer, MessageFault::Revoked)) } else { Ok(done) };
             };
             match (head.tag, head.offer) {
@@ -248,9 +340,7 @@ impl LanePorts {
                     if done + head.bytes as usize > sink.len() {
                         return Err(self.lost(peer, MessageFault::Length));
                     }
-                    let lane = &mut self.port(peer)?.receiver;
-                    lane.pieces(head.bytes, |at, piece| sink.put(done + at, piece));
-                    lane.release(head.bytes);
+                    self.port(peer)?.take(head.bytes, |at, piece| sink.put(done + at, piece));
                     done += head.bytes as usize;
                 }
                 // The call that asked for it takes it first.
@@ -259,15 +349,20 @@ impl LanePorts {
                 _ => self.put_aside(peer, head)?,
             }
         }
+        if let Port::Socket(port) = self.port(peer)? {
+            port.finish(offer);
+        }
         Ok(done)
     }
 
     /// Gives up a long message whose fragments this rank has asked for.
     pub(crate) fn abandon(&mut self, peer: Rank, offer: u32) {
-        if let Some(port) = &mut self.ports[peer.index()] {
-            port.receiver.refuse_rest(offer);
-            self.abandoned.insert((peer, offer));
+        match &mut self.ports[peer.index()] {
+            Some(Port::Memory(port)) => port.receiver.refuse_rest(offer),
+            Some(Port::Socket(port)) => port.refuse(offer),
+            None => return,
         }
+        self.abandoned.insert((peer, offer));
     }
 
     /// Refuses what has come, and what will come, for a communicator that is gone.
@@ -276,8 +371,8 @@ impl LanePorts {
         for key in keys {
             for aside in self.aside.remove(&key).into_iter().flatten() {
                 self.aside_bytes -= aside.bytes();
-                if let (Some(offer), Some(port)) = (aside.head.offer, &self.ports[key.0.index()]) {
-                    port.receiver.refuse(offer);
+                if let (Some(offer), Some(port)) = (aside.head.offer, &mut self.ports[key.0.index()]) {
+                    port.refuse(offer);
                 }
             }
         }

@@ -129,6 +129,9 @@ impl RunState {
         if let Some(open) = flow.offers.first() {
             return progress(has_moved, open.to);
         }
+        if let Some(peer) = ports.flush()? {
+            return progress(has_moved, peer);
+        }
         for (span, by) in &script.averages {
             script.dtype.divide(buffers.write(span, script.rank)?, *by);
         }

@@ -102,6 +102,8 @@ pub(super) struct CallScript {
     pub(super) lengths: [usize; 3],
     /// Tells this plan, count and type from others.
     plan: u32,
+    /// Messages that a rank receives from itself do not wait behind those that it sends to itself: 1, otherwise 0.
+    pub(super) queue: u64,
 }
 
 impl CallScript {
@@ -154,6 +156,7 @@ impl CallScript {
             averages: averages(program, number, &geometry)?,
             lengths,
             plan: sequenced.digest ^ mark(count, dtype.size()),
+            queue: 0,
         })
     }
 
@@ -186,6 +189,7 @@ impl CallScript {
             averages: Vec::new(),
             lengths: [end(sends), end(receives), 0],
             plan: mark(0, 0),
+            queue: 0,
         }
     }
 
@@ -205,6 +209,7 @@ impl CallScript {
             averages: Vec::new(),
             lengths,
             plan: mark(0, 0),
+            queue: u64::from(!is_sent),
         }
     }
 

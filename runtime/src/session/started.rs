@@ -3,7 +3,7 @@
 //! The principal type is [`Started`].
 
 use super::buffers::RawCall;
-use super::{Prepared, Session, Ticket};
+use super::{CallPlace, Prepared, Session, Ticket};
 use crate::element::Element;
 use crate::error::RunResult;
 use std::time::Duration;
@@ -28,7 +28,7 @@ impl Session {
     pub fn start_owned<T: Element>(
         &self,
         prepared: &Prepared,
-        at: (u64, u32),
+        at: CallPlace,
         input: Option<Vec<T>>,
         mut output: Vec<T>,
     ) -> RunResult<Started<T>> {

@@ -14,6 +14,33 @@ fn all(ranks: usize) -> Vec<Rank> {
     (0..ranks).map(Rank::from_index).collect()
 }
 
+/// Sessions of threads that reach each other through sockets, as if each had a machine of its own.
+fn apart(ranks: usize) -> Vec<Session> {
+    let pollers: Vec<Poller> = (0..ranks).map(|_| Poller::new().unwrap()).collect();
+    let mut sockets: Vec<Vec<(Rank, SocketPort)>> = (0..ranks).map(|_| Vec::new()).collect();
+    for (from, to) in (0..ranks).flat_map(|from| (0..from).map(move |to| (from, to))) {
+        let (near, far) = crate::transport::tcp::lane::tests::pair();
+        for (own, peer, stream) in [(from, to, near), (to, from, far)] {
+            let port = SocketPort::new(pollers[own].watch(stream).unwrap());
+            sockets[own].push((Rank::from_index(peer), port));
+        }
+    }
+    let parts = pollers.into_iter().zip(sockets).enumerate().map(|(own, sockets)| {
+        let memory = RankMemory::new(ranks).unwrap();
+        let seen = |rank| if rank == own { Whereabouts::Thread(memory.clone()) } else { Whereabouts::Elsewhere };
+        Session::assemble(Membership {
+            rank: Rank::from_index(own),
+            directory: Arc::new(Directory::new((0..ranks).map(seen).collect())),
+            patience: Patience::of(ranks, 2),
+            fate: Arc::new(Fate::new(vec![memory.clone()])),
+            sockets: Some(sockets),
+            watch: None,
+            memory,
+        })
+    });
+    parts.collect()
+}
+
 /// Does `work` on all ranks at the same time; what each says, by rank.
 fn on_all<T: Send>(sessions: &[Session], work: impl Fn(&Session) -> T + Sync) -> Vec<T> {
     std::thread::scope(|scope| {
@@ -35,7 +62,7 @@ fn wrong(
     let reference = Reference::new(&program.demand, program.op, count as usize, dtype, u64::from(call));
     let places = reference.places(rank);
     let [input, output] = prepared.lengths();
-    let make = |buffers| session.call(prepared, (WORLD, call), buffers, LIMIT).unwrap();
+    let make = |buffers| session.call(prepared, CallPlace::collective(WORLD, call), buffers, LIMIT).unwrap();
     if program.in_place {
         let mut both = vec![0xcc; input.max(output)];
         reference.fill(rank, &mut both, places.input_at);
@@ -51,16 +78,21 @@ fn wrong(
 /// Many calls of one schedule at several sizes, on the same session.
 fn judge(schedule: &VerifiedSchedule, in_place: bool) {
     let sequenced = SequencedProgram::new(checked(lowered(schedule, in_place))).unwrap();
-    let program = sequenced.program();
-    let ranks = program.program().ranks.len();
-    let sessions = Session::local(ranks).unwrap();
+    let ranks = sequenced.program().program().ranks.len();
+    for sessions in [Session::local(ranks).unwrap(), apart(ranks)] {
+        judge_on(&sessions, &sequenced, in_place);
+    }
+}
+
+fn judge_on(sessions: &[Session], sequenced: &SequencedProgram, in_place: bool) {
+    let (program, ranks) = (sequenced.program(), sessions.len());
     let counts = [0, 1, 2, 7, 100, 1000, 4000, 50_000];
-    let wrongs = on_all(&sessions, |session| {
+    let wrongs = on_all(sessions, |session| {
         let mut call = 0;
         let mut total = 0;
         for dtype in [DType::F32, DType::U8, DType::F64] {
             for count in counts {
-                let prepared = session.prepare(&sequenced, &all(ranks), count, dtype).unwrap();
+                let prepared = session.prepare(sequenced, &all(ranks), count, dtype).unwrap();
                 for _ in 0..3 {
                     call += 1;
                     total += wrong(session, program, &prepared, count, dtype, call);
@@ -109,7 +141,7 @@ fn a_rank_that_does_not_come_is_named() {
             let prepared = session.prepare(&program, &all(3), count, DType::F32).unwrap();
             let mut both = vec![0; prepared.lengths()[1]];
             let limit = Duration::from_millis(200);
-            session.call(&prepared, (count, 1), Call::InPlace(&mut both), limit).unwrap_err()
+            session.call(&prepared, CallPlace::collective(count, 1), Call::InPlace(&mut both), limit).unwrap_err()
         });
         // Rank 0 waits for rank 2, its neighbour in the ring, and rank 1 for the neighbours of both.
         let RunError::Deadline { peer: Some(Rank(2)), .. } = told[0] else { panic!("{}", told[0]) };
@@ -124,9 +156,12 @@ fn another_call_is_an_error_and_no_wait() {
         let count = 10 + u64::from(session.rank().0);
         let prepared = session.prepare(&program, &all(2), count, DType::F32).unwrap();
         let mut both = vec![0; prepared.lengths()[1]];
-        session.call(&prepared, (WORLD, 1), Call::InPlace(&mut both), LIMIT)
+        let told = session.call(&prepared, CallPlace::collective(WORLD, 1), Call::InPlace(&mut both), LIMIT);
+        told.inspect_err(|error| session.break_off(WORLD, error))
     });
-    assert!(told.iter().any(|told| matches!(told, Err(RunError::Stamp { .. }))), "{told:?}");
+    // The other one has found that too, or was told.
+    let is_told = |told: &RunResult<()>| matches!(told, Err(RunError::Stamp { .. } | RunError::Broken(_)));
+    assert!(told.iter().all(is_told), "{told:?}");
 }
 
 #[test]
@@ -139,7 +174,7 @@ fn an_abort_ends_every_wait() {
         }
         let prepared = session.prepare(&program, &all(3), 10, DType::F32).unwrap();
         let mut both = vec![0; 40];
-        session.call(&prepared, (WORLD, 1), Call::InPlace(&mut both), LIMIT).err()
+        session.call(&prepared, CallPlace::collective(WORLD, 1), Call::InPlace(&mut both), LIMIT).err()
     });
     for told in [&told[0], &told[2]] {
         let Some(RunError::Verdict(verdict)) = told else { panic!("{told:?}") };
@@ -161,11 +196,62 @@ fn communicators_do_not_wait_for_each_other() {
                         let mut both = vec![0; prepared.lengths()[1]];
                         for call in 1..200 {
                             let buffers = Call::InPlace(&mut both);
-                            session.call(prepared, (communicator, call), buffers, LIMIT).unwrap();
+                            session.call(prepared, CallPlace::collective(communicator, call), buffers, LIMIT).unwrap();
                         }
                     });
                 }
             }
         });
+    }
+}
+
+/// Calls that were begun go on while others are waited for, in another order.
+#[test]
+fn calls_that_were_begun_end_in_any_order_of_waiting() {
+    for sessions in [Session::local(2).unwrap(), apart(2)] {
+        let program = sum(2);
+        for count in [10, 100_000] {
+            on_all(&sessions, |session| {
+                let prepared = session.prepare(&program, &all(2), count, DType::F32).unwrap();
+                let bytes = prepared.lengths()[1] / 4;
+                let begin = |communicator: u64, call: u32| {
+                    let vector = vec![call as f32; bytes];
+                    session.start_owned(&prepared, CallPlace::collective(communicator, call), None, vector).unwrap()
+                };
+                let mut started: Vec<_> = (1..9).flat_map(|call| [begin(5, call), begin(6, call)]).collect();
+                // One rank waits for the first first, the other for the last.
+                if session.rank() == Rank(0) {
+                    started.reverse();
+                }
+                for (index, call) in started.into_iter().enumerate() {
+                    let place = if session.rank() == Rank(0) { 15 - index } else { index };
+                    let sum = call.wait(LIMIT).unwrap();
+                    assert!(sum.iter().all(|value| *value == 2.0 * (place / 2 + 1) as f32));
+                }
+            });
+        }
+    }
+}
+
+/// A call that is dropped is over for this rank, and the other rank's call fails.
+#[test]
+fn a_call_that_is_given_up_is_refused() {
+    for sessions in [Session::local(2).unwrap(), apart(2)] {
+        let program = sum(2);
+        let told = on_all(&sessions, |session| {
+            let prepared = session.prepare(&program, &all(2), 1_000_000, DType::F32).unwrap();
+            let elements = prepared.lengths()[1] / 4;
+            let started =
+                session.start_owned(&prepared, CallPlace::collective(7, 1), None, vec![1.0_f32; elements]).unwrap();
+            if session.rank() == Rank(0) {
+                drop(started);
+                // What was taken back is told while something is waited for.
+                session.forget(7);
+                return None;
+            }
+            Some(started.wait(Duration::from_secs(2)).unwrap_err())
+        });
+        let error = told[1].as_ref().unwrap();
+        assert!(matches!(error, RunError::Lane { .. } | RunError::Deadline { .. }), "{error}");
     }
 }

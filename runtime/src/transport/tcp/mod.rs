@@ -40,6 +40,7 @@ use program::{Connection, ConnectionId};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::TcpStream;
+use topology::Rank;
 
 /// How many unsent bytes a socket accepts if messages keep the order of a plan.
 const UNSENT: u32 = 32 << 10;
@@ -71,6 +72,14 @@ impl Streams {
         let from = self.incoming.iter().map(|(id, sockets)| (connections[id.index()].from, sockets));
         let each = to.chain(from).flat_map(|(peer, sockets)| sockets.iter().map(move |socket| (peer, socket)));
         each.map(|(peer, socket)| Ok((peer, socket.try_clone()?))).collect::<io::Result<Vec<_>>>().map(Handles::new)
+    }
+
+    /// The one socket of each connection, with the other end's rank. `connections` are the connections that the sockets
+    /// belong to.
+    pub(crate) fn into_sockets(self, connections: &[Connection]) -> Vec<(Rank, TcpStream)> {
+        let to = self.outgoing.into_iter().map(|(id, sockets)| (connections[id.index()].to, sockets));
+        let from = self.incoming.into_iter().map(|(id, sockets)| (connections[id.index()].from, sockets));
+        to.chain(from).filter_map(|(peer, sockets)| Some((peer, sockets.into_iter().next()?))).collect()
     }
 
     /// Takes the sender's end of a connection. It buffers at least `backlog` bytes that the receiver does not take.

@@ -1,0 +1,560 @@
+//! The connection between this rank and a rank of another machine.
+//!
+//! The principal type is [`SocketPort`]. One TCP connection carries the messages of all communicators in both directions, as
+//! frames of a header and a payload. A short message is one frame. A long message is announced, and its receiver asks for it
+//! when it is that message's turn. Then it comes in fragments, between which other messages may come. So a receiver keeps
+//! only short messages for later.
+//!
+//! ```text
+//! frame: | kind | bytes of payload | offer | tag | communicator | stamp | length of a long message | payload |
+//!          4 B    4 B                4 B     4 B   8 B            8 B     8 B
+//! ```
+
+use super::ports::MessageFault;
+use crate::memory::socket::Socket;
+use crate::session::lane::{FRAGMENT, MessageHead, Offer, OfferState};
+use rustix::net::SendFlags;
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind, IoSlice};
+
+/// Bytes of a header.
+const HEADER: usize = 40;
+/// The longest message that is sent at once.
+pub(crate) const SHORT_FRAME: usize = 64 << 10;
+/// The longest fragment.
+const FRAGMENT_BYTES: usize = 256 << 10;
+/// Bytes that are read at once.
+const INPUT: usize = 256 << 10;
+/// So many bytes may wait to be sent before short messages have to wait.
+const MOST_UNSENT: usize = 128 << 10;
+/// Fragments are handed on in multiples of this: no element is longer.
+const ELEMENT: usize = 8;
+
+/// What a frame is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum FrameKind {
+    Short = 1,
+    Announce = 2,
+    Ask = 3,
+    Fragment = 4,
+    Refuse = 5,
+    Revoke = 6,
+}
+
+impl FrameKind {
+    fn of(word: u32) -> Option<Self> {
+        [Self::Short, Self::Announce, Self::Ask, Self::Fragment, Self::Refuse, Self::Revoke]
+            .into_iter()
+            .find(|kind| *kind as u32 == word)
+    }
+}
+
+/// A header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Frame {
+    kind: FrameKind,
+    head: MessageHead,
+    /// Of a message that is announced.
+    length: u64,
+}
+
+impl Frame {
+    /// A frame without a payload about an offer.
+    fn about(kind: FrameKind, offer: u32) -> Self {
+        let head = MessageHead { bytes: 0, offer: Some(offer), communicator: 0, stamp: 0, tag: 0 };
+        Self { kind, head, length: 0 }
+    }
+
+    fn to_bytes(self) -> [u8; HEADER] {
+        let mut bytes = [0; HEADER];
+        let MessageHead { bytes: payload, offer, communicator, stamp, tag } = self.head;
+        for (place, word) in bytes.chunks_exact_mut(4).zip([self.kind as u32, payload, offer.unwrap_or(0), tag]) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        for (place, word) in bytes[16..].chunks_exact_mut(8).zip([communicator, stamp, self.length]) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// # Errors
+    /// If a faulty peer has sent something else.
+    fn of_bytes(bytes: &[u8; HEADER]) -> io::Result<Self> {
+        let (words, _) = bytes[..16].as_chunks::<4>();
+        let (long, _) = bytes[16..].as_chunks::<8>();
+        let ([kind, payload, offer, tag], [communicator, stamp, length]) = (words, long) else {
+            return Err(strange());
+        };
+        let [kind, bytes, offer, tag] = [kind, payload, offer, tag].map(|word| u32::from_le_bytes(*word));
+        let [communicator, stamp, length] = [communicator, stamp, length].map(|word| u64::from_le_bytes(*word));
+        let kind = FrameKind::of(kind).ok_or_else(strange)?;
+        let longest = match kind {
+            FrameKind::Short => SHORT_FRAME,
+            FrameKind::Fragment => FRAGMENT_BYTES,
+            _ => 0,
+        };
+        if bytes as usize > longest {
+            return Err(strange());
+        }
+        let offer = (kind != FrameKind::Short).then_some(offer);
+        Ok(Self { kind, head: MessageHead { bytes, offer, communicator, stamp, tag }, length })
+    }
+}
+
+fn strange() -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, "it sent something that is no message")
+}
+
+/// What this rank knows of a long message that it has offered.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum OwnOffer {
+    Open,
+    Wanted,
+    Refused,
+}
+
+/// One rank's end of the connection with a peer.
+pub(crate) struct SocketPort {
+    socket: Socket,
+    /// Bytes that must be sent before all others, from `unsent_at` on.
+    unsent: Vec<u8>,
+    unsent_at: usize,
+    /// Frames that come after the fragment that is being sent.
+    queued: Vec<u8>,
+    offers: BTreeMap<u32, OwnOffer>,
+    next_offer: u32,
+    /// A fragment whose header was sent: of which offer, and how many bytes are still to be sent.
+    sending: Option<(u32, usize)>,
+    /// Bytes that have arrived: those between `start` and `end`.
+    input: Vec<u8>,
+    start: usize,
+    end: usize,
+    /// The message at the front, whose header was taken from the input. Of a fragment, `bytes` is what is still to come.
+    front: Option<MessageHead>,
+    /// The lengths of the messages that the peer has announced. `None` if it has taken one back.
+    announced: BTreeMap<u32, Option<u64>>,
+}
+
+impl SocketPort {
+    pub(crate) fn new(socket: Socket) -> Self {
+        Self {
+            socket,
+            unsent: Vec::new(),
+            unsent_at: 0,
+            queued: Vec::new(),
+            offers: BTreeMap::new(),
+            next_offer: 0,
+            sending: None,
+            input: Vec::new(),
+            start: 0,
+            end: 0,
+            front: None,
+            announced: BTreeMap::new(),
+        }
+    }
+
+    /// Whether everything was sent.
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.unsent.is_empty() && self.queued.is_empty() && self.sending.is_none()
+    }
+
+    /// Sends what waits; whether all of it went.
+    ///
+    /// # Errors
+    /// If the connection has ended; so do all.
+    pub(crate) fn flush(&mut self) -> io::Result<bool> {
+        while self.unsent_at < self.unsent.len() {
+            let rest = IoSlice::new(&self.unsent[self.unsent_at..]);
+            match self.socket.send(&[rest], SendFlags::empty())? {
+                None => return Ok(false),
+                Some(bytes) => self.unsent_at += bytes,
+            }
+        }
+        self.unsent.clear();
+        self.unsent_at = 0;
+        Ok(true)
+    }
+
+    /// Sends a frame, at once or later.
+    fn push(&mut self, frame: Frame, payload: &[u8]) -> io::Result<()> {
+        let header = frame.to_bytes();
+        if self.sending.is_some() {
+            self.queued.extend_from_slice(&header);
+            self.queued.extend_from_slice(payload);
+            return Ok(());
+        }
+        let mut sent = 0;
+        if self.flush()? {
+            let parts = [IoSlice::new(&header), IoSlice::new(payload)];
+            sent = self.socket.send(&parts, SendFlags::empty())?.unwrap_or(0);
+        }
+        self.unsent.extend_from_slice(&header[sent.min(HEADER)..]);
+        self.unsent.extend_from_slice(&payload[sent.saturating_sub(HEADER)..]);
+        Ok(())
+    }
+
+    /// Whether another frame may be sent.
+    fn has_room(&mut self) -> io::Result<bool> {
+        Ok(self.sending.is_none() && (self.flush()? || self.unsent.len() - self.unsent_at <= MOST_UNSENT))
+    }
+
+    /// Sends a short message; false if there is no room for it now.
+    pub(crate) fn send(&mut self, head: MessageHead, payload: &[u8]) -> io::Result<bool> {
+        let has_room = self.has_room()?;
+        if has_room {
+            self.push(Frame { kind: FrameKind::Short, head, length: 0 }, payload)?;
+        }
+        Ok(has_room)
+    }
+
+    /// Announces a long message; `None` if there is no room for that now.
+    pub(crate) fn offer(&mut self, head: MessageHead, bytes: usize) -> io::Result<Option<Offer>> {
+        if !self.has_room()? {
+            return Ok(None);
+        }
+        let slot = self.next_offer;
+        self.next_offer = self.next_offer.wrapping_add(1);
+        let head = MessageHead { offer: Some(slot), ..head };
+        self.push(Frame { kind: FrameKind::Announce, head, length: bytes as u64 }, &[])?;
+        self.offers.insert(slot, OwnOffer::Open);
+        Ok(Some(Offer::new(slot)))
+    }
+
+    /// Carries an offer on. See [`LaneSender::advance`](super::lane::LaneSender::advance).
+    pub(crate) fn advance(&mut self, offer: &mut Offer, data: &[u8]) -> io::Result<OfferState> {
+        // Asking and refusing arrive between messages.
+        self.head()?;
+        match self.offers.get(&offer.slot) {
+            Some(OwnOffer::Open) => return Ok(OfferState::Open { moved: false }),
+            Some(OwnOffer::Wanted) => {}
+            Some(OwnOffer::Refused) | None => {
+                self.offers.remove(&offer.slot);
+                return Ok(OfferState::Refused);
+            }
+        }
+        let before = offer.sent;
+        while offer.sent < data.len() || self.sending.is_some() {
+            let is_going = match self.sending {
+                Some((slot, _)) if slot != offer.slot => false,
+                Some((_, left)) => self.send_rest(offer, left, data)?,
+                None => self.send_fragment(offer, data)?,
+            };
+            if !is_going {
+                return Ok(OfferState::Open { moved: offer.sent > before });
+            }
+        }
+        self.offers.remove(&offer.slot);
+        Ok(OfferState::Taken)
+    }
+
+    /// Begins a fragment; whether more can be sent now.
+    fn send_fragment(&mut self, offer: &mut Offer, data: &[u8]) -> io::Result<bool> {
+        if !self.flush()? {
+            return Ok(false);
+        }
+        let piece = &data[offer.sent..data.len().min(offer.sent + FRAGMENT_BYTES)];
+        let frame = Frame::about(FrameKind::Fragment, offer.slot);
+        let head = MessageHead { bytes: piece.len() as u32, ..frame.head };
+        let header = Frame { head, ..frame }.to_bytes();
+        let parts = [IoSlice::new(&header), IoSlice::new(piece)];
+        let Some(sent) = self.socket.send(&parts, SendFlags::empty())? else { return Ok(false) };
+        self.unsent.extend_from_slice(&header[sent.min(HEADER)..]);
+        let taken = sent.saturating_sub(HEADER);
+        offer.sent += taken;
+        self.note_rest(offer.slot, piece.len() - taken);
+        Ok(self.sending.is_none())
+    }
+
+    /// So much of a fragment is still to be sent. After its end come the frames that had to wait for it.
+    fn note_rest(&mut self, slot: u32, left: usize) {
+        self.sending = (left > 0).then_some((slot, left));
+        if left == 0 {
+            self.unsent.append(&mut self.queued);
+        }
+    }
+
+    /// Goes on with a fragment; whether more can be sent now.
+    fn send_rest(&mut self, offer: &mut Offer, left: usize, data: &[u8]) -> io::Result<bool> {
+        if !self.flush()? {
+            return Ok(false);
+        }
+        let rest = IoSlice::new(&data[offer.sent..offer.sent + left]);
+        let sent = self.socket.send(&[rest], SendFlags::empty())?.unwrap_or(0);
+        offer.sent += sent;
+        self.note_rest(offer.slot, left - sent);
+        Ok(sent == left)
+    }
+
+    /// Takes an offer back.
+    pub(crate) fn revoke(&mut self, offer: &Offer) -> io::Result<()> {
+        if let Some((slot, left)) = self.sending
+            && slot == offer.slot
+        {
+            // A fragment has the length that its header says. What it holds does not matter any more.
+            self.unsent.resize(self.unsent.len() + left, 0);
+            self.note_rest(slot, 0);
+        }
+        self.offers.remove(&offer.slot);
+        self.push(Frame::about(FrameKind::Revoke, offer.slot), &[])
+    }
+
+    /// Makes sure that so many bytes of the stream are in the input; whether they are.
+    fn has(&mut self, bytes: usize) -> io::Result<bool> {
+        while self.end - self.start < bytes {
+            if self.start > 0 {
+                self.input.copy_within(self.start..self.end, 0);
+                (self.start, self.end) = (0, self.end - self.start);
+            }
+            if self.input.is_empty() {
+                self.input.resize(INPUT, 0);
+            }
+            match self.socket.read(&mut self.input[self.end..])? {
+                None => return Ok(false),
+                Some(0) => return Err(io::Error::new(ErrorKind::UnexpectedEof, "the connection has ended")),
+                Some(read) => self.end += read,
+            }
+        }
+        Ok(true)
+    }
+
+    /// The message at the front, if a part of it that can be taken is here.
+    pub(crate) fn head(&mut self) -> io::Result<Option<MessageHead>> {
+        if self.unsent_at < self.unsent.len() {
+            self.flush()?;
+        }
+        loop {
+            if let Some(head) = self.front {
+                return self.visible(head);
+            }
+            if !self.has(HEADER)? {
+                return Ok(None);
+            }
+            let header = self.input[self.start..].first_chunk().ok_or_else(strange)?;
+            let Frame { kind, head, length } = Frame::of_bytes(header)?;
+            self.start += HEADER;
+            let slot = head.offer.unwrap_or(0);
+            match kind {
+                FrameKind::Short => self.front = Some(head),
+                FrameKind::Announce => {
+                    self.announced.insert(slot, Some(length));
+                    self.front = Some(head);
+                }
+                FrameKind::Fragment => self.front = Some(MessageHead { tag: FRAGMENT, ..head }),
+                FrameKind::Revoke => {
+                    // If nobody waits for it any more, nothing is known of it.
+                    self.announced.entry(slot).and_modify(|length| *length = None);
+                }
+                FrameKind::Ask | FrameKind::Refuse => {
+                    let state = if kind == FrameKind::Ask { OwnOffer::Wanted } else { OwnOffer::Refused };
+                    self.offers.entry(slot).and_modify(|known| *known = state);
+                }
+            }
+        }
+    }
+
+    /// What can be taken of the message at the front: a short one as a whole, a fragment in parts.
+    fn visible(&mut self, head: MessageHead) -> io::Result<Option<MessageHead>> {
+        let whole = head.bytes as usize;
+        if head.tag != FRAGMENT {
+            return Ok(self.has(whole)?.then_some(head));
+        }
+        if self.end - self.start < whole {
+            self.has(ELEMENT.min(whole))?;
+        }
+        let here = (self.end - self.start).min(whole);
+        let ready = if here == whole { whole } else { here / ELEMENT * ELEMENT };
+        Ok((ready > 0).then_some(MessageHead { bytes: ready as u32, ..head }))
+    }
+
+    /// The bytes of the message that [`Self::head`] told.
+    pub(crate) fn payload(&self, bytes: u32) -> &[u8] {
+        &self.input[self.start..self.start + bytes as usize]
+    }
+
+    /// Ends the message that [`Self::head`] told, or the part of a fragment.
+    pub(crate) fn release(&mut self, bytes: u32) {
+        self.start += bytes as usize;
+        self.front = self.front.filter(|head| head.tag == FRAGMENT && head.bytes > bytes);
+        if let Some(head) = &mut self.front {
+            head.bytes -= bytes;
+        }
+    }
+
+    /// Asks for a long message of `expected` bytes.
+    ///
+    /// # Errors
+    /// If the peer has given up, or its message has another length.
+    pub(crate) fn ask(&mut self, offer: u32, expected: usize) -> Result<(), MessageFault> {
+        match self.announced.get(&offer) {
+            Some(Some(length)) if *length == expected as u64 => {}
+            Some(Some(_)) => {
+                self.refuse(offer);
+                return Err(MessageFault::Length);
+            }
+            Some(None) | None => {
+                self.announced.remove(&offer);
+                return Err(MessageFault::Revoked);
+            }
+        }
+        self.push(Frame::about(FrameKind::Ask, offer), &[]).map_err(|_| MessageFault::Revoked)
+    }
+
+    /// Whether the peer has taken back what this rank has asked for.
+    pub(crate) fn is_revoked(&self, offer: u32) -> bool {
+        self.announced.get(&offer) == Some(&None)
+    }
+
+    /// All fragments of a message have come.
+    pub(crate) fn finish(&mut self, offer: u32) {
+        self.announced.remove(&offer);
+    }
+
+    /// Refuses a long message.
+    pub(crate) fn refuse(&mut self, offer: u32) {
+        self.announced.remove(&offer);
+        // If the connection has ended, the next one who waits for it finds out.
+        let _ = self.push(Frame::about(FrameKind::Refuse, offer), &[]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::tcp::lane::tests::pair;
+    use std::io::Write;
+    use std::time::Instant;
+
+    fn ports() -> [SocketPort; 2] {
+        let (near, far) = pair();
+        [near, far].map(|stream| SocketPort::new(Socket::from(stream)))
+    }
+
+    fn head(bytes: usize, number: u64) -> MessageHead {
+        MessageHead { bytes: bytes as u32, offer: None, communicator: 7, stamp: number, tag: 3 }
+    }
+
+    fn data(bytes: usize) -> Vec<u8> {
+        (0..bytes).map(|at| (at * 31 % 251) as u8).collect()
+    }
+
+    /// Looks again and again until something is there.
+    fn until<T>(mut found: impl FnMut() -> Option<T>) -> T {
+        let begin = Instant::now();
+        loop {
+            match found() {
+                Some(found) => return found,
+                None => assert!(begin.elapsed().as_secs() < 20, "nothing came"),
+            }
+        }
+    }
+
+    #[test]
+    fn short_messages_arrive_whole_and_in_order() {
+        let [mut near, mut far] = ports();
+        let lengths = [0, 1, 7, 40, 1000, SHORT_FRAME, 3, SHORT_FRAME - 1];
+        let (mut sent, mut received) = (0, 0);
+        until(|| {
+            if sent < 200 && near.send(head(lengths[sent % 8], sent as u64), &data(lengths[sent % 8])).unwrap() {
+                sent += 1;
+            }
+            near.flush().unwrap();
+            while let Some(found) = far.head().unwrap() {
+                assert_eq!(found, head(lengths[received % 8], received as u64));
+                assert_eq!(far.payload(found.bytes), data(lengths[received % 8]));
+                far.release(found.bytes);
+                received += 1;
+            }
+            (received == 200).then_some(())
+        });
+    }
+
+    /// Two long messages at once, in both directions, and short ones in between.
+    #[test]
+    fn long_messages_come_in_fragments_when_they_are_asked_for() {
+        let mut ports = ports();
+        let long = data(3_000_001);
+        let mut offers = [0, 1].map(|end| [0, 1].map(|_| ports[end].offer(head(0, 9), long.len()).unwrap().unwrap()));
+        let mut received = [[Vec::new(), Vec::new()], [Vec::new(), Vec::new()]];
+        let (mut short, mut open) = (0, 4);
+        until(|| {
+            for end in [0, 1] {
+                for offer in &mut offers[end] {
+                    if offer.sent < long.len() && ports[end].advance(offer, &long).unwrap() == OfferState::Taken {
+                        open -= 1;
+                        assert_eq!(offer.sent, long.len());
+                    }
+                }
+                ports[end].send(head(3, 1), b"abc").unwrap();
+                while let Some(found) = ports[end].head().unwrap() {
+                    match (found.tag, found.offer) {
+                        (FRAGMENT, Some(slot)) => {
+                            received[end][slot as usize].extend_from_slice(ports[end].payload(found.bytes));
+                        }
+                        (_, Some(slot)) => ports[end].ask(slot, long.len()).unwrap(),
+                        _ => short += 1,
+                    }
+                    ports[end].release(found.bytes);
+                }
+            }
+            (received.iter().flatten().all(|it| it.len() == long.len()) && open == 0).then_some(())
+        });
+        assert!(received.iter().flatten().all(|it| *it == long) && short > 0);
+    }
+
+    #[test]
+    fn offers_are_revoked_or_refused() {
+        let [mut near, mut far] = ports();
+        let long = data(10_000_000);
+        let announced = |far: &mut SocketPort| {
+            until(|| {
+                let found = far.head().unwrap()?;
+                far.release(found.bytes);
+                found.offer
+            })
+        };
+        // Before it is asked for, and in the middle of a fragment.
+        for is_asked in [false, true] {
+            let mut offer = near.offer(head(0, 1), long.len()).unwrap().unwrap();
+            let slot = announced(&mut far);
+            if is_asked {
+                far.ask(slot, long.len()).unwrap();
+                until(|| (near.advance(&mut offer, &long).unwrap() == OfferState::Open { moved: true }).then_some(()));
+            }
+            near.revoke(&offer).unwrap();
+            until(|| {
+                near.flush().unwrap();
+                while let Some(found) = far.head().unwrap() {
+                    assert_eq!(found.tag, FRAGMENT);
+                    far.release(found.bytes);
+                }
+                far.is_revoked(slot).then_some(())
+            });
+            assert_eq!(far.ask(slot, long.len()), Err(MessageFault::Revoked));
+        }
+        let mut offer = near.offer(head(0, 2), long.len()).unwrap().unwrap();
+        let slot = announced(&mut far);
+        assert_eq!(far.ask(slot, 5), Err(MessageFault::Length));
+        until(|| (near.advance(&mut offer, &long).unwrap() == OfferState::Refused).then_some(()));
+        // The connection serves other messages.
+        assert!(near.send(head(2, 3), b"ok").unwrap());
+        until(|| far.head().unwrap().filter(|found| *found == head(2, 3)));
+    }
+
+    #[test]
+    fn what_is_no_message_is_an_error() {
+        let short = |bytes| Frame { kind: FrameKind::Short, head: head(bytes, 1), length: 0 }.to_bytes();
+        let mut unknown = short(3);
+        unknown[0] = 99;
+        for bytes in [unknown, short(SHORT_FRAME + 1), [255; HEADER], [0; HEADER]] {
+            let (near, far) = pair();
+            (&near).write_all(&bytes).unwrap();
+            let mut port = SocketPort::new(Socket::from(far));
+            let error = until(|| port.head().err());
+            assert_eq!(error.kind(), ErrorKind::InvalidData);
+        }
+        let (near, far) = pair();
+        drop(near);
+        let mut port = SocketPort::new(Socket::from(far));
+        assert_eq!(until(|| port.head().err()).kind(), ErrorKind::UnexpectedEof);
+    }
+}
