@@ -142,7 +142,7 @@ impl Communicator {
         self.check(&state)?;
         let at = CallPlace::collective(self.shared.id, state.next_call());
         let started = self.shared.session.start(&prepared, at, arrange(prepared.lengths()));
-        let ticket = started.map_err(|error| self.fail(&mut state, error))?;
+        let ticket = started.map_err(|error| self.refused(&mut state, at, error))?;
         drop(state);
         Ok(Request::new(self.clone(), ticket))
     }
@@ -159,7 +159,9 @@ impl Communicator {
         let buffers = Call::OutOfPlace { input: &send[..input], output: &mut receive[..output] };
         let mut state = self.state();
         self.check(&state)?;
-        self.make(&mut state, &prepared, buffers)
+        let at = CallPlace::collective(self.shared.id, state.next_call());
+        let result = self.shared.session.call(&prepared, at, buffers, self.limit());
+        result.map_err(|error| self.refused(&mut state, at, error))
     }
 
     /// Every rank gets the root's vector.

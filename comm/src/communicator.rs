@@ -1,10 +1,10 @@
 //! A group of ranks, and one rank's place in it.
 
 use crate::error::{CommError, CommResult};
-use crate::plans::{CallKey, PlanCache, ReadyPlan};
+use crate::plans::{CallKey, PlanCache};
 use crate::statistics::Statistics;
 use crate::stock::CallKind;
-use runtime::{Call, CallPlace, DType, Prepared, RunError, Session};
+use runtime::{Call, CallPlace, DType, Prepared, RunError, RunErrorKind, Session};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -45,7 +45,6 @@ pub(crate) struct CallState {
     plans: PlanCache,
     /// Why no call can be made any more.
     broken: Option<Arc<RunError>>,
-    statistics: Statistics,
 }
 
 impl Drop for Membership {
@@ -99,8 +98,7 @@ impl Communicator {
 
     /// Calls served so far, by plan.
     pub fn statistics(&self) -> Statistics {
-        let state = self.state();
-        Statistics { prepared: state.plans.made, ..state.statistics.clone() }
+        self.state().plans.statistics()
     }
 
     /// What the last call ran, and why, on one line.
@@ -128,34 +126,26 @@ impl Communicator {
     }
 
     /// What serves a collective call. It is counted.
-    pub(crate) fn ready(
+    #[inline]
+    pub(crate) fn ready<'s>(
         &self,
-        state: &mut CallState,
+        state: &'s mut CallState,
         kind: CallKind,
         count: usize,
         dtype: DType,
-    ) -> CommResult<ReadyPlan> {
-        self.check(&state)?;
-        let Membership { session, members, .. } = &*self.shared;
-        let ready = state.plans.ready(session, members, CallKey { kind, count, dtype })?;
-        let bytes = ready.prepared.lengths().into_iter().max().unwrap_or(0);
-        state.statistics.count(&ready.name, bytes);
-        Ok(ready)
+    ) -> CommResult<(&'s Prepared, CallPlace)> {
+        self.check(state)?;
+        let Membership { session, members, id, .. } = &*self.shared;
+        let at = CallPlace::collective(*id, state.next_call());
+        Ok((state.plans.ready(session, members, CallKey { kind, count, dtype })?, at))
     }
 
     /// Makes a collective call.
     pub(crate) fn collective(&self, kind: CallKind, count: usize, dtype: DType, buffers: Call<'_>) -> CommResult<()> {
         let mut state = self.state();
-        let ready = self.ready(&mut state, kind, count, dtype)?;
-        self.make(&mut state, &ready.prepared, buffers)
-    }
-
-    /// Makes a call of what was prepared.
-    pub(crate) fn make(&self, state: &mut CallState, prepared: &Prepared, buffers: Call<'_>) -> CommResult<()> {
-        let Membership { session, id, limit, .. } = &*self.shared;
-        let call = state.next_call();
-        let result = session.call(prepared, CallPlace::collective(*id, call), buffers, *limit);
-        result.map_err(|error| self.fail(state, error))
+        let (prepared, at) = self.ready(&mut state, kind, count, dtype)?;
+        let result = self.shared.session.call(prepared, at, buffers, self.shared.limit);
+        result.map_err(|error| self.refused(&mut state, at, error))
     }
 
     /// # Errors
@@ -165,12 +155,18 @@ impl Communicator {
         broken.map_or(Ok(()), |error| Err(CommError::Run(error)))
     }
 
-    /// A call has failed. Which peers have made it is not known, so no other call can be made: only a new group knows where
-    /// it stands. A call that was wrong from the start fails alone.
-    pub(crate) fn fail(&self, state: &mut CallState, error: RunError) -> CommError {
-        if let RunError::BufferSize { .. } | RunError::Mismatch { .. } = error {
+    /// A call could not be begun, or has failed. One that makes no sense fails alone, and does not count.
+    pub(crate) fn refused(&self, state: &mut CallState, at: CallPlace, error: RunError) -> CommError {
+        if error.kind() == RunErrorKind::Argument {
+            state.uncount(at);
             return CommError::Argument(error.to_string());
         }
+        self.fail(state, error)
+    }
+
+    /// A call has failed. Which peers have made it is not known, so no other call can be made: only a new group knows where
+    /// it stands.
+    pub(crate) fn fail(&self, state: &mut CallState, error: RunError) -> CommError {
         self.shared.session.break_off(self.shared.id, &error);
         let error = Arc::new(error);
         state.broken.get_or_insert_with(|| error.clone());
@@ -183,6 +179,13 @@ impl CallState {
     pub(crate) fn next_call(&mut self) -> u32 {
         self.calls = self.calls.wrapping_add(1);
         self.calls
+    }
+
+    /// The call at this place was not made.
+    fn uncount(&mut self, at: CallPlace) {
+        if at.stream == at.communicator {
+            self.calls = self.calls.wrapping_sub(1);
+        }
     }
 
     /// The number of the next message to a member, or from it.

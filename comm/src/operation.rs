@@ -6,7 +6,7 @@ use crate::communicator::Communicator;
 use crate::error::{CommError, CommResult};
 use crate::request::Request;
 use crate::stock::CallKind;
-use runtime::{CallPlace, DType, RawCall};
+use runtime::{DType, RawCall};
 use schedule::{Collective, ReduceOp};
 use topology::Rank;
 
@@ -68,10 +68,9 @@ impl Communicator {
     pub fn run(&self, operation: &Operation, buffers: RawCall) -> CommResult<()> {
         let kind = self.kind(operation)?;
         let mut state = self.state();
-        let ready = self.ready(&mut state, kind, operation.count, operation.dtype)?;
-        let at = CallPlace::collective(self.shared.id, state.next_call());
-        let result = self.shared.session.call_raw(&ready.prepared, at, buffers, self.limit());
-        result.map_err(|error| self.fail(&mut state, error))
+        let (prepared, at) = self.ready(&mut state, kind, operation.count, operation.dtype)?;
+        let result = self.shared.session.call_raw(prepared, at, buffers, self.limit());
+        result.map_err(|error| self.refused(&mut state, at, error))
     }
 
     /// Begins a call. It goes on while this rank waits for any call, or tests one.
@@ -81,10 +80,9 @@ impl Communicator {
     pub fn begin(&self, operation: &Operation, buffers: RawCall) -> CommResult<Request> {
         let kind = self.kind(operation)?;
         let mut state = self.state();
-        let ready = self.ready(&mut state, kind, operation.count, operation.dtype)?;
-        let at = CallPlace::collective(self.shared.id, state.next_call());
+        let (prepared, at) = self.ready(&mut state, kind, operation.count, operation.dtype)?;
         let ticket =
-            self.shared.session.start(&ready.prepared, at, buffers).map_err(|error| self.fail(&mut state, error))?;
+            self.shared.session.start(prepared, at, buffers).map_err(|error| self.refused(&mut state, at, error))?;
         drop(state);
         Ok(Request::new(self.clone(), ticket))
     }

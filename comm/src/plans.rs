@@ -3,7 +3,8 @@
 //! The principal type is [`PlanCache`]. Its size is bounded: of more sizes than [`MOST_PREPARED`], the one that was called longest ago is
 //! forgotten.
 
-use crate::error::CommResult;
+use crate::error::{CommError, CommResult};
+use crate::statistics::Statistics;
 use crate::stock::{self, CallKind};
 use runtime::{DType, Prepared, SequencedProgram, Session};
 use std::collections::BTreeMap;
@@ -24,10 +25,18 @@ pub(crate) struct CallKey {
 
 /// A plan, ready for one size.
 #[derive(Clone)]
-pub(crate) struct ReadyPlan {
-    pub(crate) prepared: Prepared,
+struct ReadyPlan {
+    prepared: Prepared,
     /// For statistics.
-    pub(crate) name: Arc<str>,
+    name: Arc<str>,
+}
+
+/// The plan that was used last: calls come in loops.
+struct LastPlan {
+    key: CallKey,
+    ready: ReadyPlan,
+    /// Calls since the statistics were asked, or another plan was used.
+    calls: u64,
 }
 
 /// A plan for a range of sizes.
@@ -43,37 +52,58 @@ pub(crate) struct PlanCache {
     plans: BTreeMap<(CallKind, u32), ClassPlan>,
     /// With the number of the last call that used it.
     ready: BTreeMap<CallKey, (u64, ReadyPlan)>,
-    /// The one that was used last: calls come in loops.
-    last: Option<(CallKey, ReadyPlan)>,
+    last: Option<LastPlan>,
     uses: u64,
-    /// How often nothing was ready.
-    pub(crate) made: u64,
+    statistics: Statistics,
 }
 
 impl PlanCache {
-    /// What serves a call, among `members` of a session.
+    /// What serves a call, among `members` of a session. The call is counted.
     ///
     /// # Errors
     /// If there is no plan, or it cannot be prepared for this size.
-    pub(crate) fn ready(&mut self, session: &Session, members: &[Rank], key: CallKey) -> CommResult<ReadyPlan> {
-        if let Some((_, ready)) = self.last.as_ref().filter(|(last, _)| *last == key) {
-            return Ok(ready.clone());
+    #[inline]
+    pub(crate) fn ready(&mut self, session: &Session, members: &[Rank], key: CallKey) -> CommResult<&Prepared> {
+        if self.last.as_ref().is_none_or(|last| last.key != key) {
+            self.count_last();
+            let ready = self.find(session, members, key)?;
+            self.last = Some(LastPlan { key, ready, calls: 0 });
         }
+        let last = self.last.as_mut().ok_or_else(|| CommError::NoPlan("the plan was lost".to_owned()))?;
+        last.calls += 1;
+        Ok(&last.ready.prepared)
+    }
+
+    fn find(&mut self, session: &Session, members: &[Rank], key: CallKey) -> CommResult<ReadyPlan> {
         self.uses += 1;
-        let ready = match self.ready.get_mut(&key) {
+        match self.ready.get_mut(&key) {
             Some((used, ready)) => {
                 *used = self.uses;
-                ready.clone()
+                Ok(ready.clone())
             }
-            None => self.make(session, members, key)?,
-        };
-        self.last = Some((key, ready.clone()));
-        Ok(ready)
+            None => self.make(session, members, key),
+        }
+    }
+
+    /// Enters the calls of the last plan into the statistics.
+    fn count_last(&mut self) {
+        if let Some(LastPlan { ready, calls, .. }) = &mut self.last {
+            let bytes = ready.prepared.lengths().into_iter().max().unwrap_or(0);
+            self.statistics.count(&ready.name, std::mem::take(calls), bytes);
+        }
+    }
+
+    /// Calls so far, by plan.
+    pub(crate) fn statistics(&mut self) -> Statistics {
+        self.count_last();
+        self.statistics.clone()
     }
 
     /// What the last call ran, and why.
     pub(crate) fn last_plan(&self) -> String {
-        let Some((CallKey { kind, count, dtype }, ready)) = &self.last else { return "no call was made".to_owned() };
+        let Some(LastPlan { key: CallKey { kind, count, dtype }, ready, .. }) = &self.last else {
+            return "no call was made".to_owned();
+        };
         let place = if kind.in_place { ", in place" } else { "" };
         format!("{} of {count} {dtype}{place}: {}, stock, because there is no table", kind.collective, ready.name)
     }
@@ -90,7 +120,7 @@ impl PlanCache {
         };
         let prepared = session.prepare(program, members, key.count as u64, key.dtype)?;
         let ready = ReadyPlan { prepared, name: name.clone() };
-        self.made += 1;
+        self.statistics.prepared += 1;
         if self.ready.len() >= MOST_PREPARED
             && let Some(oldest) = self.ready.iter().min_by_key(|(_, (used, _))| *used).map(|(key, _)| *key)
         {

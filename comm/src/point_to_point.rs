@@ -45,7 +45,7 @@ impl Communicator {
         let Message { prepared, at } = self.message(to, size_of_val(data), true)?;
         let call = Call::OutOfPlace { input: cast_slice(data), output: &mut [] };
         let result = self.shared.session.call(&prepared, at, call, self.limit());
-        result.map_err(|error| self.fail(&mut self.state(), error))
+        result.map_err(|error| self.refused(&mut self.state(), at, error))
     }
 
     /// Receives a message from a rank; it must be as long as the vector.
@@ -56,7 +56,7 @@ impl Communicator {
         let Message { prepared, at } = self.message(from, size_of_val(into), false)?;
         let call = Call::OutOfPlace { input: &[], output: cast_slice_mut(into) };
         let result = self.shared.session.call(&prepared, at, call, self.limit());
-        result.map_err(|error| self.fail(&mut self.state(), error))
+        result.map_err(|error| self.refused(&mut self.state(), at, error))
     }
 
     /// Sends or receives a message of so many bytes that is given by its address, as the only buffer of the call.
@@ -66,7 +66,7 @@ impl Communicator {
     pub fn begin_message(&self, buffers: RawCall, bytes: usize, peer: usize, is_sent: bool) -> CommResult<Request> {
         let Message { prepared, at } = self.message(peer, bytes, is_sent)?;
         let started = self.shared.session.start(&prepared, at, buffers);
-        let ticket = started.map_err(|error| self.fail(&mut self.state(), error))?;
+        let ticket = started.map_err(|error| self.refused(&mut self.state(), at, error))?;
         Ok(Request::new(self.clone(), ticket))
     }
 }

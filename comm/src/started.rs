@@ -5,7 +5,7 @@
 use crate::communicator::Communicator;
 use crate::error::{CommError, CommResult};
 use crate::stock::CallKind;
-use runtime::{CallPlace, Element, RunResult, Started};
+use runtime::{Element, RunResult, Started};
 use schedule::{Collective, ReduceOp};
 use topology::Rank;
 
@@ -53,10 +53,9 @@ impl Communicator {
         output: Vec<T>,
     ) -> CommResult<Pending<T>> {
         let mut state = self.state();
-        let ready = self.ready(&mut state, kind, count, T::DTYPE)?;
-        let at = CallPlace::collective(self.shared.id, state.next_call());
-        let started: RunResult<_> = self.shared.session.start_owned(&ready.prepared, at, input, output);
-        let started = started.map_err(|error| self.fail(&mut state, error))?;
+        let (prepared, at) = self.ready(&mut state, kind, count, T::DTYPE)?;
+        let started: RunResult<_> = self.shared.session.start_owned(prepared, at, input, output);
+        let started = started.map_err(|error| self.refused(&mut state, at, error))?;
         drop(state);
         Ok(Pending { communicator: self.clone(), started: Some(started) })
     }

@@ -21,15 +21,10 @@ pub struct PlanStatistics {
 }
 
 impl Statistics {
-    pub(crate) fn count(&mut self, plan: &str, bytes: usize) {
-        let bytes = bytes as u64;
-        match self.plans.get_mut(plan) {
-            Some(counted) => {
-                counted.calls += 1;
-                counted.bytes += bytes;
-            }
-            // The name is copied only once.
-            None => drop(self.plans.insert(plan.to_owned(), PlanStatistics { calls: 1, bytes })),
-        }
+    /// Adds calls of a plan, each of so many bytes.
+    pub(crate) fn count(&mut self, plan: &str, calls: u64, bytes: usize) {
+        let counted = self.plans.entry(plan.to_owned()).or_default();
+        counted.calls += calls;
+        counted.bytes += calls * bytes as u64;
     }
 }

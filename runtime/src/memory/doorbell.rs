@@ -2,22 +2,23 @@
 //!
 //! The principal types are [`Doorbell`], a futex in shared memory that peers ring, and [`Waiter`], which decides
 //! between polling again and sleeping: the wake-up of a core takes longer than a small collective. A rank polls all its
-//! lanes, so it needs only one bell. A ring costs a fence and a load, unless the owner sleeps. The owner announces its
+//! lanes, so it needs only one bell. A ring costs two loads, unless the owner sleeps ([`barriers`]). The owner announces its
 //! sleep, polls once more, and only then sleeps, so no ring is lost. A rank with sockets sleeps in its [`Poller`]
 //! instead, and publishes its pipe.
 //!
 //! ```text
-//! offset: | rings | sleeping: no, on the futex, in a poller | pipe: process, descriptor | inode |
-//!           0       4                                         8        12               16
+//! offset: | rings | sleeping: no, on the futex, in a poller | pipe: process, descriptor | inode | heavy barriers: 0, 1 |
+//!           0       4                                         8        12               16      24
 //! ```
 
 use crate::clock::Moment;
+use crate::memory::barriers;
 use crate::memory::poller::{Pipe, Poller, Ringer};
 use crate::memory::region::{Place, Region};
 use rustix::thread::futex;
 use rustix::time::Timespec;
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// The bytes of a bell: its words on their own cache line.
@@ -39,11 +40,13 @@ pub(crate) struct Doorbell {
     region: Arc<Region>,
     offset: usize,
     ringer: Arc<Ringer>,
+    /// Whether this process takes part in heavy barriers.
+    is_registered: bool,
 }
 
 impl Doorbell {
     pub(crate) fn new(region: Arc<Region>, offset: usize) -> Self {
-        Self { region, offset, ringer: Arc::default() }
+        Self { region, offset, ringer: Arc::default(), is_registered: barriers::is_registered() }
     }
 
     fn rings(&self) -> &std::sync::atomic::AtomicU32 {
@@ -54,10 +57,16 @@ impl Doorbell {
         self.region.word32(self.offset + 4)
     }
 
+    /// Whether the owner announces its sleep with a heavy barrier.
+    fn is_heavy(&self) -> &std::sync::atomic::AtomicU32 {
+        self.region.word32(self.offset + 24)
+    }
+
     /// Wakes the owner if it sleeps. The owner sees everything that the caller wrote before.
+    #[inline]
     pub(crate) fn ring(&self) {
-        // Pairs with the fence in `listen`: the owner's next poll sees what we wrote, or we see that the owner sleeps.
-        fence(Ordering::SeqCst);
+        // Pairs with the barrier in `listen`: the owner's next poll sees what we wrote, or we see that the owner sleeps.
+        barriers::light(self.is_registered && self.is_heavy().load(Ordering::Relaxed) == 1);
         // Pairs with the store in `listen`: a rank publishes its pipe before it announces that it sleeps in the poller.
         match self.sleeping().load(Ordering::Acquire) {
             AWAKE => {}
@@ -87,7 +96,7 @@ impl Doorbell {
     fn listen(&self, how: u32) -> u32 {
         let seen = self.rings().load(Ordering::Relaxed);
         self.sleeping().store(how, Ordering::Release);
-        fence(Ordering::SeqCst);
+        barriers::heavy();
         seen
     }
 
@@ -140,6 +149,7 @@ pub(crate) struct Waiter<'a> {
 impl<'a> Waiter<'a> {
     /// A waiter that has `patience` before it sleeps.
     pub(crate) fn new(bell: Doorbell, patience: Patience) -> Self {
+        bell.is_heavy().store(u32::from(bell.is_registered), Ordering::Relaxed);
         Self { bell, poller: None, patience, idle_since: None, listening: None }
     }
 

@@ -5,6 +5,7 @@
 
 pub(crate) mod activity;
 pub(crate) mod barrier;
+pub(crate) mod barriers;
 pub(crate) mod clocks;
 pub(crate) mod doorbell;
 #[expect(unsafe_code, reason = "lends shared memory as slices")]

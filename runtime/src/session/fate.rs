@@ -8,7 +8,8 @@ use crate::verdict::Verdict;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use topology::Rank;
 
 /// What all threads of a process know of the end of a session.
@@ -23,6 +24,8 @@ pub(crate) struct Fate {
     /// Communicators of which no call can succeed any more, the latest last.
     breaches: Mutex<VecDeque<(u64, Breach)>>,
     has_breaches: AtomicBool,
+    /// Something has ended.
+    news: Condvar,
 }
 
 /// So many broken communicators are remembered. Their calls fail by themselves as well.
@@ -53,6 +56,7 @@ impl Fate {
             left: Mutex::default(),
             breaches: Mutex::default(),
             has_breaches: AtomicBool::new(false),
+            news: Condvar::new(),
         }
     }
 
@@ -95,9 +99,18 @@ impl Fate {
             End::Left(rank) => locked(&self.left).insert(*rank),
         };
         if is_new {
+            // Whoever looks and then waits holds this lock.
+            drop(locked(&self.left));
+            self.news.notify_all();
             self.sleepers.iter().for_each(|memory| memory.bell().ring());
         }
         is_new
+    }
+
+    /// Waits until something has ended that `is_meant`, for `limit` at most.
+    pub(crate) fn wait(&self, limit: Duration, is_meant: impl Fn() -> bool) {
+        let left = locked(&self.left);
+        drop(self.news.wait_timeout_while(left, limit, |_| !is_meant()));
     }
 
     fn note_breach(&self, communicator: u64, breach: &Breach) -> bool {

@@ -34,7 +34,7 @@ const LINE: usize = 64;
 /// Lines of a ring: a power of two, so that sequence numbers can wrap.
 const LINES: u32 = 256;
 /// Bytes of the payload in the first line of a message, and in each that follows.
-const FIRST: usize = LINE - 32;
+pub(crate) const FIRST: usize = LINE - 32;
 const NEXT: usize = LINE - 8;
 /// The longest message that lies in the lane itself: a quarter of it.
 pub(crate) const SHORT: usize = FIRST + (LINES as usize / 4 - 1) * NEXT;
@@ -76,53 +76,70 @@ pub(crate) struct MessageHead {
 
 /// Where a lane lies.
 struct LanePlace {
-    region: Arc<Region>,
-    offset: usize,
+    /// The first byte of the lane.
+    start: *mut u8,
+    /// Keeps the memory mapped.
+    _region: Arc<Region>,
 }
 
+// SAFETY: all that two threads may use at the same time is atomic; the rest belongs to one end at a time (`publish`, `release`).
+unsafe impl Send for LanePlace {}
+
 impl LanePlace {
+    fn new(region: Arc<Region>, offset: usize) -> Self {
+        let start = region.pointer(offset, LANE_BYTES);
+        assert!(start.cast::<u64>().is_aligned(), "lanes begin at a line");
+        Self { start, _region: region }
+    }
+
+    /// A word of the lane.
+    fn word32(&self, offset: usize) -> &AtomicU32 {
+        debug_assert!(offset + 4 <= LANE_BYTES, "inside the lane");
+        // SAFETY: inside the lane, which is mapped while `self` lives; all offsets are multiples of 8. Both ends access words
+        // only as atomics.
+        unsafe { AtomicU32::from_ptr(self.start.add(offset).cast()) }
+    }
+
+    /// A long word of the lane.
+    fn word64(&self, offset: usize) -> &AtomicU64 {
+        debug_assert!(offset + 8 <= LANE_BYTES, "inside the lane");
+        // SAFETY: as for `word32`.
+        unsafe { AtomicU64::from_ptr(self.start.add(offset).cast()) }
+    }
+
     fn released(&self) -> &AtomicU32 {
-        self.region.word32(self.offset)
+        self.word32(0)
+    }
+
+    /// Where a line begins.
+    fn offset(number: u32) -> usize {
+        LINES_AT + (number % LINES) as usize * LINE
     }
 
     /// The address of a line.
     fn line(&self, number: u32) -> *mut u8 {
-        self.region.pointer(self.offset + LINES_AT + (number % LINES) as usize * LINE, LINE)
+        // SAFETY: inside the lane.
+        unsafe { self.start.add(Self::offset(number)) }
     }
 
     /// The first word of a line: its sequence number, and how long the message is that begins in it.
     fn front(&self, number: u32) -> &AtomicU64 {
-        self.region.word64(self.offset + LINES_AT + (number % LINES) as usize * LINE)
-    }
-
-    fn offer(&self, slot: usize) -> usize {
-        self.offset + OFFERS_AT + slot * LINE
+        self.word64(Self::offset(number))
     }
 
     fn state(&self, slot: usize) -> &AtomicU32 {
-        self.region.word32(self.offer(slot))
+        self.word32(OFFERS_AT + slot % OFFERS * LINE)
     }
 
     /// Address and length of what is offered.
     fn offered(&self, slot: usize) -> [&AtomicU64; 2] {
-        [8, 16].map(|word| self.region.word64(self.offer(slot) + word))
+        [8, 16].map(|word| self.word64(OFFERS_AT + slot % OFFERS * LINE + word))
     }
 }
 
 /// How many lines a message takes.
 fn lines_of(bytes: usize) -> u32 {
     1 + bytes.saturating_sub(FIRST).div_ceil(NEXT) as u32
-}
-
-/// The part of a message of `bytes` that lies in its `index`-th line, and where in the line it begins.
-fn part(bytes: usize, index: u32) -> (std::ops::Range<usize>, usize) {
-    match index {
-        0 => (0..bytes.min(FIRST), LINE - FIRST),
-        _ => {
-            let start = FIRST + (index as usize - 1) * NEXT;
-            (start..bytes.min(start + NEXT), LINE - NEXT)
-        }
-    }
 }
 
 /// The sender's end.
@@ -166,7 +183,7 @@ pub(crate) enum OfferState {
 impl LaneSender {
     /// The end of a lane that lies at `offset`; `bell` wakes its receiver. A lane has one sender.
     pub(crate) fn new(region: Arc<Region>, offset: usize, bell: Doorbell, by_pointer: bool) -> Self {
-        Self { place: LanePlace { region, offset }, bell, written: 0, released: 0, by_pointer }
+        Self { place: LanePlace::new(region, offset), bell, written: 0, released: 0, by_pointer }
     }
 
     fn has_room(&mut self, lines: u32) -> bool {
@@ -183,12 +200,20 @@ impl LaneSender {
         if !self.has_room(lines) {
             return false;
         }
-        for index in 0..lines {
-            let (part, at) = part(payload.len(), index);
-            let to = self.place.line(self.written.wrapping_add(index));
-            // SAFETY: `part` lies in the payload, and `at` + its length in the line (`part`). The line is the sender's until
-            // `publish` hands it over: the receiver has released it, which the Acquire in `has_room` makes visible.
-            unsafe { std::ptr::copy_nonoverlapping(payload.as_ptr().add(part.start), to.add(at), part.len()) };
+        let (first, rest) = payload.split_at(payload.len().min(FIRST));
+        // SAFETY: the lines are the sender's until `publish` hands them over: the receiver has released them, which the Acquire in
+        // `has_room` makes visible. The first piece is at most `FIRST` bytes long, and all others `NEXT`.
+        unsafe {
+            let line = self.place.line(self.written).add(LINE - FIRST);
+            std::ptr::copy_nonoverlapping(first.as_ptr(), line, first.len());
+            let (pieces, last) = rest.as_chunks::<NEXT>();
+            let mut number = self.written;
+            for piece in pieces {
+                number = number.wrapping_add(1);
+                self.place.line(number).add(LINE - NEXT).cast::<[u8; NEXT]>().write_unaligned(*piece);
+            }
+            let line = self.place.line(number.wrapping_add(1)).add(LINE - NEXT);
+            std::ptr::copy_nonoverlapping(last.as_ptr(), line, last.len());
         }
         self.publish(head, lines);
         true
@@ -290,7 +315,7 @@ pub(crate) struct Revoked;
 impl LaneReceiver {
     /// The end of a lane that lies at `offset`; `bell` wakes its sender. A lane has one receiver.
     pub(crate) fn new(region: Arc<Region>, offset: usize, bell: Doorbell) -> Self {
-        Self { place: LanePlace { region, offset }, bell, released: 0, reported: 0 }
+        Self { place: LanePlace::new(region, offset), bell, released: 0, reported: 0 }
     }
 
     /// The head of the next message, if there is one.
@@ -309,15 +334,27 @@ impl LaneReceiver {
         Some(MessageHead { bytes, offer, communicator, stamp, tag: (last >> 32) as u32 })
     }
 
-    /// Hands the pieces of the next message, which is short and has `bytes` bytes, to `take`: where in the message each
-    /// begins, and what it is.
-    pub(crate) fn pieces(&self, bytes: u32, mut take: impl FnMut(usize, &[u8])) {
-        let bytes = (bytes as usize).min(SHORT);
-        for index in 0..lines_of(bytes) {
-            let (part, at) = part(bytes, index);
-            let line = self.place.line(self.released.wrapping_add(index));
-            // SAFETY: inside the line (`part`), which is this end's from `head` until `release`.
-            take(part.start, unsafe { std::slice::from_raw_parts(line.add(at), part.len()) });
+    /// The beginning of the next message: all of it, if it is no longer than [`FIRST`].
+    pub(crate) fn beginning(&self, bytes: u32) -> &[u8] {
+        let line = self.place.line(self.released);
+        // SAFETY: inside the line, which is this end's from `head` until `release`.
+        unsafe { std::slice::from_raw_parts(line.add(LINE - FIRST), (bytes as usize).min(FIRST)) }
+    }
+
+    /// Copies the next message, which is short and as long as `into`.
+    pub(crate) fn copy(&self, into: &mut [u8]) {
+        let (first, rest) = into.split_at_mut(into.len().min(FIRST));
+        first.copy_from_slice(self.beginning(first.len() as u32));
+        let (pieces, last) = rest.as_chunks_mut::<NEXT>();
+        let mut number = self.released;
+        // SAFETY: inside the lines of the message (`send`), which are this end's from `head` until `release`.
+        unsafe {
+            for piece in pieces {
+                number = number.wrapping_add(1);
+                *piece = self.place.line(number).add(LINE - NEXT).cast::<[u8; NEXT]>().read_unaligned();
+            }
+            let line = self.place.line(number.wrapping_add(1)).add(LINE - NEXT);
+            std::ptr::copy_nonoverlapping(line, last.as_mut_ptr(), last.len());
         }
     }
 
@@ -336,7 +373,7 @@ impl LaneReceiver {
     /// # Errors
     /// If the sender has taken the offer back, which ends it.
     fn change(&self, offer: u32, from: u32, to: u32) -> Result<(), Revoked> {
-        let state = self.place.state(offer as usize % OFFERS);
+        let state = self.place.state(offer as usize);
         match state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => Ok(()),
             Err(found) => {
@@ -354,7 +391,7 @@ impl LaneReceiver {
     /// If the sender has taken it back.
     pub(crate) fn begin(&self, offer: u32) -> Result<(u64, usize), Revoked> {
         self.change(offer, OPEN, READING)?;
-        let [address, bytes] = self.place.offered(offer as usize % OFFERS).map(|word| word.load(Ordering::Relaxed));
+        let [address, bytes] = self.place.offered(offer as usize).map(|word| word.load(Ordering::Relaxed));
         Ok((address, bytes as usize))
     }
 
@@ -380,7 +417,7 @@ impl LaneReceiver {
 
     /// Whether the sender has taken back what this rank asked for.
     pub(crate) fn is_revoked(&self, offer: u32) -> bool {
-        self.place.state(offer as usize % OFFERS).load(Ordering::Acquire) == REVOKED
+        self.place.state(offer as usize).load(Ordering::Acquire) == REVOKED
     }
 
     /// Refuses an offered message that this rank has not begun to read.
@@ -419,7 +456,7 @@ mod tests {
     fn receive(receiver: &mut LaneReceiver) -> Option<(MessageHead, Vec<u8>)> {
         let head = receiver.head()?;
         let mut message = vec![0; head.bytes as usize];
-        receiver.pieces(head.bytes, |at, piece| message[at..at + piece.len()].copy_from_slice(piece));
+        receiver.copy(&mut message);
         receiver.release(head.bytes);
         Some((head, message))
     }

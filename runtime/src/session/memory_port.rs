@@ -18,6 +18,8 @@ pub(crate) struct MemoryPort {
     pub(crate) sender: LaneSender,
     pub(crate) receiver: LaneReceiver,
     reading: Reading,
+    /// What is copied here is used at once.
+    pub(crate) space: Vec<u8>,
 }
 
 /// How this rank reads long messages of the peer.
@@ -25,7 +27,7 @@ enum Reading {
     /// Through a pointer: the peer is a thread of this process.
     Pointer,
     /// By copying out of the peer's process.
-    Copy { reader: ProcessReader, space: Vec<u8> },
+    Copy(ProcessReader),
     /// Not at all: the peer sends fragments.
     Fragments,
 }
@@ -46,7 +48,7 @@ impl MemoryPort {
         let reading = match directory.of(peer) {
             Whereabouts::Thread(_) | Whereabouts::Elsewhere => Reading::Pointer,
             Whereabouts::Process(place, _) => match ProcessReader::new(place.probe) {
-                Ok(reader) => Reading::Copy { reader, space: Vec::new() },
+                Ok(reader) => Reading::Copy(reader),
                 Err(error) => {
                     tracing::info!(
                         "rank {own} cannot read the memory of rank {peer}, so long messages are copied twice: {error}"
@@ -58,7 +60,7 @@ impl MemoryPort {
         let (to, from) = (theirs.lane(own), mine.lane(peer));
         let by_pointer = matches!(reading, Reading::Pointer);
         let sender = LaneSender::new(to.0, to.1, theirs.bell(), by_pointer);
-        Ok(Self { sender, receiver: LaneReceiver::new(from.0, from.1, theirs.bell()), reading })
+        Ok(Self { sender, receiver: LaneReceiver::new(from.0, from.1, theirs.bell()), reading, space: Vec::new() })
     }
 
     /// Receives a long message; false if it will come in fragments.
@@ -66,7 +68,7 @@ impl MemoryPort {
     /// # Errors
     /// If the peer has given up, or its message has another length.
     pub(crate) fn take_long(&mut self, offer: u32, sink: &mut Sink<'_>) -> Result<bool, MessageFault> {
-        let Self { receiver, reading, .. } = self;
+        let Self { receiver, reading, space, .. } = self;
         let (address, bytes) = receiver.begin(offer)?;
         if bytes != sink.len() {
             receiver.end(offer)?;
@@ -84,9 +86,7 @@ impl MemoryPort {
                 return Ok(false);
             }
             // If the process has ended, so has its part. Those who watch the processes say so.
-            Reading::Copy { reader, space } => {
-                copy(*reader, space, address, sink).map_err(|_| MessageFault::Revoked)?
-            }
+            Reading::Copy(reader) => copy(*reader, space, address, sink).map_err(|_| MessageFault::Revoked)?,
         }
         receiver.end(offer)?;
         Ok(true)
@@ -99,7 +99,9 @@ fn copy(reader: ProcessReader, space: &mut Vec<u8>, address: u64, sink: &mut Sin
         return reader.read(address, into);
     }
     let bytes = sink.len();
-    space.resize(AT_ONCE.min(bytes), 0);
+    if space.len() < AT_ONCE.min(bytes) {
+        space.resize(AT_ONCE, 0);
+    }
     for at in (0..bytes).step_by(AT_ONCE) {
         let piece = &mut space[..AT_ONCE.min(bytes - at)];
         reader.read(address + at as u64, piece)?;

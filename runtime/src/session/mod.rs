@@ -94,6 +94,7 @@ struct SessionParts {
     turn: Condvar,
     /// What watches the other ranks while the session lives.
     _watch: Option<Box<dyn Any + Send + Sync>>,
+    is_watched: bool,
 }
 
 /// Which call of a session one is. All its members name it alike.
@@ -173,7 +174,9 @@ impl Session {
         let (poller, sockets) = sockets.map_or((None, Vec::new()), |(poller, sockets)| (Some(poller), sockets));
         let engine = Mutex::new(Engine::new(LanePorts::new(directory, rank, sockets)));
         let turn = Condvar::new();
-        let shared = SessionParts { rank, ranks, memory, patience, fate, poller, engine, turn, _watch: watch };
+        let is_watched = watch.is_some();
+        let shared =
+            SessionParts { rank, ranks, memory, patience, fate, poller, engine, turn, _watch: watch, is_watched };
         Self { shared: Arc::new(shared) }
     }
 
@@ -260,10 +263,11 @@ impl Session {
                         std::hint::spin_loop();
                         continue;
                     }
-                    Err(error) => Err(self.explain(error)),
+                    Err(error) => Err(error),
                 };
                 engine.end(run);
-                return result;
+                drop(engine);
+                return result.map_err(|error| self.explain(at.communicator, error));
             }
         }
         let ticket = engine.enqueue(at, prepared.script.queue, run, Moment::now());
@@ -299,7 +303,8 @@ impl Session {
         if told.is_some() {
             engine.drop_call(ticket);
         }
-        told.map(|result| result.map_err(|error| self.explain(error)))
+        drop(engine);
+        told.map(|result| result.map_err(|error| self.explain(ticket.communicator, error)))
     }
 
     /// Gives up a call. Its buffers are the caller's again. The other ranks' calls fail.
@@ -350,9 +355,18 @@ impl Session {
         }
     }
 
-    /// An error, or the verdict if the session is over: a peer that is gone is named there.
-    fn explain(&self, error: RunError) -> RunError {
-        self.over().map_or(error, RunError::Verdict)
+    /// What to tell of an error. That a peer is gone may have a reason which those who watch the ranks find out a little later.
+    fn explain(&self, communicator: u64, error: RunError) -> RunError {
+        match error {
+            RunError::Lane { .. } => {
+                if self.shared.is_watched {
+                    self.shared.fate.wait(FAREWELL, || self.broken(communicator).is_some());
+                }
+                self.broken(communicator).unwrap_or(error)
+            }
+            RunError::Deadline { .. } => self.broken(communicator).unwrap_or(error),
+            _ => error,
+        }
     }
 
     /// Waits until a call is over, while it carries on all calls of this rank, or another thread does.
@@ -386,7 +400,7 @@ impl Session {
             engine.followers -= 1;
         };
         drop(engine);
-        result.map_err(|error| self.explain(error))
+        result.map_err(|error| self.explain(ticket.communicator, error))
     }
 
     /// Carries all calls on until one is over.
@@ -432,8 +446,8 @@ impl Session {
         let waited = now.since(standing.since);
         // Its last messages may have arrived after the last look.
         if waited > FAREWELL && self.shared.fate.has_left(standing.peer) {
-            let phase = Phase::Work;
-            return Some(RunError::Verdict(Verdict { rank: standing.peer, cause: Cause::Lost, phase }));
+            let source = std::io::Error::other("it has left the session");
+            return Some(RunError::Lane { rank: self.shared.rank, peer: standing.peer, source });
         }
         (waited > limit).then(|| RunError::Deadline {
             rank: self.shared.rank,

@@ -4,7 +4,7 @@
 //! does not wait for it now is put aside ([`LanePorts::next`]), so that no communicator waits for another.
 
 use crate::error::{RunError, RunResult};
-use crate::session::lane::{FRAGMENT, MessageHead, Offer, OfferState, SHORT};
+use crate::session::lane::{FIRST, FRAGMENT, MessageHead, Offer, OfferState, SHORT};
 use crate::session::memory_port::MemoryPort;
 use crate::session::places::{Directory, Whereabouts};
 use crate::session::sink::Sink;
@@ -62,19 +62,46 @@ impl Port {
         }
     }
 
-    /// Hands the pieces of the message at the front to `take`, and ends it, or the part of a fragment.
+    /// Ends the message at the front, or a part of a fragment.
     #[inline]
-    fn take(&mut self, bytes: u32, mut take: impl FnMut(usize, &[u8])) {
+    fn release(&mut self, bytes: u32) {
         match self {
-            Self::Memory(port) => {
-                port.receiver.pieces(bytes, take);
-                port.receiver.release(bytes);
-            }
-            Self::Socket(port) => {
-                take(0, port.payload(bytes));
-                port.release(bytes);
-            }
+            Self::Memory(port) => port.receiver.release(bytes),
+            Self::Socket(port) => port.release(bytes),
         }
+    }
+
+    /// Receives the message at the front, or a part of a fragment, as the part of the sink that begins at `at`.
+    #[inline]
+    fn take(&mut self, bytes: u32, at: usize, sink: &mut Sink<'_>) {
+        let length = bytes as usize;
+        match self {
+            Self::Socket(port) => sink.put(at, port.payload(bytes)),
+            Self::Memory(port) if length <= FIRST => sink.put(at, port.receiver.beginning(bytes)),
+            Self::Memory(port) => match sink.plain() {
+                Some(into) => port.receiver.copy(&mut into[at..at + length]),
+                None => {
+                    let MemoryPort { receiver, space, .. } = &mut **port;
+                    if space.len() < length {
+                        space.resize(SHORT, 0);
+                    }
+                    receiver.copy(&mut space[..length]);
+                    sink.put(at, &space[..length]);
+                }
+            },
+        }
+        self.release(bytes);
+    }
+
+    /// A copy of the message at the front, which ends.
+    fn take_copy(&mut self, bytes: u32) -> Vec<u8> {
+        let mut payload = vec![0; bytes as usize];
+        match self {
+            Self::Memory(port) => port.receiver.copy(&mut payload),
+            Self::Socket(port) => payload.copy_from_slice(port.payload(bytes)),
+        }
+        self.release(bytes);
+        payload
     }
 
     fn refuse(&mut self, offer: u32) {
@@ -233,7 +260,7 @@ impl LanePorts {
             }
         }
         if is_unwanted {
-            self.port(peer)?.take(head.bytes, |_, _| {});
+            self.port(peer)?.release(head.bytes);
         }
         Ok(is_unwanted)
     }
@@ -263,8 +290,7 @@ impl LanePorts {
     }
 
     fn put_aside(&mut self, peer: Rank, head: MessageHead) -> RunResult<()> {
-        let mut payload = vec![0; head.bytes as usize];
-        self.port(peer)?.take(head.bytes, |at, piece| payload[at..at + piece.len()].copy_from_slice(piece));
+        let payload = self.port(peer)?.take_copy(head.bytes);
         let aside = Aside { head, payload };
         self.aside_bytes += aside.bytes();
         self.aside.entry((peer, head.communicator)).or_default().push_back(aside);
@@ -280,7 +306,7 @@ impl LanePorts {
         }
         match aside {
             Some(aside) => sink.put(0, &aside.payload),
-            None => self.port(peer)?.take(head.bytes, |at, piece| sink.put(at, piece)),
+            None => self.port(peer)?.take(head.bytes, 0, sink),
         }
         Ok(())
     }
@@ -312,7 +338,7 @@ impl LanePorts {
         let is_aside = self.take_aside(peer, head.communicator).is_some();
         let port = self.port(peer)?;
         if !is_aside {
-            port.take(head.bytes, |_, _| {});
+            port.release(head.bytes);
         }
         let taken = match port {
             Port::Memory(port) => port.take_long(offer, sink),
@@ -340,7 +366,7 @@ impl LanePorts {
                     if done + head.bytes as usize > sink.len() {
                         return Err(self.lost(peer, MessageFault::Length));
                     }
-                    self.port(peer)?.take(head.bytes, |at, piece| sink.put(done + at, piece));
+                    self.port(peer)?.take(head.bytes, done, sink);
                     done += head.bytes as usize;
                 }
                 // The call that asked for it takes it first.
