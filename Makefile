@@ -55,9 +55,14 @@ bench: setup
 	$(CARGO) bench --locked -p antiphon --bench emulation
 	$(CARGO) bench --locked -p runtime --bench lanes
 
-install: setup
-	$(CARGO) install --locked --path .
-
 clean:
 	$(CARGO) clean
 	rm -rf demo-out
+
+# The command, and libantiphon for programs in C and other languages (which does not link the solver). PREFIX is /usr/local
+# unless said otherwise; DESTDIR is for packagers.
+PREFIX ?= /usr/local
+install: build
+	$(CARGO) build --release --locked -p plugin
+	install -D -m 755 target/release/antiphon $(DESTDIR)$(PREFIX)/bin/antiphon
+	plugin/install.sh target/release/libantiphon.a $(PREFIX)

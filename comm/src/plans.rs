@@ -45,10 +45,20 @@ struct ClassPlan {
     name: Arc<str>,
 }
 
+/// Sizes that have the same plan: up to 16 times the smallest. A plan takes a few milliseconds, so there are few classes.
+fn size_class(bytes: u64) -> u32 {
+    bytes.max(1).ilog2() / 4
+}
+
+/// The size for which a class is planned.
+fn typical_size(class: u32) -> u64 {
+    4 << (4 * class)
+}
+
 /// What a communicator has planned.
 #[derive(Default)]
 pub(crate) struct PlanCache {
-    /// By kind, and by the power of two that is the call's size in bytes.
+    /// By kind and [`size_class`].
     plans: BTreeMap<(CallKind, u32), ClassPlan>,
     /// With the number of the last call that used it.
     ready: BTreeMap<CallKey, (u64, ReadyPlan)>,
@@ -110,11 +120,11 @@ impl PlanCache {
 
     fn make(&mut self, session: &Session, members: &[Rank], key: CallKey) -> CommResult<ReadyPlan> {
         let bytes = key.count as u64 * key.dtype.size() as u64;
-        let class = (key.kind, bytes.max(1).ilog2());
+        let class = (key.kind, size_class(bytes));
         let ClassPlan { program, name } = match self.plans.entry(class) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(place) => {
-                let (program, name) = stock::plan(members.len(), key.kind, 1 << class.1)?;
+                let (program, name) = stock::plan(members.len(), key.kind, typical_size(class.1))?;
                 place.insert(ClassPlan { program: SequencedProgram::new(program)?, name })
             }
         };

@@ -1,0 +1,158 @@
+//! Programs in C that use the library as any program would: `tests/c`, as several processes.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use std::io::Read;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+const CRATE: &str = env!("CARGO_MANIFEST_DIR");
+/// How long a program may take.
+const LIMIT: Duration = Duration::from_secs(100);
+
+/// The folder where Cargo has put the shared library of this build.
+fn library() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let folder = test.parent().unwrap();
+    // Beside the tests, or one folder up where Cargo has copied it.
+    let found = [folder, folder.parent().unwrap()].into_iter().find(|at| at.join("libantiphon.so").exists());
+    found.unwrap_or_else(|| panic!("no libantiphon.so near {}", test.display())).to_owned()
+}
+
+/// Compiles a program with all warnings.
+fn compiled(source: &str, folder: &TempDir) -> PathBuf {
+    let program = folder.path().join(Path::new(source).file_stem().unwrap());
+    let library = library();
+    let output = Command::new("cc")
+        .args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Wno-sign-compare", "-Werror", "-I"])
+        .arg(Path::new(CRATE).join("../include"))
+        .arg(Path::new(CRATE).join(source))
+        .arg("-L")
+        .arg(&library)
+        .args(["-lantiphon", "-o"])
+        .arg(&program)
+        .arg(format!("-Wl,-rpath,{}", library.display()))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    program
+}
+
+/// How the ranks of a program are started.
+#[derive(Clone, Copy)]
+struct Ranks {
+    ranks: usize,
+    /// Ranks share memory if they are equal modulo this.
+    machines: usize,
+    /// Seconds that a call may go without progress.
+    timeout: u32,
+}
+
+struct Ended {
+    status: ExitStatus,
+    said: String,
+}
+
+/// An address that nobody else uses right now.
+fn address() -> String {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+}
+
+/// Runs a program as several processes, until those that `must_end` have ended; the others are killed. By rank.
+fn run(program: &Path, args: &[&str], how: Ranks, must_end: impl Fn(usize) -> bool) -> Vec<Ended> {
+    let master = address();
+    let start = |rank: usize| -> Child {
+        Command::new(program)
+            .args(args)
+            .env("ANTIPHON_RANK", rank.to_string())
+            .env("ANTIPHON_SIZE", how.ranks.to_string())
+            .env("ANTIPHON_MASTER", &master)
+            .env("ANTIPHON_SECRET", "a secret for tests only")
+            .env("ANTIPHON_HOST", format!("machine {}", rank % how.machines))
+            .env("ANTIPHON_TIMEOUT", how.timeout.to_string())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    let mut children: Vec<Child> = (0..how.ranks).map(start).collect();
+    let begin = Instant::now();
+    while (0..how.ranks).any(|rank| must_end(rank) && children[rank].try_wait().unwrap().is_none()) {
+        if begin.elapsed() > LIMIT {
+            children.iter_mut().for_each(|child| drop(child.kill()));
+            panic!("{} {args:?} did not end within {LIMIT:?}", program.display());
+        }
+        std::thread::yield_now();
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+    let end = |mut child: Child| {
+        if child.try_wait().unwrap().is_none() {
+            child.kill().unwrap();
+        }
+        let mut said = String::new();
+        child.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+        child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        Ended { status: child.wait().unwrap(), said }
+    };
+    children.into_iter().map(end).collect()
+}
+
+/// Runs a program that must succeed on all ranks, in memory, over sockets, and with both.
+fn succeeds(source: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compiled(source, &folder);
+    for ranks in [1, 2, 3, 5] {
+        for machines in [1, 2, ranks].into_iter().take(if ranks == 1 { 1 } else { 3 }) {
+            for (rank, ended) in run(&program, &[], Ranks { ranks, machines, timeout: 60 }, |_| true).iter().enumerate()
+            {
+                assert!(
+                    ended.status.success(),
+                    "{source}, {ranks} ranks, {machines} machines, rank {rank}: {}",
+                    ended.said
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn every_collective_of_processes() {
+    succeeds("tests/c/collectives.c");
+}
+
+#[test]
+fn calls_under_way_messages_and_groups() {
+    succeeds("tests/c/calls.c");
+}
+
+/// What each fault looks like to the other ranks.
+const FAULTS: [(&str, &[u32]); 6] =
+    [("kill", &[4]), ("exit", &[4]), ("stop", &[4]), ("abort", &[7]), ("other", &[6]), ("free", &[4])];
+
+/// All other ranks get an error of the right kind that names the rank, long before the time limit unless the rank is stopped.
+#[test]
+fn a_rank_that_fails_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compiled("tests/c/faults.c", &folder);
+    for (fault, results) in FAULTS {
+        for count in ["10", "300000"] {
+            for machines in [1, 2] {
+                let timeout = if fault == "stop" { 4 } else { 60 };
+                let how = Ranks { ranks: 4, machines, timeout };
+                let begin = Instant::now();
+                let ended = run(&program, &[fault, "2", count], how, |rank| rank != 2);
+                let context = format!("{fault}, {count} elements, {machines} machines");
+                assert!(begin.elapsed() < Duration::from_secs(20), "{context}: {:?}", begin.elapsed());
+                for (rank, Ended { status, said }) in ended.iter().enumerate().filter(|(rank, _)| *rank != 2) {
+                    assert!(status.success(), "{context}, rank {rank}: {said}");
+                    let result = said.split("result ").nth(1).and_then(|rest| rest.split(':').next());
+                    let result: u32 = result.and_then(|text| text.parse().ok()).unwrap_or(0);
+                    assert!(results.contains(&result), "{context}, rank {rank}: {said}");
+                    assert!(said.contains("rank 2"), "{context}, rank {rank}: {said}");
+                }
+            }
+        }
+    }
+}
