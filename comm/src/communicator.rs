@@ -4,6 +4,7 @@ use crate::error::{CommError, CommResult};
 use crate::plans::{CallKey, PlanCache};
 use crate::statistics::Statistics;
 use crate::stock::CallKind;
+use crate::table::PlanTable;
 use runtime::{Call, CallPlace, DType, Prepared, RunError, RunErrorKind, Session};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -42,7 +43,7 @@ pub(crate) struct CallState {
     messages: BTreeMap<(usize, bool), u32>,
     /// Groups that were split off so far.
     splits: u64,
-    plans: PlanCache,
+    pub(crate) plans: PlanCache,
     /// Why no call can be made any more.
     broken: Option<Arc<RunError>>,
 }
@@ -64,13 +65,19 @@ impl Communicator {
         Ok(sessions
             .into_iter()
             .enumerate()
-            .map(|(number, session)| Self::new(session, WORLD, members.clone(), number, LIMIT))
+            .map(|(number, session)| Self::new(session, WORLD, (members.clone(), number), LIMIT, Arc::default()))
             .collect())
     }
 
-    pub(crate) fn new(session: Session, id: u64, members: Vec<Rank>, number: usize, limit: Duration) -> Self {
-        let shared = Membership { session, id, members, number, limit, state: Mutex::default() };
-        Self { shared: Arc::new(shared) }
+    pub(crate) fn new(
+        session: Session,
+        id: u64,
+        (members, number): (Vec<Rank>, usize),
+        limit: Duration,
+        table: Arc<PlanTable>,
+    ) -> Self {
+        let state = Mutex::new(CallState { plans: PlanCache::new(table, number == 0), ..CallState::default() });
+        Self { shared: Arc::new(Membership { session, id, members, number, limit, state }) }
     }
 
     /// This rank's number in the group.

@@ -6,7 +6,11 @@ use crate::communicator::{Communicator, LIMIT, WORLD};
 use crate::error::{CommError, CommResult};
 use crate::launcher::environment::{Environment, Explicit, Found, find};
 use crate::launcher::{LaunchError, key};
+use crate::log;
+use crate::table::PlanTable;
 use runtime::{Machine, Rendezvous, Session};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 use topology::Rank;
 
@@ -31,13 +35,16 @@ pub struct Config {
     pub joining: Duration,
     /// How long a call may go without any progress.
     pub timeout: Duration,
+    /// The plans to use: a file or folder that [`PlanTable`] reads, the same on all ranks. Without one, textbook algorithms
+    /// serve all calls.
+    pub table: Option<PathBuf>,
 }
 
 impl Config {
     /// A rank that finds the others at `master`, `HOST:PORT`.
     pub fn new(rank: usize, size: usize, master: impl Into<String>) -> Self {
-        let (masters, secret, machine) = (vec![master.into()], None, None);
-        Self { rank, size, masters, secret, machine, joining: JOINING, timeout: LIMIT }
+        let masters = vec![master.into()];
+        Self { rank, size, masters, secret: None, machine: None, joining: JOINING, timeout: LIMIT, table: None }
     }
 
     /// What the environment says: `ANTIPHON_RANK`, `ANTIPHON_SIZE` and `ANTIPHON_MASTER`, or torchrun's, mpirun's or srun's
@@ -54,7 +61,8 @@ impl Config {
         Ok(config)
     }
 
-    /// Reads what the environment says besides who this rank is: `ANTIPHON_TIMEOUT` and `ANTIPHON_HOST`.
+    /// Reads what the environment says besides who this rank is: `ANTIPHON_TIMEOUT`, `ANTIPHON_TABLE`, `ANTIPHON_DISABLE`,
+    /// `ANTIPHON_DEBUG` and `ANTIPHON_HOST`.
     ///
     /// # Errors
     /// [`CommError::Launch`] if a variable makes no sense.
@@ -63,7 +71,11 @@ impl Config {
     }
 
     fn read(&mut self, environment: &Environment) -> CommResult<()> {
+        log::listen(environment.get("ANTIPHON_DEBUG"));
         self.machine = environment.get("ANTIPHON_HOST").map(str::to_owned);
+        if environment.get("ANTIPHON_DISABLE").is_none_or(|value| value == "0") {
+            self.table = environment.get("ANTIPHON_TABLE").map(PathBuf::from);
+        }
         if let Some(text) = environment.get("ANTIPHON_TIMEOUT") {
             let seconds: Option<f64> = text.trim().trim_end_matches('s').parse().ok();
             let limit =
@@ -99,7 +111,14 @@ impl Communicator {
         };
         let session = session.ok_or_else(|| CommError::Argument("there is no rank".to_owned()))?;
         let members = (0..size).map(Rank::from_index).collect();
-        Ok(Self::new(session, WORLD, members, rank, config.timeout))
+        let table = config.table.as_ref().map(|path| PlanTable::read(path)).transpose();
+        let table = table.unwrap_or_else(|fault| {
+            if rank == 0 {
+                log::warn(&format!("no table is used: {fault}"));
+            }
+            None
+        });
+        Ok(Self::new(session, WORLD, (members, rank), config.timeout, Arc::new(table.unwrap_or_default())))
     }
 }
 

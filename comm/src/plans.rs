@@ -4,8 +4,10 @@
 //! forgotten.
 
 use crate::error::{CommError, CommResult};
+use crate::log;
 use crate::statistics::Statistics;
 use crate::stock::{self, CallKind};
+use crate::table::PlanTable;
 use runtime::{DType, Prepared, SequencedProgram, Session};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -55,11 +57,22 @@ fn typical_size(class: u32) -> u64 {
     4 << (4 * class)
 }
 
+/// Where a plan comes from.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum PlanSource {
+    /// This entry of the table.
+    Table(usize),
+    /// The best textbook algorithm for a [`size_class`].
+    Stock(u32),
+}
+
 /// What a communicator has planned.
 #[derive(Default)]
 pub(crate) struct PlanCache {
-    /// By kind and [`size_class`].
-    plans: BTreeMap<(CallKind, u32), ClassPlan>,
+    table: Arc<PlanTable>,
+    /// Whether it says what it decides: one rank does, because all decide alike.
+    speaks: bool,
+    plans: BTreeMap<(CallKind, PlanSource), ClassPlan>,
     /// With the number of the last call that used it.
     ready: BTreeMap<CallKey, (u64, ReadyPlan)>,
     last: Option<LastPlan>,
@@ -68,6 +81,16 @@ pub(crate) struct PlanCache {
 }
 
 impl PlanCache {
+    /// Plans of a table where it has them, and stock elsewhere.
+    pub(crate) fn new(table: Arc<PlanTable>, speaks: bool) -> Self {
+        Self { table, speaks, ..Self::default() }
+    }
+
+    /// The table, for a group of the same ranks.
+    pub(crate) fn table(&self) -> Arc<PlanTable> {
+        self.table.clone()
+    }
+
     /// What serves a call, among `members` of a session. The call is counted.
     ///
     /// # Errors
@@ -109,27 +132,58 @@ impl PlanCache {
         self.statistics.clone()
     }
 
+    fn say(&self, what: impl FnOnce() -> String) {
+        if self.speaks {
+            log::info(what);
+        }
+    }
+
     /// What the last call ran, and why.
     pub(crate) fn last_plan(&self) -> String {
         let Some(LastPlan { key: CallKey { kind, count, dtype }, ready, .. }) = &self.last else {
             return "no call was made".to_owned();
         };
         let place = if kind.in_place { ", in place" } else { "" };
-        format!("{} of {count} {dtype}{place}: {}, stock, because there is no table", kind.collective, ready.name)
+        let why = if self.table.is_empty() { ", stock, because there is no table" } else { "" };
+        format!("{} of {count} {dtype}{place}: {}{why}", kind.collective, ready.name)
+    }
+
+    /// The plan that serves calls of a size.
+    fn plan(&mut self, ranks: usize, key: CallKey) -> CommResult<&ClassPlan> {
+        let bytes = key.kind.size(ranks, key.count as u64 * key.dtype.size() as u64);
+        let stock = PlanSource::Stock(size_class(bytes));
+        let mut source = self.table.find(ranks, key.kind, bytes).map_or(stock, PlanSource::Table);
+        if let PlanSource::Table(entry) = source
+            && !self.plans.contains_key(&(key.kind, source))
+        {
+            match self.table.program(entry, key.kind).and_then(|(program, name)| {
+                let program = SequencedProgram::new(program).map_err(|error| error.to_string())?;
+                Ok(ClassPlan { program, name })
+            }) {
+                Ok(plan) => drop(self.plans.insert((key.kind, source), plan)),
+                Err(why) => {
+                    if self.speaks {
+                        let what = key.kind.collective;
+                        log::warn(&format!("stock serves {what}, because the plan of the table cannot: {why}"));
+                    }
+                    source = stock;
+                }
+            }
+        }
+        Ok(match self.plans.entry((key.kind, source)) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => {
+                let (program, name) = stock::plan(ranks, key.kind, typical_size(size_class(bytes)))?;
+                place.insert(ClassPlan { program: SequencedProgram::new(program)?, name })
+            }
+        })
     }
 
     fn make(&mut self, session: &Session, members: &[Rank], key: CallKey) -> CommResult<ReadyPlan> {
-        let bytes = key.count as u64 * key.dtype.size() as u64;
-        let class = (key.kind, size_class(bytes));
-        let ClassPlan { program, name } = match self.plans.entry(class) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(place) => {
-                let (program, name) = stock::plan(members.len(), key.kind, typical_size(class.1))?;
-                place.insert(ClassPlan { program: SequencedProgram::new(program)?, name })
-            }
-        };
+        let ClassPlan { program, name } = self.plan(members.len(), key)?;
         let prepared = session.prepare(program, members, key.count as u64, key.dtype)?;
         let ready = ReadyPlan { prepared, name: name.clone() };
+        self.say(|| format!("{} of {} {}: {}", key.kind.collective, key.count, key.dtype, ready.name));
         self.statistics.prepared += 1;
         if self.ready.len() >= MOST_PREPARED
             && let Some(oldest) = self.ready.iter().min_by_key(|(_, (used, _))| *used).map(|(key, _)| *key)

@@ -22,7 +22,8 @@ impl Communicator {
         let number = members.iter().position(|&(_, number)| number == self.rank()).unwrap_or_default();
         let ranks = members.into_iter().map(|(_, number)| self.shared.members[number]).collect();
         let id = mixed(mixed(self.shared.id, splits), u64::from(color));
-        Ok(Some(Self::new(self.shared.session.clone(), id, ranks, number, self.limit())))
+        let table = self.state().plans.table();
+        Ok(Some(Self::new(self.shared.session.clone(), id, (ranks, number), self.limit(), table)))
     }
 
     /// The same group once more: its calls and those of this one do not wait for each other.
@@ -42,7 +43,8 @@ impl Communicator {
         };
         let id = mixed(mixed(self.shared.id, splits), u64::MAX);
         let members = self.shared.members.clone();
-        Ok(Self::new(self.shared.session.clone(), id, members, self.rank(), limit))
+        let table = self.state().plans.table();
+        Ok(Self::new(self.shared.session.clone(), id, (members, self.rank()), limit, table))
     }
 }
 

@@ -25,6 +25,13 @@ pub(crate) struct CallKind {
     pub(crate) in_place: bool,
 }
 
+impl CallKind {
+    /// The size of a call as the collective counts it, in bytes: `each` is that of one block, as MPI counts.
+    pub(crate) fn size(&self, ranks: usize, each: u64) -> u64 {
+        each.saturating_mul(Request::new(self.collective, ranks, 0).parts())
+    }
+}
+
 /// The plan of so many ranks for a call of about `bytes` bytes (as the collective counts them), and its name.
 ///
 /// # Errors
