@@ -1,9 +1,22 @@
 /* Antiphon: collective communication. Generated from the Rust definitions: change those, then run
  * ANTIPHON_UPDATE=1 cargo test -p plugin header
  *
- * Handles are opaque. Every function returns an antiphon_result_t, which is 0 for success. `count` means what MPI
- * means: elements per rank for allgather, gather, scatter and alltoall, the received elements for reduce_scatter, the
- * vector's length otherwise. */
+ * Handles are opaque. Every function returns an antiphon_result_t, which is 0 for success; where it is not, places for
+ * answers stay as they were, and what buffers hold is not said. `count` means what MPI means: elements per rank for
+ * allgather, gather, scatter and alltoall, the received elements for reduce_scatter, the vector's length otherwise.
+ * Buffers need no alignment. A buffer of no elements may be NULL.
+ *
+ * Calls of a communicator, blocking or begun, are made by all its ranks in the same order. Several threads may use one
+ * communicator, which does their calls one after the other, and several communicators at the same time. A call that has
+ * begun goes on while its process waits for a call of any communicator, or tests one. Messages between two ranks have an
+ * order of their own; a rank may send to itself if it begins one of the two.
+ *
+ * A call fails if it makes no progress for 30 s (ANTIPHON_TIMEOUT, in seconds). After a failure all later calls of its
+ * communicator fail on all ranks. Ranks have 60 s to join. ANTIPHON_TABLE names the plans to use, ANTIPHON_DEBUG=info says
+ * which plan serves what. A process that was forked can make no calls with handles of its parent.
+ *
+ * Integers wrap around. ANTIPHON_AVG divides the sum, which may wrap, and rounds towards zero. Minimum and maximum follow
+ * IEEE 754-2019: NaN wins, and -0 is less than 0. */
 
 #ifndef ANTIPHON_H
 #define ANTIPHON_H
@@ -313,7 +326,8 @@ antiphon_result_t antiphon_comm_rank(antiphon_comm_t comm, int *out);
 antiphon_result_t antiphon_comm_size(antiphon_comm_t comm, int *out);
 
 /**
- * Ends all calls of all ranks, under way or to come, with `ANTIPHON_ABORTED`. Another thread may wait in a call meanwhile.
+ * Ends all calls of all ranks of this communicator, under way or to come, with `ANTIPHON_ABORTED`. Communicators that it was
+ * split from, or that were split from it, go on. Another thread may wait in a call meanwhile.
  */
 antiphon_result_t antiphon_comm_abort(antiphon_comm_t comm);
 
@@ -334,7 +348,7 @@ const char *antiphon_plan(antiphon_comm_t comm);
 antiphon_result_t antiphon_alloc(antiphon_comm_t comm, size_t bytes, void **out);
 
 /**
- * Frees what `antiphon_alloc` gave; NULL is nothing.
+ * Frees what `antiphon_alloc` gave, with any communicator of this process; NULL is nothing.
  */
 antiphon_result_t antiphon_free(antiphon_comm_t comm, void *memory);
 
@@ -378,12 +392,14 @@ antiphon_result_t antiphon_recv_start(void *buffer,
                                       antiphon_request_t *request);
 
 /**
- * Looks whether a call is over. If it is, `*done` is 1, and the request is freed and set to NULL.
+ * Looks whether a call is over. If it is, or has failed, `*done` is 1, and the request is freed and set to NULL. A request that
+ * is NULL is done.
  */
-antiphon_result_t antiphon_test(antiphon_request_t *request, int *done);
+antiphon_result_t antiphon_test(antiphon_request_t *request,
+                                int *done);
 
 /**
- * Waits until a call is over. The request is freed and set to NULL.
+ * Waits until a call is over. The request is freed and set to NULL, whatever the result.
  */
 antiphon_result_t antiphon_wait(antiphon_request_t *request);
 

@@ -4,7 +4,7 @@
 
 use crate::communicator::Communicator;
 use crate::error::{CommError, CommResult};
-use crate::request::Request;
+use crate::request::BegunCall;
 use crate::stock::CallKind;
 use bytemuck::{cast_slice, cast_slice_mut};
 use runtime::{Call, CallPlace, Element, RawCall};
@@ -126,13 +126,18 @@ impl Communicator {
         sends: &[Range<usize>],
         receives: &[Range<usize>],
         arrange: impl FnOnce([usize; 2]) -> RawCall,
-    ) -> CommResult<Request> {
+    ) -> CommResult<BegunCall> {
         let size = self.size();
         if sends.len() != size || receives.len() != size {
             return Err(CommError::Argument(format!("there are not {size} blocks each way")));
         }
         if sends[self.rank()].len() != receives[self.rank()].len() {
             return Err(CommError::Argument("what this rank sends to itself is not what it receives".to_owned()));
+        }
+        let mut filled: Vec<&Range<usize>> = receives.iter().filter(|block| !block.is_empty()).collect();
+        filled.sort_by_key(|block| block.start);
+        if filled.windows(2).any(|pair| pair[0].end > pair[1].start) {
+            return Err(CommError::Argument("two blocks that are received overlap".to_owned()));
         }
         let of = |blocks: &[Range<usize>]| -> Vec<(Rank, Range<usize>)> {
             self.shared.members.iter().copied().zip(blocks.iter().cloned()).collect()
@@ -144,7 +149,7 @@ impl Communicator {
         let started = self.shared.session.start(&prepared, at, arrange(prepared.lengths()));
         let ticket = started.map_err(|error| self.refused(&mut state, at, error))?;
         drop(state);
-        Ok(Request::new(self.clone(), ticket))
+        Ok(BegunCall::new(self.clone(), ticket))
     }
 
     fn exchange(

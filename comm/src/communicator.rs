@@ -113,9 +113,9 @@ impl Communicator {
         self.state().plans.last_plan()
     }
 
-    /// Ends all calls of all ranks of the session, under way or to come, with an error that names this rank.
+    /// Ends all calls of all ranks of this communicator, under way or to come, with an error that names this rank.
     pub fn abort(&self) {
-        self.shared.session.abort();
+        self.shared.session.abort_communicator(self.shared.id);
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, CallState> {

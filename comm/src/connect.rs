@@ -4,7 +4,7 @@
 
 use crate::communicator::{Communicator, LIMIT, WORLD};
 use crate::error::{CommError, CommResult};
-use crate::launcher::environment::{Environment, Explicit, Found, find};
+use crate::launcher::environment::{Environment, Explicit, Found, address_of, find};
 use crate::launcher::{LaunchError, key};
 use crate::log;
 use crate::table::PlanTable;
@@ -105,6 +105,7 @@ impl Communicator {
         if rank >= size || u32::try_from(size).is_err() {
             return Err(CommError::Argument(format!("rank {rank} of {size}: ranks are counted from 0")));
         }
+        config.masters.iter().filter(|_| size > 1).try_for_each(|master| address_of("the master", master).map(drop))?;
         let session = match size {
             1 => Session::local(1)?.pop(),
             _ => Some(Session::connect(&rendezvous(config)?, config.joining, config.timeout)?),

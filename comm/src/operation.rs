@@ -1,10 +1,10 @@
 //! Collectives on memory that is given by addresses, for callers in other languages.
 //!
-//! The principal type is [`Operation`].
+//! The principal type is [`CollectiveCall`].
 
 use crate::communicator::Communicator;
 use crate::error::{CommError, CommResult};
-use crate::request::Request;
+use crate::request::BegunCall;
 use crate::stock::CallKind;
 use runtime::{DType, RawCall};
 use schedule::{Collective, ReduceOp};
@@ -12,7 +12,7 @@ use topology::Rank;
 
 /// A collective call, without its memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Operation {
+pub struct CollectiveCall {
     /// Which collective.
     pub collective: Collective,
     /// The root, where there is one.
@@ -30,8 +30,8 @@ pub struct Operation {
 }
 
 impl Communicator {
-    fn kind(&self, operation: &Operation) -> CommResult<CallKind> {
-        let Operation { collective, root, op, in_place, .. } = *operation;
+    fn kind(&self, operation: &CollectiveCall) -> CommResult<CallKind> {
+        let CollectiveCall { collective, root, op, in_place, .. } = *operation;
         let root = root.map(|root| self.member(root).map(|_| Rank::from_index(root))).transpose()?;
         Ok(CallKind { collective, root, op, in_place })
     }
@@ -40,10 +40,14 @@ impl Communicator {
     ///
     /// # Errors
     /// If the communicator is broken, or there is no plan.
-    pub fn buffer_bytes(&self, operation: &Operation) -> CommResult<[usize; 2]> {
+    pub fn buffer_bytes(&self, operation: &CollectiveCall) -> CommResult<[usize; 2]> {
         let kind = CallKind { in_place: false, ..self.kind(operation)? };
         let (own, each) = (self.rank(), operation.count.saturating_mul(operation.dtype.size()));
         let all = each.saturating_mul(self.size());
+        if isize::try_from(all).is_err() {
+            let what = format!("{} elements of {} are more than can be addressed", operation.count, operation.dtype);
+            return Err(CommError::Argument(what));
+        }
         let at_root = |bytes| if kind.root == Some(Rank::from_index(own)) { bytes } else { 0 };
         Ok(match kind.collective {
             Collective::AllReduce => [each, each],
@@ -65,7 +69,7 @@ impl Communicator {
     ///
     /// # Errors
     /// [`CommError`].
-    pub fn run(&self, operation: &Operation, buffers: RawCall) -> CommResult<()> {
+    pub fn run(&self, operation: &CollectiveCall, buffers: RawCall) -> CommResult<()> {
         let kind = self.kind(operation)?;
         let mut state = self.state();
         let (prepared, at) = self.ready(&mut state, kind, operation.count, operation.dtype)?;
@@ -77,13 +81,13 @@ impl Communicator {
     ///
     /// # Errors
     /// [`CommError`].
-    pub fn begin(&self, operation: &Operation, buffers: RawCall) -> CommResult<Request> {
+    pub fn begin(&self, operation: &CollectiveCall, buffers: RawCall) -> CommResult<BegunCall> {
         let kind = self.kind(operation)?;
         let mut state = self.state();
         let (prepared, at) = self.ready(&mut state, kind, operation.count, operation.dtype)?;
         let ticket =
             self.shared.session.start(prepared, at, buffers).map_err(|error| self.refused(&mut state, at, error))?;
         drop(state);
-        Ok(Request::new(self.clone(), ticket))
+        Ok(BegunCall::new(self.clone(), ticket))
     }
 }

@@ -57,6 +57,16 @@ fn typical_size(class: u32) -> u64 {
     4 << (4 * class)
 }
 
+/// Makes a plan in a thread that ends afterwards. Planning and checking use a pool of threads, and a library must not leave one
+/// in the application.
+fn aside<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    match rayon::ThreadPoolBuilder::new().num_threads(1).build() {
+        Ok(pool) => pool.install(work),
+        // There is no thread to be had.
+        Err(_) => work(),
+    }
+}
+
 /// Where a plan comes from.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum PlanSource {
@@ -156,7 +166,7 @@ impl PlanCache {
         if let PlanSource::Table(entry) = source
             && !self.plans.contains_key(&(key.kind, source))
         {
-            match self.table.program(entry, key.kind).and_then(|(program, name)| {
+            match aside(|| self.table.program(entry, key.kind)).and_then(|(program, name)| {
                 let program = SequencedProgram::new(program).map_err(|error| error.to_string())?;
                 Ok(ClassPlan { program, name })
             }) {
@@ -173,7 +183,7 @@ impl PlanCache {
         Ok(match self.plans.entry((key.kind, source)) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(place) => {
-                let (program, name) = stock::plan(ranks, key.kind, typical_size(size_class(bytes)))?;
+                let (program, name) = aside(|| stock::plan(ranks, key.kind, typical_size(size_class(bytes))))?;
                 place.insert(ClassPlan { program: SequencedProgram::new(program)?, name })
             }
         })

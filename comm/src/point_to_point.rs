@@ -5,7 +5,7 @@
 
 use crate::communicator::Communicator;
 use crate::error::CommResult;
-use crate::request::Request;
+use crate::request::BegunCall;
 use crate::split::mixed;
 use bytemuck::{cast_slice, cast_slice_mut};
 use runtime::{Call, CallPlace, Element, Prepared, RawCall};
@@ -14,7 +14,7 @@ use runtime::{Call, CallPlace, Element, Prepared, RawCall};
 const MESSAGES: u64 = 0x006d_6573_7361_6765;
 
 /// A message, as one of its two ends sees it.
-struct Message {
+struct OrderedMessage {
     prepared: Prepared,
     /// Which messages it is in order with, and which of them it is.
     at: CallPlace,
@@ -22,7 +22,7 @@ struct Message {
 
 impl Communicator {
     /// The next message to a member, or from it.
-    fn message(&self, peer: usize, bytes: usize, is_sent: bool) -> CommResult<Message> {
+    fn message(&self, peer: usize, bytes: usize, is_sent: bool) -> CommResult<OrderedMessage> {
         let rank = self.member(peer)?;
         let mut state = self.state();
         self.check(&state)?;
@@ -34,7 +34,7 @@ impl Communicator {
         let pair = (from as u64) << 32 | to as u64;
         let stream = mixed(mixed(self.shared.id, MESSAGES), pair);
         let at = CallPlace { communicator: self.shared.id, stream, number: state.next_message(peer, is_sent) };
-        Ok(Message { prepared, at })
+        Ok(OrderedMessage { prepared, at })
     }
 
     /// Sends a message to a rank. It returns when the vector may be changed again, which may be before the message is received.
@@ -42,7 +42,7 @@ impl Communicator {
     /// # Errors
     /// [`CommError`](crate::CommError).
     pub fn send<T: Element>(&self, data: &[T], to: usize) -> CommResult<()> {
-        let Message { prepared, at } = self.message(to, size_of_val(data), true)?;
+        let OrderedMessage { prepared, at } = self.message(to, size_of_val(data), true)?;
         let call = Call::OutOfPlace { input: cast_slice(data), output: &mut [] };
         let result = self.shared.session.call(&prepared, at, call, self.limit());
         result.map_err(|error| self.refused(&mut self.state(), at, error))
@@ -53,7 +53,7 @@ impl Communicator {
     /// # Errors
     /// [`CommError`](crate::CommError).
     pub fn receive<T: Element>(&self, into: &mut [T], from: usize) -> CommResult<()> {
-        let Message { prepared, at } = self.message(from, size_of_val(into), false)?;
+        let OrderedMessage { prepared, at } = self.message(from, size_of_val(into), false)?;
         let call = Call::OutOfPlace { input: &[], output: cast_slice_mut(into) };
         let result = self.shared.session.call(&prepared, at, call, self.limit());
         result.map_err(|error| self.refused(&mut self.state(), at, error))
@@ -63,10 +63,10 @@ impl Communicator {
     ///
     /// # Errors
     /// [`CommError`](crate::CommError).
-    pub fn begin_message(&self, buffers: RawCall, bytes: usize, peer: usize, is_sent: bool) -> CommResult<Request> {
-        let Message { prepared, at } = self.message(peer, bytes, is_sent)?;
+    pub fn begin_message(&self, buffers: RawCall, bytes: usize, peer: usize, is_sent: bool) -> CommResult<BegunCall> {
+        let OrderedMessage { prepared, at } = self.message(peer, bytes, is_sent)?;
         let started = self.shared.session.start(&prepared, at, buffers);
         let ticket = started.map_err(|error| self.refused(&mut self.state(), at, error))?;
-        Ok(Request::new(self.clone(), ticket))
+        Ok(BegunCall::new(self.clone(), ticket))
     }
 }

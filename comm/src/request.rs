@@ -7,13 +7,13 @@ use crate::error::CommResult;
 use runtime::{RunResult, Ticket};
 
 /// A call under way. If it is dropped before it is over, it is cancelled, and the communicator is broken.
-pub struct Request {
+pub struct BegunCall {
     communicator: Communicator,
     ticket: Ticket,
     is_over: bool,
 }
 
-impl Request {
+impl BegunCall {
     pub(crate) fn new(communicator: Communicator, ticket: Ticket) -> Self {
         Self { communicator, ticket, is_over: false }
     }
@@ -26,7 +26,7 @@ impl Request {
         if self.is_over {
             return Ok(true);
         }
-        match self.communicator.shared.session.test(self.ticket) {
+        match self.communicator.shared.session.test(self.ticket, self.communicator.limit()) {
             None => Ok(false),
             Some(result) => self.end(result).map(|()| true),
         }
@@ -50,7 +50,7 @@ impl Request {
     }
 }
 
-impl Drop for Request {
+impl Drop for BegunCall {
     fn drop(&mut self) {
         if !self.is_over {
             self.communicator.shared.session.cancel(self.ticket);

@@ -18,7 +18,8 @@ pub struct Pending<T> {
 impl<T> Pending<T> {
     /// Whether the call is over. It goes on while it is tested, and while this rank waits for any call.
     pub fn test(&mut self) -> bool {
-        self.started.as_mut().is_none_or(Started::test)
+        let limit = self.communicator.limit();
+        self.started.as_mut().is_none_or(|started| started.test(limit))
     }
 
     /// Waits until the call is over; what was received.
@@ -36,7 +37,7 @@ impl<T> Pending<T> {
 impl<T> Drop for Pending<T> {
     fn drop(&mut self) {
         let Some(mut started) = self.started.take() else { return };
-        if !started.test() {
+        if !started.test(self.communicator.limit()) {
             let rank = self.communicator.shared.session.rank();
             let fault = "a call was given up before its end".to_owned();
             self.communicator.fail(&mut self.communicator.state(), runtime::RunError::Program { rank, fault });

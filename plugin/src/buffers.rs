@@ -4,13 +4,13 @@
 //! another one. For an allreduce, an allgather and an alltoall, all ranks must say the same. For the other collectives the
 //! plan is never in place: a rank whose buffers overlap uses a copy of its input.
 
-use crate::status::Refusal;
-use comm::{Collective, Communicator, Operation, RawCall};
+use crate::status::CallRefusal;
+use comm::{Collective, CollectiveCall, Communicator, RawCall};
 use std::ffi::c_void;
 
 /// A call's memory.
 pub(crate) struct Arranged {
-    pub(crate) operation: Operation,
+    pub(crate) operation: CollectiveCall,
     pub(crate) buffers: RawCall,
     /// Memory that the call uses instead of the caller's, until it is over.
     pub(crate) temporary: Vec<u8>,
@@ -18,7 +18,7 @@ pub(crate) struct Arranged {
 
 /// Where the caller's buffers are.
 #[derive(Clone, Copy)]
-pub(crate) struct Given {
+pub(crate) struct GivenBuffers {
     pub(crate) send: *const c_void,
     pub(crate) receive: *mut c_void,
 }
@@ -32,13 +32,13 @@ pub(crate) struct Given {
 /// The buffers are as long as the operation says, and the caller's until the call is over.
 pub(crate) unsafe fn arrange(
     communicator: &Communicator,
-    mut operation: Operation,
-    Given { send, receive }: Given,
-) -> Result<Arranged, Refusal> {
+    mut operation: CollectiveCall,
+    GivenBuffers { send, receive }: GivenBuffers,
+) -> Result<Arranged, CallRefusal> {
     let [input, output] = communicator.buffer_bytes(&operation)?;
     let (send, receive) = (send.cast::<u8>(), receive.cast::<u8>());
     if input > 0 && send.is_null() || output > 0 && receive.is_null() {
-        return Err(Refusal::argument("a buffer is NULL"));
+        return Err(CallRefusal::argument("a buffer is NULL"));
     }
     let each = operation.count * operation.dtype.size();
     let at_own_block = |start: *const u8| start.wrapping_add(communicator.rank() * each);

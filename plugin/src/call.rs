@@ -2,12 +2,12 @@
 //!
 //! The principal function is [`operate`].
 
-use crate::buffers::{Arranged, Given, arrange};
+use crate::buffers::{Arranged, GivenBuffers, arrange};
+use crate::handles::{antiphon_comm_t, antiphon_dtype_t, antiphon_op_t, antiphon_request_t};
+use crate::handles::{communicator, dtype, op};
 use crate::requests::{check, give};
-use crate::status::{Refusal, guarded};
-use crate::types::{antiphon_comm_t, antiphon_dtype_t, antiphon_op_t, antiphon_request_t, antiphon_result_t};
-use crate::types::{communicator, dtype, op};
-use comm::{Collective, Operation};
+use crate::status::{CallRefusal, antiphon_result_t, guarded};
+use comm::{Collective, CollectiveCall};
 use std::ffi::c_int;
 
 /// What a call says besides its memory and its communicator.
@@ -21,12 +21,12 @@ pub(crate) struct Said {
 }
 
 impl Said {
-    fn operation(self) -> Result<Operation, Refusal> {
+    fn operation(self) -> Result<CollectiveCall, CallRefusal> {
         let Self { collective, count, .. } = self;
         let root = |root: c_int| {
-            usize::try_from(root).map_err(|_| Refusal::argument(format!("rank {root}: ranks are counted from 0")))
+            usize::try_from(root).map_err(|_| CallRefusal::argument(format!("rank {root}: ranks are counted from 0")))
         };
-        Ok(Operation {
+        Ok(CollectiveCall {
             collective,
             root: self.root.map(root).transpose()?,
             op: self.op.map(op).transpose()?,
@@ -45,7 +45,7 @@ impl Said {
 pub(crate) unsafe fn operate(
     comm: antiphon_comm_t,
     said: Said,
-    given: Given,
+    given: GivenBuffers,
     request: Option<*mut antiphon_request_t>,
 ) -> antiphon_result_t {
     guarded(|| {

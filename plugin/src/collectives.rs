@@ -2,11 +2,13 @@
 //!
 //! Each has a twin whose name ends with `_start`, which begins the call and returns a request.
 
-use crate::buffers::Given;
+use crate::buffers::GivenBuffers;
 use crate::call::{Said, operate};
-use crate::status::guarded;
-use crate::types::{antiphon_comm_t, antiphon_dtype, antiphon_dtype_t, antiphon_op, antiphon_op_t, antiphon_request_t};
-use crate::types::{antiphon_result_t, communicator};
+use crate::handles::communicator;
+use crate::handles::{
+    antiphon_comm_t, antiphon_dtype, antiphon_dtype_t, antiphon_op, antiphon_op_t, antiphon_request_t,
+};
+use crate::status::{antiphon_result_t, guarded};
 use comm::Collective;
 use std::ffi::c_void;
 
@@ -26,7 +28,7 @@ pub unsafe extern "C" fn antiphon_all_reduce(
 ) -> antiphon_result_t {
     let said = Said { collective: Collective::AllReduce, count, dtype, op: Some(op), root: None };
     // SAFETY: the caller's promise.
-    unsafe { operate(comm, said, Given { send, receive: recv }, None) }
+    unsafe { operate(comm, said, GivenBuffers { send, receive: recv }, None) }
 }
 
 /// Every rank gets the reduction of all ranks' vectors of `count` elements. `send == recv` means in place, on all ranks.
@@ -47,7 +49,7 @@ pub unsafe extern "C" fn antiphon_all_reduce_start(
 ) -> antiphon_result_t {
     let said = Said { collective: Collective::AllReduce, count, dtype, op: Some(op), root: None };
     // SAFETY: the caller's promise.
-    unsafe { operate(comm, said, Given { send, receive: recv }, Some(request)) }
+    unsafe { operate(comm, said, GivenBuffers { send, receive: recv }, Some(request)) }
 }
 
 /// Every rank gets the `count` elements of each rank, in the order of ranks. `send == recv` means in place, on all ranks: a
@@ -66,7 +68,7 @@ pub unsafe extern "C" fn antiphon_all_gather(
 ) -> antiphon_result_t {
     let said = Said { collective: Collective::AllGather, count, dtype, op: None, root: None };
     // SAFETY: the caller's promise.
-    unsafe { operate(comm, said, Given { send, receive: recv }, None) }
+    unsafe { operate(comm, said, GivenBuffers { send, receive: recv }, None) }
 }
 
 /// Every rank gets the `count` elements of each rank, in the order of ranks. `send == recv` means in place, on all ranks: a
@@ -87,7 +89,7 @@ pub unsafe extern "C" fn antiphon_all_gather_start(
 ) -> antiphon_result_t {
     let said = Said { collective: Collective::AllGather, count, dtype, op: None, root: None };
     // SAFETY: the caller's promise.
-    unsafe { operate(comm, said, Given { send, receive: recv }, Some(request)) }
+    unsafe { operate(comm, said, GivenBuffers { send, receive: recv }, Some(request)) }
 }
 
 /// Rank i gets the reduction of all ranks' i-th blocks of `count` elements. `send == recv` means in place: the result is
@@ -107,7 +109,7 @@ pub unsafe extern "C" fn antiphon_reduce_scatter(
 ) -> antiphon_result_t {
     let said = Said { collective: Collective::ReduceScatter, count, dtype, op: Some(op), root: None };
     // SAFETY: the caller's promise.
-    unsafe { operate(comm, said, Given { send, receive: recv }, None) }
+    unsafe { operate(comm, said, GivenBuffers { send, receive: recv }, None) }
 }
 
 /// Rank i gets the reduction of all ranks' i-th blocks of `count` elements. `send == recv` means in place: the result is
@@ -129,7 +131,7 @@ pub unsafe extern "C" fn antiphon_reduce_scatter_start(
 ) -> antiphon_result_t {
     let said = Said { collective: Collective::ReduceScatter, count, dtype, op: Some(op), root: None };
     // SAFETY: the caller's promise.
-    unsafe { operate(comm, said, Given { send, receive: recv }, Some(request)) }
+    unsafe { operate(comm, said, GivenBuffers { send, receive: recv }, Some(request)) }
 }
 
 /// Rank i gets the i-th block of `count` elements of each rank, in the order of ranks. `send == recv` means in place, on
@@ -148,7 +150,7 @@ pub unsafe extern "C" fn antiphon_all_to_all(
 ) -> antiphon_result_t {
     let said = Said { collective: Collective::AllToAll, count, dtype, op: None, root: None };
     // SAFETY: the caller's promise.
-    unsafe { operate(comm, said, Given { send, receive: recv }, None) }
+    unsafe { operate(comm, said, GivenBuffers { send, receive: recv }, None) }
 }
 
 /// Rank i gets the i-th block of `count` elements of each rank, in the order of ranks. `send == recv` means in place, on
@@ -169,7 +171,7 @@ pub unsafe extern "C" fn antiphon_all_to_all_start(
 ) -> antiphon_result_t {
     let said = Said { collective: Collective::AllToAll, count, dtype, op: None, root: None };
     // SAFETY: the caller's promise.
-    unsafe { operate(comm, said, Given { send, receive: recv }, Some(request)) }
+    unsafe { operate(comm, said, GivenBuffers { send, receive: recv }, Some(request)) }
 }
 
 /// Returns when all ranks have called it.
@@ -200,7 +202,7 @@ pub unsafe extern "C" fn antiphon_barrier_start(
         op: Some(antiphon_op::ANTIPHON_MAX as antiphon_op_t),
         root: None,
     };
-    let given = Given { send: std::ptr::null(), receive: std::ptr::null_mut() };
+    let given = GivenBuffers { send: std::ptr::null(), receive: std::ptr::null_mut() };
     // SAFETY: the caller's promise; there are no buffers.
     unsafe { operate(comm, said, given, Some(request)) }
 }

@@ -1,8 +1,8 @@
 //! The alltoallv of the C interface.
 
+use crate::handles::{antiphon_comm_t, antiphon_dtype_t, antiphon_request_t, communicator, dtype};
 use crate::requests::{check, give};
-use crate::status::{Refusal, guarded};
-use crate::types::{antiphon_comm_t, antiphon_dtype_t, antiphon_request_t, antiphon_result_t, communicator, dtype};
+use crate::status::{CallRefusal, antiphon_result_t, guarded};
 use comm::RawCall;
 use std::ffi::c_void;
 use std::ops::Range;
@@ -16,9 +16,9 @@ unsafe fn blocks(
     offsets: *const usize,
     size: usize,
     each: usize,
-) -> Result<Vec<Range<usize>>, Refusal> {
+) -> Result<Vec<Range<usize>>, CallRefusal> {
     if counts.is_null() || offsets.is_null() {
-        return Err(Refusal::argument("an array of counts or offsets is NULL"));
+        return Err(CallRefusal::argument("an array of counts or offsets is NULL"));
     }
     // SAFETY: the caller's promise.
     let (counts, offsets) =
@@ -27,7 +27,7 @@ unsafe fn blocks(
         let start = offset.checked_mul(each)?;
         Some(start..start.checked_add(count.checked_mul(each)?)?)
     };
-    let too_large = || Refusal::argument("a block ends beyond all addresses");
+    let too_large = || CallRefusal::argument("a block ends beyond all addresses");
     counts.iter().zip(offsets).map(|pair| block(pair).ok_or_else(too_large)).collect()
 }
 

@@ -5,7 +5,7 @@
 //!
 //! | file | what is in it |
 //! |---|---|
-//! | `types` | constants and handles |
+//! | `handles` | constants and handles |
 //! | `status` | results and their texts |
 //! | `lifecycle` | making, splitting and freeing communicators |
 //! | `buffers` | which memory a call uses, in place or not |
@@ -20,9 +20,9 @@ mod buffers;
 mod call;
 pub mod collectives;
 pub mod exchange;
+pub mod handles;
 pub mod lifecycle;
 pub mod messages;
 pub mod requests;
 pub mod rooted;
 pub mod status;
-pub mod types;

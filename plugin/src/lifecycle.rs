@@ -1,7 +1,7 @@
 //! Communicators: how they are made, asked, and freed.
 
-use crate::status::{Refusal, guarded, text};
-use crate::types::{antiphon_comm, antiphon_comm_t, antiphon_result_t, communicator};
+use crate::handles::{antiphon_comm, antiphon_comm_t, communicator};
+use crate::status::{CallRefusal, antiphon_result_t, guarded, text};
 use comm::{Communicator, Config};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -18,19 +18,19 @@ unsafe fn give(communicator: Communicator, out: *mut antiphon_comm_t) {
     unsafe { out.write(Box::into_raw(handle)) };
 }
 
-fn check<T>(out: *mut T) -> Result<(), Refusal> {
-    if out.is_null() { Err(Refusal::argument("the place for the answer is NULL")) } else { Ok(()) }
+fn check<T>(out: *mut T) -> Result<(), CallRefusal> {
+    if out.is_null() { Err(CallRefusal::argument("the place for the answer is NULL")) } else { Ok(()) }
 }
 
 /// # Safety
 /// The text is null, or ends with a zero byte.
-unsafe fn string(of: *const c_char, what: &str) -> Result<Option<String>, Refusal> {
+unsafe fn string(of: *const c_char, what: &str) -> Result<Option<String>, CallRefusal> {
     if of.is_null() {
         return Ok(None);
     }
     // SAFETY: the caller's promise.
     let text = unsafe { CStr::from_ptr(of) }.to_str();
-    text.map(|text| Some(text.to_owned())).map_err(|_| Refusal::argument(format!("{what} is not UTF-8")))
+    text.map(|text| Some(text.to_owned())).map_err(|_| CallRefusal::argument(format!("{what} is not UTF-8")))
 }
 
 /// The communicator of all processes that a launcher has started: torchrun, mpirun, srun, or whoever has set `ANTIPHON_RANK`,
@@ -65,12 +65,12 @@ pub unsafe extern "C" fn antiphon_comm_connect(
     guarded(|| {
         check(out)?;
         let (Ok(rank), Ok(size)) = (usize::try_from(rank), usize::try_from(size)) else {
-            return Err(Refusal::argument(format!("rank {rank} of {size}: ranks are counted from 0")));
+            return Err(CallRefusal::argument(format!("rank {rank} of {size}: ranks are counted from 0")));
         };
         // SAFETY: the caller's promise.
         let (master, secret) = unsafe { (string(master, "the master")?, string(secret, "the secret")?) };
         let master = match master {
-            None if size > 1 => return Err(Refusal::argument("the master is NULL")),
+            None if size > 1 => return Err(CallRefusal::argument("the master is NULL")),
             master => master.unwrap_or_default(),
         };
         let mut config = Config { secret, ..Config::new(rank, size, master) };
@@ -137,7 +137,8 @@ pub unsafe extern "C" fn antiphon_comm_size(comm: antiphon_comm_t, out: *mut c_i
     })
 }
 
-/// Ends all calls of all ranks, under way or to come, with `ANTIPHON_ABORTED`. Another thread may wait in a call meanwhile.
+/// Ends all calls of all ranks of this communicator, under way or to come, with `ANTIPHON_ABORTED`. Communicators that it was
+/// split from, or that were split from it, go on. Another thread may wait in a call meanwhile.
 ///
 /// # Safety
 /// The handle is a communicator that was not freed.
@@ -207,7 +208,7 @@ pub unsafe extern "C" fn antiphon_alloc(
         check(out)?;
         // SAFETY: the caller's promise.
         unsafe { communicator(comm)? };
-        let none = || Refusal::argument(format!("{bytes} bytes are more than there are"));
+        let none = || CallRefusal::argument(format!("{bytes} bytes are more than there are"));
         let layout = layout(bytes).ok_or_else(none)?;
         // SAFETY: the layout is not empty.
         let start = unsafe { alloc_zeroed(layout) };
@@ -223,7 +224,7 @@ pub unsafe extern "C" fn antiphon_alloc(
     })
 }
 
-/// Frees what `antiphon_alloc` gave; NULL is nothing.
+/// Frees what `antiphon_alloc` gave, with any communicator of this process; NULL is nothing.
 ///
 /// # Safety
 /// The memory came from `antiphon_alloc`, was not freed, and no call uses it.

@@ -1,8 +1,8 @@
 //! Messages between two ranks, in the C interface.
 
+use crate::handles::{antiphon_comm_t, antiphon_dtype_t, antiphon_request_t, communicator, dtype};
 use crate::requests::{check, give};
-use crate::status::{Refusal, guarded};
-use crate::types::{antiphon_comm_t, antiphon_dtype_t, antiphon_request_t, antiphon_result_t, communicator, dtype};
+use crate::status::{CallRefusal, antiphon_result_t, guarded};
 use comm::RawCall;
 use std::ffi::{c_int, c_void};
 
@@ -20,12 +20,12 @@ unsafe fn message(
     guarded(|| {
         request.map(check).transpose()?;
         let bytes = count.checked_mul(dtype(of)?.size());
-        let bytes = bytes.ok_or_else(|| Refusal::argument("the buffer ends beyond all addresses"))?;
+        let bytes = bytes.ok_or_else(|| CallRefusal::argument("the buffer ends beyond all addresses"))?;
         if bytes > 0 && buffer.is_null() {
-            return Err(Refusal::argument("the buffer is NULL"));
+            return Err(CallRefusal::argument("the buffer is NULL"));
         }
-        let peer =
-            usize::try_from(peer).map_err(|_| Refusal::argument(format!("rank {peer}: ranks are counted from 0")))?;
+        let peer = usize::try_from(peer)
+            .map_err(|_| CallRefusal::argument(format!("rank {peer}: ranks are counted from 0")))?;
         // SAFETY: the caller's promise.
         let communicator = &unsafe { communicator(comm)? }.communicator;
         let (data, none) = ((buffer.cast::<u8>(), bytes), (std::ptr::null_mut(), 0));

@@ -1,15 +1,19 @@
 //! Calls under way.
 
-use crate::status::{Refusal, guarded};
-use crate::types::{antiphon_request, antiphon_request_t, antiphon_result_t};
-use comm::Request;
+use crate::handles::{antiphon_request, antiphon_request_t};
+use crate::status::{CallRefusal, antiphon_result_t, guarded};
+use comm::BegunCall;
 use std::ffi::c_int;
 
 /// Hands a call under way to the caller.
 ///
 /// # Safety
 /// `out` can be written.
-pub(crate) unsafe fn give(request: Request, temporary: Vec<u8>, out: *mut antiphon_request_t) -> Result<(), Refusal> {
+pub(crate) unsafe fn give(
+    request: BegunCall,
+    temporary: Vec<u8>,
+    out: *mut antiphon_request_t,
+) -> Result<(), CallRefusal> {
     let handle = Box::new(antiphon_request { request, _temporary: temporary });
     // SAFETY: the caller's promise.
     unsafe { out.write(Box::into_raw(handle)) };
@@ -18,11 +22,12 @@ pub(crate) unsafe fn give(request: Request, temporary: Vec<u8>, out: *mut antiph
 
 /// # Errors
 /// If the place for a request is null.
-pub(crate) fn check(out: *mut antiphon_request_t) -> Result<(), Refusal> {
-    if out.is_null() { Err(Refusal::argument("the place for the request is NULL")) } else { Ok(()) }
+pub(crate) fn check(out: *mut antiphon_request_t) -> Result<(), CallRefusal> {
+    if out.is_null() { Err(CallRefusal::argument("the place for the request is NULL")) } else { Ok(()) }
 }
 
-/// Looks whether a call is over. If it is, `*done` is 1, and the request is freed and set to NULL.
+/// Looks whether a call is over. If it is, or has failed, `*done` is 1, and the request is freed and set to NULL. A request that
+/// is NULL is done.
 ///
 /// # Safety
 /// `request` points to NULL or to a request that was not freed; `done` can be written.
@@ -31,7 +36,7 @@ pub unsafe extern "C" fn antiphon_test(request: *mut antiphon_request_t, done: *
     guarded(|| {
         check(request)?;
         if done.is_null() {
-            return Err(Refusal::argument("the place for the answer is NULL"));
+            return Err(CallRefusal::argument("the place for the answer is NULL"));
         }
         // SAFETY: the caller's promise.
         let tested = match unsafe { (*request).as_mut() } {
@@ -50,7 +55,7 @@ pub unsafe extern "C" fn antiphon_test(request: *mut antiphon_request_t, done: *
     })
 }
 
-/// Waits until a call is over. The request is freed and set to NULL.
+/// Waits until a call is over. The request is freed and set to NULL, whatever the result.
 ///
 /// # Safety
 /// `request` points to NULL or to a request that was not freed.

@@ -2,9 +2,10 @@
 //!
 //! Each has a twin whose name ends with `_start`, which begins the call and returns a request.
 
-use crate::buffers::Given;
+use crate::buffers::GivenBuffers;
 use crate::call::{Said, operate};
-use crate::types::{antiphon_comm_t, antiphon_dtype_t, antiphon_op_t, antiphon_request_t, antiphon_result_t};
+use crate::handles::{antiphon_comm_t, antiphon_dtype_t, antiphon_op_t, antiphon_request_t};
+use crate::status::antiphon_result_t;
 use comm::Collective;
 use std::ffi::{c_int, c_void};
 
@@ -23,7 +24,7 @@ pub unsafe extern "C" fn antiphon_broadcast(
 ) -> antiphon_result_t {
     let said = Said { collective: Collective::Broadcast, count, dtype, op: None, root: Some(root) };
     // SAFETY: the caller's promise.
-    unsafe { operate(comm, said, Given { send: buffer, receive: buffer }, None) }
+    unsafe { operate(comm, said, GivenBuffers { send: buffer, receive: buffer }, None) }
 }
 
 /// Every rank gets the root's `count` elements.
@@ -43,7 +44,7 @@ pub unsafe extern "C" fn antiphon_broadcast_start(
 ) -> antiphon_result_t {
     let said = Said { collective: Collective::Broadcast, count, dtype, op: None, root: Some(root) };
     // SAFETY: the caller's promise.
-    unsafe { operate(comm, said, Given { send: buffer, receive: buffer }, Some(request)) }
+    unsafe { operate(comm, said, GivenBuffers { send: buffer, receive: buffer }, Some(request)) }
 }
 
 /// The root gets the reduction of all ranks' vectors of `count` elements. `recv` matters on the root only; there,
@@ -64,7 +65,7 @@ pub unsafe extern "C" fn antiphon_reduce(
 ) -> antiphon_result_t {
     let said = Said { collective: Collective::Reduce, count, dtype, op: Some(op), root: Some(root) };
     // SAFETY: the caller's promise.
-    unsafe { operate(comm, said, Given { send, receive: recv }, None) }
+    unsafe { operate(comm, said, GivenBuffers { send, receive: recv }, None) }
 }
 
 /// The root gets the reduction of all ranks' vectors of `count` elements. `recv` matters on the root only; there,
@@ -87,7 +88,7 @@ pub unsafe extern "C" fn antiphon_reduce_start(
 ) -> antiphon_result_t {
     let said = Said { collective: Collective::Reduce, count, dtype, op: Some(op), root: Some(root) };
     // SAFETY: the caller's promise.
-    unsafe { operate(comm, said, Given { send, receive: recv }, Some(request)) }
+    unsafe { operate(comm, said, GivenBuffers { send, receive: recv }, Some(request)) }
 }
 
 /// The root gets the `count` elements of each rank, in the order of ranks. `recv` matters on the root only; there,
@@ -107,7 +108,7 @@ pub unsafe extern "C" fn antiphon_gather(
 ) -> antiphon_result_t {
     let said = Said { collective: Collective::Gather, count, dtype, op: None, root: Some(root) };
     // SAFETY: the caller's promise.
-    unsafe { operate(comm, said, Given { send, receive: recv }, None) }
+    unsafe { operate(comm, said, GivenBuffers { send, receive: recv }, None) }
 }
 
 /// The root gets the `count` elements of each rank, in the order of ranks. `recv` matters on the root only; there,
@@ -129,7 +130,7 @@ pub unsafe extern "C" fn antiphon_gather_start(
 ) -> antiphon_result_t {
     let said = Said { collective: Collective::Gather, count, dtype, op: None, root: Some(root) };
     // SAFETY: the caller's promise.
-    unsafe { operate(comm, said, Given { send, receive: recv }, Some(request)) }
+    unsafe { operate(comm, said, GivenBuffers { send, receive: recv }, Some(request)) }
 }
 
 /// Rank i gets the root's i-th block of `count` elements. `send` matters on the root only; there, `send == recv` means in
@@ -149,7 +150,7 @@ pub unsafe extern "C" fn antiphon_scatter(
 ) -> antiphon_result_t {
     let said = Said { collective: Collective::Scatter, count, dtype, op: None, root: Some(root) };
     // SAFETY: the caller's promise.
-    unsafe { operate(comm, said, Given { send, receive: recv }, None) }
+    unsafe { operate(comm, said, GivenBuffers { send, receive: recv }, None) }
 }
 
 /// Rank i gets the root's i-th block of `count` elements. `send` matters on the root only; there, `send == recv` means in
@@ -171,5 +172,5 @@ pub unsafe extern "C" fn antiphon_scatter_start(
 ) -> antiphon_result_t {
     let said = Said { collective: Collective::Scatter, count, dtype, op: None, root: Some(root) };
     // SAFETY: the caller's promise.
-    unsafe { operate(comm, said, Given { send, receive: recv }, Some(request)) }
+    unsafe { operate(comm, said, GivenBuffers { send, receive: recv }, Some(request)) }
 }

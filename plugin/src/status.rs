@@ -2,27 +2,55 @@
 //!
 //! The principal functions are [`guarded`], through which all functions of the interface go, and [`antiphon_last_error`].
 
-use crate::types::{antiphon_result, antiphon_result_t};
+#![allow(non_camel_case_types, reason = "these are the names of the C interface")]
+
 use comm::{CommError, RunError, RunErrorKind};
 use std::cell::RefCell;
-use std::ffi::{CString, c_char};
+use std::ffi::{CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// What a function returns: one of `enum antiphon_result`.
+pub type antiphon_result_t = c_int;
+
+/// Results.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum antiphon_result {
+    /// The call is done, or has begun.
+    ANTIPHON_SUCCESS,
+    /// A value makes no sense. Nothing was sent, and the communicator stays as it is.
+    ANTIPHON_INVALID_ARGUMENT,
+    /// The library does not do this.
+    ANTIPHON_UNSUPPORTED,
+    /// The operating system refused something.
+    ANTIPHON_SYSTEM,
+    /// A rank is gone. This call and all later ones of the communicator fail.
+    ANTIPHON_PEER_LOST,
+    /// A rank did not do its part in time. This call and all later ones of the communicator fail.
+    ANTIPHON_TIMEOUT,
+    /// Ranks do not make the same call. This call and all later ones of the communicator fail.
+    ANTIPHON_MISMATCH,
+    /// A rank has called `antiphon_comm_abort`.
+    ANTIPHON_ABORTED,
+    /// A defect of the library.
+    ANTIPHON_INTERNAL,
+}
 
 /// Why a function did not do its work.
 #[derive(Debug)]
-pub(crate) struct Refusal {
+pub(crate) struct CallRefusal {
     result: antiphon_result,
     text: String,
 }
 
-impl Refusal {
+impl CallRefusal {
     /// A value of the caller makes no sense.
     pub(crate) fn argument(text: impl Into<String>) -> Self {
         Self { result: antiphon_result::ANTIPHON_INVALID_ARGUMENT, text: text.into() }
     }
 }
 
-impl From<CommError> for Refusal {
+impl From<CommError> for CallRefusal {
     fn from(error: CommError) -> Self {
         let result = match &error {
             CommError::Argument(_) | CommError::Launch(_) => antiphon_result::ANTIPHON_INVALID_ARGUMENT,
@@ -69,14 +97,14 @@ pub(crate) fn text(of: &str) -> CString {
 }
 
 /// Does the work of a function of the interface. A panic, which would be a defect, ends here.
-pub(crate) fn guarded(work: impl FnOnce() -> Result<(), Refusal>) -> antiphon_result_t {
+pub(crate) fn guarded(work: impl FnOnce() -> Result<(), CallRefusal>) -> antiphon_result_t {
     let refusal = match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(())) => return antiphon_result::ANTIPHON_SUCCESS as antiphon_result_t,
         Ok(Err(refusal)) => refusal,
         Err(panic) => {
             let said = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
             let text = format!("a defect of the library: {}", said.unwrap_or("it does not say which"));
-            Refusal { result: antiphon_result::ANTIPHON_INTERNAL, text }
+            CallRefusal { result: antiphon_result::ANTIPHON_INTERNAL, text }
         }
     };
     LAST.with(|last| *last.borrow_mut() = text(&refusal.text));

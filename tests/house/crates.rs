@@ -14,6 +14,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("runtime", &["program", "schedule", "topology"]),
     ("tune", &["runtime", "program", "schedule", "topology"]),
     ("comm", &["runtime", "synth", "program", "schedule", "topology"]),
+    ("plugin", &["comm", "runtime", "synth", "program", "schedule", "topology"]),
     ("antiphon", &["topology", "schedule", "program", "interop", "synth", "runtime", "tune", "comm"]),
 ];
 

@@ -12,7 +12,8 @@ mod rooms;
 use std::path::{Path, PathBuf};
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
-const CRATES: &[&str] = &["topology", "schedule", "program", "interop", "synth", "runtime", "tune", "comm", "antiphon"];
+const CRATES: &[&str] =
+    &["topology", "schedule", "program", "interop", "synth", "runtime", "tune", "comm", "plugin", "antiphon"];
 
 /// A source file: its path inside the repository, and its text.
 struct Source {

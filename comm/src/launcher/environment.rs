@@ -112,7 +112,7 @@ fn no_master(what: &str) -> LaunchError {
 /// # Errors
 /// Bad input that names the variable or option.
 pub fn find(explicit: Explicit<'_>, environment: &Environment) -> LaunchResult<Option<Found>> {
-    let master = explicit.master.map(|master| checked("--master", master)).transpose()?;
+    let master = explicit.master.map(|master| address_of("--master", master)).transpose()?;
     let found = match (explicit.rank, explicit.ranks) {
         (Some(rank), Some(ranks)) if rank >= ranks => {
             return Err(bad(format!("--rank {rank}, but --world-size {ranks}: ranks are counted from 0")));
@@ -148,8 +148,11 @@ fn general(master: &str) -> LaunchResult<()> {
     }
 }
 
-/// `HOST:PORT`, checked.
-fn checked(name: &str, master: &str) -> LaunchResult<String> {
+/// `HOST:PORT`, checked; `name` is where it comes from.
+///
+/// # Errors
+/// If it has another form.
+pub fn address_of(name: &str, master: &str) -> LaunchResult<String> {
     let port = |text: &str| text.parse::<u16>().is_ok_and(|port| port > 0);
     let is_address = master.parse::<std::net::SocketAddr>().is_ok_and(|address| address.port() > 0);
     let is_name = || master.split_once(':').is_some_and(|(host, text)| !host.is_empty() && port(text));
@@ -200,7 +203,7 @@ impl LauncherKind {
     fn masters(self, ranks: u32, environment: &Environment) -> LaunchResult<Vec<String>> {
         if self == Self::Antiphon {
             let master = environment.get("ANTIPHON_MASTER").ok_or_else(|| half("ANTIPHON_RANK", "ANTIPHON_MASTER"))?;
-            return Ok(vec![checked("ANTIPHON_MASTER", master)?]);
+            return Ok(vec![address_of("ANTIPHON_MASTER", master)?]);
         }
         if let Some(host) = environment.get("MASTER_ADDR") {
             let port = match environment.port("ANTIPHON_PORT", 0)? {

@@ -124,7 +124,8 @@ mod tests {
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
-        let error = secret(None, &environment).unwrap_err().to_string();
+        let error = secret(None, &environment).unwrap_err();
+        let error = format!("{error}: {}", error.hint.as_deref().unwrap_or_default());
         assert!(error.contains("others can read") && error.contains("chmod 600"), "{error}");
     }
 

@@ -34,8 +34,8 @@ impl LaunchError {
 
 impl fmt::Display for LaunchError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)?;
-        self.hint.as_ref().map_or(Ok(()), |hint| write!(f, " ({hint})"))
+        // Hints speak of the command line.
+        f.write_str(&self.text)
     }
 }
 

@@ -13,7 +13,7 @@ use crate::session::fate::Fate;
 use crate::session::places::{Directory, ProcessPlace, RankMemory, Whereabouts};
 use crate::session::process_memory::ProbedWord;
 use crate::session::socket_port::SocketPort;
-use crate::session::{Membership, Session};
+use crate::session::{Session, SessionSetup};
 use crate::transport::tcp::{self, Closed, Doors, Meeting};
 use program::Connection;
 use serde::de::DeserializeOwned;
@@ -57,7 +57,7 @@ impl Session {
         let watch = MemberWatch::new(at.rank, lines, &fate, silence)
             .map_err(RunError::system("starting the thread that watches the other ranks"))?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Ok(Self::assemble(Membership {
+        Self::assemble(SessionSetup {
             rank: at.rank,
             memory,
             directory,
@@ -65,7 +65,7 @@ impl Session {
             fate,
             sockets,
             watch: Some(Box::new((watch, word))),
-        }))
+        })
     }
 }
 

@@ -18,7 +18,7 @@
 use crate::clock::Moment;
 use crate::control::frame::{Inbox, Post};
 use crate::launch::machine::Machine;
-use crate::session::fate::{End, Fate};
+use crate::session::fate::{Fate, SessionEnd};
 use crate::session::places::ProcessPlace;
 use crate::transport::tcp::Doors;
 use crate::verdict::{Cause, Phase, Verdict};
@@ -55,7 +55,7 @@ pub(super) enum FromMember {
     /// It runs.
     Beat,
     /// Something has ended there.
-    End(End),
+    End(SessionEnd),
 }
 
 /// What rank 0's process says to the others.
@@ -69,7 +69,7 @@ pub(super) enum ToMember {
     /// It runs.
     Beat,
     /// Something has ended.
-    End(End),
+    End(SessionEnd),
     /// It cannot take part. (What [`Rendezvous`](crate::launch::rendezvous::Rendezvous) says to those whom it turns away.)
     Refused { reason: String },
 }
@@ -87,16 +87,13 @@ pub(crate) struct MemberWatch {
     own: Rank,
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
-    /// Members tell rank 0 that they leave in order.
-    hub: Option<Arc<Post>>,
+    /// Who is told that this process leaves in order: rank 0, or on rank 0 all others.
+    posts: Vec<Arc<Post>>,
 }
 
 impl Drop for MemberWatch {
     fn drop(&mut self) {
-        if let Some(hub) = &self.hub {
-            // If rank 0 is gone, nobody wants to know.
-            let _ = hub.offer(&FromMember::End(End::Left(self.own)));
-        }
+        self.posts.iter().for_each(|post| say(post, self.own == Rank(0), &SessionEnd::Left(self.own)));
         let _ = rustix::io::write(&*self.stop, &1_u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -117,27 +114,29 @@ impl MemberWatch {
         fate.tell(move |end| told.iter().for_each(|post| say(post, is_hub, end)));
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let now = Moment::now();
-        let lines = lines.into_iter().map(|line| WatchedLine { line, heard_at: now, is_open: true }).collect();
+        let lines =
+            lines.into_iter().map(|line| WatchedLine { line, heard_at: now, is_open: true, has_left: false }).collect();
         let watcher = Watcher { is_hub, lines, fate: fate.clone(), silence, stop: stop.clone() };
         let thread = std::thread::Builder::new().name("antiphon-watch".to_owned()).spawn(move || watcher.run())?;
-        let hub = if is_hub { None } else { posts.into_iter().next() };
-        Ok(Self { own, stop, thread: Some(thread), hub })
+        Ok(Self { own, stop, thread: Some(thread), posts })
     }
 }
 
-fn say(post: &Post, is_hub: bool, end: &End) {
+fn say(post: &Post, is_hub: bool, end: &SessionEnd) {
     // A process that does not hear this notices by itself that others are gone.
     let _ = match is_hub {
-        true => post.offer(&ToMember::End(end.clone())),
-        false => post.offer(&FromMember::End(end.clone())),
+        true => post.send(&ToMember::End(end.clone())),
+        false => post.send(&FromMember::End(end.clone())),
     };
 }
 
 struct WatchedLine {
     line: MemberLine,
     heard_at: Moment,
-    /// Whether the other process is there, and has not left.
+    /// Whether the connection has not ended.
     is_open: bool,
+    /// Whether the other process has said that it leaves. The reason may follow.
+    has_left: bool,
 }
 
 /// The thread's part.
@@ -153,7 +152,7 @@ struct Watcher {
 enum MemberNews {
     /// It runs.
     Life,
-    End(End),
+    End(SessionEnd),
 }
 
 impl Watcher {
@@ -219,46 +218,42 @@ impl Watcher {
                 Ok(None) => return,
                 Ok(Some(MemberNews::Life)) => {}
                 Ok(Some(MemberNews::End(end))) => {
-                    // Its connection will end, which says nothing new.
-                    watched.is_open = !(self.is_hub && end == End::Left(rank));
+                    watched.has_left |= end == SessionEnd::Left(rank);
                     match self.is_hub {
                         true => self.relay(index, &end),
                         false => drop(self.fate.hear(&end)),
                     }
-                    if !self.lines[index].is_open {
-                        return;
-                    }
                 }
                 Err(_) => {
                     watched.is_open = false;
-                    return self.lost(rank);
+                    if !watched.has_left {
+                        self.lost(rank);
+                    }
+                    return;
                 }
             }
         }
     }
 
     /// Rank 0 tells all others what one has said.
-    fn relay(&self, from: usize, end: &End) {
+    fn relay(&self, from: usize, end: &SessionEnd) {
         if self.fate.hear(end) {
             let others = self.lines.iter().enumerate().filter(|(index, watched)| *index != from && watched.is_open);
             others.for_each(|(_, watched)| say(&watched.line.post, true, end));
         }
     }
 
-    /// The connection of a process has ended.
+    /// The connection of a process has ended, which did not say that it leaves. If rank 0 is gone, every other process notices
+    /// that by itself.
     fn lost(&self, rank: Rank) {
-        match self.is_hub {
-            true => self.fate.end(Verdict { rank, cause: Cause::Lost, phase: Phase::Work }),
-            // Rank 0 is gone. It may have left in order, after its last call.
-            false => drop(self.fate.hear(&End::Left(rank))),
-        }
+        self.fate.end(Verdict { rank, cause: Cause::Lost, phase: Phase::Work });
     }
 
     /// Looks for processes that have said nothing for too long.
     fn judge(&mut self, now: Moment) {
         for index in 0..self.lines.len() {
             let watched = &mut self.lines[index];
-            if watched.is_open && now.since(watched.heard_at) > self.silence {
+            if watched.is_open && !watched.has_left && now.since(watched.heard_at) > self.silence {
                 watched.is_open = false;
                 let verdict = Verdict { rank: watched.line.rank, cause: Cause::Silent, phase: Phase::Work };
                 self.fate.end(verdict);

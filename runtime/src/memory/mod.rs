@@ -8,6 +8,8 @@ pub(crate) mod barrier;
 pub(crate) mod barriers;
 pub(crate) mod clocks;
 pub(crate) mod doorbell;
+#[expect(unsafe_code, reason = "has the kernel empty a page in forks")]
+pub(crate) mod fork_mark;
 #[expect(unsafe_code, reason = "lends shared memory as slices")]
 pub(crate) mod heap;
 pub(crate) mod heaps;

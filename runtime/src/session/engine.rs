@@ -51,7 +51,7 @@ struct Queued {
 }
 
 /// How a call that waits stands.
-pub(super) struct Standing {
+pub(super) struct WaitingCall {
     /// When it moved last.
     pub(super) since: Moment,
     /// How many of its steps are finished.
@@ -143,10 +143,10 @@ impl Engine {
     }
 
     /// How the oldest call of a stream stands, if it waits; `ticket` is a call of this stream.
-    pub(super) fn standing(&self, ticket: Ticket) -> Option<Standing> {
+    pub(super) fn standing(&self, ticket: Ticket) -> Option<WaitingCall> {
         let first = self.queues.get(&ticket.queue)?.front()?;
         let (since, finished, peer) = (first.moved_at, first.run.finished() as u64, first.awaited?);
-        Some(Standing { since, finished, peer })
+        Some(WaitingCall { since, finished, peer })
     }
 
     /// Gives up a call that is not over.

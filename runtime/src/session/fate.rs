@@ -34,7 +34,7 @@ const MOST_BREACHES: usize = 256;
 /// What ends a session, or a part of it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum End {
+pub(crate) enum SessionEnd {
     /// All of it.
     Session(Verdict),
     /// A communicator.
@@ -44,7 +44,7 @@ pub(crate) enum End {
 }
 
 /// Tells other processes of an end.
-type Herald = Box<dyn Fn(&End) + Send>;
+type Herald = Box<dyn Fn(&SessionEnd) + Send>;
 
 impl Fate {
     /// That of a session with these ranks in this process.
@@ -67,12 +67,12 @@ impl Fate {
     }
 
     /// Has this called when something ends by a thread of this process.
-    pub(crate) fn tell(&self, herald: impl Fn(&End) + Send + 'static) {
+    pub(crate) fn tell(&self, herald: impl Fn(&SessionEnd) + Send + 'static) {
         locked(&self.heralds).push(Box::new(herald));
     }
 
     /// Something ends by this process. If that is new, the others are told.
-    pub(crate) fn decide(&self, end: &End) {
+    pub(crate) fn decide(&self, end: &SessionEnd) {
         if self.hear(end) {
             locked(&self.heralds).iter().for_each(|herald| herald(end));
         }
@@ -80,23 +80,23 @@ impl Fate {
 
     /// Ends the session, unless it is over already.
     pub(crate) fn end(&self, verdict: Verdict) {
-        self.decide(&End::Session(verdict));
+        self.decide(&SessionEnd::Session(verdict));
     }
 
     /// No call of a communicator can succeed any more.
     pub(crate) fn break_off(&self, communicator: u64, breach: Breach) {
-        self.decide(&End::Communicator(communicator, breach));
+        self.decide(&SessionEnd::Communicator(communicator, breach));
     }
 
     /// Something has ended elsewhere; whether this is new.
-    pub(crate) fn hear(&self, end: &End) -> bool {
+    pub(crate) fn hear(&self, end: &SessionEnd) -> bool {
         let is_new = match end {
-            End::Session(verdict) => {
+            SessionEnd::Session(verdict) => {
                 let word = verdict.to_word();
                 self.verdict.compare_exchange(0, word, Ordering::AcqRel, Ordering::Acquire).is_ok()
             }
-            End::Communicator(communicator, breach) => self.note_breach(*communicator, breach),
-            End::Left(rank) => locked(&self.left).insert(*rank),
+            SessionEnd::Communicator(communicator, breach) => self.note_breach(*communicator, breach),
+            SessionEnd::Left(rank) => locked(&self.left).insert(*rank),
         };
         if is_new {
             // Whoever looks and then waits holds this lock.

@@ -18,32 +18,18 @@
 //!
 //! A line is full when its sequence number is that of its place in the stream; so the receiver looks at one word, and the
 //! sender learns only now and then how far the receiver is.
-//!
-//! ```text
-//! | lines that were released | offers: 16 × (state, address, bytes) | ring of lines: sequence, bytes; communicator; stamp; tag; payload |
-//!   64 bytes                   16 × 64 bytes                          256 × 64 bytes
-//! ```
 
+use super::lane_place::{LINE, LINES, LanePlace, OFFERS};
 use crate::memory::doorbell::Doorbell;
 use crate::memory::region::Region;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
-/// Bytes of a line.
-const LINE: usize = 64;
-/// Lines of a ring: a power of two, so that sequence numbers can wrap.
-const LINES: u32 = 256;
 /// Bytes of the payload in the first line of a message, and in each that follows.
 pub(crate) const FIRST: usize = LINE - 32;
 const NEXT: usize = LINE - 8;
 /// The longest message that lies in the lane itself: a quarter of it.
 pub(crate) const SHORT: usize = FIRST + (LINES as usize / 4 - 1) * NEXT;
-/// How many offers of a lane may be open.
-const OFFERS: usize = 16;
-const OFFERS_AT: usize = LINE;
-const LINES_AT: usize = OFFERS_AT + OFFERS * LINE;
-/// The bytes of a lane.
-pub(crate) const LANE_BYTES: usize = LINES_AT + LINES as usize * LINE;
 /// The receiver says how far it is after so many lines.
 const REPORT: u32 = LINES / 4;
 
@@ -72,69 +58,6 @@ pub(crate) struct MessageHead {
     pub(crate) stamp: u64,
     /// Which connection of the plan.
     pub(crate) tag: u32,
-}
-
-/// Where a lane lies.
-struct LanePlace {
-    /// The first byte of the lane.
-    start: *mut u8,
-    /// Keeps the memory mapped.
-    _region: Arc<Region>,
-}
-
-// SAFETY: all that two threads may use at the same time is atomic; the rest belongs to one end at a time (`publish`, `release`).
-unsafe impl Send for LanePlace {}
-
-impl LanePlace {
-    fn new(region: Arc<Region>, offset: usize) -> Self {
-        let start = region.pointer(offset, LANE_BYTES);
-        assert!(start.cast::<u64>().is_aligned(), "lanes begin at a line");
-        Self { start, _region: region }
-    }
-
-    /// A word of the lane.
-    fn word32(&self, offset: usize) -> &AtomicU32 {
-        debug_assert!(offset + 4 <= LANE_BYTES, "inside the lane");
-        // SAFETY: inside the lane, which is mapped while `self` lives; all offsets are multiples of 8. Both ends access words
-        // only as atomics.
-        unsafe { AtomicU32::from_ptr(self.start.add(offset).cast()) }
-    }
-
-    /// A long word of the lane.
-    fn word64(&self, offset: usize) -> &AtomicU64 {
-        debug_assert!(offset + 8 <= LANE_BYTES, "inside the lane");
-        // SAFETY: as for `word32`.
-        unsafe { AtomicU64::from_ptr(self.start.add(offset).cast()) }
-    }
-
-    fn released(&self) -> &AtomicU32 {
-        self.word32(0)
-    }
-
-    /// Where a line begins.
-    fn offset(number: u32) -> usize {
-        LINES_AT + (number % LINES) as usize * LINE
-    }
-
-    /// The address of a line.
-    fn line(&self, number: u32) -> *mut u8 {
-        // SAFETY: inside the lane.
-        unsafe { self.start.add(Self::offset(number)) }
-    }
-
-    /// The first word of a line: its sequence number, and how long the message is that begins in it.
-    fn front(&self, number: u32) -> &AtomicU64 {
-        self.word64(Self::offset(number))
-    }
-
-    fn state(&self, slot: usize) -> &AtomicU32 {
-        self.word32(OFFERS_AT + slot % OFFERS * LINE)
-    }
-
-    /// Address and length of what is offered.
-    fn offered(&self, slot: usize) -> [&AtomicU64; 2] {
-        [8, 16].map(|word| self.word64(OFFERS_AT + slot % OFFERS * LINE + word))
-    }
 }
 
 /// How many lines a message takes.

@@ -2,7 +2,7 @@
 //!
 //! The principal type is [`MemoryPort`].
 
-use super::ports::MessageFault;
+use super::peer_port::MessageFault;
 use super::process_memory::ProcessReader;
 use crate::session::lane::{LaneReceiver, LaneSender, Revoked};
 use crate::session::places::{Directory, Whereabouts};
@@ -17,13 +17,13 @@ const AT_ONCE: usize = 128 << 10;
 pub(crate) struct MemoryPort {
     pub(crate) sender: LaneSender,
     pub(crate) receiver: LaneReceiver,
-    reading: Reading,
+    reading: OfferReading,
     /// What is copied here is used at once.
     pub(crate) space: Vec<u8>,
 }
 
 /// How this rank reads long messages of the peer.
-enum Reading {
+enum OfferReading {
     /// Through a pointer: the peer is a thread of this process.
     Pointer,
     /// By copying out of the peer's process.
@@ -46,19 +46,19 @@ impl MemoryPort {
     pub(crate) fn new(directory: &Directory, own: Rank, peer: Rank) -> io::Result<Self> {
         let (mine, theirs) = (directory.memory(own)?, directory.memory(peer)?);
         let reading = match directory.of(peer) {
-            Whereabouts::Thread(_) | Whereabouts::Elsewhere => Reading::Pointer,
+            Whereabouts::Thread(_) | Whereabouts::Elsewhere => OfferReading::Pointer,
             Whereabouts::Process(place, _) => match ProcessReader::new(place.probe) {
-                Ok(reader) => Reading::Copy(reader),
+                Ok(reader) => OfferReading::Copy(reader),
                 Err(error) => {
                     tracing::info!(
                         "rank {own} cannot read the memory of rank {peer}, so long messages are copied twice: {error}"
                     );
-                    Reading::Fragments
+                    OfferReading::Fragments
                 }
             },
         };
         let (to, from) = (theirs.lane(own), mine.lane(peer));
-        let by_pointer = matches!(reading, Reading::Pointer);
+        let by_pointer = matches!(reading, OfferReading::Pointer);
         let sender = LaneSender::new(to.0, to.1, theirs.bell(), by_pointer);
         Ok(Self { sender, receiver: LaneReceiver::new(from.0, from.1, theirs.bell()), reading, space: Vec::new() })
     }
@@ -75,18 +75,18 @@ impl MemoryPort {
             return Err(MessageFault::Length);
         }
         match reading {
-            Reading::Pointer => {
+            OfferReading::Pointer => {
                 let data = std::ptr::with_exposed_provenance::<u8>(address as usize);
                 // SAFETY: the peer is a thread of this process, and these are the bytes that it has offered. It keeps them as they
                 // are until `end`, or until it revokes the offer, for which it waits while this rank reads.
                 sink.put(0, unsafe { std::slice::from_raw_parts(data, bytes) });
             }
-            Reading::Fragments => {
+            OfferReading::Fragments => {
                 receiver.ask(offer)?;
                 return Ok(false);
             }
             // If the process has ended, so has its part. Those who watch the processes say so.
-            Reading::Copy(reader) => copy(*reader, space, address, sink).map_err(|_| MessageFault::Revoked)?,
+            OfferReading::Copy(reader) => copy(*reader, space, address, sink).map_err(|_| MessageFault::Revoked)?,
         }
         receiver.end(offer)?;
         Ok(true)

@@ -12,17 +12,21 @@
 //!
 //! | file | what is in it |
 //! |---|---|
+//! | `lane_place` | where the parts of a lane lie |
 //! | `lane` | messages between two ranks through shared memory |
 //! | `process_memory` | reading the memory of another process |
 //! | `places` | where each rank is, and the memory that it shares |
 //! | `memory_port` | a rank's ends of the lanes to and from one other rank of its machine |
+//! | `socket_frame` | what travels between machines |
 //! | `socket_port` | a rank's end of the connection with a rank of another machine |
+//! | `peer_port` | either of the two |
 //! | `ports` | a rank's ends of all its lanes; messages for several communicators |
 //! | `buffers` | the memory of one call |
 //! | `sink` | what a rank does with the bytes of a message |
 //! | `script` | a rank's steps, one after the other |
 //! | `run` | one call of a script |
 //! | `started` | a call that owns its buffers |
+//! | `waiting` | how a thread waits for a call |
 //! | `engine` | all calls of a rank that are under way |
 //! | `fate` | why a session is over |
 
@@ -32,8 +36,11 @@ mod engine;
 pub(crate) mod fate;
 #[expect(unsafe_code, reason = "reads and writes lines of shared memory")]
 mod lane;
+#[expect(unsafe_code, reason = "looks up the words of a lane")]
+mod lane_place;
 #[expect(unsafe_code, reason = "reads what a thread of this process has offered")]
 mod memory_port;
+mod peer_port;
 pub(crate) mod places;
 mod ports;
 #[expect(unsafe_code, reason = "asks the kernel to copy out of another process")]
@@ -41,14 +48,17 @@ pub(crate) mod process_memory;
 mod run;
 mod script;
 mod sink;
+mod socket_frame;
 pub(crate) mod socket_port;
 mod started;
+mod waiting;
 
 use crate::clock::Moment;
 use crate::dtype::DType;
-use crate::error::{Breach, RunError, RunResult};
+use crate::error::{Breach, RunError, RunErrorKind, RunResult};
 use crate::interpreter::buffers::Call;
-use crate::memory::doorbell::{Patience, Waiter};
+use crate::memory::doorbell::Patience;
+use crate::memory::fork_mark::ForkMark;
 use crate::memory::poller::Poller;
 use crate::verdict::{Cause, Phase, Verdict};
 pub use buffers::RawCall;
@@ -70,10 +80,6 @@ use topology::Rank;
 
 /// How often a waiting call looks before it asks what time it is.
 const LOOKS: u32 = 64;
-/// How long after the last progress a call fails because the rank that it waits for has left.
-const FAREWELL: Duration = Duration::from_millis(100);
-/// A thread that lets another one carry on its call looks around at least this often.
-const LONGEST_SLEEP: Duration = Duration::from_millis(50);
 
 /// One rank among those that have met. Clones are the same rank, in other threads.
 #[derive(Clone)]
@@ -93,8 +99,17 @@ struct SessionParts {
     /// A call is over, or nobody carries on.
     turn: Condvar,
     /// What watches the other ranks while the session lives.
-    _watch: Option<Box<dyn Any + Send + Sync>>,
-    is_watched: bool,
+    watch: Option<Box<dyn Any + Send + Sync>>,
+    mark: ForkMark,
+}
+
+impl Drop for SessionParts {
+    fn drop(&mut self) {
+        if !self.mark.is_here() {
+            // It belongs to the process of which this one is a fork.
+            std::mem::forget(self.watch.take());
+        }
+    }
 }
 
 /// Which call of a session one is. All its members name it alike.
@@ -116,7 +131,7 @@ impl CallPlace {
 }
 
 /// What a session is made of.
-pub(crate) struct Membership {
+pub(crate) struct SessionSetup {
     pub(crate) rank: Rank,
     pub(crate) memory: RankMemory,
     pub(crate) directory: Arc<Directory>,
@@ -153,7 +168,7 @@ impl Session {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let session = |(rank, memory): (usize, RankMemory)| {
             let rank = Rank::from_index(rank);
-            let parts = Membership {
+            let parts = SessionSetup {
                 rank,
                 memory,
                 directory: directory.clone(),
@@ -164,20 +179,22 @@ impl Session {
             };
             Self::assemble(parts)
         };
-        Ok(memory.into_iter().enumerate().map(session).collect())
+        memory.into_iter().enumerate().map(session).collect()
     }
 
     /// The session of a rank that knows where the others are.
-    pub(crate) fn assemble(parts: Membership) -> Self {
-        let Membership { rank, memory, directory, patience, fate, sockets, watch } = parts;
+    ///
+    /// # Errors
+    /// If there is no memory.
+    pub(crate) fn assemble(parts: SessionSetup) -> RunResult<Self> {
+        let SessionSetup { rank, memory, directory, patience, fate, sockets, watch } = parts;
         let ranks = directory.ranks();
         let (poller, sockets) = sockets.map_or((None, Vec::new()), |(poller, sockets)| (Some(poller), sockets));
         let engine = Mutex::new(Engine::new(LanePorts::new(directory, rank, sockets)));
         let turn = Condvar::new();
-        let is_watched = watch.is_some();
-        let shared =
-            SessionParts { rank, ranks, memory, patience, fate, poller, engine, turn, _watch: watch, is_watched };
-        Self { shared: Arc::new(shared) }
+        let mark = ForkMark::new().map_err(RunError::system("marking this process"))?;
+        let shared = SessionParts { rank, ranks, memory, patience, fate, poller, engine, turn, watch, mark };
+        Ok(Self { shared: Arc::new(shared) })
     }
 
     /// This rank.
@@ -237,7 +254,7 @@ impl Session {
     ///
     /// # Errors
     /// [`RunError::BufferSize`]; [`RunError::Deadline`] after `limit` without progress, with the rank that is waited for;
-    /// [`RunError::Stamp`] if a peer calls something else; [`RunError::Verdict`] if the session is over. The buffers are
+    /// [`RunError::OtherCall`] if a peer calls something else; [`RunError::Verdict`] if the session is over. The buffers are
     /// the caller's again in each case, and what they hold is not said.
     #[expect(unsafe_code, reason = "hands borrowed buffers to a call that ends before the borrow")]
     pub fn call(&self, prepared: &Prepared, at: CallPlace, mut buffers: Call<'_>, limit: Duration) -> RunResult<()> {
@@ -252,6 +269,7 @@ impl Session {
     /// As [`Self::call`].
     pub fn call_raw(&self, prepared: &Prepared, at: CallPlace, buffers: RawCall, limit: Duration) -> RunResult<()> {
         self.check(&prepared.script, &buffers)?;
+        self.broken(at.communicator).map_or(Ok(()), Err)?;
         let mut engine = self.engine();
         let mut run = engine.begin(&prepared.script, at, buffers);
         if engine.is_idle() && !engine.is_driven {
@@ -292,29 +310,40 @@ impl Session {
         Ok(ticket)
     }
 
-    /// Whether a call is over; its result is told once.
-    pub fn test(&self, ticket: Ticket) -> Option<RunResult<()>> {
-        let mut engine = self.engine();
-        if !engine.is_driven {
-            engine.carry_on(Moment::now());
+    /// Whether a call is over; its result is told once. A call that has not moved for longer than `limit` has failed.
+    pub fn test(&self, ticket: Ticket, limit: Duration) -> Option<RunResult<()>> {
+        if !self.shared.mark.is_here() {
+            return Some(Err(forked()));
         }
-        let result = engine.take(ticket);
-        let told = result.or_else(|| self.broken(ticket.communicator).map(Err));
-        if told.is_some() {
+        let mut engine = self.engine();
+        let now = Moment::now();
+        if !engine.is_driven {
+            engine.carry_on(now);
+        }
+        let result = engine.take(ticket).or_else(|| self.overdue(&engine, ticket, now, limit).map(Err));
+        if result.is_some() {
             engine.drop_call(ticket);
         }
         drop(engine);
-        told.map(|result| result.map_err(|error| self.explain(ticket.communicator, error)))
+        result.map(|result| result.map_err(|error| self.explain(ticket.communicator, error)))
     }
 
     /// Gives up a call. Its buffers are the caller's again. The other ranks' calls fail.
     pub fn cancel(&self, ticket: Ticket) {
+        if !self.shared.mark.is_here() {
+            return;
+        }
         let mut engine = self.engine();
         engine.drop_call(ticket);
         engine.take(ticket);
     }
 
     fn check(&self, script: &CallScript, call: &RawCall) -> RunResult<()> {
+        if !self.shared.mark.is_here() {
+            let what =
+                "this process is a fork of the one that joined the session, and cannot make its calls".to_owned();
+            return Err(RunError::Mismatch { what });
+        }
         let [input, output, _] = script.lengths;
         let [send, receive] = call.lengths();
         let expected = match call.is_in_place() {
@@ -355,119 +384,28 @@ impl Session {
         }
     }
 
-    /// What to tell of an error. That a peer is gone may have a reason which those who watch the ranks find out a little later.
-    fn explain(&self, communicator: u64, error: RunError) -> RunError {
-        match error {
-            RunError::Lane { .. } => {
-                if self.shared.is_watched {
-                    self.shared.fate.wait(FAREWELL, || self.broken(communicator).is_some());
-                }
-                self.broken(communicator).unwrap_or(error)
-            }
-            RunError::Deadline { .. } => self.broken(communicator).unwrap_or(error),
-            _ => error,
-        }
-    }
-
-    /// Waits until a call is over, while it carries on all calls of this rank, or another thread does.
-    ///
-    /// # Errors
-    /// As [`Self::call`].
-    pub fn wait(&self, ticket: Ticket, limit: Duration) -> RunResult<()> {
-        let mut engine = self.engine();
-        let result = loop {
-            if let Some(result) = engine.take(ticket) {
-                break result;
-            }
-            if !engine.is_driven {
-                engine.is_driven = true;
-                drop(engine);
-                let result = self.drive(ticket, limit);
-                engine = self.engine();
-                engine.is_driven = false;
-                if engine.followers > 0 {
-                    self.shared.turn.notify_all();
-                }
-                break result;
-            }
-            if let Some(error) = self.overdue(&engine, ticket, Moment::now(), limit) {
-                engine.drop_call(ticket);
-                break Err(error);
-            }
-            engine.followers += 1;
-            let waited = self.shared.turn.wait_timeout(engine, LONGEST_SLEEP);
-            engine = waited.unwrap_or_else(PoisonError::into_inner).0;
-            engine.followers -= 1;
-        };
-        drop(engine);
-        result.map_err(|error| self.explain(ticket.communicator, error))
-    }
-
-    /// Carries all calls on until one is over.
-    fn drive(&self, ticket: Ticket, limit: Duration) -> RunResult<()> {
-        let waiter = Waiter::new(self.shared.memory.bell(), self.shared.patience);
-        let mut waiter = waiter.with_poller(self.shared.poller.as_ref());
-        loop {
-            waiter.refresh();
-            let mut engine = self.engine();
-            let now = Moment::now();
-            let (mut moved, mut looks) = (engine.carry_on(now), 1);
-            while !moved && looks < LOOKS && !engine.is_shared() {
-                std::hint::spin_loop();
-                (moved, looks) = (engine.carry_on(now), looks + 1);
-            }
-            if moved && engine.followers > 0 {
-                self.shared.turn.notify_all();
-            }
-            if let Some(result) = engine.take(ticket) {
-                waiter.progressed();
-                return result;
-            }
-            if moved {
-                waiter.progressed();
-                continue;
-            }
-            if let Some(error) = self.overdue(&engine, ticket, now, limit) {
-                waiter.progressed();
-                engine.drop_call(ticket);
-                return Err(error);
-            }
-            drop(engine);
-            waiter.idle(now, now.after(limit));
-        }
-    }
-
-    /// What is wrong if a call has not moved for longer than `limit`, or the session is over.
-    fn overdue(&self, engine: &Engine, ticket: Ticket, now: Moment, limit: Duration) -> Option<RunError> {
-        if let Some(error) = self.broken(ticket.communicator) {
-            return Some(error);
-        }
-        let standing = engine.standing(ticket)?;
-        let waited = now.since(standing.since);
-        // Its last messages may have arrived after the last look.
-        if waited > FAREWELL && self.shared.fate.has_left(standing.peer) {
-            let source = std::io::Error::other("it has left the session");
-            return Some(RunError::Lane { rank: self.shared.rank, peer: standing.peer, source });
-        }
-        (waited > limit).then(|| RunError::Deadline {
-            rank: self.shared.rank,
-            peer: Some(standing.peer),
-            phase: Phase::Work,
-            place: format!("step {}", standing.finished),
-            waited_ms: waited.as_millis() as u64,
-            finished: standing.finished,
-        })
-    }
-
     /// Ends all calls of all ranks of the session, under way or to come, with an error that names this rank.
     pub fn abort(&self) {
         self.shared.fate.end(Verdict { rank: self.shared.rank, cause: Cause::Failed, phase: Phase::Work });
     }
 
+    /// The same for the calls of one communicator.
+    pub fn abort_communicator(&self, communicator: u64) {
+        let (by, kind) = (self.shared.rank, RunErrorKind::Aborted);
+        self.shared.fate.break_off(communicator, Breach { by, kind, reason: format!("rank {by} has aborted them") });
+    }
+
     /// Forgets what has come for a communicator that is gone.
     pub fn forget(&self, communicator: u64) {
-        self.engine().ports.forget(communicator);
+        if self.shared.mark.is_here() {
+            self.engine().ports.forget(communicator);
+        }
     }
+}
+
+fn forked() -> RunError {
+    let what = "this process is a fork of the one that joined the session, and cannot make its calls";
+    RunError::Mismatch { what: what.to_owned() }
 }
 
 #[cfg(test)]

@@ -8,10 +8,10 @@
 //!                  64 B   LANE_BYTES each; only what is used costs memory
 //! ```
 
-use super::process_memory::Probe;
+use super::process_memory::WordProbe;
 use crate::memory::doorbell::{BELL_BYTES, Doorbell};
 use crate::memory::region::{Place, Region};
-use crate::session::lane::LANE_BYTES;
+use crate::session::lane_place::LANE_BYTES;
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -87,7 +87,7 @@ pub(crate) struct ProcessPlace {
     /// Its rank memory.
     pub(crate) memory: Place,
     /// How a peer finds out whether it can read the process's memory.
-    pub(crate) probe: Probe,
+    pub(crate) probe: WordProbe,
 }
 
 /// Where one rank is, as seen by another.

@@ -4,11 +4,13 @@
 //! does not wait for it now is put aside ([`LanePorts::next`]), so that no communicator waits for another.
 
 use crate::error::{RunError, RunResult};
-use crate::session::lane::{FIRST, FRAGMENT, MessageHead, Offer, OfferState, SHORT};
+use crate::session::lane::{FRAGMENT, MessageHead, Offer, OfferState, SHORT};
 use crate::session::memory_port::MemoryPort;
+use crate::session::peer_port::{MessageFault, PeerPort};
 use crate::session::places::{Directory, Whereabouts};
 use crate::session::sink::Sink;
-use crate::session::socket_port::{SHORT_FRAME, SocketPort};
+use crate::session::socket_frame::SHORT_FRAME;
+use crate::session::socket_port::SocketPort;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::sync::Arc;
@@ -36,7 +38,7 @@ impl Aside {
 pub(crate) struct LanePorts {
     directory: Arc<Directory>,
     rank: Rank,
-    ports: Vec<Option<Port>>,
+    ports: Vec<Option<PeerPort>>,
     /// The peers that are reached through sockets.
     remote: Vec<Rank>,
     aside: BTreeMap<(Rank, u64), VecDeque<Aside>>,
@@ -47,114 +49,37 @@ pub(crate) struct LanePorts {
     gone: VecDeque<u64>,
 }
 
-/// The ends of the lanes to and from one peer.
-enum Port {
-    Memory(Box<MemoryPort>),
-    Socket(Box<SocketPort>),
-}
-
-impl Port {
-    #[inline]
-    fn head(&mut self) -> io::Result<Option<MessageHead>> {
-        match self {
-            Self::Memory(port) => Ok(port.receiver.head()),
-            Self::Socket(port) => port.head(),
-        }
-    }
-
-    /// Ends the message at the front, or a part of a fragment.
-    #[inline]
-    fn release(&mut self, bytes: u32) {
-        match self {
-            Self::Memory(port) => port.receiver.release(bytes),
-            Self::Socket(port) => port.release(bytes),
-        }
-    }
-
-    /// Receives the message at the front, or a part of a fragment, as the part of the sink that begins at `at`.
-    #[inline]
-    fn take(&mut self, bytes: u32, at: usize, sink: &mut Sink<'_>) {
-        let length = bytes as usize;
-        match self {
-            Self::Socket(port) => sink.put(at, port.payload(bytes)),
-            Self::Memory(port) if length <= FIRST => sink.put(at, port.receiver.beginning(bytes)),
-            Self::Memory(port) => match sink.plain() {
-                Some(into) => port.receiver.copy(&mut into[at..at + length]),
-                None => {
-                    let MemoryPort { receiver, space, .. } = &mut **port;
-                    if space.len() < length {
-                        space.resize(SHORT, 0);
-                    }
-                    receiver.copy(&mut space[..length]);
-                    sink.put(at, &space[..length]);
-                }
-            },
-        }
-        self.release(bytes);
-    }
-
-    /// A copy of the message at the front, which ends.
-    fn take_copy(&mut self, bytes: u32) -> Vec<u8> {
-        let mut payload = vec![0; bytes as usize];
-        match self {
-            Self::Memory(port) => port.receiver.copy(&mut payload),
-            Self::Socket(port) => payload.copy_from_slice(port.payload(bytes)),
-        }
-        self.release(bytes);
-        payload
-    }
-
-    fn refuse(&mut self, offer: u32) {
-        match self {
-            Self::Memory(port) => port.receiver.refuse(offer),
-            Self::Socket(port) => port.refuse(offer),
-        }
-    }
-
-    fn is_revoked(&self, offer: u32) -> bool {
-        match self {
-            Self::Memory(port) => port.receiver.is_revoked(offer),
-            Self::Socket(port) => port.is_revoked(offer),
-        }
-    }
-}
-
-/// Why a message cannot be received.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub(crate) enum MessageFault {
-    #[error("it has given up")]
-    Revoked,
-    #[error("its message has another length")]
-    Length,
-}
-
 impl LanePorts {
     /// The ends of a rank, which reaches those of other machines through `sockets`.
     pub(crate) fn new(directory: Arc<Directory>, rank: Rank, sockets: Vec<(Rank, SocketPort)>) -> Self {
-        let mut ports: Vec<Option<Port>> = (0..directory.ranks()).map(|_| None).collect();
+        let mut ports: Vec<Option<PeerPort>> = (0..directory.ranks()).map(|_| None).collect();
         let remote = sockets.iter().map(|(peer, _)| *peer).collect();
         for (peer, port) in sockets {
-            ports[peer.index()] = Some(Port::Socket(Box::new(port)));
+            ports[peer.index()] = Some(PeerPort::Socket(Box::new(port)));
         }
         let (aside, abandoned, gone) = (BTreeMap::new(), BTreeSet::new(), VecDeque::new());
         Self { directory, rank, ports, remote, aside, aside_bytes: 0, abandoned, gone }
     }
 
     /// The ends of the lanes to and from a rank; those in memory are formed when they are first used.
-    fn port(&mut self, peer: Rank) -> RunResult<&mut Port> {
+    fn port(&mut self, peer: Rank) -> RunResult<&mut PeerPort> {
         let Self { directory, rank, ports, .. } = self;
         let place = &mut ports[peer.index()];
         match place {
             Some(port) => Ok(port),
             None => {
                 let port = MemoryPort::new(directory, *rank, peer).map_err(RunError::lane(*rank, peer))?;
-                Ok(place.insert(Port::Memory(Box::new(port))))
+                Ok(place.insert(PeerPort::Memory(Box::new(port))))
             }
         }
     }
 
-    fn lost(&self, peer: Rank, why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> RunError {
-        RunError::Lane { rank: self.rank, peer, source: io::Error::other(why) }
+    /// Why a message of `expected` bytes cannot be received.
+    fn fault(&self, peer: Rank, expected: usize, fault: MessageFault) -> RunError {
+        match fault {
+            MessageFault::Length => RunError::MessageLength { rank: self.rank, peer, expected },
+            MessageFault::Revoked => RunError::Lane { rank: self.rank, peer, source: io::Error::other(fault) },
+        }
     }
 
     fn broken(&self, peer: Rank) -> impl FnOnce(io::Error) -> RunError + use<> {
@@ -179,7 +104,7 @@ impl LanePorts {
         for index in 0..self.remote.len() {
             let peer = self.remote[index];
             let broken = self.broken(peer);
-            if let Some(Port::Socket(port)) = &mut self.ports[peer.index()]
+            if let Some(PeerPort::Socket(port)) = &mut self.ports[peer.index()]
                 && !port.is_flushed()
                 && !(port.flush().map_err(broken)? && port.is_flushed())
             {
@@ -194,8 +119,8 @@ impl LanePorts {
     pub(crate) fn send(&mut self, to: Rank, head: MessageHead, data: &[u8]) -> RunResult<bool> {
         let broken = self.broken(to);
         match self.port(to)? {
-            Port::Memory(port) => Ok(port.sender.send(head, data)),
-            Port::Socket(port) => port.send(head, data).map_err(broken),
+            PeerPort::Memory(port) => Ok(port.sender.send(head, data)),
+            PeerPort::Socket(port) => port.send(head, data).map_err(broken),
         }
     }
 
@@ -203,8 +128,8 @@ impl LanePorts {
     pub(crate) fn offer(&mut self, to: Rank, head: MessageHead, data: &[u8]) -> RunResult<Option<Offer>> {
         let broken = self.broken(to);
         match self.port(to)? {
-            Port::Memory(port) => Ok(port.sender.offer(head, data.as_ptr(), data.len())),
-            Port::Socket(port) => port.offer(head, data.len()).map_err(broken),
+            PeerPort::Memory(port) => Ok(port.sender.offer(head, data.as_ptr(), data.len())),
+            PeerPort::Socket(port) => port.offer(head, data.len()).map_err(broken),
         }
     }
 
@@ -218,17 +143,17 @@ impl LanePorts {
     ) -> RunResult<OfferState> {
         let broken = self.broken(to);
         match self.port(to)? {
-            Port::Memory(port) => Ok(port.sender.advance(offer, head, data)),
-            Port::Socket(port) => port.advance(offer, data).map_err(broken),
+            PeerPort::Memory(port) => Ok(port.sender.advance(offer, head, data)),
+            PeerPort::Socket(port) => port.advance(offer, data).map_err(broken),
         }
     }
 
     /// Takes an offer back.
     pub(crate) fn revoke(&mut self, to: Rank, offer: &Offer) {
         match &mut self.ports[to.index()] {
-            Some(Port::Memory(port)) => port.sender.revoke(offer),
+            Some(PeerPort::Memory(port)) => port.sender.revoke(offer),
             // If the connection has ended, nobody receives anything.
-            Some(Port::Socket(port)) => drop(port.revoke(offer)),
+            Some(PeerPort::Socket(port)) => drop(port.revoke(offer)),
             None => {}
         }
     }
@@ -302,7 +227,7 @@ impl LanePorts {
     pub(crate) fn take_short(&mut self, peer: Rank, head: &MessageHead, sink: &mut Sink<'_>) -> RunResult<()> {
         let aside = self.take_aside(peer, head.communicator);
         if head.bytes as usize != sink.len() {
-            return Err(self.lost(peer, MessageFault::Length));
+            return Err(self.fault(peer, sink.len(), MessageFault::Length));
         }
         match aside {
             Some(aside) => sink.put(0, &aside.payload),
@@ -341,10 +266,10 @@ impl LanePorts {
             port.release(head.bytes);
         }
         let taken = match port {
-            Port::Memory(port) => port.take_long(offer, sink),
-            Port::Socket(port) => port.ask(offer, sink.len()).map(|()| false),
+            PeerPort::Memory(port) => port.take_long(offer, sink),
+            PeerPort::Socket(port) => port.ask(offer, sink.len()).map(|()| false),
         };
-        taken.map_err(|fault| self.lost(peer, fault))
+        taken.map_err(|fault| self.fault(peer, sink.len(), fault))
     }
 
     /// Receives the fragments of a long message that are here, of which `done` bytes were received before; how many are done
@@ -359,12 +284,12 @@ impl LanePorts {
         while done < sink.len() {
             let Some(head) = self.front(peer)? else {
                 let is_revoked = self.port(peer)?.is_revoked(offer);
-                return if is_revoked { Err(self.lost(peer, MessageFault::Revoked)) } else { Ok(done) };
+                return if is_revoked { Err(self.fault(peer, sink.len(), MessageFault::Revoked)) } else { Ok(done) };
             };
             match (head.tag, head.offer) {
                 (FRAGMENT, Some(of)) if of == offer => {
                     if done + head.bytes as usize > sink.len() {
-                        return Err(self.lost(peer, MessageFault::Length));
+                        return Err(self.fault(peer, sink.len(), MessageFault::Length));
                     }
                     self.port(peer)?.take(head.bytes, done, sink);
                     done += head.bytes as usize;
@@ -375,7 +300,7 @@ impl LanePorts {
                 _ => self.put_aside(peer, head)?,
             }
         }
-        if let Port::Socket(port) = self.port(peer)? {
+        if let PeerPort::Socket(port) = self.port(peer)? {
             port.finish(offer);
         }
         Ok(done)
@@ -384,8 +309,8 @@ impl LanePorts {
     /// Gives up a long message whose fragments this rank has asked for.
     pub(crate) fn abandon(&mut self, peer: Rank, offer: u32) {
         match &mut self.ports[peer.index()] {
-            Some(Port::Memory(port)) => port.receiver.refuse_rest(offer),
-            Some(Port::Socket(port)) => port.refuse(offer),
+            Some(PeerPort::Memory(port)) => port.receiver.refuse_rest(offer),
+            Some(PeerPort::Socket(port)) => port.refuse(offer),
             None => return,
         }
         self.abandoned.insert((peer, offer));

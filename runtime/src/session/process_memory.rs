@@ -2,14 +2,14 @@
 //!
 //! The principal type is [`ProcessReader`]. The system call `process_vm_readv` copies from the memory of another process of
 //! the same user, without its help. Containers and hardened systems may forbid it, so a reader first reads a word that it
-//! knows ([`Probe`]). If that fails, long messages come in fragments instead.
+//! knows ([`WordProbe`]). If that fails, long messages come in fragments instead.
 
 use serde::{Deserialize, Serialize};
 use std::io;
 
 /// A word in the memory of a process: where it is, and what it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct Probe {
+pub(crate) struct WordProbe {
     process: u32,
     address: u64,
     value: u64,
@@ -25,9 +25,9 @@ impl ProbedWord {
     }
 
     /// Where others find it. It must not be moved out of its box.
-    pub(crate) fn probe(&self) -> Probe {
+    pub(crate) fn probe(&self) -> WordProbe {
         let address = std::ptr::from_ref::<u64>(&self.0).expose_provenance() as u64;
-        Probe { process: std::process::id(), address, value: *self.0 }
+        WordProbe { process: std::process::id(), address, value: *self.0 }
     }
 }
 
@@ -42,7 +42,7 @@ impl ProcessReader {
     ///
     /// # Errors
     /// If its memory cannot be read, or is not what it says.
-    pub(crate) fn new(probe: Probe) -> io::Result<Self> {
+    pub(crate) fn new(probe: WordProbe) -> io::Result<Self> {
         let process = libc::pid_t::try_from(probe.process).map_err(io::Error::other)?;
         let reader = Self { process };
         let mut word = [0; 8];
@@ -97,8 +97,8 @@ mod tests {
         let mut copy = vec![0; data.len()];
         reader.read(data.as_ptr().expose_provenance() as u64, &mut copy).unwrap();
         assert_eq!(copy, data);
-        assert!(ProcessReader::new(Probe { value: 1, ..probe }).is_err());
-        assert!(ProcessReader::new(Probe { address: 8, ..probe }).is_err());
-        assert!(ProcessReader::new(Probe { process: u32::MAX, ..probe }).is_err());
+        assert!(ProcessReader::new(WordProbe { value: 1, ..probe }).is_err());
+        assert!(ProcessReader::new(WordProbe { address: 8, ..probe }).is_err());
+        assert!(ProcessReader::new(WordProbe { process: u32::MAX, ..probe }).is_err());
     }
 }

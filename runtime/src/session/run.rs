@@ -4,8 +4,7 @@
 //! what it can.
 
 use super::script::{Act, CallScript};
-use crate::error::{RunError, RunResult, Stamp};
-use crate::numbers::CallNumber;
+use crate::error::{RunError, RunResult};
 use crate::session::buffers::CallBuffers;
 use crate::session::lane::{MessageHead, Offer, OfferState};
 use crate::session::ports::LanePorts;
@@ -44,7 +43,7 @@ struct MessageFlow {
     /// Long messages that their receivers do not have yet.
     offers: Vec<OpenOffer>,
     /// The long message that the next step receives in fragments.
-    incoming: Option<Incoming>,
+    incoming: Option<IncomingMessage>,
 }
 
 /// A long message that this rank has offered.
@@ -56,7 +55,7 @@ struct OpenOffer {
 }
 
 /// A long message that comes in fragments.
-struct Incoming {
+struct IncomingMessage {
     from: Rank,
     offer: u32,
     /// Bytes that are here.
@@ -78,7 +77,7 @@ impl ScriptRun {
     /// Does what it can without waiting.
     ///
     /// # Errors
-    /// [`RunError::Stamp`] if a peer does something else, [`RunError::Lane`] if it has given up, [`RunError::Program`].
+    /// [`RunError::OtherCall`] if a peer does something else, [`RunError::Lane`] if it has given up, [`RunError::Program`].
     pub(super) fn poll(&mut self, ports: &mut LanePorts) -> RunResult<RunProgress> {
         let Self { script, state } = self;
         state.poll(script, ports)
@@ -90,7 +89,7 @@ impl ScriptRun {
         for OpenOffer { to, offer, .. } in &self.state.flow.offers {
             ports.revoke(*to, offer);
         }
-        if let Some(Incoming { from, offer, .. }) = self.state.flow.incoming {
+        if let Some(IncomingMessage { from, offer, .. }) = self.state.flow.incoming {
             ports.abandon(from, offer);
         }
         self.state.buffers.into_scratch()
@@ -241,15 +240,14 @@ impl MessageFlow {
         let Some(head) = ports.next(from, self.communicator)? else { return Ok(StepOutcome::waits(from)) };
         let expected = script.stamp(self.call);
         if (head.stamp, head.tag) != (expected, tag) {
-            let stamp = |word: u64| Stamp { call: CallNumber(word >> 32), plan: word & 0xffff_ffff, work: 0 };
-            let (expected, found) = (stamp(expected), stamp(head.stamp));
-            return Err(RunError::Stamp { rank: script.rank, peer: from, expected, found });
+            let calls = [expected, head.stamp].map(|stamp| (stamp >> 32) as u32);
+            return Err(RunError::OtherCall { rank: script.rank, peer: from, calls });
         }
         match head.offer {
             None => ports.take_short(from, &head, sink)?,
             Some(offer) => {
                 if !ports.take_long(from, &head, offer, sink)? {
-                    self.incoming = Some(Incoming { from, offer, done: 0 });
+                    self.incoming = Some(IncomingMessage { from, offer, done: 0 });
                     return Ok(StepOutcome::Waits { peer: from, moved: true });
                 }
             }

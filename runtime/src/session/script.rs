@@ -155,7 +155,7 @@ impl CallScript {
             dtype,
             averages: averages(program, number, &geometry)?,
             lengths,
-            plan: sequenced.digest ^ mark(count, dtype.size()),
+            plan: sequenced.digest ^ mark(count, 1 + dtype as usize),
             queue: 0,
         })
     }
@@ -228,9 +228,9 @@ impl CallScript {
     }
 }
 
-/// Tells counts and sizes of elements apart.
-fn mark(count: u64, size: usize) -> u32 {
-    (count as u32).wrapping_mul(0x9e37_79b1) ^ (count >> 32) as u32 ^ size as u32
+/// Tells counts and types of elements apart.
+fn mark(count: u64, dtype: usize) -> u32 {
+    (count as u32).wrapping_mul(0x9e37_79b1) ^ (count >> 32) as u32 ^ (dtype as u32) << 27
 }
 
 /// For each act, the earlier long sends that read what it writes, and that no act in between waits for.

@@ -4,106 +4,21 @@
 //! frames of a header and a payload. A short message is one frame. A long message is announced, and its receiver asks for it
 //! when it is that message's turn. Then it comes in fragments, between which other messages may come. So a receiver keeps
 //! only short messages for later.
-//!
-//! ```text
-//! frame: | kind | bytes of payload | offer | tag | communicator | stamp | length of a long message | payload |
-//!          4 B    4 B                4 B     4 B   8 B            8 B     8 B
-//! ```
 
-use super::ports::MessageFault;
+use super::peer_port::MessageFault;
+use super::socket_frame::{FRAGMENT_BYTES, FrameKind, HEADER, SocketFrame, strange};
 use crate::memory::socket::Socket;
 use crate::session::lane::{FRAGMENT, MessageHead, Offer, OfferState};
 use rustix::net::SendFlags;
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, IoSlice};
 
-/// Bytes of a header.
-const HEADER: usize = 40;
-/// The longest message that is sent at once.
-pub(crate) const SHORT_FRAME: usize = 64 << 10;
-/// The longest fragment.
-const FRAGMENT_BYTES: usize = 256 << 10;
 /// Bytes that are read at once.
 const INPUT: usize = 256 << 10;
 /// So many bytes may wait to be sent before short messages have to wait.
 const MOST_UNSENT: usize = 128 << 10;
 /// Fragments are handed on in multiples of this: no element is longer.
 const ELEMENT: usize = 8;
-
-/// What a frame is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum FrameKind {
-    Short = 1,
-    Announce = 2,
-    Ask = 3,
-    Fragment = 4,
-    Refuse = 5,
-    Revoke = 6,
-}
-
-impl FrameKind {
-    fn of(word: u32) -> Option<Self> {
-        [Self::Short, Self::Announce, Self::Ask, Self::Fragment, Self::Refuse, Self::Revoke]
-            .into_iter()
-            .find(|kind| *kind as u32 == word)
-    }
-}
-
-/// A header.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Frame {
-    kind: FrameKind,
-    head: MessageHead,
-    /// Of a message that is announced.
-    length: u64,
-}
-
-impl Frame {
-    /// A frame without a payload about an offer.
-    fn about(kind: FrameKind, offer: u32) -> Self {
-        let head = MessageHead { bytes: 0, offer: Some(offer), communicator: 0, stamp: 0, tag: 0 };
-        Self { kind, head, length: 0 }
-    }
-
-    fn to_bytes(self) -> [u8; HEADER] {
-        let mut bytes = [0; HEADER];
-        let MessageHead { bytes: payload, offer, communicator, stamp, tag } = self.head;
-        for (place, word) in bytes.chunks_exact_mut(4).zip([self.kind as u32, payload, offer.unwrap_or(0), tag]) {
-            place.copy_from_slice(&word.to_le_bytes());
-        }
-        for (place, word) in bytes[16..].chunks_exact_mut(8).zip([communicator, stamp, self.length]) {
-            place.copy_from_slice(&word.to_le_bytes());
-        }
-        bytes
-    }
-
-    /// # Errors
-    /// If a faulty peer has sent something else.
-    fn of_bytes(bytes: &[u8; HEADER]) -> io::Result<Self> {
-        let (words, _) = bytes[..16].as_chunks::<4>();
-        let (long, _) = bytes[16..].as_chunks::<8>();
-        let ([kind, payload, offer, tag], [communicator, stamp, length]) = (words, long) else {
-            return Err(strange());
-        };
-        let [kind, bytes, offer, tag] = [kind, payload, offer, tag].map(|word| u32::from_le_bytes(*word));
-        let [communicator, stamp, length] = [communicator, stamp, length].map(|word| u64::from_le_bytes(*word));
-        let kind = FrameKind::of(kind).ok_or_else(strange)?;
-        let longest = match kind {
-            FrameKind::Short => SHORT_FRAME,
-            FrameKind::Fragment => FRAGMENT_BYTES,
-            _ => 0,
-        };
-        if bytes as usize > longest {
-            return Err(strange());
-        }
-        let offer = (kind != FrameKind::Short).then_some(offer);
-        Ok(Self { kind, head: MessageHead { bytes, offer, communicator, stamp, tag }, length })
-    }
-}
-
-fn strange() -> io::Error {
-    io::Error::new(ErrorKind::InvalidData, "it sent something that is no message")
-}
 
 /// What this rank knows of a long message that it has offered.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -176,7 +91,7 @@ impl SocketPort {
     }
 
     /// Sends a frame, at once or later.
-    fn push(&mut self, frame: Frame, payload: &[u8]) -> io::Result<()> {
+    fn push(&mut self, frame: SocketFrame, payload: &[u8]) -> io::Result<()> {
         let header = frame.to_bytes();
         if self.sending.is_some() {
             self.queued.extend_from_slice(&header);
@@ -202,7 +117,7 @@ impl SocketPort {
     pub(crate) fn send(&mut self, head: MessageHead, payload: &[u8]) -> io::Result<bool> {
         let has_room = self.has_room()?;
         if has_room {
-            self.push(Frame { kind: FrameKind::Short, head, length: 0 }, payload)?;
+            self.push(SocketFrame { kind: FrameKind::Short, head, length: 0 }, payload)?;
         }
         Ok(has_room)
     }
@@ -215,7 +130,7 @@ impl SocketPort {
         let slot = self.next_offer;
         self.next_offer = self.next_offer.wrapping_add(1);
         let head = MessageHead { offer: Some(slot), ..head };
-        self.push(Frame { kind: FrameKind::Announce, head, length: bytes as u64 }, &[])?;
+        self.push(SocketFrame { kind: FrameKind::Announce, head, length: bytes as u64 }, &[])?;
         self.offers.insert(slot, OwnOffer::Open);
         Ok(Some(Offer::new(slot)))
     }
@@ -253,9 +168,9 @@ impl SocketPort {
             return Ok(false);
         }
         let piece = &data[offer.sent..data.len().min(offer.sent + FRAGMENT_BYTES)];
-        let frame = Frame::about(FrameKind::Fragment, offer.slot);
+        let frame = SocketFrame::about(FrameKind::Fragment, offer.slot);
         let head = MessageHead { bytes: piece.len() as u32, ..frame.head };
-        let header = Frame { head, ..frame }.to_bytes();
+        let header = SocketFrame { head, ..frame }.to_bytes();
         let parts = [IoSlice::new(&header), IoSlice::new(piece)];
         let Some(sent) = self.socket.send(&parts, SendFlags::empty())? else { return Ok(false) };
         self.unsent.extend_from_slice(&header[sent.min(HEADER)..]);
@@ -295,7 +210,7 @@ impl SocketPort {
             self.note_rest(slot, 0);
         }
         self.offers.remove(&offer.slot);
-        self.push(Frame::about(FrameKind::Revoke, offer.slot), &[])
+        self.push(SocketFrame::about(FrameKind::Revoke, offer.slot), &[])
     }
 
     /// Makes sure that so many bytes of the stream are in the input; whether they are.
@@ -330,7 +245,7 @@ impl SocketPort {
                 return Ok(None);
             }
             let header = self.input[self.start..].first_chunk().ok_or_else(strange)?;
-            let Frame { kind, head, length } = Frame::of_bytes(header)?;
+            let SocketFrame { kind, head, length } = SocketFrame::of_bytes(header)?;
             self.start += HEADER;
             let slot = head.offer.unwrap_or(0);
             match kind {
@@ -396,7 +311,7 @@ impl SocketPort {
                 return Err(MessageFault::Revoked);
             }
         }
-        self.push(Frame::about(FrameKind::Ask, offer), &[]).map_err(|_| MessageFault::Revoked)
+        self.push(SocketFrame::about(FrameKind::Ask, offer), &[]).map_err(|_| MessageFault::Revoked)
     }
 
     /// Whether the peer has taken back what this rank has asked for.
@@ -413,12 +328,13 @@ impl SocketPort {
     pub(crate) fn refuse(&mut self, offer: u32) {
         self.announced.remove(&offer);
         // If the connection has ended, the next one who waits for it finds out.
-        let _ = self.push(Frame::about(FrameKind::Refuse, offer), &[]);
+        let _ = self.push(SocketFrame::about(FrameKind::Refuse, offer), &[]);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::socket_frame::SHORT_FRAME;
     use super::*;
     use crate::transport::tcp::lane::tests::pair;
     use std::io::Write;
@@ -542,7 +458,7 @@ mod tests {
 
     #[test]
     fn what_is_no_message_is_an_error() {
-        let short = |bytes| Frame { kind: FrameKind::Short, head: head(bytes, 1), length: 0 }.to_bytes();
+        let short = |bytes| SocketFrame { kind: FrameKind::Short, head: head(bytes, 1), length: 0 }.to_bytes();
         let mut unknown = short(3);
         unknown[0] = 99;
         for bytes in [unknown, short(SHORT_FRAME + 1), [255; HEADER], [0; HEADER]] {

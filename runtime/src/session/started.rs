@@ -47,9 +47,10 @@ impl Session {
 
 impl<T> Started<T> {
     /// Whether the call is over.
-    pub fn test(&mut self) -> bool {
+    /// A call that has not moved for longer than `limit` has failed.
+    pub fn test(&mut self, limit: Duration) -> bool {
         if self.result.is_none() {
-            self.result = self.session.test(self.ticket);
+            self.result = self.session.test(self.ticket, limit);
         }
         self.result.is_some()
     }

@@ -28,7 +28,7 @@ fn apart(ranks: usize) -> Vec<Session> {
     let parts = pollers.into_iter().zip(sockets).enumerate().map(|(own, sockets)| {
         let memory = RankMemory::new(ranks).unwrap();
         let seen = |rank| if rank == own { Whereabouts::Thread(memory.clone()) } else { Whereabouts::Elsewhere };
-        Session::assemble(Membership {
+        Session::assemble(SessionSetup {
             rank: Rank::from_index(own),
             directory: Arc::new(Directory::new((0..ranks).map(seen).collect())),
             patience: Patience::of(ranks, 2),
@@ -37,6 +37,7 @@ fn apart(ranks: usize) -> Vec<Session> {
             watch: None,
             memory,
         })
+        .unwrap()
     });
     parts.collect()
 }
@@ -160,7 +161,7 @@ fn another_call_is_an_error_and_no_wait() {
         told.inspect_err(|error| session.break_off(WORLD, error))
     });
     // The other one has found that too, or was told.
-    let is_told = |told: &RunResult<()>| matches!(told, Err(RunError::Stamp { .. } | RunError::Broken(_)));
+    let is_told = |told: &RunResult<()>| matches!(told, Err(RunError::OtherCall { .. } | RunError::Broken(_)));
     assert!(told.iter().all(is_told), "{told:?}");
 }
 

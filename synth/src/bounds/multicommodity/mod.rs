@@ -16,7 +16,6 @@ mod linear_program;
 use crate::problem::{Deadline, Problem};
 use schedule::{ChunkId, RankSet};
 use std::collections::BTreeMap;
-use topology::LinkId;
 
 /// The most columns (commodities × links) of a program: solving it takes a few tenths of a second.
 #[cfg(feature = "solver")]
@@ -85,7 +84,7 @@ mod tests {
     use super::*;
     use schedule::{Collective, Demand, Request};
     use std::sync::Arc;
-    use topology::{Rank, Topology, resolve};
+    use topology::{LinkId, Rank, Topology, resolve};
 
     fn all_to_all(spec: &str, pair_bytes: u64) -> Problem {
         let topology = Arc::new(resolve(spec).expect("a known topology"));

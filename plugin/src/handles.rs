@@ -2,41 +2,15 @@
 
 #![allow(non_camel_case_types, reason = "these are the names of the C interface")]
 
-use crate::status::Refusal;
-use comm::{Communicator, DType, Op, Request};
+use crate::status::CallRefusal;
+use comm::{BegunCall, Communicator, DType, Op};
 use std::ffi::{CString, c_int};
 use std::sync::Mutex;
 
-/// What a function returns: one of `enum antiphon_result`.
-pub type antiphon_result_t = c_int;
 /// The type of elements: one of `enum antiphon_dtype`.
 pub type antiphon_dtype_t = c_int;
 /// How elements are reduced: one of `enum antiphon_op`.
 pub type antiphon_op_t = c_int;
-
-/// Results.
-#[repr(C)]
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum antiphon_result {
-    /// The call is done, or has begun.
-    ANTIPHON_SUCCESS,
-    /// A value makes no sense. Nothing was sent, and the communicator stays as it is.
-    ANTIPHON_INVALID_ARGUMENT,
-    /// The library does not do this.
-    ANTIPHON_UNSUPPORTED,
-    /// The operating system refused something.
-    ANTIPHON_SYSTEM,
-    /// A rank is gone. This call and all later ones of the communicator fail.
-    ANTIPHON_PEER_LOST,
-    /// A rank did not do its part in time. This call and all later ones of the communicator fail.
-    ANTIPHON_TIMEOUT,
-    /// Ranks do not make the same call. This call and all later ones of the communicator fail.
-    ANTIPHON_MISMATCH,
-    /// A rank has called `antiphon_comm_abort`.
-    ANTIPHON_ABORTED,
-    /// A defect of the library.
-    ANTIPHON_INTERNAL,
-}
 
 /// Types of elements.
 #[repr(C)]
@@ -86,7 +60,7 @@ pub type antiphon_comm_t = *mut antiphon_comm;
 
 /// A call under way.
 pub struct antiphon_request {
-    pub(crate) request: Request,
+    pub(crate) request: BegunCall,
     /// Memory that the call uses instead of the caller's.
     pub(crate) _temporary: Vec<u8>,
 }
@@ -96,18 +70,18 @@ pub type antiphon_request_t = *mut antiphon_request;
 
 /// # Errors
 /// If there is no such type.
-pub(crate) fn dtype(of: antiphon_dtype_t) -> Result<DType, Refusal> {
+pub(crate) fn dtype(of: antiphon_dtype_t) -> Result<DType, CallRefusal> {
     const TYPES: [DType; 7] = [DType::F32, DType::F64, DType::I32, DType::I64, DType::U8, DType::F16, DType::Bf16];
     let found = usize::try_from(of).ok().and_then(|index| TYPES.get(index));
-    found.copied().ok_or_else(|| Refusal::argument(format!("there is no data type {of}")))
+    found.copied().ok_or_else(|| CallRefusal::argument(format!("there is no data type {of}")))
 }
 
 /// # Errors
 /// If there is no such reduction.
-pub(crate) fn op(of: antiphon_op_t) -> Result<Op, Refusal> {
+pub(crate) fn op(of: antiphon_op_t) -> Result<Op, CallRefusal> {
     const OPS: [Op; 5] = [Op::Sum, Op::Prod, Op::Min, Op::Max, Op::Avg];
     let found = usize::try_from(of).ok().and_then(|index| OPS.get(index));
-    found.copied().ok_or_else(|| Refusal::argument(format!("there is no reduction {of}")))
+    found.copied().ok_or_else(|| CallRefusal::argument(format!("there is no reduction {of}")))
 }
 
 /// # Errors
@@ -115,7 +89,7 @@ pub(crate) fn op(of: antiphon_op_t) -> Result<Op, Refusal> {
 ///
 /// # Safety
 /// The handle is null, or one that this library has given and that was not freed.
-pub(crate) unsafe fn communicator<'a>(handle: antiphon_comm_t) -> Result<&'a antiphon_comm, Refusal> {
+pub(crate) unsafe fn communicator<'a>(handle: antiphon_comm_t) -> Result<&'a antiphon_comm, CallRefusal> {
     // SAFETY: the caller's promise.
-    unsafe { handle.as_ref() }.ok_or_else(|| Refusal::argument("the communicator is NULL"))
+    unsafe { handle.as_ref() }.ok_or_else(|| CallRefusal::argument("the communicator is NULL"))
 }

@@ -1,8 +1,11 @@
 //! Errors of everything that moves bytes. The principal type is [`RunError`].
 
+mod kind;
+
+pub use kind::{Breach, RunErrorKind};
+
 use crate::numbers::CallNumber;
-use crate::verdict::{Cause, Phase, Verdict};
-use serde::{Deserialize, Serialize};
+use crate::verdict::{Phase, Verdict};
 use std::fmt;
 use topology::{LinkId, Micros, Rank};
 
@@ -44,44 +47,6 @@ impl fmt::Display for Stamp {
     }
 }
 
-/// What kind of trouble an error is, for callers who cannot look at its parts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum RunErrorKind {
-    /// A rank is gone, or its connection.
-    PeerLost,
-    /// A rank did not do its part in time.
-    Late,
-    /// Ranks do not make the same call.
-    Mismatch,
-    /// A rank has ended all calls.
-    Aborted,
-    /// A value of the caller makes no sense.
-    Argument,
-    /// The operating system refused something.
-    System,
-    /// A defect.
-    Internal,
-}
-
-/// Why no call of a communicator can succeed any more.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Breach {
-    /// The rank whose call failed first.
-    pub by: Rank,
-    /// What kind of trouble it was.
-    pub kind: RunErrorKind,
-    /// What it was, in that rank's words.
-    pub reason: String,
-}
-
-impl fmt::Display for Breach {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a call of rank {} failed, and so do all others: {}", self.by, self.reason)
-    }
-}
-
 /// Why a collective did not complete. The text names the rank, the place and the evidence.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -89,6 +54,33 @@ pub enum RunError {
     /// The coordinator ended the job.
     #[error("{0}")]
     Verdict(Verdict),
+    /// Two ranks do not make the same call of a communicator.
+    #[error(
+        "rank {rank} and rank {peer} do not make the same call: {}",
+        if calls[0] == calls[1] {
+            format!("in call {} of the communicator, the collective, count, data type, reduction, root or table differ", calls[0])
+        } else {
+            format!("rank {rank} is at call {} of the communicator, rank {peer} at call {}", calls[0], calls[1])
+        }
+    )]
+    OtherCall {
+        /// The receiver.
+        rank: Rank,
+        /// The sender.
+        peer: Rank,
+        /// Which call each of them makes.
+        calls: [u32; 2],
+    },
+    /// A message has another length than its receiver expects.
+    #[error("rank {rank} expects a message of {expected} bytes, but rank {peer} sends one of another length")]
+    MessageLength {
+        /// The receiver.
+        rank: Rank,
+        /// The sender.
+        peer: Rank,
+        /// What the receiver expects.
+        expected: usize,
+    },
     /// A call of another rank failed.
     #[error("{0}")]
     Broken(Breach),
@@ -353,31 +345,6 @@ fn listed(ranks: &[Rank]) -> String {
 }
 
 impl RunError {
-    /// What kind of trouble it is.
-    pub fn kind(&self) -> RunErrorKind {
-        match self {
-            Self::Verdict(verdict) | Self::Ended { verdict, .. } => match verdict.cause {
-                Cause::Died | Cause::Silent | Cause::Orphaned | Cause::Cut | Cause::Lost => RunErrorKind::PeerLost,
-                Cause::Late => RunErrorKind::Late,
-                Cause::Failed => RunErrorKind::Aborted,
-                Cause::Disagrees => RunErrorKind::Mismatch,
-            },
-            Self::InWork { source, .. } => source.kind(),
-            Self::Broken(breach) => breach.kind,
-            Self::Lane { .. } | Self::Abandoned { .. } | Self::Departed { .. } => RunErrorKind::PeerLost,
-            Self::Deadline { .. } | Self::Absent { .. } | Self::Unreachable { .. } => RunErrorKind::Late,
-            Self::Stamp { .. } => RunErrorKind::Mismatch,
-            Self::Declined { .. } | Self::Refused { .. } => RunErrorKind::Aborted,
-            Self::BufferSize { .. } | Self::TooLarge { .. } | Self::Indivisible { .. } | Self::Mismatch { .. } => {
-                RunErrorKind::Argument
-            }
-            Self::TooManyRepetitions { .. } | Self::TooSlow { .. } => RunErrorKind::Argument,
-            Self::System { .. } | Self::Rendezvous { .. } | Self::OpenFiles { .. } => RunErrorKind::System,
-            Self::NotEnoughMemory { .. } | Self::TooManyConnections { .. } => RunErrorKind::System,
-            Self::Program { .. } | Self::Protocol { .. } => RunErrorKind::Internal,
-        }
-    }
-
     /// Turns an error of the operating system during `what` into an error of this type.
     pub(crate) fn system(what: &'static str) -> impl FnOnce(std::io::Error) -> Self {
         move |source| Self::of_open_files(what, &source).unwrap_or(Self::System { what, source })

@@ -1,0 +1,80 @@
+//! Errors for callers who cannot look at their parts, such as other languages and other processes.
+//!
+//! The principal type is [`RunErrorKind`].
+
+use super::RunError;
+use crate::verdict::Cause;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use topology::Rank;
+
+/// What kind of trouble an error is, for callers who cannot look at its parts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum RunErrorKind {
+    /// A rank is gone, or its connection.
+    PeerLost,
+    /// A rank did not do its part in time.
+    Late,
+    /// Ranks do not make the same call.
+    Mismatch,
+    /// A rank has ended all calls.
+    Aborted,
+    /// A value of the caller makes no sense.
+    Argument,
+    /// The operating system refused something.
+    System,
+    /// A defect.
+    Internal,
+}
+
+/// Why no call of a communicator can succeed any more.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Breach {
+    /// The rank whose call failed first.
+    pub by: Rank,
+    /// What kind of trouble it was.
+    pub kind: RunErrorKind,
+    /// What it was, in that rank's words.
+    pub reason: String,
+}
+
+impl fmt::Display for Breach {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind {
+            RunErrorKind::Aborted => write!(f, "the calls of this communicator are over: {}", self.reason),
+            _ => write!(f, "a call of rank {} failed, and so do all others: {}", self.by, self.reason),
+        }
+    }
+}
+
+impl RunError {
+    /// What kind of trouble it is.
+    pub fn kind(&self) -> RunErrorKind {
+        match self {
+            Self::Verdict(verdict) | Self::Ended { verdict, .. } => match verdict.cause {
+                Cause::Died | Cause::Silent | Cause::Orphaned | Cause::Cut | Cause::Lost => RunErrorKind::PeerLost,
+                Cause::Late => RunErrorKind::Late,
+                Cause::Failed => RunErrorKind::Aborted,
+                Cause::Disagrees => RunErrorKind::Mismatch,
+            },
+            Self::InWork { source, .. } => source.kind(),
+            Self::Broken(breach) => breach.kind,
+            Self::Lane { .. } | Self::Abandoned { .. } | Self::Departed { .. } => RunErrorKind::PeerLost,
+            Self::Unreachable { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
+                RunErrorKind::Argument
+            }
+            Self::Deadline { .. } | Self::Absent { .. } | Self::Unreachable { .. } => RunErrorKind::Late,
+            Self::Stamp { .. } | Self::OtherCall { .. } | Self::MessageLength { .. } => RunErrorKind::Mismatch,
+            Self::Declined { .. } | Self::Refused { .. } => RunErrorKind::Aborted,
+            Self::BufferSize { .. } | Self::TooLarge { .. } | Self::Indivisible { .. } | Self::Mismatch { .. } => {
+                RunErrorKind::Argument
+            }
+            Self::TooManyRepetitions { .. } | Self::TooSlow { .. } => RunErrorKind::Argument,
+            Self::System { .. } | Self::Rendezvous { .. } | Self::OpenFiles { .. } => RunErrorKind::System,
+            Self::NotEnoughMemory { .. } | Self::TooManyConnections { .. } => RunErrorKind::System,
+            Self::Program { .. } | Self::Protocol { .. } => RunErrorKind::Internal,
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! How a thread waits for a call.
+
+use super::engine::Engine;
+use super::{LOOKS, Session, Ticket};
+use crate::clock::Moment;
+use crate::error::{RunError, RunResult};
+use crate::memory::doorbell::Waiter;
+use crate::verdict::Phase;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+/// How long after the last progress a call fails because the rank that it waits for has left.
+const FAREWELL: Duration = Duration::from_millis(100);
+/// A thread that lets another one carry on its call looks around at least this often.
+const LONGEST_SLEEP: Duration = Duration::from_millis(50);
+
+impl Session {
+    /// Waits until a call is over, while it carries on all calls of this rank, or another thread does.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub fn wait(&self, ticket: Ticket, limit: Duration) -> RunResult<()> {
+        let mut engine = self.engine();
+        let result = loop {
+            if let Some(result) = engine.take(ticket) {
+                break result;
+            }
+            if !engine.is_driven {
+                engine.is_driven = true;
+                drop(engine);
+                let result = self.drive(ticket, limit);
+                engine = self.engine();
+                engine.is_driven = false;
+                if engine.followers > 0 {
+                    self.shared.turn.notify_all();
+                }
+                break result;
+            }
+            if let Some(error) = self.overdue(&engine, ticket, Moment::now(), limit) {
+                engine.drop_call(ticket);
+                break Err(error);
+            }
+            engine.followers += 1;
+            let waited = self.shared.turn.wait_timeout(engine, LONGEST_SLEEP);
+            engine = waited.unwrap_or_else(PoisonError::into_inner).0;
+            engine.followers -= 1;
+        };
+        drop(engine);
+        result.map_err(|error| self.explain(ticket.communicator, error))
+    }
+
+    /// Carries all calls on until one is over.
+    fn drive(&self, ticket: Ticket, limit: Duration) -> RunResult<()> {
+        let waiter = Waiter::new(self.shared.memory.bell(), self.shared.patience);
+        let mut waiter = waiter.with_poller(self.shared.poller.as_ref());
+        loop {
+            waiter.refresh();
+            let mut engine = self.engine();
+            let now = Moment::now();
+            let (mut moved, mut looks) = (engine.carry_on(now), 1);
+            while !moved && looks < LOOKS && !engine.is_shared() {
+                std::hint::spin_loop();
+                (moved, looks) = (engine.carry_on(now), looks + 1);
+            }
+            if moved && engine.followers > 0 {
+                self.shared.turn.notify_all();
+            }
+            if let Some(result) = engine.take(ticket) {
+                waiter.progressed();
+                return result;
+            }
+            if moved {
+                waiter.progressed();
+                continue;
+            }
+            if let Some(error) = self.overdue(&engine, ticket, now, limit) {
+                waiter.progressed();
+                engine.drop_call(ticket);
+                return Err(error);
+            }
+            drop(engine);
+            waiter.idle(now, now.after(limit));
+        }
+    }
+
+    /// What is wrong if a call has not moved for longer than `limit`, or the session is over.
+    pub(super) fn overdue(&self, engine: &Engine, ticket: Ticket, now: Moment, limit: Duration) -> Option<RunError> {
+        if let Some(error) = self.broken(ticket.communicator) {
+            return Some(error);
+        }
+        let standing = engine.standing(ticket)?;
+        let waited = now.since(standing.since);
+        // Its last messages may have arrived after the last look.
+        if waited > FAREWELL && self.shared.fate.has_left(standing.peer) {
+            let source = std::io::Error::other("it has left the session");
+            return Some(RunError::Lane { rank: self.shared.rank, peer: standing.peer, source });
+        }
+        (waited > limit).then(|| RunError::Deadline {
+            rank: self.shared.rank,
+            peer: Some(standing.peer),
+            phase: Phase::Work,
+            place: format!("step {}", standing.finished),
+            waited_ms: waited.as_millis() as u64,
+            finished: standing.finished,
+        })
+    }
+
+    /// What to tell of an error. That a peer is gone may have a reason which those who watch the ranks find out a little later.
+    pub(super) fn explain(&self, communicator: u64, error: RunError) -> RunError {
+        match error {
+            RunError::Lane { .. } => {
+                if self.shared.watch.is_some() {
+                    self.shared.fate.wait(FAREWELL, || self.broken(communicator).is_some());
+                }
+                self.broken(communicator).unwrap_or(error)
+            }
+            // After a failure, calls of a communicator no longer match.
+            RunError::Deadline { .. } | RunError::OtherCall { .. } | RunError::MessageLength { .. } => {
+                self.broken(communicator).unwrap_or(error)
+            }
+            _ => error,
+        }
+    }
+}
