@@ -23,6 +23,7 @@
 //! | `ports` | a rank's ends of all its lanes; messages for several communicators |
 //! | `buffers` | the memory of one call |
 //! | `sink` | what a rank does with the bytes of a message |
+//! | `prepared` | what a session can call again and again |
 //! | `script` | a rank's steps, one after the other |
 //! | `run` | one call of a script |
 //! | `started` | a call that owns its buffers |
@@ -43,6 +44,7 @@ mod memory_port;
 mod peer_port;
 pub(crate) mod places;
 mod ports;
+mod prepared;
 #[expect(unsafe_code, reason = "asks the kernel to copy out of another process")]
 pub(crate) mod process_memory;
 mod run;
@@ -54,7 +56,6 @@ mod started;
 mod waiting;
 
 use crate::clock::Moment;
-use crate::dtype::DType;
 use crate::error::{Breach, RunError, RunErrorKind, RunResult};
 use crate::interpreter::buffers::Call;
 use crate::memory::doorbell::Patience;
@@ -67,13 +68,13 @@ pub use engine::Ticket;
 use fate::Fate;
 use places::{Directory, RankMemory, Whereabouts};
 use ports::LanePorts;
+pub use prepared::Prepared;
 use run::RunProgress;
 use script::CallScript;
 pub use script::SequencedProgram;
 use socket_port::SocketPort;
 pub use started::Started;
 use std::any::Any;
-use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use topology::Rank;
@@ -143,19 +144,6 @@ pub(crate) struct SessionSetup {
     pub(crate) watch: Option<Box<dyn Any + Send + Sync>>,
 }
 
-/// A rank's part of a program for one count and data type. It belongs to one session, and can be called any number of times.
-#[derive(Clone)]
-pub struct Prepared {
-    script: Arc<CallScript>,
-}
-
-impl Prepared {
-    /// The bytes of the input and of the output buffer, as out of place; in place, of the buffer that is both, twice.
-    pub fn lengths(&self) -> [usize; 2] {
-        [self.script.lengths[0], self.script.lengths[1]]
-    }
-}
-
 impl Session {
     /// Sessions for ranks that are threads of this process, by rank.
     ///
@@ -205,49 +193,6 @@ impl Session {
     /// How many ranks have met.
     pub fn ranks(&self) -> usize {
         self.shared.ranks
-    }
-
-    /// This rank's part of a program among `members`, ranks of the session in the order of the program's ranks.
-    ///
-    /// # Errors
-    /// [`RunError::Mismatch`] if this rank is not among them or there are too few or too many of them; [`RunError::TooLarge`],
-    /// [`RunError::Indivisible`].
-    pub fn prepare(
-        &self,
-        sequenced: &SequencedProgram,
-        members: &[Rank],
-        count: u64,
-        dtype: DType,
-    ) -> RunResult<Prepared> {
-        let (needed, given) = (sequenced.program().program().ranks.len(), members.len());
-        let refuse = |what: String| RunError::Mismatch { what };
-        if needed != given || members.iter().any(|member| member.index() >= self.shared.ranks) {
-            return Err(refuse(format!(
-                "the plan is for {needed} ranks, {given} of a session of {} were named",
-                self.shared.ranks
-            )));
-        }
-        let own = members.iter().position(|member| *member == self.shared.rank);
-        let own = own.ok_or_else(|| refuse(format!("rank {} is not among the members", self.shared.rank)))?;
-        let script = CallScript::new(sequenced, Rank::from_index(own), members, count, dtype)?;
-        Ok(Prepared { script: Arc::new(script) })
-    }
-
-    /// One message to each of some ranks of the session, and one from each of some: `(rank, bytes)` of the input, and of the
-    /// output. What a rank sends to itself is copied. All calls of the communicator must agree on who sends how much to whom.
-    pub fn prepare_exchange(&self, sends: &[(Rank, Range<usize>)], receives: &[(Rank, Range<usize>)]) -> Prepared {
-        Prepared { script: Arc::new(CallScript::exchange(self.shared.rank, sends, receives)) }
-    }
-
-    /// A message of so many bytes to a rank, which receives it with [`Self::prepare_receive`] in the same call of the same
-    /// communicator.
-    pub fn prepare_send(&self, to: Rank, bytes: usize) -> Prepared {
-        Prepared { script: Arc::new(CallScript::message(self.shared.rank, to, bytes, true)) }
-    }
-
-    /// A message of so many bytes from a rank.
-    pub fn prepare_receive(&self, from: Rank, bytes: usize) -> Prepared {
-        Prepared { script: Arc::new(CallScript::message(self.shared.rank, from, bytes, false)) }
     }
 
     /// Makes a call and waits for its end.
