@@ -15,8 +15,9 @@ pub(crate) fn listen(level: Option<&str>) {
 
 #[expect(clippy::print_stderr, reason = "a library has no other place to say that it ignores something")]
 fn say(text: &str) {
-    // One call, so that lines of several processes are not mixed.
-    eprint!("{}", format!("antiphon: {text}\n"));
+    // In one piece, so that lines of several processes are not mixed.
+    let line = format!("antiphon: {text}\n");
+    eprint!("{line}");
 }
 
 /// Something that a user asked for is not done.

@@ -13,7 +13,7 @@ use crate::session::fate::Fate;
 use crate::session::places::{Directory, ProcessPlace, RankMemory, Whereabouts};
 use crate::session::process_memory::ProbedWord;
 use crate::session::socket_port::SocketPort;
-use crate::session::{Session, SessionSetup};
+use crate::session::{RemotePorts, Session, SessionSetup};
 use crate::transport::tcp::{self, Closed, Doors, Meeting};
 use program::Connection;
 use serde::de::DeserializeOwned;
@@ -151,7 +151,7 @@ fn join_machines(
     places: &[MemberPlace],
     listeners: Vec<TcpListener>,
     deadline: Moment,
-) -> RunResult<Option<(Poller, Vec<(Rank, SocketPort)>)>> {
+) -> RunResult<Option<RemotePorts>> {
     let is_remote = |rank: Rank| places[rank.index()].machine != at.machine;
     let all = || (0..places.len()).map(Rank::from_index);
     if !all().any(is_remote) {

@@ -74,9 +74,10 @@ impl RawCall {
     /// # Safety
     /// The call is over when the borrow ends.
     pub(super) unsafe fn of(call: &mut Call<'_>) -> Self {
-        // SAFETY: the caller's promise.
         match call {
+            // SAFETY: the caller's promise.
             Call::InPlace(both) => unsafe { Self::in_place(both.as_mut_ptr(), both.len()) },
+            // SAFETY: the same.
             Call::OutOfPlace { input, output } => unsafe {
                 Self::out_of_place((input.as_ptr(), input.len()), (output.as_mut_ptr(), output.len()))
             },

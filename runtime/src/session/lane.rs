@@ -360,6 +360,7 @@ impl LaneReceiver {
 
 #[cfg(test)]
 mod tests {
+    use super::super::lane_place::LANE_BYTES;
     use super::*;
 
     fn lane() -> (LaneSender, LaneReceiver) {

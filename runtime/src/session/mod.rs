@@ -131,6 +131,9 @@ impl CallPlace {
     }
 }
 
+/// The connections with ranks of other machines, and what tells that one of them is ready.
+pub(crate) type RemotePorts = (Poller, Vec<(Rank, SocketPort)>);
+
 /// What a session is made of.
 pub(crate) struct SessionSetup {
     pub(crate) rank: Rank,
@@ -139,7 +142,7 @@ pub(crate) struct SessionSetup {
     pub(crate) patience: Patience,
     pub(crate) fate: Arc<Fate>,
     /// The connections with ranks of other machines, and what tells that one of them is ready.
-    pub(crate) sockets: Option<(Poller, Vec<(Rank, SocketPort)>)>,
+    pub(crate) sockets: Option<RemotePorts>,
     /// What watches the other ranks while the session lives.
     pub(crate) watch: Option<Box<dyn Any + Send + Sync>>,
 }

@@ -33,9 +33,10 @@ impl Session {
         mut output: Vec<T>,
     ) -> RunResult<Started<T>> {
         let (start, bytes) = (output.as_mut_ptr().cast(), size_of_val(&*output));
-        // SAFETY: the vectors are kept, and used by nobody else, until the call is over (`Started`). Any bytes are an element.
         let buffers = match &input {
+            // SAFETY: the vector is kept, and used by nobody else, until the call is over (`Started`). Any bytes are an element.
             None => unsafe { RawCall::in_place(start, bytes) },
+            // SAFETY: the same for both vectors.
             Some(input) => unsafe {
                 RawCall::out_of_place((input.as_ptr().cast(), size_of_val(&**input)), (start, bytes))
             },

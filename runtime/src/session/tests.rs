@@ -1,6 +1,7 @@
 //! Sessions of threads: every collective at many sizes, and what happens when a rank does not do its part.
 
 use super::*;
+use crate::dtype::DType;
 use crate::measure::reference::Reference;
 use program::VerifiedProgram;
 use program::testing::schedules::{self, Random};
