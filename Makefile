@@ -1,7 +1,7 @@
 # Every target sets up what it needs. One build profile throughout, so that HiGHS is compiled once.
 CARGO ?= cargo
 
-.PHONY: all setup build demo readme-table test test-long mpi-test cluster-test cluster-bench lint bench install clean
+.PHONY: all setup build demo readme-table test test-long mpi-test cluster-test cluster-bench lint bench bench-library install clean
 
 all: build
 
@@ -58,6 +58,11 @@ bench: setup
 clean:
 	$(CARGO) clean
 	rm -rf demo-out
+
+# AllReduce of libantiphon next to Open MPI's, where there is one.
+bench-library: setup
+	$(CARGO) build --release --locked -p plugin
+	plugin/bench/run.sh include target/release
 
 # The command, and libantiphon for programs in C and other languages (which does not link the solver). PREFIX is /usr/local
 # unless said otherwise; DESTDIR is for packagers.

@@ -130,6 +130,11 @@ impl Patience {
     /// Sleeps at once, because nothing is urgent.
     pub(crate) const NONE: Self = Self { spinning: Duration::ZERO, looking: Duration::ZERO };
 
+    /// Whether a rank keeps its core while it waits.
+    pub(crate) fn keeps_core(self) -> bool {
+        !self.spinning.is_zero()
+    }
+
     /// The patience of one of `ranks` ranks on `cores` cores. With more ranks than cores it does not spin, because
     /// another rank may need the core.
     pub(crate) fn of(ranks: usize, cores: usize) -> Self {

@@ -79,8 +79,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use topology::Rank;
 
-/// How often a waiting call looks before it asks what time it is.
+/// How often a waiting call looks before it asks what time it is, if every rank has a core.
 const LOOKS: u32 = 64;
+/// The same where ranks share cores: the rank that is waited for may need this one.
+const LOOKS_ON_SHARED_CORES: u32 = 2;
 
 /// One rank among those that have met. Clones are the same rank, in other threads.
 #[derive(Clone)]
@@ -188,6 +190,11 @@ impl Session {
         Ok(Self { shared: Arc::new(shared) })
     }
 
+    /// How often a waiting call looks before it asks what time it is.
+    fn looks(&self) -> u32 {
+        if self.shared.patience.keeps_core() { LOOKS } else { LOOKS_ON_SHARED_CORES }
+    }
+
     /// This rank.
     pub fn rank(&self) -> Rank {
         self.shared.rank
@@ -222,7 +229,7 @@ impl Session {
         let mut run = engine.begin(&prepared.script, at, buffers);
         if engine.is_idle() && !engine.is_driven {
             // The usual case: nothing else is under way. A short call ends here.
-            for _ in 0..LOOKS {
+            for _ in 0..self.looks() {
                 let result = match run.poll(&mut engine.ports) {
                     Ok(RunProgress::Done) => Ok(()),
                     Ok(_) => {

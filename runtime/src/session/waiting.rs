@@ -1,7 +1,7 @@
 //! How a thread waits for a call.
 
 use super::engine::Engine;
-use super::{LOOKS, Session, Ticket};
+use super::{Session, Ticket};
 use crate::clock::Moment;
 use crate::error::{RunError, RunResult};
 use crate::memory::doorbell::Waiter;
@@ -58,7 +58,7 @@ impl Session {
             let mut engine = self.engine();
             let now = Moment::now();
             let (mut moved, mut looks) = (engine.carry_on(now), 1);
-            while !moved && looks < LOOKS && !engine.is_shared() {
+            while !moved && looks < self.looks() && !engine.is_shared() {
                 std::hint::spin_loop();
                 (moved, looks) = (engine.carry_on(now), looks + 1);
             }
