@@ -47,14 +47,14 @@ struct ClassPlan {
     name: Arc<str>,
 }
 
-/// Sizes that have the same plan: up to 16 times the smallest. A plan takes a few milliseconds, so there are few classes.
+/// Sizes that have the same plan: up to 8 times the smallest. A plan takes a few milliseconds, so there are few classes.
 fn size_class(bytes: u64) -> u32 {
-    bytes.max(1).ilog2() / 4
+    bytes.max(1).ilog2() / 3
 }
 
 /// The size for which a class is planned.
 fn typical_size(class: u32) -> u64 {
-    4 << (4 * class)
+    2 << (3 * class)
 }
 
 /// Makes a plan in a thread that ends afterwards. Planning and checking use a pool of threads, and a library must not leave one
