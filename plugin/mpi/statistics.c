@@ -10,12 +10,14 @@ static const char *const reasons[ANTIPHON_MPI_REASONS] = {
     [ANTIPHON_MPI_UNEQUAL] = "unequal blocks",      [ANTIPHON_MPI_EMPTY] = "no bytes",
     [ANTIPHON_MPI_LARGE] = "large blocks",          [ANTIPHON_MPI_ARGUMENT] = "arguments for MPI to refuse"};
 
-/* The name of a plan stands before the first colon or comma of what antiphon_plan says. */
+/* The name of a plan stands between the first colon and the next comma of what antiphon_plan says. An alltoallv has none. */
 void antiphon_mpi_ran(struct antiphon_mpi_group *group, enum antiphon_mpi_kind kind) {
     struct antiphon_mpi_state *state = &antiphon_mpi_state;
     const char *plan = kind == ANTIPHON_MPI_ALLTOALLV ? "direct" : antiphon_plan(group->handle);
     char name[ANTIPHON_MPI_PLAN_NAME];
-    snprintf(name, sizeof name, "%.*s", (int)strcspn(plan ? plan : "?", ":,;("), plan ? plan : "?");
+    const char *colon = plan ? strstr(plan, ": ") : NULL;
+    if (colon) plan = colon + 2;
+    snprintf(name, sizeof name, "%.*s", plan ? (int)strcspn(plan, ",;") : 1, plan ? plan : "?");
     pthread_mutex_lock(&state->lock);
     struct antiphon_mpi_plan *at = state->plans, *last = at + ANTIPHON_MPI_PLANS - 1;
     while (at < last && at->calls > 0 && (at->kind != kind || strcmp(at->name, name) != 0)) at++;
