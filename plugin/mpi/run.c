@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 /* How many looks lie between two calls that let MPI make progress: such a call costs more than a look. */
-enum { BETWEEN = 16 };
+enum { BETWEEN = 8 };
 
 /* Between two looks. MPI goes on meanwhile: another rank may wait for a message of this one before it makes the call that we
  * wait for. So libantiphon's own waiting, which sleeps, cannot be used. */

@@ -215,6 +215,8 @@ void moves(MPI_Comm comm) {
                 scatter(comm, each, begun, root, in_place);
                 allgather(comm, each, begun, in_place);
                 alltoall(comm, each, begun, in_place);
+                /* Open MPI 4.1 mixes up the blocks of an MPI_Ialltoallv in place if types differ between ranks. */
+                if (in_place && begun && (!is_preloaded() || comm != MPI_COMM_WORLD)) continue;
                 alltoallv(comm, each, begun, in_place, 0);
                 alltoallv(comm, each, begun, in_place, 1);
             }

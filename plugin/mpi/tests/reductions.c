@@ -73,8 +73,7 @@ static int can_be_in_place(enum type kind, enum op op, int count) {
     (void)kind, (void)op, (void)count;
     return 1;
 #else
-    const char *ours = getenv("LD_PRELOAD");
-    return count < 200 || (ours && *ours && op <= MAX && kind <= UCHAR);
+    return count < 200 || (is_preloaded() && op <= MAX && kind <= UCHAR);
 #endif
 }
 
