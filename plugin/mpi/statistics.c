@@ -50,7 +50,7 @@ void antiphon_mpi_report(void) {
     line[0] = 0;
     for (const struct antiphon_mpi_plan *at = state->plans; at < state->plans + ANTIPHON_MPI_PLANS; at++) {
         if (at->calls == 0 || end >= sizeof line) continue;
-        end += (size_t)snprintf(line + end, sizeof line - end, "%s%s %s %lu", between, names[at->kind], at->name, at->calls);
+        end += (size_t)snprintf(line + end, sizeof line - end, "%s%s %lu (%s)", between, names[at->kind], at->calls, at->name);
         between = ", ";
     }
     between = end ? "; to MPI: " : " to MPI: ";

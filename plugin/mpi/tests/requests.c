@@ -98,9 +98,12 @@ static void freed_early(void) {
     for (int at = 0; at < 1000 && rank_of(comm) == 0; at++) buffer[2 * at] = at;
     OK(MPI_Ibcast(buffer, 1, type, 0, comm, &request));
     OK(MPI_Type_free(&type));
-    OK(MPI_Comm_free(&comm));
+    /* Open MPI 4.1 does not keep the communicator for its own calls under way. */
+    int is_early = is_preloaded();
+    if (is_early) OK(MPI_Comm_free(&comm));
     OK(MPI_Wait(&request, MPI_STATUS_IGNORE));
     for (int at = 0; at < 1000; at++) CHECK(buffer[2 * at] == at && buffer[2 * at + 1] == -1);
+    if (!is_early) OK(MPI_Comm_free(&comm));
     free(buffer);
 }
 
