@@ -1,0 +1,159 @@
+/* The memory of calls that move data.
+ *
+ * libantiphon moves bytes. Where a type does not lie in memory as its data are sent, the data are packed before the call, and
+ * unpacked after it. No other rank needs to know: packed data are the same bytes for all types of the same signature. */
+#include "antiphon_mpi.h"
+#include <limits.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { EVERY = -1, NONE = -2 };
+
+static size_t elements(const struct antiphon_mpi_side *side, int block) {
+    return side->counts ? (size_t)side->counts[block] : side->count;
+}
+
+size_t antiphon_mpi_block(const struct antiphon_mpi_side *side, int block) {
+    return elements(side, block) * side->size;
+}
+
+static char *start(const struct antiphon_mpi_side *side, int block) {
+    ptrdiff_t at = side->offsets ? side->offsets[block] : (ptrdiff_t)side->count * block;
+    return side->buffer + at * side->extent;
+}
+
+/* In pieces, because MPI counts packed bytes in int. */
+static int convert(const struct antiphon_mpi_side *side, int block, char *packed, bool is_sent) {
+    size_t left = elements(side, block);
+    if (left == 0 || side->size == 0) return MPI_SUCCESS;
+    if (side->size > INT_MAX) return MPI_ERR_COUNT;
+    char *from = start(side, block);
+    if (side->is_plain) {
+        memcpy(is_sent ? packed : from, is_sent ? from : packed, left * side->size);
+        return MPI_SUCCESS;
+    }
+    while (left > 0) {
+        size_t most = INT_MAX / side->size, now = left < most ? left : most;
+        int bytes = (int)(now * side->size), position = 0;
+        MPI_Comm comm = antiphon_mpi_state.comm;
+        int code = is_sent ? PMPI_Pack(from, (int)now, side->type, packed, bytes, &position, comm)
+                           : PMPI_Unpack(packed, bytes, &position, from, (int)now, side->type, comm);
+        if (code != MPI_SUCCESS) return code;
+        if (position != bytes) return MPI_ERR_TYPE;
+        from += (ptrdiff_t)now * side->extent;
+        packed += bytes;
+        left -= now;
+    }
+    return MPI_SUCCESS;
+}
+
+static int convert_blocks(const struct antiphon_mpi_side *side, int only, bool is_sent) {
+    char *packed = side->packed;
+    for (int block = 0; block < side->blocks; block++) {
+        int code = only == EVERY || only == block ? convert(side, block, packed, is_sent) : MPI_SUCCESS;
+        if (code != MPI_SUCCESS) return code;
+        packed += antiphon_mpi_block(side, block);
+    }
+    return MPI_SUCCESS;
+}
+
+/* Makes room for the packed data, and packs all blocks, only one, or none. */
+static int pack(struct antiphon_mpi_side *side, int only) {
+    size_t bytes = 0;
+    for (int block = 0; block < side->blocks; block++) bytes += antiphon_mpi_block(side, block);
+    side->packed = calloc(bytes ? bytes : 1, 1);
+    if (!side->packed) return MPI_ERR_NO_MEM;
+    return convert_blocks(side, only, true);
+}
+
+int antiphon_mpi_unpack(struct antiphon_mpi_side *side) {
+    return side->packed ? convert_blocks(side, EVERY, false) : MPI_SUCCESS;
+}
+
+/* The application may free a type while a call that uses it is under way. */
+int antiphon_mpi_keep_type(struct antiphon_mpi_side *side) {
+    if (!side->packed || side->is_plain) return MPI_SUCCESS;
+    int code = PMPI_Type_dup(side->type, &side->type);
+    side->is_ours = code == MPI_SUCCESS;
+    return code;
+}
+
+void antiphon_mpi_drop(struct antiphon_mpi_call *call) {
+    struct antiphon_mpi_side *sides[] = {&call->in, &call->out};
+    for (int index = 0; index < 2; index++) {
+        free(sides[index]->packed);
+        if (sides[index]->is_ours) PMPI_Type_free(&sides[index]->type);
+        *sides[index] = (struct antiphon_mpi_side){0};
+    }
+    free(call->blocks);
+    call->blocks = NULL;
+}
+
+/* Chooses the memory of a call with equal blocks. In place, one side is both; the other has no blocks. */
+static int arrange(struct antiphon_mpi_call *call, const struct antiphon_mpi_group *group, bool in_place) {
+    struct antiphon_mpi_side *in = &call->in, *out = &call->out;
+    int code = MPI_SUCCESS;
+    if (in_place) {
+        bool is_scatter = call->kind == ANTIPHON_MPI_SCATTER;
+        struct antiphon_mpi_side *both = is_scatter ? in : out;
+        bool is_whole = is_scatter || call->kind == ANTIPHON_MPI_ALLTOALL;
+        if (!both->is_plain) code = pack(both, is_whole ? EVERY : group->rank);
+        call->send = call->recv = both->packed ? both->packed : both->buffer;
+        return code;
+    }
+    if (in->blocks && !in->is_plain) code = pack(in, EVERY);
+    if (code == MPI_SUCCESS && out->blocks && !out->is_plain) code = pack(out, NONE);
+    call->send = in->blocks ? in->packed ? in->packed : in->buffer : NULL;
+    call->recv = out->blocks ? out->packed ? out->packed : out->buffer : NULL;
+    if (call->kind == ANTIPHON_MPI_BCAST && in->blocks) call->recv = (void *)call->send;
+    return code;
+}
+
+/* Why a call that moves equal blocks goes to MPI. If it does not, its memory is chosen, or `code` says why that has failed. */
+enum antiphon_mpi_reason antiphon_mpi_move(struct antiphon_mpi_call *call, const struct antiphon_mpi_group *group,
+                                           size_t bytes, bool in_place) {
+    if (bytes == 0) return ANTIPHON_MPI_EMPTY;
+    if (bytes > INT_MAX) return ANTIPHON_MPI_LARGE;
+    call->count = bytes;
+    call->code = arrange(call, group, in_place);
+    return ANTIPHON_MPI_OURS;
+}
+
+/* Counts and offsets in bytes, and where they are counted from: MPI allows offsets below zero. */
+static char *list(const struct antiphon_mpi_side *side, size_t *counts, size_t *offsets) {
+    size_t end = 0;
+    ptrdiff_t least = PTRDIFF_MAX;
+    for (int block = 0; block < side->blocks; block++) {
+        ptrdiff_t at = start(side, block) - side->buffer;
+        counts[block] = antiphon_mpi_block(side, block);
+        if (counts[block] > 0 && at < least) least = at;
+    }
+    for (int block = 0; block < side->blocks; block++) {
+        ptrdiff_t at = start(side, block) - side->buffer;
+        offsets[block] = counts[block] == 0 ? 0 : side->packed ? end : (size_t)(at - least);
+        end += counts[block];
+    }
+    return side->packed ? side->packed : end > 0 ? side->buffer + least : NULL;
+}
+
+/* Chooses the memory of an alltoallv. libantiphon has none in place: what is sent is a copy. The caller's arrays are copied,
+ * because unpacking needs them after the call has returned. */
+int antiphon_mpi_arrange_v(struct antiphon_mpi_call *call, const struct antiphon_mpi_group *group, bool in_place) {
+    struct antiphon_mpi_side *in = &call->in, *out = &call->out;
+    size_t size = (size_t)group->size, *blocks;
+    if (in_place) *in = *out;
+    blocks = call->blocks = malloc(size * (4 * sizeof *blocks + 2 * sizeof(int)));
+    if (!blocks) return MPI_ERR_NO_MEM;
+    int code = in_place || !in->is_plain ? pack(in, EVERY) : MPI_SUCCESS;
+    if (code == MPI_SUCCESS && !out->is_plain) code = pack(out, NONE);
+    if (code != MPI_SUCCESS) return code;
+    call->send = list(in, blocks, blocks + size);
+    call->recv = list(out, blocks + 2 * size, blocks + 3 * size);
+    int *own = (int *)(blocks + 4 * size);
+    memcpy(own, out->counts, size * sizeof *own);
+    memcpy(own + size, out->offsets, size * sizeof *own);
+    out->counts = own;
+    out->offsets = own + size;
+    return MPI_SUCCESS;
+}

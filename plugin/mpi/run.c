@@ -1,0 +1,77 @@
+/* Calls of libantiphon, and how one waits for them. */
+#include "antiphon_mpi.h"
+#include <sched.h>
+#include <stdio.h>
+
+/* How many looks lie between two calls that let MPI make progress: such a call costs more than a look. */
+enum { BETWEEN = 8 };
+
+/* Between two looks. MPI goes on meanwhile: another rank may wait for a message of this one before it makes the call that we
+ * wait for. So libantiphon's own waiting, which sleeps, cannot be used. */
+void antiphon_mpi_idle(unsigned *looks) {
+    unsigned now = ++*looks;
+    int flag;
+    if (now < antiphon_mpi_state.looks && now % BETWEEN != 0) return;
+    PMPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, antiphon_mpi_state.comm, &flag, MPI_STATUS_IGNORE);
+    if (now < antiphon_mpi_state.looks) return;
+    sched_yield();
+    *looks = antiphon_mpi_state.looks;
+}
+
+/* Hands an error to the communicator's error handler. */
+int antiphon_mpi_fail(MPI_Comm comm, antiphon_result_t result, const char *text) {
+    int code = result == ANTIPHON_INVALID_ARGUMENT ? MPI_ERR_ARG : MPI_ERR_OTHER;
+    fprintf(stderr, "antiphon: %s\n", text && *text ? text : "a call has failed");
+    PMPI_Comm_call_errhandler(comm == MPI_COMM_NULL ? MPI_COMM_WORLD : comm, code);
+    return code;
+}
+
+static antiphon_result_t begin(antiphon_comm_t comm, struct antiphon_mpi_call *call) {
+    const void *send = call->send;
+    void *recv = call->recv;
+    size_t count = call->count;
+    antiphon_dtype_t dtype = call->dtype;
+    antiphon_op_t op = call->op;
+    antiphon_request_t *request = &call->request;
+    switch (call->kind) {
+    case ANTIPHON_MPI_ALLREDUCE: return antiphon_all_reduce_start(send, recv, count, dtype, op, comm, request);
+    case ANTIPHON_MPI_ALLGATHER: return antiphon_all_gather_start(send, recv, count, dtype, comm, request);
+    case ANTIPHON_MPI_REDUCE_SCATTER: return antiphon_reduce_scatter_start(send, recv, count, dtype, op, comm, request);
+    case ANTIPHON_MPI_ALLTOALL: return antiphon_all_to_all_start(send, recv, count, dtype, comm, request);
+    case ANTIPHON_MPI_BCAST: return antiphon_broadcast_start(recv, count, dtype, call->root, comm, request);
+    case ANTIPHON_MPI_REDUCE: return antiphon_reduce_start(send, recv, count, dtype, op, call->root, comm, request);
+    case ANTIPHON_MPI_GATHER: return antiphon_gather_start(send, recv, count, dtype, call->root, comm, request);
+    case ANTIPHON_MPI_SCATTER: return antiphon_scatter_start(send, recv, count, dtype, call->root, comm, request);
+    default: return antiphon_barrier_start(comm, request);
+    }
+}
+
+antiphon_result_t antiphon_mpi_begin(struct antiphon_mpi_group *group, struct antiphon_mpi_call *call) {
+    antiphon_result_t result;
+    if (call->kind == ANTIPHON_MPI_ALLTOALLV) {
+        const size_t *blocks = call->blocks;
+        size_t size = (size_t)group->size;
+        result = antiphon_all_to_all_v_start(call->send, blocks, blocks + size, call->recv, blocks + 2 * size,
+                                             blocks + 3 * size, call->dtype, group->handle, &call->request);
+    } else {
+        result = begin(group->handle, call);
+    }
+    if (result == ANTIPHON_SUCCESS && antiphon_mpi_state.wants_statistics) antiphon_mpi_ran(group, call->kind);
+    return result;
+}
+
+/* Makes a call whose memory is arranged, waits for it, and frees what it used. */
+int antiphon_mpi_run(struct antiphon_mpi_group *group, struct antiphon_mpi_call *call) {
+    unsigned looks = 0;
+    int done = 0, code = call->code;
+    antiphon_result_t result = code == MPI_SUCCESS ? antiphon_mpi_begin(group, call) : ANTIPHON_SUCCESS;
+    while (result == ANTIPHON_SUCCESS && code == MPI_SUCCESS && !done) {
+        result = antiphon_test(&call->request, &done);
+        if (!done) antiphon_mpi_idle(&looks);
+    }
+    if (result == ANTIPHON_SUCCESS && code == MPI_SUCCESS) code = antiphon_mpi_unpack(&call->out);
+    antiphon_mpi_drop(call);
+    if (result != ANTIPHON_SUCCESS) return antiphon_mpi_fail(group->comm, result, antiphon_last_error());
+    if (code != MPI_SUCCESS) PMPI_Comm_call_errhandler(group->comm, code);
+    return code;
+}

@@ -1,0 +1,135 @@
+/* The beginning and the end. */
+#define _GNU_SOURCE /* getrandom, and addresses of sockets */
+#include "antiphon_mpi.h"
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { SECRET_BYTES = 32, LOOKS = 2000 };
+
+struct antiphon_mpi_state antiphon_mpi_state = {
+    .comm = MPI_COMM_NULL, .lock = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER};
+
+/* How the ranks meet. */
+struct meeting {
+    char master[32];
+    char secret[2 * SECRET_BYTES + 1];
+};
+
+bool antiphon_mpi_is_set(const char *variable) {
+    const char *value = getenv(variable);
+    return value && *value && strcmp(value, "0") != 0;
+}
+
+static bool choose_port(struct meeting *meeting) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof address;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool is_done = fd >= 0 && bind(fd, (struct sockaddr *)&address, length) == 0 &&
+                   getsockname(fd, (struct sockaddr *)&address, &length) == 0;
+    if (fd >= 0) close(fd);
+    if (is_done) snprintf(meeting->master, sizeof meeting->master, "127.0.0.1:%d", ntohs(address.sin_port));
+    return is_done;
+}
+
+/* Leaves the master empty if there is none. */
+static void choose_meeting(struct meeting *meeting) {
+    unsigned char bytes[SECRET_BYTES];
+    if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes || !choose_port(meeting)) {
+        meeting->master[0] = 0;
+        return;
+    }
+    for (int index = 0; index < SECRET_BYTES; index++) snprintf(meeting->secret + 2 * index, 3, "%02x", bytes[index]);
+}
+
+/* What the ranks agree on: those that do not have the variable, or are not on this machine, decide for all. */
+static bool is_wanted(int rank, int size) {
+    MPI_Comm node;
+    int wants[2] = {!antiphon_mpi_is_set("ANTIPHON_DISABLE"), 0}, here;
+    PMPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);
+    PMPI_Comm_size(node, &here);
+    PMPI_Comm_free(&node);
+    wants[1] = here == size;
+    PMPI_Allreduce(MPI_IN_PLACE, wants, 2, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+    const char *why = !wants[0] ? "ANTIPHON_DISABLE is set" : !wants[1] ? "the ranks are on several machines" : NULL;
+    if (why && rank == 0 && antiphon_mpi_is_set("ANTIPHON_DEBUG"))
+        fprintf(stderr, "antiphon: all calls go to MPI: %s\n", why);
+    return !why;
+}
+
+static bool connect_ranks(int rank, int size, antiphon_comm_t *handle) {
+    struct meeting meeting = {0};
+    if (rank == 0) choose_meeting(&meeting);
+    PMPI_Bcast(&meeting, sizeof meeting, MPI_BYTE, 0, MPI_COMM_WORLD);
+    const char *why = "no port of this machine, or no random numbers";
+    antiphon_result_t result = ANTIPHON_SYSTEM;
+    if (meeting.master[0]) {
+        result = antiphon_comm_connect(rank, size, meeting.master, meeting.secret, handle);
+        why = antiphon_last_error();
+    }
+    int failed = result == ANTIPHON_SUCCESS ? size : rank, first;
+    PMPI_Allreduce(&failed, &first, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+    if (first == rank) fprintf(stderr, "antiphon: all calls go to MPI: rank %d could not connect: %s\n", rank, why);
+    if (first == size) return true;
+    if (result == ANTIPHON_SUCCESS) antiphon_comm_free(handle);
+    return false;
+}
+
+/* MPI calls this when MPI_Finalize begins, whoever has called it: wrappers of other languages do not come here first. */
+static int end(MPI_Comm comm, int keyval, void *attribute, void *extra) {
+    struct antiphon_mpi_state *state = &antiphon_mpi_state;
+    int rank;
+    (void)comm, (void)keyval, (void)attribute, (void)extra;
+    if (!state->is_active) return MPI_SUCCESS;
+    antiphon_mpi_stop();
+    PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    if (state->wants_statistics && rank == 0) antiphon_mpi_report();
+    /* A rank that has left may be missed by one that is still in its last call. */
+    PMPI_Barrier(state->comm);
+    state->is_active = false;
+    for (struct antiphon_mpi_group *group = state->groups, *next; group; group = next) {
+        next = group->next;
+        if (group->comm != MPI_COMM_NULL) PMPI_Comm_delete_attr(group->comm, state->keyval);
+    }
+    PMPI_Comm_free(&state->comm);
+    PMPI_Comm_free_keyval(&state->keyval);
+    PMPI_Comm_free_keyval(&state->end);
+    return MPI_SUCCESS;
+}
+
+void antiphon_mpi_start(void) {
+    struct antiphon_mpi_state *state = &antiphon_mpi_state;
+    antiphon_comm_t handle = NULL;
+    int rank, size;
+    PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    PMPI_Comm_size(MPI_COMM_WORLD, &size);
+    if (size == 1 || !is_wanted(rank, size) || !connect_ranks(rank, size, &handle)) return;
+    const char *debug = getenv("ANTIPHON_DEBUG");
+    state->wants_statistics = antiphon_mpi_is_set("ANTIPHON_STATS") || (debug && strcmp(debug, "info") == 0);
+    state->looks = sysconf(_SC_NPROCESSORS_ONLN) >= size ? LOOKS : 1;
+    antiphon_mpi_know_types();
+    PMPI_Comm_dup(MPI_COMM_WORLD, &state->comm);
+    PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, antiphon_mpi_forget, &state->keyval, NULL);
+    PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, end, &state->end, NULL);
+    PMPI_Comm_set_attr(MPI_COMM_SELF, state->end, state);
+    int is_attached = antiphon_mpi_attach(MPI_COMM_WORLD, handle) == MPI_SUCCESS;
+    PMPI_Allreduce(MPI_IN_PLACE, &is_attached, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+    state->is_active = is_attached;
+}
+
+int MPI_Init(int *argc, char ***argv) {
+    int code = PMPI_Init(argc, argv);
+    if (code == MPI_SUCCESS) antiphon_mpi_start();
+    return code;
+}
+
+int MPI_Init_thread(int *argc, char ***argv, int required, int *provided) {
+    int code = PMPI_Init_thread(argc, argv, required, provided);
+    if (code == MPI_SUCCESS) antiphon_mpi_start();
+    return code;
+}
