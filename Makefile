@@ -31,7 +31,10 @@ test-long: setup
 # Under a real mpirun. Where there is no MPI and none can be installed, it says so and is skipped.
 mpi-test: setup
 	@if .ci/setup mpi; then \
-		$(CARGO) test --release --locked -p antiphon --features mpi --test end_to_end -- long_mpi_; \
+		$(CARGO) test --release --locked -p antiphon --features mpi --test end_to_end -- long_mpi_ && \
+		$(CARGO) build --release --locked -p plugin && \
+		plugin/mpi/build.sh mpicc target/release/libantiphon_mpi.so && \
+		plugin/mpi/tests/run.sh mpicc mpirun target/release/libantiphon_mpi.so; \
 	fi
 
 # Between hosts that are network namespaces with shaped links: needs root, ip and tc, and says so where it skips.
@@ -71,3 +74,7 @@ install: build
 	$(CARGO) build --release --locked -p plugin
 	install -D -m 755 target/release/antiphon $(DESTDIR)$(PREFIX)/bin/antiphon
 	plugin/install.sh target/release/libantiphon.a $(PREFIX)
+	@if command -v mpicc >/dev/null; then \
+		ANTIPHON_LIB=$(DESTDIR)$(PREFIX)/lib plugin/mpi/build.sh mpicc $(DESTDIR)$(PREFIX)/lib/libantiphon_mpi.so && \
+		echo "installed in $(DESTDIR)$(PREFIX): lib/libantiphon_mpi.so, for the MPI of $$(command -v mpicc)"; \
+	fi
