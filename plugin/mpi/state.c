@@ -62,6 +62,15 @@ static bool is_wanted(int rank, int size) {
     return !why;
 }
 
+/* A rank of an MPI program may come to a call after hours. libantiphon gives up much earlier unless the environment says
+ * otherwise, which is the only way to tell it. */
+static antiphon_result_t connect_patiently(int rank, int size, const struct meeting *meeting, antiphon_comm_t *handle) {
+    bool is_ours = !getenv("ANTIPHON_TIMEOUT") && setenv("ANTIPHON_TIMEOUT", "1000000000", 1) == 0;
+    antiphon_result_t result = antiphon_comm_connect(rank, size, meeting->master, meeting->secret, handle);
+    if (is_ours) unsetenv("ANTIPHON_TIMEOUT");
+    return result;
+}
+
 static bool connect_ranks(int rank, int size, antiphon_comm_t *handle) {
     struct meeting meeting = {0};
     if (rank == 0) choose_meeting(&meeting);
@@ -69,7 +78,7 @@ static bool connect_ranks(int rank, int size, antiphon_comm_t *handle) {
     const char *why = "no port of this machine, or no random numbers";
     antiphon_result_t result = ANTIPHON_SYSTEM;
     if (meeting.master[0]) {
-        result = antiphon_comm_connect(rank, size, meeting.master, meeting.secret, handle);
+        result = connect_patiently(rank, size, &meeting, handle);
         why = antiphon_last_error();
     }
     int failed = result == ANTIPHON_SUCCESS ? size : rank, first;
