@@ -131,7 +131,6 @@ extern struct antiphon_mpi_state antiphon_mpi_state;
 
 /* state.c */
 void antiphon_mpi_start(void);
-bool antiphon_mpi_is_set(const char *variable);
 
 /* types.c */
 void antiphon_mpi_know_types(void);

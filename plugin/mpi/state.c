@@ -21,7 +21,7 @@ struct meeting {
     char secret[2 * SECRET_BYTES + 1];
 };
 
-bool antiphon_mpi_is_set(const char *variable) {
+static bool is_set(const char *variable) {
     const char *value = getenv(variable);
     return value && *value && strcmp(value, "0") != 0;
 }
@@ -50,14 +50,14 @@ static void choose_meeting(struct meeting *meeting) {
 /* What the ranks agree on: those that do not have the variable, or are not on this machine, decide for all. */
 static bool is_wanted(int rank, int size) {
     MPI_Comm node;
-    int wants[2] = {!antiphon_mpi_is_set("ANTIPHON_DISABLE"), 0}, here;
+    int wants[2] = {!is_set("ANTIPHON_DISABLE"), 0}, here;
     PMPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);
     PMPI_Comm_size(node, &here);
     PMPI_Comm_free(&node);
     wants[1] = here == size;
     PMPI_Allreduce(MPI_IN_PLACE, wants, 2, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
     const char *why = !wants[0] ? "ANTIPHON_DISABLE is set" : !wants[1] ? "the ranks are on several machines" : NULL;
-    if (why && rank == 0 && antiphon_mpi_is_set("ANTIPHON_DEBUG"))
+    if (why && rank == 0 && is_set("ANTIPHON_DEBUG"))
         fprintf(stderr, "antiphon: all calls go to MPI: %s\n", why);
     return !why;
 }
@@ -119,7 +119,7 @@ void antiphon_mpi_start(void) {
     PMPI_Comm_size(MPI_COMM_WORLD, &size);
     if (size == 1 || !is_wanted(rank, size) || !connect_ranks(rank, size, &handle)) return;
     const char *debug = getenv("ANTIPHON_DEBUG");
-    state->wants_statistics = antiphon_mpi_is_set("ANTIPHON_STATS") || (debug && strcmp(debug, "info") == 0);
+    state->wants_statistics = is_set("ANTIPHON_STATS") || (debug && strcmp(debug, "info") == 0);
     state->looks = sysconf(_SC_NPROCESSORS_ONLN) >= size ? LOOKS : 1;
     antiphon_mpi_know_types();
     PMPI_Comm_dup(MPI_COMM_WORLD, &state->comm);
