@@ -9,10 +9,10 @@ use crate::launch::membership::{FromMember, MemberLine, MemberPlace, MemberWatch
 use crate::launch::rendezvous::Rendezvous;
 use crate::memory::doorbell::Patience;
 use crate::memory::poller::Poller;
-use crate::session::fate::Fate;
 use crate::session::places::{Directory, ProcessPlace, RankMemory, Whereabouts};
 use crate::session::process_memory::ProbedWord;
 use crate::session::socket_port::SocketPort;
+use crate::session::status::SessionStatus;
 use crate::session::{RemotePorts, Session, SessionSetup};
 use crate::transport::tcp::{self, Closed, Doors, Meeting};
 use program::Connection;
@@ -52,17 +52,16 @@ impl Session {
         let local = places.iter().filter(|place| place.machine == at.machine).count();
         let directory = Arc::new(directory(at, &memory, places));
         let lines = begin(at, lines, &directory, local, deadline)?;
-        let fate = Arc::new(Fate::new(vec![memory.clone()]));
+        let status = Arc::new(SessionStatus::new(vec![memory.clone()]));
         let silence = (patience / 2).clamp(SILENCE[0], SILENCE[1]);
-        let watch = MemberWatch::new(at.rank, lines, &fate, silence)
+        let watch = MemberWatch::new(at.rank, lines, &status, silence)
             .map_err(RunError::system("starting the thread that watches the other ranks"))?;
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Self::assemble(SessionSetup {
             rank: at.rank,
             memory,
             directory,
-            patience: Patience::of(local, cores),
-            fate,
+            patience: Patience::here(local),
+            status,
             sockets,
             watch: Some(Box::new((watch, word))),
         })

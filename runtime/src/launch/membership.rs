@@ -18,8 +18,8 @@
 use crate::clock::Moment;
 use crate::control::frame::{Inbox, Post};
 use crate::launch::machine::Machine;
-use crate::session::fate::{Fate, SessionEnd};
 use crate::session::places::ProcessPlace;
+use crate::session::status::{SessionEnd, SessionStatus};
 use crate::transport::tcp::Doors;
 use crate::verdict::{Cause, Phase, Verdict};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -107,16 +107,21 @@ impl MemberWatch {
     ///
     /// # Errors
     /// If the operating system gives no thread.
-    pub(super) fn new(own: Rank, lines: Vec<MemberLine>, fate: &Arc<Fate>, silence: Duration) -> std::io::Result<Self> {
+    pub(super) fn new(
+        own: Rank,
+        lines: Vec<MemberLine>,
+        status: &Arc<SessionStatus>,
+        silence: Duration,
+    ) -> std::io::Result<Self> {
         let posts: Vec<Arc<Post>> = lines.iter().map(|line| line.post.clone()).collect();
         let is_hub = own == Rank(0);
         let told = posts.clone();
-        fate.tell(move |end| told.iter().for_each(|post| say(post, is_hub, end)));
+        status.on_end(move |end| told.iter().for_each(|post| say(post, is_hub, end)));
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let now = Moment::now();
         let lines =
             lines.into_iter().map(|line| WatchedLine { line, heard_at: now, is_open: true, has_left: false }).collect();
-        let watcher = Watcher { is_hub, lines, fate: fate.clone(), silence, stop: stop.clone() };
+        let watcher = Watcher { is_hub, lines, status: status.clone(), silence, stop: stop.clone() };
         let thread = std::thread::Builder::new().name("antiphon-watch".to_owned()).spawn(move || watcher.run())?;
         Ok(Self { own, stop, thread: Some(thread), posts })
     }
@@ -143,7 +148,7 @@ struct WatchedLine {
 struct Watcher {
     is_hub: bool,
     lines: Vec<WatchedLine>,
-    fate: Arc<Fate>,
+    status: Arc<SessionStatus>,
     silence: Duration,
     stop: Arc<OwnedFd>,
 }
@@ -221,7 +226,7 @@ impl Watcher {
                     watched.has_left |= end == SessionEnd::Left(rank);
                     match self.is_hub {
                         true => self.relay(index, &end),
-                        false => drop(self.fate.hear(&end)),
+                        false => drop(self.status.hear(&end)),
                     }
                 }
                 Err(_) => {
@@ -237,7 +242,7 @@ impl Watcher {
 
     /// Rank 0 tells all others what one has said.
     fn relay(&self, from: usize, end: &SessionEnd) {
-        if self.fate.hear(end) {
+        if self.status.hear(end) {
             let others = self.lines.iter().enumerate().filter(|(index, watched)| *index != from && watched.is_open);
             others.for_each(|(_, watched)| say(&watched.line.post, true, end));
         }
@@ -246,7 +251,7 @@ impl Watcher {
     /// The connection of a process has ended, which did not say that it leaves. If rank 0 is gone, every other process notices
     /// that by itself.
     fn lost(&self, rank: Rank) {
-        self.fate.end(Verdict { rank, cause: Cause::Lost, phase: Phase::Work });
+        self.status.end(Verdict { rank, cause: Cause::Lost, phase: Phase::Work });
     }
 
     /// Looks for processes that have said nothing for too long.
@@ -256,7 +261,7 @@ impl Watcher {
             if watched.is_open && !watched.has_left && now.since(watched.heard_at) > self.silence {
                 watched.is_open = false;
                 let verdict = Verdict { rank: watched.line.rank, cause: Cause::Silent, phase: Phase::Work };
-                self.fate.end(verdict);
+                self.status.end(verdict);
             }
         }
     }

@@ -2,17 +2,17 @@
 //!
 //! The principal types are [`Doorbell`], a futex in shared memory that peers ring, and [`Waiter`], which decides
 //! between polling again and sleeping: the wake-up of a core takes longer than a small collective. A rank polls all its
-//! lanes, so it needs only one bell. A ring costs two loads, unless the owner sleeps ([`barriers`]). The owner announces its
+//! lanes, so it needs only one bell. A ring costs two loads, unless the owner sleeps ([`fences`]). The owner announces its
 //! sleep, polls once more, and only then sleeps, so no ring is lost. A rank with sockets sleeps in its [`Poller`]
 //! instead, and publishes its pipe.
 //!
 //! ```text
-//! offset: | rings | sleeping: no, on the futex, in a poller | pipe: process, descriptor | inode | heavy barriers: 0, 1 |
+//! offset: | rings | sleeping: no, on the futex, in a poller | pipe: process, descriptor | inode | heavy fences: 0, 1 |
 //!           0       4                                         8        12               16      24
 //! ```
 
 use crate::clock::Moment;
-use crate::memory::barriers;
+use crate::memory::fences;
 use crate::memory::poller::{Pipe, Poller, Ringer};
 use crate::memory::region::{Place, Region};
 use rustix::thread::futex;
@@ -40,13 +40,13 @@ pub(crate) struct Doorbell {
     region: Arc<Region>,
     offset: usize,
     ringer: Arc<Ringer>,
-    /// Whether this process takes part in heavy barriers.
+    /// Whether this process takes part in heavy fences.
     is_registered: bool,
 }
 
 impl Doorbell {
     pub(crate) fn new(region: Arc<Region>, offset: usize) -> Self {
-        Self { region, offset, ringer: Arc::default(), is_registered: barriers::is_registered() }
+        Self { region, offset, ringer: Arc::default(), is_registered: fences::is_registered() }
     }
 
     fn rings(&self) -> &std::sync::atomic::AtomicU32 {
@@ -66,7 +66,7 @@ impl Doorbell {
     #[inline]
     pub(crate) fn ring(&self) {
         // Pairs with the barrier in `listen`: the owner's next poll sees what we wrote, or we see that the owner sleeps.
-        barriers::light(self.is_registered && self.is_heavy().load(Ordering::Relaxed) == 1);
+        fences::light(self.is_registered && self.is_heavy().load(Ordering::Relaxed) == 1);
         // Pairs with the store in `listen`: a rank publishes its pipe before it announces that it sleeps in the poller.
         match self.sleeping().load(Ordering::Acquire) {
             AWAKE => {}
@@ -96,7 +96,7 @@ impl Doorbell {
     fn listen(&self, how: u32) -> u32 {
         let seen = self.rings().load(Ordering::Relaxed);
         self.sleeping().store(how, Ordering::Release);
-        barriers::heavy();
+        fences::heavy();
         seen
     }
 
@@ -133,6 +133,11 @@ impl Patience {
     /// Whether a rank keeps its core while it waits.
     pub(crate) fn keeps_core(self) -> bool {
         !self.spinning.is_zero()
+    }
+
+    /// The patience of one of `ranks` ranks on this machine.
+    pub(crate) fn here(ranks: usize) -> Self {
+        Self::of(ranks, std::thread::available_parallelism().map_or(1, usize::from))
     }
 
     /// The patience of one of `ranks` ranks on `cores` cores. With more ranks than cores it does not spin, because

@@ -5,9 +5,9 @@
 
 pub(crate) mod activity;
 pub(crate) mod barrier;
-pub(crate) mod barriers;
 pub(crate) mod clocks;
 pub(crate) mod doorbell;
+pub(crate) mod fences;
 #[expect(unsafe_code, reason = "has the kernel empty a page in forks")]
 pub(crate) mod fork_mark;
 #[expect(unsafe_code, reason = "lends shared memory as slices")]

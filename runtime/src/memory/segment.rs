@@ -164,8 +164,7 @@ impl Segment {
     }
 
     fn over(region: Region, shape: SegmentShape) -> Self {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let patience = Patience::of(shape.ranks, cores);
+        let patience = Patience::here(shape.ranks);
         let region = Arc::new(region);
         let words = Words { region: region.clone(), ranks: shape.ranks };
         let bells = Bells { region: region.clone(), ranks: shape.ranks };

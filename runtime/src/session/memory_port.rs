@@ -46,7 +46,9 @@ impl MemoryPort {
     pub(crate) fn new(directory: &Directory, own: Rank, peer: Rank) -> io::Result<Self> {
         let (mine, theirs) = (directory.memory(own)?, directory.memory(peer)?);
         let reading = match directory.of(peer) {
-            Whereabouts::Thread(_) | Whereabouts::Elsewhere => OfferReading::Pointer,
+            Whereabouts::Thread(_) => OfferReading::Pointer,
+            // `Directory::memory` has refused it.
+            Whereabouts::Elsewhere => OfferReading::Fragments,
             Whereabouts::Process(place, _) => match ProcessReader::new(place.probe) {
                 Ok(reader) => OfferReading::Copy(reader),
                 Err(error) => {
@@ -85,7 +87,7 @@ impl MemoryPort {
                 receiver.ask(offer)?;
                 return Ok(false);
             }
-            // If the process has ended, so has its part. Those who watch the processes say so.
+            // The process has ended, or taken the memory back. `MemberWatch` finds out which.
             OfferReading::Copy(reader) => copy(*reader, space, address, sink).map_err(|_| MessageFault::Revoked)?,
         }
         receiver.end(offer)?;

@@ -29,12 +29,11 @@
 //! | `started` | a call that owns its buffers |
 //! | `waiting` | how a thread waits for a call |
 //! | `engine` | all calls of a rank that are under way |
-//! | `fate` | why a session is over |
+//! | `status` | what has ended: the session, a communicator, a rank's part |
 
 #[expect(unsafe_code, reason = "lends the caller's memory in parts that do not overlap")]
 mod buffers;
 mod engine;
-pub(crate) mod fate;
 #[expect(unsafe_code, reason = "reads and writes lines of shared memory")]
 mod lane;
 #[expect(unsafe_code, reason = "looks up the words of a lane")]
@@ -53,6 +52,7 @@ mod sink;
 mod socket_frame;
 pub(crate) mod socket_port;
 mod started;
+pub(crate) mod status;
 mod waiting;
 
 use crate::clock::Moment;
@@ -65,7 +65,6 @@ use crate::verdict::{Cause, Phase, Verdict};
 pub use buffers::RawCall;
 use engine::Engine;
 pub use engine::Ticket;
-use fate::Fate;
 use places::{Directory, RankMemory, Whereabouts};
 use ports::LanePorts;
 pub use prepared::Prepared;
@@ -74,6 +73,7 @@ use script::CallScript;
 pub use script::SequencedProgram;
 use socket_port::SocketPort;
 pub use started::Started;
+use status::SessionStatus;
 use std::any::Any;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -95,7 +95,7 @@ struct SessionParts {
     ranks: usize,
     memory: RankMemory,
     patience: Patience,
-    fate: Arc<Fate>,
+    status: Arc<SessionStatus>,
     /// What a rank with sockets sleeps on.
     poller: Option<Poller>,
     engine: Mutex<Engine>,
@@ -142,7 +142,7 @@ pub(crate) struct SessionSetup {
     pub(crate) memory: RankMemory,
     pub(crate) directory: Arc<Directory>,
     pub(crate) patience: Patience,
-    pub(crate) fate: Arc<Fate>,
+    pub(crate) status: Arc<SessionStatus>,
     /// The connections with ranks of other machines, and what tells that one of them is ready.
     pub(crate) sockets: Option<RemotePorts>,
     /// What watches the other ranks while the session lives.
@@ -157,16 +157,15 @@ impl Session {
     pub fn local(ranks: usize) -> RunResult<Vec<Self>> {
         let memory = RankMemory::of_threads(ranks).map_err(RunError::system("making shared memory"))?;
         let directory = Arc::new(Directory::new(memory.iter().cloned().map(Whereabouts::Thread).collect()));
-        let fate = Arc::new(Fate::new(memory.clone()));
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let status = Arc::new(SessionStatus::new(memory.clone()));
         let session = |(rank, memory): (usize, RankMemory)| {
             let rank = Rank::from_index(rank);
             let parts = SessionSetup {
                 rank,
                 memory,
                 directory: directory.clone(),
-                patience: Patience::of(ranks, cores),
-                fate: fate.clone(),
+                patience: Patience::here(ranks),
+                status: status.clone(),
                 sockets: None,
                 watch: None,
             };
@@ -180,13 +179,13 @@ impl Session {
     /// # Errors
     /// If there is no memory.
     pub(crate) fn assemble(parts: SessionSetup) -> RunResult<Self> {
-        let SessionSetup { rank, memory, directory, patience, fate, sockets, watch } = parts;
+        let SessionSetup { rank, memory, directory, patience, status, sockets, watch } = parts;
         let ranks = directory.ranks();
         let (poller, sockets) = sockets.map_or((None, Vec::new()), |(poller, sockets)| (Some(poller), sockets));
         let engine = Mutex::new(Engine::new(LanePorts::new(directory, rank, sockets)));
         let turn = Condvar::new();
         let mark = ForkMark::new().map_err(RunError::system("marking this process"))?;
-        let shared = SessionParts { rank, ranks, memory, patience, fate, poller, engine, turn, watch, mark };
+        let shared = SessionParts { rank, ranks, memory, patience, status, poller, engine, turn, watch, mark };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -295,9 +294,7 @@ impl Session {
 
     fn check(&self, script: &CallScript, call: &RawCall) -> RunResult<()> {
         if !self.shared.mark.is_here() {
-            let what =
-                "this process is a fork of the one that joined the session, and cannot make its calls".to_owned();
-            return Err(RunError::Mismatch { what });
+            return Err(forked());
         }
         let [input, output, _] = script.lengths;
         let [send, receive] = call.lengths();
@@ -322,12 +319,12 @@ impl Session {
 
     /// Why the session is over, if it is.
     pub fn over(&self) -> Option<Verdict> {
-        self.shared.fate.verdict()
+        self.shared.status.verdict()
     }
 
     /// Why no call of a communicator can succeed any more, if that is so.
     pub fn broken(&self, communicator: u64) -> Option<RunError> {
-        let breach = || self.shared.fate.breach(communicator);
+        let breach = || self.shared.status.breach(communicator);
         self.over().map(RunError::Verdict).or_else(|| Some(RunError::Broken(breach()?)))
     }
 
@@ -335,19 +332,19 @@ impl Session {
     pub fn break_off(&self, communicator: u64, error: &RunError) {
         if !matches!(error, RunError::Verdict(_) | RunError::Broken(_)) {
             let breach = Breach { by: self.shared.rank, kind: error.kind(), reason: error.chain() };
-            self.shared.fate.break_off(communicator, breach);
+            self.shared.status.break_off(communicator, breach);
         }
     }
 
     /// Ends all calls of all ranks of the session, under way or to come, with an error that names this rank.
     pub fn abort(&self) {
-        self.shared.fate.end(Verdict { rank: self.shared.rank, cause: Cause::Failed, phase: Phase::Work });
+        self.shared.status.end(Verdict { rank: self.shared.rank, cause: Cause::Failed, phase: Phase::Work });
     }
 
     /// The same for the calls of one communicator.
     pub fn abort_communicator(&self, communicator: u64) {
         let (by, kind) = (self.shared.rank, RunErrorKind::Aborted);
-        self.shared.fate.break_off(communicator, Breach { by, kind, reason: format!("rank {by} has aborted them") });
+        self.shared.status.break_off(communicator, Breach { by, kind, reason: format!("rank {by} has aborted them") });
     }
 
     /// Forgets what has come for a communicator that is gone.

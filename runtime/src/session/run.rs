@@ -26,11 +26,6 @@ pub(super) enum RunProgress {
 /// One call.
 pub(super) struct ScriptRun {
     script: Arc<CallScript>,
-    state: RunState,
-}
-
-/// What changes while a script runs.
-struct RunState {
     buffers: CallBuffers,
     flow: MessageFlow,
 }
@@ -66,12 +61,12 @@ impl ScriptRun {
     /// The `call`-th call of a communicator.
     pub(super) fn new(script: Arc<CallScript>, buffers: CallBuffers, communicator: u64, call: u32) -> Self {
         let flow = MessageFlow { communicator, call, next: 0, offers: Vec::new(), incoming: None };
-        Self { script, state: RunState { buffers, flow } }
+        Self { script, buffers, flow }
     }
 
     /// How many steps are finished.
     pub(super) fn finished(&self) -> usize {
-        self.state.flow.next
+        self.flow.next
     }
 
     /// Does what it can without waiting.
@@ -79,42 +74,7 @@ impl ScriptRun {
     /// # Errors
     /// [`RunError::OtherCall`] if a peer does something else, [`RunError::Lane`] if it has given up, [`RunError::Program`].
     pub(super) fn poll(&mut self, ports: &mut LanePorts) -> RunResult<RunProgress> {
-        let Self { script, state } = self;
-        state.poll(script, ports)
-    }
-
-    /// Ends the call: its buffers are the caller's again, and its scratch serves another call. If it has not succeeded,
-    /// what it has offered is taken back.
-    pub(super) fn end(self, ports: &mut LanePorts) -> Vec<u8> {
-        for OpenOffer { to, offer, .. } in &self.state.flow.offers {
-            ports.revoke(*to, offer);
-        }
-        if let Some(IncomingMessage { from, offer, .. }) = self.state.flow.incoming {
-            ports.abandon(from, offer);
-        }
-        self.state.buffers.into_scratch()
-    }
-}
-
-/// What came of a step.
-enum StepOutcome {
-    Finished,
-    /// It waits for this rank; whether a part of a message moved meanwhile.
-    Waits {
-        peer: Rank,
-        moved: bool,
-    },
-}
-
-impl StepOutcome {
-    const fn waits(peer: Rank) -> Self {
-        Self::Waits { peer, moved: false }
-    }
-}
-
-impl RunState {
-    fn poll(&mut self, script: &CallScript, ports: &mut LanePorts) -> RunResult<RunProgress> {
-        let Self { buffers, flow } = self;
+        let Self { script, buffers, flow } = self;
         let mut has_moved = !flow.offers.is_empty() && flow.advance(script, ports, buffers)?;
         let progress = |has_moved, peer| Ok(if has_moved { RunProgress::Moved } else { RunProgress::Waits(peer) });
         while flow.next < script.acts.len() {
@@ -135,6 +95,34 @@ impl RunState {
             script.dtype.divide(buffers.write(span, script.rank)?, *by);
         }
         Ok(RunProgress::Done)
+    }
+
+    /// Ends the call: its buffers are the caller's again, and its scratch serves another call. If it has not succeeded,
+    /// what it has offered is taken back.
+    pub(super) fn end(self, ports: &mut LanePorts) -> Vec<u8> {
+        for OpenOffer { to, offer, .. } in &self.flow.offers {
+            ports.revoke(*to, offer);
+        }
+        if let Some(IncomingMessage { from, offer, .. }) = self.flow.incoming {
+            ports.abandon(from, offer);
+        }
+        self.buffers.into_scratch()
+    }
+}
+
+/// What came of a step.
+enum StepOutcome {
+    Finished,
+    /// It waits for this rank; whether a part of a message moved meanwhile.
+    Waits {
+        peer: Rank,
+        moved: bool,
+    },
+}
+
+impl StepOutcome {
+    const fn waits(peer: Rank) -> Self {
+        Self::Waits { peer, moved: false }
     }
 }
 

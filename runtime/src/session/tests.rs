@@ -33,7 +33,7 @@ fn apart(ranks: usize) -> Vec<Session> {
             rank: Rank::from_index(own),
             directory: Arc::new(Directory::new((0..ranks).map(seen).collect())),
             patience: Patience::of(ranks, 2),
-            fate: Arc::new(Fate::new(vec![memory.clone()])),
+            status: Arc::new(SessionStatus::new(vec![memory.clone()])),
             sockets: Some(sockets),
             watch: None,
             memory,

@@ -10,7 +10,7 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 /// How long after the last progress a call fails because the rank that it waits for has left.
-const FAREWELL: Duration = Duration::from_millis(100);
+const LEAVE_GRACE: Duration = Duration::from_millis(100);
 /// A thread that lets another one carry on its call looks around at least this often.
 const LONGEST_SLEEP: Duration = Duration::from_millis(50);
 
@@ -91,7 +91,7 @@ impl Session {
         let standing = engine.standing(ticket)?;
         let waited = now.since(standing.since);
         // Its last messages may have arrived after the last look.
-        if waited > FAREWELL && self.shared.fate.has_left(standing.peer) {
+        if waited > LEAVE_GRACE && self.shared.status.has_left(standing.peer) {
             let source = std::io::Error::other("it has left the session");
             return Some(RunError::Lane { rank: self.shared.rank, peer: standing.peer, source });
         }
@@ -110,7 +110,7 @@ impl Session {
         match error {
             RunError::Lane { .. } => {
                 if self.shared.watch.is_some() {
-                    self.shared.fate.wait(FAREWELL, || self.broken(communicator).is_some());
+                    self.shared.status.wait(LEAVE_GRACE, || self.broken(communicator).is_some());
                 }
                 self.broken(communicator).unwrap_or(error)
             }

@@ -1,6 +1,6 @@
 //! Why a session is over.
 //!
-//! The principal type is [`Fate`].
+//! The principal type is [`SessionStatus`].
 
 use super::places::RankMemory;
 use crate::error::Breach;
@@ -8,18 +8,18 @@ use crate::verdict::Verdict;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use topology::Rank;
 
-/// What all threads of a process know of the end of a session.
-pub(crate) struct Fate {
+/// What a process knows of the ends of a session, its communicators and its ranks.
+pub(crate) struct SessionStatus {
     verdict: AtomicU64,
-    /// Those who are woken when the session ends.
+    /// The ranks of this process, which are woken.
     sleepers: Vec<RankMemory>,
-    /// Who else is told.
-    heralds: Mutex<Vec<Herald>>,
-    /// Ranks that need the session no more.
+    /// Tells other processes of an end that this process has decided.
+    teller: OnceLock<EndTeller>,
+    /// Ranks that have left the session in order.
     left: Mutex<BTreeSet<Rank>>,
     /// Communicators of which no call can succeed any more, the latest last.
     breaches: Mutex<VecDeque<(u64, Breach)>>,
@@ -39,20 +39,20 @@ pub(crate) enum SessionEnd {
     Session(Verdict),
     /// A communicator.
     Communicator(u64, Breach),
-    /// A rank needs it no more. A call that waits for this rank is over.
+    /// A rank has left the session in order. A call that waits for this rank fails.
     Left(Rank),
 }
 
 /// Tells other processes of an end.
-type Herald = Box<dyn Fn(&SessionEnd) + Send>;
+type EndTeller = Box<dyn Fn(&SessionEnd) + Send + Sync>;
 
-impl Fate {
-    /// That of a session with these ranks in this process.
+impl SessionStatus {
+    /// The status of a session with these ranks in this process.
     pub(crate) fn new(sleepers: Vec<RankMemory>) -> Self {
         Self {
             verdict: AtomicU64::new(0),
             sleepers,
-            heralds: Mutex::default(),
+            teller: OnceLock::new(),
             left: Mutex::default(),
             breaches: Mutex::default(),
             has_breaches: AtomicBool::new(false),
@@ -66,15 +66,17 @@ impl Fate {
         Verdict::from_word(self.verdict.load(Ordering::Acquire))
     }
 
-    /// Has this called when something ends by a thread of this process.
-    pub(crate) fn tell(&self, herald: impl Fn(&SessionEnd) + Send + 'static) {
-        locked(&self.heralds).push(Box::new(herald));
+    /// Has `teller` called for every end that this process decides. The first one stays.
+    pub(crate) fn on_end(&self, teller: impl Fn(&SessionEnd) + Send + Sync + 'static) {
+        let _ = self.teller.set(Box::new(teller));
     }
 
-    /// Something ends by this process. If that is new, the others are told.
+    /// This process decides that something ends. If that is new, the others are told.
     pub(crate) fn decide(&self, end: &SessionEnd) {
-        if self.hear(end) {
-            locked(&self.heralds).iter().for_each(|herald| herald(end));
+        if self.hear(end)
+            && let Some(tell) = self.teller.get()
+        {
+            tell(end);
         }
     }
 
@@ -99,7 +101,7 @@ impl Fate {
             SessionEnd::Left(rank) => locked(&self.left).insert(*rank),
         };
         if is_new {
-            // Whoever looks and then waits holds this lock.
+            // A thread in `wait` holds this lock while it looks, so it misses no news.
             drop(locked(&self.left));
             self.news.notify_all();
             self.sleepers.iter().for_each(|memory| memory.bell().ring());
