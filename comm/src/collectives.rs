@@ -7,15 +7,10 @@ use crate::error::{CommError, CommResult};
 use crate::request::BegunCall;
 use crate::stock::CallKind;
 use bytemuck::{cast_slice, cast_slice_mut};
-use runtime::{Call, CallPlace, Element, RawCall};
+use runtime::{Call, CallPlace, Element, Prepared, RawCall};
 use schedule::{Collective, ReduceOp};
 use std::ops::Range;
 use topology::Rank;
-
-/// Kinds of calls that reduce nothing and have no root.
-const fn plain(collective: Collective) -> CallKind {
-    CallKind { collective, root: None, op: None, in_place: false }
-}
 
 /// The bytes of two buffers.
 fn apart<'a, T: Element>(send: &'a [T], receive: &'a mut [T]) -> Call<'a> {
@@ -39,7 +34,7 @@ impl Communicator {
     /// # Errors
     /// [`CommError`]; so do all calls.
     pub fn all_reduce<T: Element>(&self, vector: &mut [T], op: ReduceOp) -> CommResult<()> {
-        let kind = CallKind { op: Some(op), in_place: true, ..plain(Collective::AllReduce) };
+        let kind = CallKind { op: Some(op), in_place: true, ..CallKind::plain(Collective::AllReduce) };
         self.collective(kind, vector.len(), T::DTYPE, Call::InPlace(cast_slice_mut(vector)))
     }
 
@@ -49,7 +44,7 @@ impl Communicator {
     /// [`CommError`].
     pub fn all_reduce_into<T: Element>(&self, send: &[T], receive: &mut [T], op: ReduceOp) -> CommResult<()> {
         check_length("receive", receive.len(), send.len())?;
-        let kind = CallKind { op: Some(op), ..plain(Collective::AllReduce) };
+        let kind = CallKind { op: Some(op), ..CallKind::plain(Collective::AllReduce) };
         self.collective(kind, send.len(), T::DTYPE, apart(send, receive))
     }
 
@@ -59,7 +54,7 @@ impl Communicator {
     /// [`CommError`].
     pub fn all_gather<T: Element>(&self, send: &[T], receive: &mut [T]) -> CommResult<()> {
         check_length("receive", receive.len(), send.len() * self.size())?;
-        self.collective(plain(Collective::AllGather), send.len(), T::DTYPE, apart(send, receive))
+        self.collective(CallKind::plain(Collective::AllGather), send.len(), T::DTYPE, apart(send, receive))
     }
 
     /// Rank i gets the reduction of all ranks' i-th blocks.
@@ -68,7 +63,7 @@ impl Communicator {
     /// [`CommError`].
     pub fn reduce_scatter<T: Element>(&self, send: &[T], receive: &mut [T], op: ReduceOp) -> CommResult<()> {
         check_length("send", send.len(), receive.len() * self.size())?;
-        let kind = CallKind { op: Some(op), ..plain(Collective::ReduceScatter) };
+        let kind = CallKind { op: Some(op), ..CallKind::plain(Collective::ReduceScatter) };
         let count = receive.len();
         self.collective(kind, count, T::DTYPE, apart(send, receive))
     }
@@ -79,11 +74,17 @@ impl Communicator {
     /// [`CommError`].
     pub fn all_to_all<T: Element>(&self, send: &[T], receive: &mut [T]) -> CommResult<()> {
         check_length("receive", receive.len(), send.len())?;
-        if !send.len().is_multiple_of(self.size()) {
-            let (given, size) = (send.len(), self.size());
-            return Err(CommError::Argument(format!("{given} elements are no {size} equal blocks")));
+        let count = self.block_length(send.len())?;
+        self.collective(CallKind::plain(Collective::AllToAll), count, T::DTYPE, apart(send, receive))
+    }
+
+    /// How long each of as many equal blocks as there are ranks is.
+    pub(crate) fn block_length(&self, length: usize) -> CommResult<usize> {
+        let size = self.size();
+        match length.is_multiple_of(size) {
+            true => Ok(length / size),
+            false => Err(CommError::Argument(format!("{length} elements are no {size} equal blocks"))),
         }
-        self.collective(plain(Collective::AllToAll), send.len() / self.size(), T::DTYPE, apart(send, receive))
     }
 
     /// Rank i gets from every rank the block that it has for i; `sends[i]` and `receives[i]` say where in the buffers the
@@ -106,14 +107,18 @@ impl Communicator {
                 return Err(CommError::Argument(what));
             }
         }
-        if sends[self.rank()].len() != receives[self.rank()].len() {
-            return Err(CommError::Argument("what this rank sends to itself is not what it receives".to_owned()));
-        }
-        let bytes = |blocks: &[Range<usize>]| -> Vec<(Rank, Range<usize>)> {
-            let of = |block: &Range<usize>| block.start * size_of::<T>()..block.end * size_of::<T>();
-            self.shared.members.iter().copied().zip(blocks.iter().map(of)).collect()
+        let bytes = |blocks: &[Range<usize>]| -> Vec<Range<usize>> {
+            blocks.iter().map(|block| block.start * size_of::<T>()..block.end * size_of::<T>()).collect()
         };
-        self.exchange(&bytes(sends), &bytes(receives), cast_slice(send), cast_slice_mut(receive))
+        let prepared = self.prepare_exchange(&bytes(sends), &bytes(receives))?;
+        let [input, output] = prepared.lengths();
+        let (send, receive) = (cast_slice(send), cast_slice_mut(receive));
+        let buffers = Call::OutOfPlace { input: &send[..input], output: &mut receive[..output] };
+        let mut state = self.state();
+        self.check(&state)?;
+        let at = CallPlace::collective(self.shared.id, state.next_call());
+        let result = self.shared.session.call(&prepared, at, buffers, self.limit());
+        result.map_err(|error| self.refused(&mut state, at, error))
     }
 
     /// Begins an exchange of blocks, which are bytes of buffers that `arrange` is told the lengths of. See
@@ -127,22 +132,7 @@ impl Communicator {
         receives: &[Range<usize>],
         arrange: impl FnOnce([usize; 2]) -> RawCall,
     ) -> CommResult<BegunCall> {
-        let size = self.size();
-        if sends.len() != size || receives.len() != size {
-            return Err(CommError::Argument(format!("there are not {size} blocks each way")));
-        }
-        if sends[self.rank()].len() != receives[self.rank()].len() {
-            return Err(CommError::Argument("what this rank sends to itself is not what it receives".to_owned()));
-        }
-        let mut filled: Vec<&Range<usize>> = receives.iter().filter(|block| !block.is_empty()).collect();
-        filled.sort_by_key(|block| block.start);
-        if filled.windows(2).any(|pair| pair[0].end > pair[1].start) {
-            return Err(CommError::Argument("two blocks that are received overlap".to_owned()));
-        }
-        let of = |blocks: &[Range<usize>]| -> Vec<(Rank, Range<usize>)> {
-            self.shared.members.iter().copied().zip(blocks.iter().cloned()).collect()
-        };
-        let prepared = self.shared.session.prepare_exchange(&of(sends), &of(receives));
+        let prepared = self.prepare_exchange(sends, receives)?;
         let mut state = self.state();
         self.check(&state)?;
         let at = CallPlace::collective(self.shared.id, state.next_call());
@@ -152,21 +142,24 @@ impl Communicator {
         Ok(BegunCall::new(self.clone(), ticket))
     }
 
-    fn exchange(
-        &self,
-        sends: &[(Rank, Range<usize>)],
-        receives: &[(Rank, Range<usize>)],
-        send: &[u8],
-        receive: &mut [u8],
-    ) -> CommResult<()> {
-        let prepared = self.shared.session.prepare_exchange(sends, receives);
-        let [input, output] = prepared.lengths();
-        let buffers = Call::OutOfPlace { input: &send[..input], output: &mut receive[..output] };
-        let mut state = self.state();
-        self.check(&state)?;
-        let at = CallPlace::collective(self.shared.id, state.next_call());
-        let result = self.shared.session.call(&prepared, at, buffers, self.limit());
-        result.map_err(|error| self.refused(&mut state, at, error))
+    /// An exchange of blocks of bytes, one for each member both ways.
+    fn prepare_exchange(&self, sends: &[Range<usize>], receives: &[Range<usize>]) -> CommResult<Prepared> {
+        let (size, own) = (self.size(), self.rank());
+        if sends.len() != size || receives.len() != size {
+            return Err(CommError::Argument(format!("there are not {size} blocks each way")));
+        }
+        if sends[own].len() != receives[own].len() {
+            return Err(CommError::Argument("what this rank sends to itself is not what it receives".to_owned()));
+        }
+        let mut filled: Vec<&Range<usize>> = receives.iter().filter(|block| !block.is_empty()).collect();
+        filled.sort_by_key(|block| block.start);
+        if filled.windows(2).any(|pair| pair[0].end > pair[1].start) {
+            return Err(CommError::Argument("two blocks that are received overlap".to_owned()));
+        }
+        let of_members = |blocks: &[Range<usize>]| -> Vec<(Rank, Range<usize>)> {
+            self.shared.members.iter().copied().zip(blocks.iter().cloned()).collect()
+        };
+        Ok(self.shared.session.prepare_exchange(&of_members(sends), &of_members(receives)))
     }
 
     /// Every rank gets the root's vector.
@@ -175,7 +168,8 @@ impl Communicator {
     /// [`CommError`].
     pub fn broadcast<T: Element>(&self, vector: &mut [T], root: usize) -> CommResult<()> {
         self.member(root)?;
-        let kind = CallKind { root: Some(Rank::from_index(root)), in_place: true, ..plain(Collective::Broadcast) };
+        let kind =
+            CallKind { root: Some(Rank::from_index(root)), in_place: true, ..CallKind::plain(Collective::Broadcast) };
         self.collective(kind, vector.len(), T::DTYPE, Call::InPlace(cast_slice_mut(vector)))
     }
 
@@ -186,7 +180,7 @@ impl Communicator {
     pub fn reduce<T: Element>(&self, send: &[T], receive: &mut [T], op: ReduceOp, root: usize) -> CommResult<()> {
         self.member(root)?;
         check_length("receive", receive.len(), if self.rank() == root { send.len() } else { 0 })?;
-        let kind = CallKind { root: Some(Rank::from_index(root)), op: Some(op), ..plain(Collective::Reduce) };
+        let kind = CallKind { root: Some(Rank::from_index(root)), op: Some(op), ..CallKind::plain(Collective::Reduce) };
         self.collective(kind, send.len(), T::DTYPE, apart(send, receive))
     }
 
@@ -197,7 +191,7 @@ impl Communicator {
     pub fn gather<T: Element>(&self, send: &[T], receive: &mut [T], root: usize) -> CommResult<()> {
         self.member(root)?;
         check_length("receive", receive.len(), if self.rank() == root { send.len() * self.size() } else { 0 })?;
-        let kind = CallKind { root: Some(Rank::from_index(root)), ..plain(Collective::Gather) };
+        let kind = CallKind { root: Some(Rank::from_index(root)), ..CallKind::plain(Collective::Gather) };
         self.collective(kind, send.len(), T::DTYPE, apart(send, receive))
     }
 
@@ -208,7 +202,7 @@ impl Communicator {
     pub fn scatter<T: Element>(&self, send: &[T], receive: &mut [T], root: usize) -> CommResult<()> {
         self.member(root)?;
         check_length("send", send.len(), if self.rank() == root { receive.len() * self.size() } else { 0 })?;
-        let kind = CallKind { root: Some(Rank::from_index(root)), ..plain(Collective::Scatter) };
+        let kind = CallKind { root: Some(Rank::from_index(root)), ..CallKind::plain(Collective::Scatter) };
         let count = receive.len();
         self.collective(kind, count, T::DTYPE, apart(send, receive))
     }

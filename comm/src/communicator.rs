@@ -1,10 +1,9 @@
 //! A group of ranks, and one rank's place in it.
 
 use crate::error::{CommError, CommResult};
-use crate::plans::{CallKey, PlanCache};
+use crate::plans::{CallKey, PlanCache, PlanStore};
 use crate::statistics::Statistics;
 use crate::stock::CallKind;
-use crate::table::PlanTable;
 use runtime::{Call, CallPlace, DType, Prepared, RunError, RunErrorKind, Session};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -62,11 +61,9 @@ impl Communicator {
     pub fn local(ranks: usize) -> CommResult<Vec<Self>> {
         let members: Vec<Rank> = (0..ranks).map(Rank::from_index).collect();
         let sessions = Session::local(ranks)?;
-        Ok(sessions
-            .into_iter()
-            .enumerate()
-            .map(|(number, session)| Self::new(session, WORLD, (members.clone(), number), LIMIT, Arc::default()))
-            .collect())
+        let plans = Arc::new(PlanStore::default());
+        let rank = |(number, session)| Self::new(session, WORLD, (members.clone(), number), LIMIT, plans.clone());
+        Ok(sessions.into_iter().enumerate().map(rank).collect())
     }
 
     pub(crate) fn new(
@@ -74,9 +71,9 @@ impl Communicator {
         id: u64,
         (members, number): (Vec<Rank>, usize),
         limit: Duration,
-        table: Arc<PlanTable>,
+        plans: Arc<PlanStore>,
     ) -> Self {
-        let state = Mutex::new(CallState { plans: PlanCache::new(table, number == 0), ..CallState::default() });
+        let state = Mutex::new(CallState { plans: PlanCache::new(plans), ..CallState::default() });
         Self { shared: Arc::new(Membership { session, id, members, number, limit, state }) }
     }
 
@@ -169,6 +166,12 @@ impl Communicator {
             return CommError::Argument(error.to_string());
         }
         self.fail(state, error)
+    }
+
+    /// A call was dropped before its end.
+    pub(crate) fn dropped(&self) {
+        let (rank, fault) = (self.shared.session.rank(), "a call was given up before its end".to_owned());
+        self.fail(&mut self.state(), RunError::Program { rank, fault });
     }
 
     /// A call has failed. Which peers have made it is not known, so no other call can be made: only a new group knows where

@@ -6,7 +6,8 @@ use crate::communicator::{Communicator, LIMIT, WORLD};
 use crate::error::{CommError, CommResult};
 use crate::launcher::environment::{Environment, Explicit, Found, address_of, find};
 use crate::launcher::{LaunchError, key};
-use crate::log;
+use crate::log::Says;
+use crate::plans::PlanStore;
 use crate::table::PlanTable;
 use runtime::{Machine, Rendezvous, Session};
 use std::path::PathBuf;
@@ -38,13 +39,25 @@ pub struct Config {
     /// The plans to use: a file or folder that [`PlanTable`] reads, the same on all ranks. Without one, textbook algorithms
     /// serve all calls.
     pub table: Option<PathBuf>,
+    /// Whether rank 0 says on standard error which plan serves what.
+    pub says_decisions: bool,
 }
 
 impl Config {
     /// A rank that finds the others at `master`, `HOST:PORT`.
     pub fn new(rank: usize, size: usize, master: impl Into<String>) -> Self {
         let masters = vec![master.into()];
-        Self { rank, size, masters, secret: None, machine: None, joining: JOINING, timeout: LIMIT, table: None }
+        Self {
+            rank,
+            size,
+            masters,
+            secret: None,
+            machine: None,
+            joining: JOINING,
+            timeout: LIMIT,
+            table: None,
+            says_decisions: false,
+        }
     }
 
     /// What the environment says: `ANTIPHON_RANK`, `ANTIPHON_SIZE` and `ANTIPHON_MASTER`, or torchrun's, mpirun's or srun's
@@ -71,10 +84,16 @@ impl Config {
     }
 
     fn read(&mut self, environment: &Environment) -> CommResult<()> {
-        log::listen(environment.get("ANTIPHON_DEBUG"));
-        self.machine = environment.get("ANTIPHON_HOST").map(str::to_owned);
-        if environment.get("ANTIPHON_DISABLE").is_none_or(|value| value == "0") {
-            self.table = environment.get("ANTIPHON_TABLE").map(PathBuf::from);
+        if let Some(level) = environment.get("ANTIPHON_DEBUG") {
+            self.says_decisions = matches!(level, "info" | "debug" | "trace" | "1");
+        }
+        if let Some(name) = environment.get("ANTIPHON_HOST") {
+            self.machine = Some(name.to_owned());
+        }
+        if environment.get("ANTIPHON_DISABLE").is_some_and(|value| value != "0") {
+            self.table = None;
+        } else if let Some(path) = environment.get("ANTIPHON_TABLE") {
+            self.table = Some(PathBuf::from(path));
         }
         if let Some(text) = environment.get("ANTIPHON_TIMEOUT") {
             let seconds: Option<f64> = text.trim().trim_end_matches('s').parse().ok();
@@ -112,14 +131,14 @@ impl Communicator {
         };
         let session = session.ok_or_else(|| CommError::Argument("there is no rank".to_owned()))?;
         let members = (0..size).map(Rank::from_index).collect();
-        let table = config.table.as_ref().map(|path| PlanTable::read(path)).transpose();
-        let table = table.unwrap_or_else(|fault| {
-            if rank == 0 {
-                log::warn(&format!("no table is used: {fault}"));
-            }
-            None
+        let says = Says { warnings: rank == 0, decisions: rank == 0 && config.says_decisions };
+        let table = config.table.as_ref().map_or_else(PlanTable::default, |path| {
+            PlanTable::read(path).unwrap_or_else(|fault| {
+                says.warn(|| format!("no table is used: {fault}"));
+                PlanTable::default()
+            })
         });
-        Ok(Self::new(session, WORLD, (members, rank), config.timeout, Arc::new(table.unwrap_or_default())))
+        Ok(Self::new(session, WORLD, (members, rank), config.timeout, Arc::new(PlanStore::new(table, says))))
     }
 }
 

@@ -1,15 +1,27 @@
 //! What the library says on its own: nothing, unless something is ignored, or `ANTIPHON_DEBUG` asks.
 //!
-//! The variable is read when a communicator is made from the environment ([`listen`]).
+//! The principal type is [`Says`].
 
-use std::sync::atomic::{AtomicBool, Ordering};
+/// What a rank says. One rank speaks for all, because all decide alike.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Says {
+    /// Something that a user asked for is not done.
+    pub(crate) warnings: bool,
+    /// Every decision, on one line.
+    pub(crate) decisions: bool,
+}
 
-static SAYS_INFO: AtomicBool = AtomicBool::new(false);
+impl Says {
+    pub(crate) fn warn(self, text: impl FnOnce() -> String) {
+        if self.warnings {
+            say(&text());
+        }
+    }
 
-/// Whether decisions are said from now on.
-pub(crate) fn listen(level: Option<&str>) {
-    if let Some(level) = level {
-        SAYS_INFO.store(matches!(level, "info" | "debug" | "trace" | "1"), Ordering::Relaxed);
+    pub(crate) fn info(self, text: impl FnOnce() -> String) {
+        if self.decisions {
+            say(&text());
+        }
     }
 }
 
@@ -18,16 +30,4 @@ fn say(text: &str) {
     // In one piece, so that lines of several processes are not mixed.
     let line = format!("antiphon: {text}\n");
     eprint!("{line}");
-}
-
-/// Something that a user asked for is not done.
-pub(crate) fn warn(text: &str) {
-    say(text);
-}
-
-/// A decision, one line.
-pub(crate) fn info(text: impl FnOnce() -> String) {
-    if SAYS_INFO.load(Ordering::Relaxed) {
-        say(&text());
-    }
 }

@@ -1,17 +1,17 @@
 //! The plans of a communicator, prepared for the sizes that were called.
 //!
-//! The principal type is [`PlanCache`]. Its size is bounded: of more sizes than [`MOST_PREPARED`], the one that was called longest ago is
-//! forgotten.
+//! The principal types are [`PlanStore`], the plans that related communicators share, and [`PlanCache`], what one of them has
+//! prepared. A cache is bounded: of more sizes than [`MOST_PREPARED`], the one that was called longest ago is forgotten.
 
 use crate::error::{CommError, CommResult};
-use crate::log;
+use crate::log::Says;
 use crate::statistics::Statistics;
 use crate::stock::{self, CallKind};
 use crate::table::PlanTable;
 use runtime::{DType, Prepared, SequencedProgram, Session};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use topology::Rank;
 
 /// How many sizes stay prepared.
@@ -59,7 +59,7 @@ fn typical_size(class: u32) -> u64 {
 
 /// Makes a plan in a thread that ends afterwards. Planning and checking use a pool of threads, and a library must not leave one
 /// in the application.
-fn aside<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+fn in_own_pool<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     match rayon::ThreadPoolBuilder::new().num_threads(1).build() {
         Ok(pool) => pool.install(work),
         // There is no thread to be had.
@@ -76,13 +76,64 @@ enum PlanSource {
     Stock(u32),
 }
 
-/// What a communicator has planned.
+/// Number of ranks, kind of call, and where the plan comes from.
+type PlanKey = (usize, CallKind, PlanSource);
+
+/// The plans of a communicator, and of all that are split from it: each is made once.
+#[derive(Default)]
+pub(crate) struct PlanStore {
+    table: PlanTable,
+    says: Says,
+    /// `None` if the table's plan cannot serve the calls.
+    plans: Mutex<BTreeMap<PlanKey, Option<Arc<ClassPlan>>>>,
+}
+
+impl PlanStore {
+    /// Plans of a table where it has them, and stock elsewhere.
+    pub(crate) fn new(table: PlanTable, says: Says) -> Self {
+        Self { table, says, plans: Mutex::default() }
+    }
+
+    /// The plan that serves calls of a size among so many ranks.
+    fn plan(&self, ranks: usize, key: CallKey) -> CommResult<Arc<ClassPlan>> {
+        let bytes = key.kind.size(ranks, key.count as u64 * key.dtype.size() as u64);
+        // Ranks that are threads of this process wait here for the one that makes the plan.
+        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(entry) = self.table.find(ranks, key.kind, bytes) {
+            let plan = plans.entry((ranks, key.kind, PlanSource::Table(entry)));
+            if let Some(plan) = plan.or_insert_with(|| self.of_table(entry, key.kind)) {
+                return Ok(plan.clone());
+            }
+        }
+        let class = size_class(bytes);
+        let plan = match plans.entry((ranks, key.kind, PlanSource::Stock(class))) {
+            Entry::Occupied(known) => known.get().clone(),
+            Entry::Vacant(place) => {
+                let (program, name) = in_own_pool(|| stock::plan(ranks, key.kind, typical_size(class)))?;
+                place.insert(Some(Arc::new(ClassPlan { program: SequencedProgram::new(program)?, name }))).clone()
+            }
+        };
+        plan.ok_or_else(|| CommError::NoPlan(format!("no textbook algorithm for {}", key.kind.collective)))
+    }
+
+    /// The plan of an entry of the table, if it can serve a kind of call.
+    fn of_table(&self, entry: usize, kind: CallKind) -> Option<Arc<ClassPlan>> {
+        let made = in_own_pool(|| self.table.program(entry, kind)).and_then(|(program, name)| {
+            let program = SequencedProgram::new(program).map_err(|error| error.to_string())?;
+            Ok(Arc::new(ClassPlan { program, name }))
+        });
+        let what = kind.collective;
+        made.map_err(|why| {
+            self.says.warn(|| format!("stock serves {what}, because the plan of the table cannot: {why}"))
+        })
+        .ok()
+    }
+}
+
+/// The calls that a communicator has prepared.
 #[derive(Default)]
 pub(crate) struct PlanCache {
-    table: Arc<PlanTable>,
-    /// Whether it says what it decides: one rank does, because all decide alike.
-    speaks: bool,
-    plans: BTreeMap<(CallKind, PlanSource), ClassPlan>,
+    store: Arc<PlanStore>,
     /// With the number of the last call that used it.
     ready: BTreeMap<CallKey, (u64, ReadyPlan)>,
     last: Option<LastPlan>,
@@ -91,14 +142,13 @@ pub(crate) struct PlanCache {
 }
 
 impl PlanCache {
-    /// Plans of a table where it has them, and stock elsewhere.
-    pub(crate) fn new(table: Arc<PlanTable>, speaks: bool) -> Self {
-        Self { table, speaks, ..Self::default() }
+    pub(crate) fn new(store: Arc<PlanStore>) -> Self {
+        Self { store, ..Self::default() }
     }
 
-    /// The table, for a group of the same ranks.
-    pub(crate) fn table(&self) -> Arc<PlanTable> {
-        self.table.clone()
+    /// The plans, for a group that is split off.
+    pub(crate) fn store(&self) -> Arc<PlanStore> {
+        self.store.clone()
     }
 
     /// What serves a call, among `members` of a session. The call is counted.
@@ -142,58 +192,21 @@ impl PlanCache {
         self.statistics.clone()
     }
 
-    fn say(&self, what: impl FnOnce() -> String) {
-        if self.speaks {
-            log::info(what);
-        }
-    }
-
     /// What the last call ran, and why.
     pub(crate) fn last_plan(&self) -> String {
         let Some(LastPlan { key: CallKey { kind, count, dtype }, ready, .. }) = &self.last else {
             return "no call was made".to_owned();
         };
         let place = if kind.in_place { ", in place" } else { "" };
-        let why = if self.table.is_empty() { ", stock, because there is no table" } else { "" };
+        let why = if self.store.table.is_empty() { ", stock, because there is no table" } else { "" };
         format!("{} of {count} {dtype}{place}: {}{why}", kind.collective, ready.name)
     }
 
-    /// The plan that serves calls of a size.
-    fn plan(&mut self, ranks: usize, key: CallKey) -> CommResult<&ClassPlan> {
-        let bytes = key.kind.size(ranks, key.count as u64 * key.dtype.size() as u64);
-        let stock = PlanSource::Stock(size_class(bytes));
-        let mut source = self.table.find(ranks, key.kind, bytes).map_or(stock, PlanSource::Table);
-        if let PlanSource::Table(entry) = source
-            && !self.plans.contains_key(&(key.kind, source))
-        {
-            match aside(|| self.table.program(entry, key.kind)).and_then(|(program, name)| {
-                let program = SequencedProgram::new(program).map_err(|error| error.to_string())?;
-                Ok(ClassPlan { program, name })
-            }) {
-                Ok(plan) => drop(self.plans.insert((key.kind, source), plan)),
-                Err(why) => {
-                    if self.speaks {
-                        let what = key.kind.collective;
-                        log::warn(&format!("stock serves {what}, because the plan of the table cannot: {why}"));
-                    }
-                    source = stock;
-                }
-            }
-        }
-        Ok(match self.plans.entry((key.kind, source)) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(place) => {
-                let (program, name) = aside(|| stock::plan(ranks, key.kind, typical_size(size_class(bytes))))?;
-                place.insert(ClassPlan { program: SequencedProgram::new(program)?, name })
-            }
-        })
-    }
-
     fn make(&mut self, session: &Session, members: &[Rank], key: CallKey) -> CommResult<ReadyPlan> {
-        let ClassPlan { program, name } = self.plan(members.len(), key)?;
-        let prepared = session.prepare(program, members, key.count as u64, key.dtype)?;
-        let ready = ReadyPlan { prepared, name: name.clone() };
-        self.say(|| format!("{} of {} {}: {}", key.kind.collective, key.count, key.dtype, ready.name));
+        let plan = self.store.plan(members.len(), key)?;
+        let prepared = session.prepare(&plan.program, members, key.count as u64, key.dtype)?;
+        let ready = ReadyPlan { prepared, name: plan.name.clone() };
+        self.store.says.info(|| format!("{} of {} {}: {}", key.kind.collective, key.count, key.dtype, ready.name));
         self.statistics.prepared += 1;
         if self.ready.len() >= MOST_PREPARED
             && let Some(oldest) = self.ready.iter().min_by_key(|(_, (used, _))| *used).map(|(key, _)| *key)

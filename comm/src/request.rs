@@ -54,9 +54,7 @@ impl Drop for BegunCall {
     fn drop(&mut self) {
         if !self.is_over {
             self.communicator.shared.session.cancel(self.ticket);
-            let fault = "a call was given up before its end".to_owned();
-            let rank = self.communicator.shared.session.rank();
-            self.communicator.fail(&mut self.communicator.state(), runtime::RunError::Program { rank, fault });
+            self.communicator.dropped();
         }
     }
 }

@@ -22,8 +22,8 @@ impl Communicator {
         let number = members.iter().position(|&(_, number)| number == self.rank()).unwrap_or_default();
         let ranks = members.into_iter().map(|(_, number)| self.shared.members[number]).collect();
         let id = mixed(mixed(self.shared.id, splits), u64::from(color));
-        let table = self.state().plans.table();
-        Ok(Some(Self::new(self.shared.session.clone(), id, (ranks, number), self.limit(), table)))
+        let plans = self.state().plans.store();
+        Ok(Some(Self::new(self.shared.session.clone(), id, (ranks, number), self.limit(), plans)))
     }
 
     /// The same group once more: its calls and those of this one do not wait for each other.
@@ -36,15 +36,14 @@ impl Communicator {
 
     /// The same group once more, with a time limit of its own.
     pub(crate) fn twin(&self, limit: Duration) -> CommResult<Self> {
-        let splits = {
+        let (splits, plans) = {
             let mut state = self.state();
             self.check(&state)?;
-            state.next_split()
+            (state.next_split(), state.plans.store())
         };
         let id = mixed(mixed(self.shared.id, splits), u64::MAX);
         let members = self.shared.members.clone();
-        let table = self.state().plans.table();
-        Ok(Self::new(self.shared.session.clone(), id, (members, self.rank()), limit, table))
+        Ok(Self::new(self.shared.session.clone(), id, (members, self.rank()), limit, plans))
     }
 }
 

@@ -3,7 +3,7 @@
 //! The principal type is [`Pending`]. The vectors belong to the call until it is over, and then to the caller again.
 
 use crate::communicator::Communicator;
-use crate::error::{CommError, CommResult};
+use crate::error::CommResult;
 use crate::stock::CallKind;
 use runtime::{Element, RunResult, Started};
 use schedule::{Collective, ReduceOp};
@@ -38,9 +38,7 @@ impl<T> Drop for Pending<T> {
     fn drop(&mut self) {
         let Some(mut started) = self.started.take() else { return };
         if !started.test(self.communicator.limit()) {
-            let rank = self.communicator.shared.session.rank();
-            let fault = "a call was given up before its end".to_owned();
-            self.communicator.fail(&mut self.communicator.state(), runtime::RunError::Program { rank, fault });
+            self.communicator.dropped();
         }
     }
 }
@@ -65,16 +63,9 @@ impl Communicator {
         vec![T::zeroed(); length]
     }
 
-    fn blocks(&self, length: usize) -> CommResult<usize> {
-        match length.is_multiple_of(self.size()) {
-            true => Ok(length / self.size()),
-            false => Err(CommError::Argument(format!("{length} elements are no {} equal blocks", self.size()))),
-        }
-    }
-
     fn rooted(&self, collective: Collective, root: usize) -> CommResult<(CallKind, bool)> {
         self.member(root)?;
-        let kind = CallKind { collective, root: Some(Rank::from_index(root)), op: None, in_place: false };
+        let kind = CallKind { root: Some(Rank::from_index(root)), ..CallKind::plain(collective) };
         Ok((kind, self.rank() == root))
     }
 
@@ -83,7 +74,7 @@ impl Communicator {
     /// # Errors
     /// [`CommError`]; so do all.
     pub fn start_all_reduce<T: Element>(&self, vector: Vec<T>, op: ReduceOp) -> CommResult<Pending<T>> {
-        let kind = CallKind { collective: Collective::AllReduce, root: None, op: Some(op), in_place: true };
+        let kind = CallKind { op: Some(op), in_place: true, ..CallKind::plain(Collective::AllReduce) };
         self.start(kind, vector.len(), None, vector)
     }
 
@@ -92,7 +83,7 @@ impl Communicator {
     /// # Errors
     /// [`CommError`].
     pub fn start_all_gather<T: Element>(&self, send: Vec<T>) -> CommResult<Pending<T>> {
-        let kind = CallKind { collective: Collective::AllGather, root: None, op: None, in_place: false };
+        let kind = CallKind::plain(Collective::AllGather);
         let (count, receive) = (send.len(), Self::zeroes(send.len() * self.size()));
         self.start(kind, count, Some(send), receive)
     }
@@ -102,8 +93,8 @@ impl Communicator {
     /// # Errors
     /// [`CommError`].
     pub fn start_reduce_scatter<T: Element>(&self, send: Vec<T>, op: ReduceOp) -> CommResult<Pending<T>> {
-        let kind = CallKind { collective: Collective::ReduceScatter, root: None, op: Some(op), in_place: false };
-        let count = self.blocks(send.len())?;
+        let kind = CallKind { op: Some(op), ..CallKind::plain(Collective::ReduceScatter) };
+        let count = self.block_length(send.len())?;
         self.start(kind, count, Some(send), Self::zeroes(count))
     }
 
@@ -112,8 +103,8 @@ impl Communicator {
     /// # Errors
     /// [`CommError`].
     pub fn start_all_to_all<T: Element>(&self, send: Vec<T>) -> CommResult<Pending<T>> {
-        let kind = CallKind { collective: Collective::AllToAll, root: None, op: None, in_place: false };
-        let (count, receive) = (self.blocks(send.len())?, Self::zeroes(send.len()));
+        let kind = CallKind::plain(Collective::AllToAll);
+        let (count, receive) = (self.block_length(send.len())?, Self::zeroes(send.len()));
         self.start(kind, count, Some(send), receive)
     }
 

@@ -26,6 +26,11 @@ pub(crate) struct CallKind {
 }
 
 impl CallKind {
+    /// A call that is not in place, reduces nothing and has no root.
+    pub(crate) const fn plain(collective: Collective) -> Self {
+        Self { collective, root: None, op: None, in_place: false }
+    }
+
     /// The size of a call as the collective counts it, in bytes: `each` is that of one block, as MPI counts.
     pub(crate) fn size(&self, ranks: usize, each: u64) -> u64 {
         each.saturating_mul(Request::new(self.collective, ranks, 0).parts())

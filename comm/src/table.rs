@@ -1,8 +1,8 @@
 //! Plans from files: which plan serves which call.
 //!
 //! The principal type is [`PlanTable`]. It reads what `antiphon synth` writes: one plan, which serves its collective at every
-//! size, or the index of the plans of several sizes (`synth --sizes`), or a folder of such files. It reads what `antiphon sweep`
-//! writes as well. A plan serves any data type, any reduction, and calls in place or not. It is verified before it is used.
+//! size, or the index of the plans of several sizes (`synth --sizes`), or a folder of such files. It reads the tuning tables of
+//! `antiphon demo` as well. A plan serves any data type, any reduction, and calls in place or not. It is verified before it is used.
 //! A plan that cannot serve a call is never used silently: stock serves the call, and one line says why.
 
 use crate::stock::CallKind;
@@ -13,6 +13,7 @@ use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use topology::Topology;
+use tune::Table;
 
 /// Plans from files.
 #[derive(Debug, Default)]
@@ -27,7 +28,7 @@ struct TableEntry {
     from_bytes: u64,
     /// Up to this size (exclusive).
     to_bytes: u64,
-    plan: Arc<TablePlan>,
+    plan: TablePlan,
 }
 
 /// A plan that was read, and not yet verified.
@@ -44,7 +45,10 @@ struct TablePlan {
 #[error("{0}")]
 pub struct TableFault(String);
 
-/// The `index.json` of `synth --sizes`.
+/// What the `format` key of the index of `synth --sizes` says.
+const SWEEP_FORMAT: &str = "antiphon-sweep/1";
+
+/// The index of `synth --sizes`.
 #[derive(Deserialize)]
 struct SweepIndex {
     windows: Vec<SweepWindow>,
@@ -58,26 +62,6 @@ struct SweepWindow {
     file: String,
 }
 
-/// The table of `antiphon sweep`.
-#[derive(Deserialize)]
-struct TuningTable {
-    entries: Vec<TuningEntry>,
-}
-
-#[derive(Deserialize)]
-struct TuningEntry {
-    from_bytes: u64,
-    to_bytes: u64,
-    plan: TuningPlan,
-}
-
-#[derive(Deserialize)]
-struct TuningPlan {
-    /// Relative to the table; absent for stock.
-    #[serde(default)]
-    file: Option<String>,
-}
-
 /// What the `format` key of a file says.
 #[derive(Deserialize)]
 struct FormatKey {
@@ -86,6 +70,10 @@ struct FormatKey {
 
 fn fault(path: &Path, why: impl std::fmt::Display) -> TableFault {
     TableFault(format!("{}: {why}", path.display()))
+}
+
+fn text_of(path: &Path) -> Result<String, TableFault> {
+    topology::read_text(&path.to_string_lossy()).map_err(|error| TableFault(error.to_string()))
 }
 
 impl PlanTable {
@@ -115,19 +103,18 @@ impl PlanTable {
     }
 
     fn add(&mut self, path: &Path) -> Result<(), TableFault> {
-        let text = topology::read_text(&path.to_string_lossy()).map_err(|error| TableFault(error.to_string()))?;
+        let text = text_of(path)?;
         let key: FormatKey = serde_json::from_str(&text).map_err(|error| fault(path, error))?;
         let folder = path.parent().unwrap_or(Path::new("."));
         match key.format.as_str() {
-            "antiphon-schedule/1" => self.push(path, &text, 0, u64::MAX),
-            "antiphon-sweep/1" => {
+            file::FORMAT => self.push(path, &text, 0, u64::MAX),
+            SWEEP_FORMAT => {
                 let index: SweepIndex = serde_json::from_str(&text).map_err(|error| fault(path, error))?;
                 let windows = index.windows.into_iter();
                 windows.map(|it| (it.file, it.from_bytes, it.to_bytes)).try_for_each(|it| self.add_plan(folder, it))
             }
-            "antiphon-tuning/1" => {
-                let tuned: TuningTable = serde_json::from_str(&text).map_err(|error| fault(path, error))?;
-                let entries = tuned.entries.into_iter();
+            Table::FORMAT => {
+                let entries = Table::read(path).map_err(|error| TableFault(error.to_string()))?.entries.into_iter();
                 let mut plans = entries.filter_map(|it| Some((it.plan.file?, it.from_bytes, it.to_bytes)));
                 plans.try_for_each(|it| self.add_plan(folder, it))
             }
@@ -137,8 +124,7 @@ impl PlanTable {
 
     fn add_plan(&mut self, folder: &Path, (file, from_bytes, to_bytes): (String, u64, u64)) -> Result<(), TableFault> {
         let path = folder.join(file);
-        let text = topology::read_text(&path.to_string_lossy()).map_err(|error| TableFault(error.to_string()))?;
-        self.push(&path, &text, from_bytes, to_bytes)
+        self.push(&path, &text_of(&path)?, from_bytes, to_bytes)
     }
 
     fn push(&mut self, path: &Path, text: &str, from_bytes: u64, to_bytes: u64) -> Result<(), TableFault> {
@@ -150,7 +136,7 @@ impl PlanTable {
             return Err(fault(path, mismatch));
         }
         let name = format!("{} of {origin}", schedule.produced_by.strategy);
-        let plan = Arc::new(TablePlan { name, schedule, topology });
+        let plan = TablePlan { name, schedule, topology };
         self.entries.push(TableEntry { from_bytes, to_bytes, plan });
         Ok(())
     }
@@ -175,7 +161,7 @@ impl PlanTable {
     /// # Errors
     /// Why it cannot serve the call.
     pub(crate) fn program(&self, entry: usize, kind: CallKind) -> Result<(VerifiedProgram, Arc<str>), String> {
-        let TablePlan { name, schedule, topology } = &*self.entries[entry].plan;
+        let TablePlan { name, schedule, topology } = &self.entries[entry].plan;
         let mut schedule = schedule.clone();
         let request = schedule.demand.request();
         if request.op != kind.op && request.collective != Collective::Custom {

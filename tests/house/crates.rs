@@ -13,8 +13,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("synth", &["schedule", "topology"]),
     ("runtime", &["program", "schedule", "topology"]),
     ("tune", &["runtime", "program", "schedule", "topology"]),
-    ("comm", &["runtime", "synth", "program", "schedule", "topology"]),
-    ("plugin", &["comm", "runtime", "synth", "program", "schedule", "topology"]),
+    ("comm", &["runtime", "synth", "tune", "program", "schedule", "topology"]),
+    ("plugin", &["comm", "runtime", "synth", "tune", "program", "schedule", "topology"]),
     ("antiphon", &["topology", "schedule", "program", "interop", "synth", "runtime", "tune", "comm"]),
 ];
 
