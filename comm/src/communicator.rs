@@ -6,12 +6,15 @@ use crate::statistics::Statistics;
 use crate::stock::CallKind;
 use runtime::{Call, CallPlace, DType, Prepared, RunError, RunErrorKind, Session};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use topology::Rank;
 
 /// How long a call may go without any progress, if nobody says otherwise.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
+/// The longest limit, in nanoseconds: a hundred years.
+const LONGEST: u64 = 100 * 365 * 86_400 * 1_000_000_000;
 /// The communicator of all ranks.
 pub(crate) const WORLD: u64 = 1;
 
@@ -29,7 +32,8 @@ pub(crate) struct Membership {
     pub(crate) members: Vec<Rank>,
     /// Which of them this one is.
     number: usize,
-    limit: Duration,
+    /// How long a call may go without progress, in nanoseconds.
+    limit: AtomicU64,
     state: Mutex<CallState>,
 }
 
@@ -45,6 +49,11 @@ pub(crate) struct CallState {
     pub(crate) plans: PlanCache,
     /// Why no call can be made any more.
     broken: Option<Arc<RunError>>,
+}
+
+fn nanoseconds(limit: Duration) -> u64 {
+    // Some time in the life of the process, so that it can be added to any other.
+    u64::try_from(limit.as_nanos()).map_or(LONGEST, |given| given.min(LONGEST))
 }
 
 impl Drop for Membership {
@@ -74,6 +83,7 @@ impl Communicator {
         plans: Arc<PlanStore>,
     ) -> Self {
         let state = Mutex::new(CallState { plans: PlanCache::new(plans), ..CallState::default() });
+        let limit = AtomicU64::new(nanoseconds(limit));
         Self { shared: Arc::new(Membership { session, id, members, number, limit, state }) }
     }
 
@@ -87,17 +97,14 @@ impl Communicator {
         self.shared.members.len()
     }
 
-    /// The same group, and the same rank, with another time that a call may go without progress (by default 30 s). Calls that
-    /// are made through the one do not wait for calls that are made through the other.
-    ///
-    /// # Errors
-    /// As any call.
-    pub fn with_time_limit(&self, limit: Duration) -> CommResult<Self> {
-        self.twin(limit)
+    /// Sets how long a call of this rank may go without any progress (by default 30 s); also for the groups that are made of
+    /// this one from now on.
+    pub fn set_time_limit(&self, limit: Duration) {
+        self.shared.limit.store(nanoseconds(limit), Ordering::Relaxed);
     }
 
     pub(crate) fn limit(&self) -> Duration {
-        self.shared.limit
+        Duration::from_nanos(self.shared.limit.load(Ordering::Relaxed))
     }
 
     /// Calls served so far, by plan.
@@ -148,7 +155,7 @@ impl Communicator {
     pub(crate) fn collective(&self, kind: CallKind, count: usize, dtype: DType, buffers: Call<'_>) -> CommResult<()> {
         let mut state = self.state();
         let (prepared, at) = self.ready(&mut state, kind, count, dtype)?;
-        let result = self.shared.session.call(prepared, at, buffers, self.shared.limit);
+        let result = self.shared.session.call(prepared, at, buffers, self.limit());
         result.map_err(|error| self.refused(&mut state, at, error))
     }
 

@@ -43,7 +43,7 @@ pub use connect::Config;
 pub use error::{CommError, CommResult};
 pub use operation::CollectiveCall;
 pub use request::BegunCall;
-pub use runtime::{DType, Element, RawCall, RunError, RunErrorKind};
+pub use runtime::{DType, Element, RawCall, RunError, RunErrorKind, chain};
 pub use schedule::Collective;
 pub use schedule::ReduceOp as Op;
 pub use started::Pending;

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE /* getrandom, and addresses of sockets */
 #include "antiphon_mpi.h"
 #include <arpa/inet.h>
+#include <math.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,12 +63,10 @@ static bool is_wanted(int rank, int size) {
     return !why;
 }
 
-/* A rank of an MPI program may come to a call after hours. libantiphon gives up much earlier unless the environment says
- * otherwise, which is the only way to tell it. */
+/* A rank of an MPI program may come to a call after hours, so there is no limit unless the environment sets one. */
 static antiphon_result_t connect_patiently(int rank, int size, const struct meeting *meeting, antiphon_comm_t *handle) {
-    bool is_ours = !getenv("ANTIPHON_TIMEOUT") && setenv("ANTIPHON_TIMEOUT", "1000000000", 1) == 0;
     antiphon_result_t result = antiphon_comm_connect(rank, size, meeting->master, meeting->secret, handle);
-    if (is_ours) unsetenv("ANTIPHON_TIMEOUT");
+    if (result == ANTIPHON_SUCCESS && !getenv("ANTIPHON_TIMEOUT")) antiphon_comm_set_timeout(*handle, INFINITY);
     return result;
 }
 

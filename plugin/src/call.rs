@@ -5,14 +5,14 @@
 use crate::buffers::{Arranged, GivenBuffers, arrange};
 use crate::handles::{antiphon_comm_t, antiphon_dtype_t, antiphon_op_t, antiphon_request_t};
 use crate::handles::{communicator, dtype, op};
-use crate::requests::{check, give};
-use crate::status::{CallRefusal, antiphon_result_t, guarded};
+use crate::requests::give;
+use crate::status::{CallRefusal, antiphon_result_t, check, guarded, number_of};
 use comm::{Collective, CollectiveCall};
 use std::ffi::c_int;
 
 /// What a call says besides its memory and its communicator.
 #[derive(Clone, Copy)]
-pub(crate) struct Said {
+pub(crate) struct CallArguments {
     pub(crate) collective: Collective,
     pub(crate) count: usize,
     pub(crate) dtype: antiphon_dtype_t,
@@ -20,15 +20,12 @@ pub(crate) struct Said {
     pub(crate) root: Option<c_int>,
 }
 
-impl Said {
+impl CallArguments {
     fn operation(self) -> Result<CollectiveCall, CallRefusal> {
         let Self { collective, count, .. } = self;
-        let root = |root: c_int| {
-            usize::try_from(root).map_err(|_| CallRefusal::argument(format!("rank {root}: ranks are counted from 0")))
-        };
         Ok(CollectiveCall {
             collective,
-            root: self.root.map(root).transpose()?,
+            root: self.root.map(number_of).transpose()?,
             op: self.op.map(op).transpose()?,
             count,
             dtype: dtype(self.dtype)?,
@@ -44,7 +41,7 @@ impl Said {
 /// the call is over.
 pub(crate) unsafe fn operate(
     comm: antiphon_comm_t,
-    said: Said,
+    arguments: CallArguments,
     given: GivenBuffers,
     request: Option<*mut antiphon_request_t>,
 ) -> antiphon_result_t {
@@ -53,7 +50,8 @@ pub(crate) unsafe fn operate(
         // SAFETY: the caller's promise.
         let communicator = &unsafe { communicator(comm)? }.communicator;
         // SAFETY: the same.
-        let Arranged { operation, buffers, temporary } = unsafe { arrange(communicator, said.operation()?, given)? };
+        let Arranged { operation, buffers, temporary } =
+            unsafe { arrange(communicator, arguments.operation()?, given)? };
         match request {
             None => Ok(communicator.run(&operation, buffers)?),
             // SAFETY: the same.

@@ -3,7 +3,7 @@
 //! Each has a twin whose name ends with `_start`, which begins the call and returns a request.
 
 use crate::buffers::GivenBuffers;
-use crate::call::{Said, operate};
+use crate::call::{CallArguments, operate};
 use crate::handles::communicator;
 use crate::handles::{
     antiphon_comm_t, antiphon_dtype, antiphon_dtype_t, antiphon_op, antiphon_op_t, antiphon_request_t,
@@ -26,9 +26,9 @@ pub unsafe extern "C" fn antiphon_all_reduce(
     op: antiphon_op_t,
     comm: antiphon_comm_t,
 ) -> antiphon_result_t {
-    let said = Said { collective: Collective::AllReduce, count, dtype, op: Some(op), root: None };
+    let arguments = CallArguments { collective: Collective::AllReduce, count, dtype, op: Some(op), root: None };
     // SAFETY: the caller's promise.
-    unsafe { operate(comm, said, GivenBuffers { send, receive: recv }, None) }
+    unsafe { operate(comm, arguments, GivenBuffers { send, receive: recv }, None) }
 }
 
 /// Every rank gets the reduction of all ranks' vectors of `count` elements. `send == recv` means in place, on all ranks.
@@ -47,9 +47,9 @@ pub unsafe extern "C" fn antiphon_all_reduce_start(
     comm: antiphon_comm_t,
     request: *mut antiphon_request_t,
 ) -> antiphon_result_t {
-    let said = Said { collective: Collective::AllReduce, count, dtype, op: Some(op), root: None };
+    let arguments = CallArguments { collective: Collective::AllReduce, count, dtype, op: Some(op), root: None };
     // SAFETY: the caller's promise.
-    unsafe { operate(comm, said, GivenBuffers { send, receive: recv }, Some(request)) }
+    unsafe { operate(comm, arguments, GivenBuffers { send, receive: recv }, Some(request)) }
 }
 
 /// Every rank gets the `count` elements of each rank, in the order of ranks. `send == recv` means in place, on all ranks: a
@@ -66,9 +66,9 @@ pub unsafe extern "C" fn antiphon_all_gather(
     dtype: antiphon_dtype_t,
     comm: antiphon_comm_t,
 ) -> antiphon_result_t {
-    let said = Said { collective: Collective::AllGather, count, dtype, op: None, root: None };
+    let arguments = CallArguments { collective: Collective::AllGather, count, dtype, op: None, root: None };
     // SAFETY: the caller's promise.
-    unsafe { operate(comm, said, GivenBuffers { send, receive: recv }, None) }
+    unsafe { operate(comm, arguments, GivenBuffers { send, receive: recv }, None) }
 }
 
 /// Every rank gets the `count` elements of each rank, in the order of ranks. `send == recv` means in place, on all ranks: a
@@ -87,9 +87,9 @@ pub unsafe extern "C" fn antiphon_all_gather_start(
     comm: antiphon_comm_t,
     request: *mut antiphon_request_t,
 ) -> antiphon_result_t {
-    let said = Said { collective: Collective::AllGather, count, dtype, op: None, root: None };
+    let arguments = CallArguments { collective: Collective::AllGather, count, dtype, op: None, root: None };
     // SAFETY: the caller's promise.
-    unsafe { operate(comm, said, GivenBuffers { send, receive: recv }, Some(request)) }
+    unsafe { operate(comm, arguments, GivenBuffers { send, receive: recv }, Some(request)) }
 }
 
 /// Rank i gets the reduction of all ranks' i-th blocks of `count` elements. `send == recv` means in place: the result is
@@ -107,9 +107,9 @@ pub unsafe extern "C" fn antiphon_reduce_scatter(
     op: antiphon_op_t,
     comm: antiphon_comm_t,
 ) -> antiphon_result_t {
-    let said = Said { collective: Collective::ReduceScatter, count, dtype, op: Some(op), root: None };
+    let arguments = CallArguments { collective: Collective::ReduceScatter, count, dtype, op: Some(op), root: None };
     // SAFETY: the caller's promise.
-    unsafe { operate(comm, said, GivenBuffers { send, receive: recv }, None) }
+    unsafe { operate(comm, arguments, GivenBuffers { send, receive: recv }, None) }
 }
 
 /// Rank i gets the reduction of all ranks' i-th blocks of `count` elements. `send == recv` means in place: the result is
@@ -129,9 +129,9 @@ pub unsafe extern "C" fn antiphon_reduce_scatter_start(
     comm: antiphon_comm_t,
     request: *mut antiphon_request_t,
 ) -> antiphon_result_t {
-    let said = Said { collective: Collective::ReduceScatter, count, dtype, op: Some(op), root: None };
+    let arguments = CallArguments { collective: Collective::ReduceScatter, count, dtype, op: Some(op), root: None };
     // SAFETY: the caller's promise.
-    unsafe { operate(comm, said, GivenBuffers { send, receive: recv }, Some(request)) }
+    unsafe { operate(comm, arguments, GivenBuffers { send, receive: recv }, Some(request)) }
 }
 
 /// Rank i gets the i-th block of `count` elements of each rank, in the order of ranks. `send == recv` means in place, on
@@ -148,9 +148,9 @@ pub unsafe extern "C" fn antiphon_all_to_all(
     dtype: antiphon_dtype_t,
     comm: antiphon_comm_t,
 ) -> antiphon_result_t {
-    let said = Said { collective: Collective::AllToAll, count, dtype, op: None, root: None };
+    let arguments = CallArguments { collective: Collective::AllToAll, count, dtype, op: None, root: None };
     // SAFETY: the caller's promise.
-    unsafe { operate(comm, said, GivenBuffers { send, receive: recv }, None) }
+    unsafe { operate(comm, arguments, GivenBuffers { send, receive: recv }, None) }
 }
 
 /// Rank i gets the i-th block of `count` elements of each rank, in the order of ranks. `send == recv` means in place, on
@@ -169,9 +169,9 @@ pub unsafe extern "C" fn antiphon_all_to_all_start(
     comm: antiphon_comm_t,
     request: *mut antiphon_request_t,
 ) -> antiphon_result_t {
-    let said = Said { collective: Collective::AllToAll, count, dtype, op: None, root: None };
+    let arguments = CallArguments { collective: Collective::AllToAll, count, dtype, op: None, root: None };
     // SAFETY: the caller's promise.
-    unsafe { operate(comm, said, GivenBuffers { send, receive: recv }, Some(request)) }
+    unsafe { operate(comm, arguments, GivenBuffers { send, receive: recv }, Some(request)) }
 }
 
 /// Returns when all ranks have called it.
@@ -195,7 +195,7 @@ pub unsafe extern "C" fn antiphon_barrier_start(
     comm: antiphon_comm_t,
     request: *mut antiphon_request_t,
 ) -> antiphon_result_t {
-    let said = Said {
+    let arguments = CallArguments {
         collective: Collective::AllReduce,
         count: 0,
         dtype: antiphon_dtype::ANTIPHON_U8 as antiphon_dtype_t,
@@ -204,5 +204,5 @@ pub unsafe extern "C" fn antiphon_barrier_start(
     };
     let given = GivenBuffers { send: std::ptr::null(), receive: std::ptr::null_mut() };
     // SAFETY: the caller's promise; there are no buffers.
-    unsafe { operate(comm, said, given, Some(request)) }
+    unsafe { operate(comm, arguments, given, Some(request)) }
 }

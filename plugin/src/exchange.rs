@@ -1,8 +1,8 @@
 //! The alltoallv of the C interface.
 
 use crate::handles::{antiphon_comm_t, antiphon_dtype_t, antiphon_request_t, communicator, dtype};
-use crate::requests::{check, give};
-use crate::status::{CallRefusal, antiphon_result_t, guarded};
+use crate::requests::give;
+use crate::status::{CallRefusal, antiphon_result_t, check, guarded};
 use comm::RawCall;
 use std::ffi::c_void;
 use std::ops::Range;

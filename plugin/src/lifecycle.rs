@@ -1,11 +1,12 @@
 //! Communicators: how they are made, asked, and freed.
 
 use crate::handles::{antiphon_comm, antiphon_comm_t, communicator};
-use crate::status::{CallRefusal, antiphon_result_t, guarded, text};
+use crate::status::{CallRefusal, antiphon_result_t, check, guarded, number_of, text};
 use comm::{Communicator, Config};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::Mutex;
+use std::time::Duration;
 
 /// Memory that the library gives begins at a page.
 const PAGE: usize = 4096;
@@ -16,10 +17,6 @@ unsafe fn give(communicator: Communicator, out: *mut antiphon_comm_t) {
     let handle = Box::new(antiphon_comm { communicator, plan: Mutex::default() });
     // SAFETY: the caller's promise.
     unsafe { out.write(Box::into_raw(handle)) };
-}
-
-fn check<T>(out: *mut T) -> Result<(), CallRefusal> {
-    if out.is_null() { Err(CallRefusal::argument("the place for the answer is NULL")) } else { Ok(()) }
 }
 
 /// # Safety
@@ -64,9 +61,8 @@ pub unsafe extern "C" fn antiphon_comm_connect(
 ) -> antiphon_result_t {
     guarded(|| {
         check(out)?;
-        let (Ok(rank), Ok(size)) = (usize::try_from(rank), usize::try_from(size)) else {
-            return Err(CallRefusal::argument(format!("rank {rank} of {size}: ranks are counted from 0")));
-        };
+        let rank = number_of(rank)?;
+        let size = usize::try_from(size).map_err(|_| CallRefusal::argument(format!("{size} ranks are none")))?;
         // SAFETY: the caller's promise.
         let (master, secret) = unsafe { (string(master, "the master")?, string(secret, "the secret")?) };
         let master = match master {
@@ -147,6 +143,48 @@ pub unsafe extern "C" fn antiphon_comm_abort(comm: antiphon_comm_t) -> antiphon_
     guarded(|| {
         // SAFETY: the caller's promise.
         unsafe { communicator(comm)? }.communicator.abort();
+        Ok(())
+    })
+}
+
+/// What is left of a communicator after a failure: a new communicator of the ranks that call this function, in the same order. All
+/// that are left must call it. They wait for each other 5 seconds longer than a call may go without progress; a rank that is dead
+/// or does not come is left behind. If fewer than `least` ranks are left, or the others have given this rank up, the result is
+/// `ANTIPHON_INVALID_ARGUMENT`; after other errors the call can be repeated. The old communicator makes no calls any more, and is
+/// to be freed.
+///
+/// # Safety
+/// The handle is a communicator that was not freed; `out` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn antiphon_comm_rebuild(
+    comm: antiphon_comm_t,
+    least: c_int,
+    out: *mut antiphon_comm_t,
+) -> antiphon_result_t {
+    guarded(|| {
+        check(out)?;
+        // SAFETY: the caller's promise.
+        let rebuilt = unsafe { communicator(comm)? }.communicator.rebuild(usize::try_from(least).unwrap_or(0))?;
+        // SAFETY: the same.
+        unsafe { give(rebuilt, out) };
+        Ok(())
+    })
+}
+
+/// Sets how many seconds a call of this process may go without any progress before it fails: 30 unless `ANTIPHON_TIMEOUT` says
+/// otherwise. Communicators that are made of this one from now on have the same limit.
+///
+/// # Safety
+/// The handle is a communicator that was not freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn antiphon_comm_set_timeout(comm: antiphon_comm_t, seconds: f64) -> antiphon_result_t {
+    guarded(|| {
+        let limit = match seconds > 0.0 {
+            true => Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX),
+            false => return Err(CallRefusal::argument(format!("{seconds} is no number of seconds"))),
+        };
+        // SAFETY: the caller's promise.
+        unsafe { communicator(comm)? }.communicator.set_time_limit(limit);
         Ok(())
     })
 }

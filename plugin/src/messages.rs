@@ -1,8 +1,8 @@
 //! Messages between two ranks, in the C interface.
 
 use crate::handles::{antiphon_comm_t, antiphon_dtype_t, antiphon_request_t, communicator, dtype};
-use crate::requests::{check, give};
-use crate::status::{CallRefusal, antiphon_result_t, guarded};
+use crate::requests::give;
+use crate::status::{CallRefusal, antiphon_result_t, check, guarded, number_of};
 use comm::RawCall;
 use std::ffi::{c_int, c_void};
 
@@ -24,8 +24,7 @@ unsafe fn message(
         if bytes > 0 && buffer.is_null() {
             return Err(CallRefusal::argument("the buffer is NULL"));
         }
-        let peer = usize::try_from(peer)
-            .map_err(|_| CallRefusal::argument(format!("rank {peer}: ranks are counted from 0")))?;
+        let peer = number_of(peer)?;
         // SAFETY: the caller's promise.
         let communicator = &unsafe { communicator(comm)? }.communicator;
         let (data, none) = ((buffer.cast::<u8>(), bytes), (std::ptr::null_mut(), 0));

@@ -1,7 +1,7 @@
 //! Calls under way.
 
 use crate::handles::{antiphon_request, antiphon_request_t};
-use crate::status::{CallRefusal, antiphon_result_t, guarded};
+use crate::status::{CallRefusal, antiphon_result_t, check, guarded};
 use comm::BegunCall;
 use std::ffi::c_int;
 
@@ -20,12 +20,6 @@ pub(crate) unsafe fn give(
     Ok(())
 }
 
-/// # Errors
-/// If the place for a request is null.
-pub(crate) fn check(out: *mut antiphon_request_t) -> Result<(), CallRefusal> {
-    if out.is_null() { Err(CallRefusal::argument("the place for the request is NULL")) } else { Ok(()) }
-}
-
 /// Looks whether a call is over. If it is, or has failed, `*done` is 1, and the request is freed and set to NULL. A request that
 /// is NULL is done.
 ///
@@ -35,9 +29,7 @@ pub(crate) fn check(out: *mut antiphon_request_t) -> Result<(), CallRefusal> {
 pub unsafe extern "C" fn antiphon_test(request: *mut antiphon_request_t, done: *mut c_int) -> antiphon_result_t {
     guarded(|| {
         check(request)?;
-        if done.is_null() {
-            return Err(CallRefusal::argument("the place for the answer is NULL"));
-        }
+        check(done)?;
         // SAFETY: the caller's promise.
         let tested = match unsafe { (*request).as_mut() } {
             Some(handle) => handle.request.test(),

@@ -3,7 +3,7 @@
 //! Each has a twin whose name ends with `_start`, which begins the call and returns a request.
 
 use crate::buffers::GivenBuffers;
-use crate::call::{Said, operate};
+use crate::call::{CallArguments, operate};
 use crate::handles::{antiphon_comm_t, antiphon_dtype_t, antiphon_op_t, antiphon_request_t};
 use crate::status::antiphon_result_t;
 use comm::Collective;
@@ -22,9 +22,9 @@ pub unsafe extern "C" fn antiphon_broadcast(
     root: c_int,
     comm: antiphon_comm_t,
 ) -> antiphon_result_t {
-    let said = Said { collective: Collective::Broadcast, count, dtype, op: None, root: Some(root) };
+    let arguments = CallArguments { collective: Collective::Broadcast, count, dtype, op: None, root: Some(root) };
     // SAFETY: the caller's promise.
-    unsafe { operate(comm, said, GivenBuffers { send: buffer, receive: buffer }, None) }
+    unsafe { operate(comm, arguments, GivenBuffers { send: buffer, receive: buffer }, None) }
 }
 
 /// Every rank gets the root's `count` elements.
@@ -42,9 +42,9 @@ pub unsafe extern "C" fn antiphon_broadcast_start(
     comm: antiphon_comm_t,
     request: *mut antiphon_request_t,
 ) -> antiphon_result_t {
-    let said = Said { collective: Collective::Broadcast, count, dtype, op: None, root: Some(root) };
+    let arguments = CallArguments { collective: Collective::Broadcast, count, dtype, op: None, root: Some(root) };
     // SAFETY: the caller's promise.
-    unsafe { operate(comm, said, GivenBuffers { send: buffer, receive: buffer }, Some(request)) }
+    unsafe { operate(comm, arguments, GivenBuffers { send: buffer, receive: buffer }, Some(request)) }
 }
 
 /// The root gets the reduction of all ranks' vectors of `count` elements. `recv` matters on the root only; there,
@@ -63,9 +63,9 @@ pub unsafe extern "C" fn antiphon_reduce(
     root: c_int,
     comm: antiphon_comm_t,
 ) -> antiphon_result_t {
-    let said = Said { collective: Collective::Reduce, count, dtype, op: Some(op), root: Some(root) };
+    let arguments = CallArguments { collective: Collective::Reduce, count, dtype, op: Some(op), root: Some(root) };
     // SAFETY: the caller's promise.
-    unsafe { operate(comm, said, GivenBuffers { send, receive: recv }, None) }
+    unsafe { operate(comm, arguments, GivenBuffers { send, receive: recv }, None) }
 }
 
 /// The root gets the reduction of all ranks' vectors of `count` elements. `recv` matters on the root only; there,
@@ -86,9 +86,9 @@ pub unsafe extern "C" fn antiphon_reduce_start(
     comm: antiphon_comm_t,
     request: *mut antiphon_request_t,
 ) -> antiphon_result_t {
-    let said = Said { collective: Collective::Reduce, count, dtype, op: Some(op), root: Some(root) };
+    let arguments = CallArguments { collective: Collective::Reduce, count, dtype, op: Some(op), root: Some(root) };
     // SAFETY: the caller's promise.
-    unsafe { operate(comm, said, GivenBuffers { send, receive: recv }, Some(request)) }
+    unsafe { operate(comm, arguments, GivenBuffers { send, receive: recv }, Some(request)) }
 }
 
 /// The root gets the `count` elements of each rank, in the order of ranks. `recv` matters on the root only; there,
@@ -106,9 +106,9 @@ pub unsafe extern "C" fn antiphon_gather(
     root: c_int,
     comm: antiphon_comm_t,
 ) -> antiphon_result_t {
-    let said = Said { collective: Collective::Gather, count, dtype, op: None, root: Some(root) };
+    let arguments = CallArguments { collective: Collective::Gather, count, dtype, op: None, root: Some(root) };
     // SAFETY: the caller's promise.
-    unsafe { operate(comm, said, GivenBuffers { send, receive: recv }, None) }
+    unsafe { operate(comm, arguments, GivenBuffers { send, receive: recv }, None) }
 }
 
 /// The root gets the `count` elements of each rank, in the order of ranks. `recv` matters on the root only; there,
@@ -128,9 +128,9 @@ pub unsafe extern "C" fn antiphon_gather_start(
     comm: antiphon_comm_t,
     request: *mut antiphon_request_t,
 ) -> antiphon_result_t {
-    let said = Said { collective: Collective::Gather, count, dtype, op: None, root: Some(root) };
+    let arguments = CallArguments { collective: Collective::Gather, count, dtype, op: None, root: Some(root) };
     // SAFETY: the caller's promise.
-    unsafe { operate(comm, said, GivenBuffers { send, receive: recv }, Some(request)) }
+    unsafe { operate(comm, arguments, GivenBuffers { send, receive: recv }, Some(request)) }
 }
 
 /// Rank i gets the root's i-th block of `count` elements. `send` matters on the root only; there, `send == recv` means in
@@ -148,9 +148,9 @@ pub unsafe extern "C" fn antiphon_scatter(
     root: c_int,
     comm: antiphon_comm_t,
 ) -> antiphon_result_t {
-    let said = Said { collective: Collective::Scatter, count, dtype, op: None, root: Some(root) };
+    let arguments = CallArguments { collective: Collective::Scatter, count, dtype, op: None, root: Some(root) };
     // SAFETY: the caller's promise.
-    unsafe { operate(comm, said, GivenBuffers { send, receive: recv }, None) }
+    unsafe { operate(comm, arguments, GivenBuffers { send, receive: recv }, None) }
 }
 
 /// Rank i gets the root's i-th block of `count` elements. `send` matters on the root only; there, `send == recv` means in
@@ -170,7 +170,7 @@ pub unsafe extern "C" fn antiphon_scatter_start(
     comm: antiphon_comm_t,
     request: *mut antiphon_request_t,
 ) -> antiphon_result_t {
-    let said = Said { collective: Collective::Scatter, count, dtype, op: None, root: Some(root) };
+    let arguments = CallArguments { collective: Collective::Scatter, count, dtype, op: None, root: Some(root) };
     // SAFETY: the caller's promise.
-    unsafe { operate(comm, said, GivenBuffers { send, receive: recv }, Some(request)) }
+    unsafe { operate(comm, arguments, GivenBuffers { send, receive: recv }, Some(request)) }
 }

@@ -4,7 +4,7 @@
 
 #![allow(non_camel_case_types, reason = "these are the names of the C interface")]
 
-use comm::{CommError, RunError, RunErrorKind};
+use comm::{CommError, RunError, RunErrorKind, chain};
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -73,19 +73,6 @@ fn result_of(error: &RunError) -> antiphon_result {
     }
 }
 
-/// The error and everything that caused it, on one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut texts: Vec<String> = Vec::new();
-    for cause in std::iter::successors(Some(error), |cause| cause.source()) {
-        let text = cause.to_string();
-        // A transparent error says what its cause says.
-        if texts.last() != Some(&text) {
-            texts.push(text);
-        }
-    }
-    texts.join(": ")
-}
-
 thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }
@@ -94,6 +81,18 @@ thread_local! {
 pub(crate) fn text(of: &str) -> CString {
     let end = of.find('\0').unwrap_or(of.len());
     CString::new(&of.as_bytes()[..end]).unwrap_or_default()
+}
+
+/// # Errors
+/// If the place for an answer is null.
+pub(crate) fn check<T>(out: *mut T) -> Result<(), CallRefusal> {
+    if out.is_null() { Err(CallRefusal::argument("the place for the answer is NULL")) } else { Ok(()) }
+}
+
+/// # Errors
+/// If a number of a rank is negative.
+pub(crate) fn number_of(rank: c_int) -> Result<usize, CallRefusal> {
+    usize::try_from(rank).map_err(|_| CallRefusal::argument(format!("rank {rank}: ranks are counted from 0")))
 }
 
 /// Does the work of a function of the interface. A panic, which would be a defect, ends here.

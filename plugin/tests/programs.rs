@@ -127,31 +127,38 @@ fn calls_under_way_messages_and_groups() {
     succeeds("tests/c/calls.c");
 }
 
-/// What each fault looks like to the other ranks.
-const FAULTS: [(&str, &[u32]); 6] =
-    [("kill", &[4]), ("exit", &[4]), ("stop", &[4]), ("abort", &[7]), ("other", &[6]), ("free", &[4])];
+/// What each fault looks like to the other ranks, and whether the rank lives on.
+const FAULTS: [(&str, &[u32], bool); 6] = [
+    ("kill", &[4], false),
+    ("exit", &[4], false),
+    ("stop", &[4], false),
+    ("abort", &[7], true),
+    ("other", &[6], true),
+    ("free", &[4], false),
+];
 
-/// All other ranks get an error of the right kind that names the rank, long before the time limit unless the rank is stopped.
+/// All other ranks get an error of the right kind that names the rank, long before the time limit unless the rank is stopped. Then
+/// they go on without it.
 #[test]
-fn a_rank_that_fails_is_named() {
+fn a_rank_that_fails_is_named_and_the_others_go_on() {
     let folder = tempfile::tempdir().unwrap();
     let program = compiled("tests/c/faults.c", &folder);
-    for (fault, results) in FAULTS {
-        for count in ["10", "300000"] {
-            for machines in [1, 2] {
-                let timeout = if fault == "stop" { 4 } else { 60 };
-                let how = Ranks { ranks: 4, machines, timeout };
-                let begin = Instant::now();
-                let ended = run(&program, &[fault, "2", count], how, |rank| rank != 2);
-                let context = format!("{fault}, {count} elements, {machines} machines");
-                assert!(begin.elapsed() < Duration::from_secs(20), "{context}: {:?}", begin.elapsed());
-                for (rank, Ended { status, said }) in ended.iter().enumerate().filter(|(rank, _)| *rank != 2) {
-                    assert!(status.success(), "{context}, rank {rank}: {said}");
-                    let result = said.split("result ").nth(1).and_then(|rest| rest.split(':').next());
-                    let result: u32 = result.and_then(|text| text.parse().ok()).unwrap_or(0);
-                    assert!(results.contains(&result), "{context}, rank {rank}: {said}");
-                    assert!(said.contains("rank 2"), "{context}, rank {rank}: {said}");
-                }
+    for ((index, (fault, results, lives)), victim) in FAULTS.iter().enumerate().flat_map(|it| [(it, 0), (it, 2)]) {
+        for (machines, count) in
+            [(1, "10"), (2, "300000"), (1, "300000"), (2, "10")].into_iter().skip(2 * (index % 2)).take(2)
+        {
+            let timeout = if *fault == "stop" { 4 } else { 60 };
+            let how = Ranks { ranks: 4, machines, timeout };
+            let begin = Instant::now();
+            let ended = run(&program, &[fault, &victim.to_string(), count], how, |rank| *lives || rank != victim);
+            let context = format!("{fault} of rank {victim}, {count} elements, {machines} machines");
+            assert!(begin.elapsed() < Duration::from_secs(20), "{context}: {:?}", begin.elapsed());
+            for (rank, Ended { status, said }) in ended.iter().enumerate().filter(|(rank, _)| *rank != victim) {
+                assert!(status.success(), "{context}, rank {rank}: {said}");
+                let result = said.split("result ").nth(1).and_then(|rest| rest.split(':').next());
+                let result: u32 = result.and_then(|text| text.parse().ok()).unwrap_or(0);
+                assert!(results.contains(&result), "{context}, rank {rank}: {said}");
+                assert!(said.contains(&format!("rank {victim}")), "{context}, rank {rank}: {said}");
             }
         }
     }

@@ -44,11 +44,11 @@ impl fmt::Display for Phase {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Cause {
-    /// Its process exists but does not run (it is stopped, or gets no processor time).
+    /// Its process has ended.
     Died,
-    /// Its process exists but does not run (stopped, or starved).
+    /// Its process exists but does not run (it is stopped, or gets no processor time).
     Silent,
-    /// It reported an error.
+    /// It runs, but did not end a phase before the deadline.
     Late,
     /// It reported an error.
     Failed,

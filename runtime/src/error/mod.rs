@@ -383,7 +383,19 @@ impl RunError {
 
     /// The error and its chain of causes, on one line.
     pub(crate) fn chain(&self) -> String {
-        let causes = std::iter::successors(std::error::Error::source(self), |cause| cause.source());
-        causes.fold(self.to_string(), |text, cause| format!("{text}: {cause}"))
+        chain(self)
     }
+}
+
+/// An error and its chain of causes, on one line.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut texts: Vec<String> = Vec::new();
+    for cause in std::iter::successors(Some(error), |cause| cause.source()) {
+        let text = cause.to_string();
+        // A transparent error says what its cause says.
+        if texts.last() != Some(&text) {
+            texts.push(text);
+        }
+    }
+    texts.join(": ")
 }

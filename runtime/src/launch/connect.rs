@@ -5,16 +5,17 @@
 use crate::clock::Moment;
 use crate::control::frame::{Inbox, sealed};
 use crate::error::{RunError, RunResult};
-use crate::launch::membership::{FromMember, MemberLine, MemberPlace, MemberWatch, READING, ToMember};
+use crate::launch::membership::{FromMember, MemberConnection, MemberPlace, MemberWatch, READING, ToMember};
+use crate::launch::rebuild::{ProcessMeeting, SurvivorMeeting};
 use crate::launch::rendezvous::Rendezvous;
 use crate::memory::doorbell::Patience;
 use crate::memory::poller::Poller;
-use crate::session::places::{Directory, ProcessPlace, RankMemory, Whereabouts};
+use crate::session::places::{Directory, ProcessPlace, RankLocation, RankMemory};
 use crate::session::process_memory::ProbedWord;
 use crate::session::socket_port::SocketPort;
 use crate::session::status::SessionStatus;
 use crate::session::{RemotePorts, Session, SessionSetup};
-use crate::transport::tcp::{self, Closed, Doors, Meeting};
+use crate::transport::tcp::{self, Closed, Doors, Meeting, Proven};
 use program::Connection;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
@@ -41,13 +42,28 @@ impl Session {
     /// what the operating system says otherwise.
     pub fn connect(at: &Rendezvous, limit: Duration, patience: Duration) -> RunResult<Self> {
         let deadline = Moment::now().after(limit);
+        let lines = if at.rank == Rank(0) { receive(at, limit)? } else { vec![reach(at, limit)?] };
+        Self::form(at, lines, deadline, patience)
+    }
+
+    /// The session of ranks that have found each other: rank 0 has a connection with each other rank, which has one with rank 0.
+    ///
+    /// # Errors
+    /// As [`Self::connect`].
+    pub(super) fn form(
+        at: &Rendezvous,
+        mut lines: Vec<MemberConnection>,
+        deadline: Moment,
+        patience: Duration,
+    ) -> RunResult<Self> {
         let memory = RankMemory::new(at.ranks).map_err(RunError::system("making shared memory"))?;
         let nonce = tcp::nonce().map_err(RunError::system("asking for random bytes"))?;
         let word = ProbedWord::new(u64::from_ne_bytes(std::array::from_fn(|index| nonce[index])));
         let place = memory.place().map_err(RunError::system("publishing shared memory"))?;
         let process = ProcessPlace { memory: place, probe: word.probe() };
-        let met = if at.rank == Rank(0) { gather(at, process, deadline)? } else { join(at, process, deadline)? };
-        let Met { lines, places, listeners } = met;
+        let exchange = if at.rank == Rank(0) { gather } else { join };
+        let MetMembers { places, listeners } = exchange(at, &mut lines, process, deadline)?;
+        let survivors = ProcessMeeting::new(at, &listeners, &places)?;
         let sockets = join_machines(at, &places, listeners, deadline)?;
         let local = places.iter().filter(|place| place.machine == at.machine).count();
         let directory = Arc::new(directory(at, &memory, places));
@@ -64,13 +80,13 @@ impl Session {
             status,
             sockets,
             watch: Some(Box::new((watch, word))),
+            survivors: SurvivorMeeting::Processes(Box::new(survivors)),
         })
     }
 }
 
 /// What is known when all have said where they are.
-struct Met {
-    lines: Vec<MemberLine>,
+struct MetMembers {
     /// By rank.
     places: Vec<MemberPlace>,
     /// Where ranks of other machines find this one.
@@ -78,14 +94,30 @@ struct Met {
 }
 
 /// The next message of a process.
-fn hear<T: DeserializeOwned>(inbox: &mut Inbox<TcpStream>, deadline: Moment) -> io::Result<T> {
+pub(super) fn hear<T: DeserializeOwned>(inbox: &mut Inbox<TcpStream>, deadline: Moment) -> io::Result<T> {
     let left = deadline.since(Moment::now()).max(Duration::from_millis(1));
     inbox.stream().set_read_timeout(Some(left))?;
     inbox.receive()?.ok_or_else(|| io::Error::new(ErrorKind::TimedOut, "it says nothing"))
 }
 
-fn unexpected() -> io::Error {
+pub(super) fn unexpected() -> io::Error {
     io::Error::new(ErrorKind::InvalidData, "it says something else than a rank that joins a session")
+}
+
+/// The connection with a process that has proved who it is.
+pub(super) fn line(own: Rank, rank: Rank, proven: Proven) -> RunResult<MemberConnection> {
+    let (post, inbox) = sealed(proven, own < rank, SENDING).map_err(RunError::lane(own, rank))?;
+    Ok(MemberConnection { rank, post: Arc::new(post), inbox })
+}
+
+/// Rank 0 waits for all others.
+fn receive(at: &Rendezvous, limit: Duration) -> RunResult<Vec<MemberConnection>> {
+    at.receive(limit)?.into_iter().map(|arrival| line(at.rank, arrival.rank, arrival.proven)).collect()
+}
+
+/// Another rank finds rank 0.
+fn reach(at: &Rendezvous, limit: Duration) -> RunResult<MemberConnection> {
+    line(at.rank, Rank(0), at.reach(limit)?)
 }
 
 /// Listens for ranks of other machines. `own` is the address of this rank's end of a control connection, and `hub` that of
@@ -96,22 +128,19 @@ fn listen(at: &Rendezvous, own: Option<IpAddr>, hub: Option<IpAddr>) -> RunResul
 }
 
 /// Rank 0 hears where all are, and tells all.
-fn gather(at: &Rendezvous, process: ProcessPlace, deadline: Moment) -> RunResult<Met> {
-    let arrivals = at.receive(deadline.since(Moment::now()))?;
-    let mut lines = Vec::with_capacity(arrivals.len());
+fn gather(
+    at: &Rendezvous,
+    lines: &mut [MemberConnection],
+    process: ProcessPlace,
+    deadline: Moment,
+) -> RunResult<MetMembers> {
     let mut places = BTreeMap::new();
-    for arrival in arrivals {
-        let rank = arrival.rank;
-        let hello = || -> io::Result<(MemberLine, MemberPlace)> {
-            let (post, mut inbox) = sealed(arrival.proven, true, SENDING)?;
-            match hear(&mut inbox, deadline)? {
-                FromMember::Hello(place) => Ok((MemberLine { rank, post: Arc::new(post), inbox }, place)),
-                _ => Err(unexpected()),
-            }
-        };
-        let (line, place) = hello().map_err(RunError::lane(at.rank, rank))?;
-        places.insert(rank, place);
-        lines.push(line);
+    for line in lines.iter_mut() {
+        let place = hear(&mut line.inbox, deadline).and_then(|said| match said {
+            FromMember::Hello(place) => Ok(place),
+            _ => Err(unexpected()),
+        });
+        places.insert(line.rank, place.map_err(RunError::lane(at.rank, line.rank))?);
     }
     // Ranks of this machine may have come through the loopback, where others do not find rank 0.
     let seen_from_afar = lines.iter().find(|line| places[&line.rank].machine != at.machine).or(lines.first());
@@ -119,26 +148,29 @@ fn gather(at: &Rendezvous, process: ProcessPlace, deadline: Moment) -> RunResult
     let (listeners, doors) = listen(at, own, own)?;
     places.insert(at.rank, MemberPlace { machine: at.machine.clone(), process, doors });
     let places: Vec<MemberPlace> = places.into_values().collect();
-    for line in &lines {
+    for line in lines {
         line.post.send(&ToMember::Directory(places.clone())).map_err(RunError::lane(at.rank, line.rank))?;
     }
-    Ok(Met { lines, places, listeners })
+    Ok(MetMembers { places, listeners })
 }
 
 /// Another rank says where it is, and hears where all are.
-fn join(at: &Rendezvous, process: ProcessPlace, deadline: Moment) -> RunResult<Met> {
-    let proven = at.reach(deadline.since(Moment::now()))?;
-    let hub = Rank(0);
-    let lost = || RunError::lane(at.rank, hub);
-    let zero = proven.stream.peer_addr().ok().map(|address| address.ip().to_canonical());
-    let (post, mut inbox) = sealed(proven, false, SENDING).map_err(lost())?;
+fn join(
+    at: &Rendezvous,
+    lines: &mut [MemberConnection],
+    process: ProcessPlace,
+    deadline: Moment,
+) -> RunResult<MetMembers> {
+    let [MemberConnection { rank: hub, post, inbox }] = lines else {
+        return Err(RunError::lane(at.rank, Rank(0))(unexpected()));
+    };
+    let lost = || RunError::lane(at.rank, *hub);
+    let zero = inbox.stream().peer_addr().ok().map(|address| address.ip().to_canonical());
     let (listeners, doors) = listen(at, post.address().ok(), zero)?;
     let own = MemberPlace { machine: at.machine.clone(), process, doors };
     post.send(&FromMember::Hello(own)).map_err(lost())?;
-    match hear(&mut inbox, deadline).map_err(lost())? {
-        ToMember::Directory(places) if places.len() == at.ranks => {
-            Ok(Met { lines: vec![MemberLine { rank: hub, post: Arc::new(post), inbox }], places, listeners })
-        }
+    match hear(inbox, deadline).map_err(lost())? {
+        ToMember::Directory(places) if places.len() == at.ranks => Ok(MetMembers { places, listeners }),
         ToMember::Refused { reason } => Err(RunError::Refused { rank: at.rank, reason }),
         _ => Err(lost()(unexpected())),
     }
@@ -183,9 +215,11 @@ fn join_machines(
 /// Where the others are, as this rank sees it.
 fn directory(at: &Rendezvous, memory: &RankMemory, places: Vec<MemberPlace>) -> Directory {
     let seen = |(rank, place): (Rank, MemberPlace)| match place {
-        _ if rank == at.rank => Whereabouts::Thread(memory.clone()),
-        MemberPlace { machine, process, .. } if machine == at.machine => Whereabouts::Process(process, OnceLock::new()),
-        MemberPlace { .. } => Whereabouts::Elsewhere,
+        _ if rank == at.rank => RankLocation::Thread(memory.clone()),
+        MemberPlace { machine, process, .. } if machine == at.machine => {
+            RankLocation::Process(process, OnceLock::new())
+        }
+        MemberPlace { .. } => RankLocation::Elsewhere,
     };
     Directory::new((0..).map(Rank).zip(places).map(seen).collect())
 }
@@ -193,11 +227,11 @@ fn directory(at: &Rendezvous, memory: &RankMemory, places: Vec<MemberPlace>) -> 
 /// Maps the memory of the others, and waits until all have done so: from then on a rank may leave at any time.
 fn begin(
     at: &Rendezvous,
-    mut lines: Vec<MemberLine>,
+    mut lines: Vec<MemberConnection>,
     directory: &Directory,
     local: usize,
     deadline: Moment,
-) -> RunResult<Vec<MemberLine>> {
+) -> RunResult<Vec<MemberConnection>> {
     if local <= MOST_MAPPED {
         for rank in directory.of_this_machine() {
             directory.memory(rank).map_err(RunError::lane(at.rank, rank))?;

@@ -62,6 +62,8 @@ pub(super) enum FromMember {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum ToMember {
+    /// Who forms a new session after a failure: ranks of the old one, in the order of the new one.
+    Group(Vec<Rank>),
     /// Where all ranks are.
     Directory(Vec<MemberPlace>),
     /// All lanes are formed.
@@ -75,7 +77,7 @@ pub(super) enum ToMember {
 }
 
 /// The connection of rank 0's process with another process.
-pub(super) struct MemberLine {
+pub(super) struct MemberConnection {
     /// The other process's rank.
     pub(super) rank: Rank,
     pub(super) post: Arc<Post>,
@@ -109,7 +111,7 @@ impl MemberWatch {
     /// If the operating system gives no thread.
     pub(super) fn new(
         own: Rank,
-        lines: Vec<MemberLine>,
+        lines: Vec<MemberConnection>,
         status: &Arc<SessionStatus>,
         silence: Duration,
     ) -> std::io::Result<Self> {
@@ -136,7 +138,7 @@ fn say(post: &Post, is_hub: bool, end: &SessionEnd) {
 }
 
 struct WatchedLine {
-    line: MemberLine,
+    line: MemberConnection,
     heard_at: Moment,
     /// Whether the connection has not ended.
     is_open: bool,
@@ -278,7 +280,9 @@ impl MemberNews {
     fn of_hub(said: ToMember) -> Self {
         match said {
             ToMember::End(end) => Self::End(end),
-            ToMember::Directory(_) | ToMember::Go | ToMember::Beat | ToMember::Refused { .. } => Self::Life,
+            ToMember::Group(_) | ToMember::Directory(_) | ToMember::Go | ToMember::Beat | ToMember::Refused { .. } => {
+                Self::Life
+            }
         }
     }
 }

@@ -35,6 +35,7 @@ pub(crate) mod member;
 mod membership;
 mod parent;
 pub(crate) mod probe;
+pub(crate) mod rebuild;
 pub(crate) mod rendezvous;
 #[cfg(test)]
 mod simulation;

@@ -261,10 +261,40 @@ impl Rendezvous {
         self.reach_as(limit, false)
     }
 
+    /// Connects with a process that listens already; `None` if it does not any more, or does not answer before the deadline, or
+    /// while `go_on` says so.
+    pub(super) fn reach_listener(
+        &self,
+        addresses: &[SocketAddr],
+        deadline: Moment,
+        go_on: &dyn Fn() -> bool,
+    ) -> Option<Proven> {
+        let claim = self.identity(false).claim();
+        while Moment::now() < deadline && go_on() {
+            let mut is_there = false;
+            for address in addresses {
+                let until = Moment::now().after(ATTEMPT).min(deadline);
+                match introduce(*address, claim, &self.secret, until, go_on) {
+                    Ok(proven) => return Some(proven),
+                    Err(error) => is_there |= error.kind() != ErrorKind::ConnectionRefused,
+                }
+            }
+            if !is_there {
+                return None;
+            }
+            std::thread::sleep(PAUSE);
+        }
+        None
+    }
+
+    fn identity(&self, declines: bool) -> Identity {
+        let (ranks, machine) = (self.ranks as u32, self.machine.key());
+        Identity { protocol: PROTOCOL, rank: self.rank, ranks, machine, declines }
+    }
+
     fn reach_as(&self, limit: Duration, declines: bool) -> RunResult<Proven> {
         let deadline = Moment::now().after(limit);
-        let ranks = self.ranks as u32;
-        let identity = Identity { protocol: PROTOCOL, rank: self.rank, ranks, machine: self.machine.key(), declines };
+        let identity = self.identity(declines);
         let lost = |source| RunError::Unreachable { rank: self.rank, at: self.at(), limit, source };
         loop {
             let mut reason = io::Error::new(ErrorKind::NotFound, "the name has no address");
@@ -295,6 +325,11 @@ impl Rendezvous {
             std::thread::sleep(PAUSE);
         }
     }
+}
+
+/// The rank that a connection claims to be, if it wants to take part.
+pub(super) fn rank_of(claim: &Claim) -> Option<Rank> {
+    Identity::of(claim).filter(|identity| identity.protocol == PROTOCOL && !identity.declines).map(|it| it.rank)
 }
 
 /// Listens at an address. A name may have another address on this machine than on others, so for a name it listens at
@@ -363,7 +398,7 @@ fn excuse(proven: &Proven) -> String {
 }
 
 /// Whether the other end of a non-blocking socket is gone.
-fn has_left(stream: &TcpStream) -> bool {
+pub(super) fn has_left(stream: &TcpStream) -> bool {
     match stream.peek(&mut [0]) {
         Ok(bytes) => bytes == 0,
         Err(error) => error.kind() != ErrorKind::WouldBlock,

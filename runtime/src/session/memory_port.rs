@@ -5,7 +5,7 @@
 use super::peer_port::MessageFault;
 use super::process_memory::ProcessReader;
 use crate::session::lane::{LaneReceiver, LaneSender, Revoked};
-use crate::session::places::{Directory, Whereabouts};
+use crate::session::places::{Directory, RankLocation};
 use crate::session::sink::Sink;
 use std::io;
 use topology::Rank;
@@ -46,10 +46,10 @@ impl MemoryPort {
     pub(crate) fn new(directory: &Directory, own: Rank, peer: Rank) -> io::Result<Self> {
         let (mine, theirs) = (directory.memory(own)?, directory.memory(peer)?);
         let reading = match directory.of(peer) {
-            Whereabouts::Thread(_) => OfferReading::Pointer,
+            RankLocation::Thread(_) => OfferReading::Pointer,
             // `Directory::memory` has refused it.
-            Whereabouts::Elsewhere => OfferReading::Fragments,
-            Whereabouts::Process(place, _) => match ProcessReader::new(place.probe) {
+            RankLocation::Elsewhere => OfferReading::Fragments,
+            RankLocation::Process(place, _) => match ProcessReader::new(place.probe) {
                 Ok(reader) => OfferReading::Copy(reader),
                 Err(error) => {
                     tracing::info!(

@@ -58,6 +58,7 @@ mod waiting;
 use crate::clock::Moment;
 use crate::error::{Breach, RunError, RunErrorKind, RunResult};
 use crate::interpreter::buffers::Call;
+use crate::launch::rebuild::{Rebuilt, SurvivorMeeting, ThreadMeeting};
 use crate::memory::doorbell::Patience;
 use crate::memory::fork_mark::ForkMark;
 use crate::memory::poller::Poller;
@@ -65,7 +66,7 @@ use crate::verdict::{Cause, Phase, Verdict};
 pub use buffers::RawCall;
 use engine::Engine;
 pub use engine::Ticket;
-use places::{Directory, RankMemory, Whereabouts};
+use places::{Directory, RankLocation, RankMemory};
 use ports::LanePorts;
 pub use prepared::Prepared;
 use run::RunProgress;
@@ -103,6 +104,7 @@ struct SessionParts {
     turn: Condvar,
     /// What watches the other ranks while the session lives.
     watch: Option<Box<dyn Any + Send + Sync>>,
+    survivors: SurvivorMeeting,
     mark: ForkMark,
 }
 
@@ -147,6 +149,8 @@ pub(crate) struct SessionSetup {
     pub(crate) sockets: Option<RemotePorts>,
     /// What watches the other ranks while the session lives.
     pub(crate) watch: Option<Box<dyn Any + Send + Sync>>,
+    /// How those that are left after a failure meet.
+    pub(crate) survivors: SurvivorMeeting,
 }
 
 impl Session {
@@ -156,8 +160,9 @@ impl Session {
     /// If the operating system has no shared memory.
     pub fn local(ranks: usize) -> RunResult<Vec<Self>> {
         let memory = RankMemory::of_threads(ranks).map_err(RunError::system("making shared memory"))?;
-        let directory = Arc::new(Directory::new(memory.iter().cloned().map(Whereabouts::Thread).collect()));
+        let directory = Arc::new(Directory::new(memory.iter().cloned().map(RankLocation::Thread).collect()));
         let status = Arc::new(SessionStatus::new(memory.clone()));
+        let survivors = Arc::new(ThreadMeeting::default());
         let session = |(rank, memory): (usize, RankMemory)| {
             let rank = Rank::from_index(rank);
             let parts = SessionSetup {
@@ -168,6 +173,7 @@ impl Session {
                 status: status.clone(),
                 sockets: None,
                 watch: None,
+                survivors: SurvivorMeeting::Threads(survivors.clone()),
             };
             Self::assemble(parts)
         };
@@ -179,13 +185,14 @@ impl Session {
     /// # Errors
     /// If there is no memory.
     pub(crate) fn assemble(parts: SessionSetup) -> RunResult<Self> {
-        let SessionSetup { rank, memory, directory, patience, status, sockets, watch } = parts;
+        let SessionSetup { rank, memory, directory, patience, status, sockets, watch, survivors } = parts;
         let ranks = directory.ranks();
         let (poller, sockets) = sockets.map_or((None, Vec::new()), |(poller, sockets)| (Some(poller), sockets));
         let engine = Mutex::new(Engine::new(LanePorts::new(directory, rank, sockets)));
         let turn = Condvar::new();
         let mark = ForkMark::new().map_err(RunError::system("marking this process"))?;
-        let shared = SessionParts { rank, ranks, memory, patience, status, poller, engine, turn, watch, mark };
+        let shared =
+            SessionParts { rank, ranks, memory, patience, status, poller, engine, turn, watch, survivors, mark };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -345,6 +352,30 @@ impl Session {
     pub fn abort_communicator(&self, communicator: u64) {
         let (by, kind) = (self.shared.rank, RunErrorKind::Aborted);
         self.shared.status.break_off(communicator, Breach { by, kind, reason: format!("rank {by} has aborted them") });
+    }
+
+    /// A session of those members of a communicator that are left after a failure. All that are left make this call, and wait
+    /// for each other for `limit` at most: who is dead, or does not come, is left behind. `patience` is that of the new session.
+    ///
+    /// # Errors
+    /// [`RunError::Mismatch`] if fewer than `least` come, or the others have given this rank up; otherwise as
+    /// [`Session::connect`]. The call can be repeated.
+    pub fn rebuild(
+        &self,
+        communicator: u64,
+        members: &[Rank],
+        least: usize,
+        [limit, patience]: [Duration; 2],
+    ) -> RunResult<Rebuilt> {
+        if !self.shared.mark.is_here() {
+            return Err(forked());
+        }
+        match &self.shared.survivors {
+            SurvivorMeeting::Threads(meeting) => meeting.meet(self, communicator, members, least, limit),
+            SurvivorMeeting::Processes(meeting) => {
+                meeting.meet(&self.shared.status, communicator, members, least, [limit, patience])
+            }
+        }
     }
 
     /// Forgets what has come for a communicator that is gone.

@@ -91,7 +91,7 @@ pub(crate) struct ProcessPlace {
 }
 
 /// Where one rank is, as seen by another.
-pub(crate) enum Whereabouts {
+pub(crate) enum RankLocation {
     /// In this process: its buffers are read through pointers.
     Thread(RankMemory),
     /// In another process of this machine.
@@ -102,11 +102,11 @@ pub(crate) enum Whereabouts {
 
 /// Where all ranks of a session are, as seen by one of them.
 pub(crate) struct Directory {
-    ranks: Vec<Whereabouts>,
+    ranks: Vec<RankLocation>,
 }
 
 impl Directory {
-    pub(crate) fn new(ranks: Vec<Whereabouts>) -> Self {
+    pub(crate) fn new(ranks: Vec<RankLocation>) -> Self {
         Self { ranks }
     }
 
@@ -116,12 +116,12 @@ impl Directory {
 
     /// The ranks of this machine.
     pub(crate) fn of_this_machine(&self) -> impl Iterator<Item = Rank> {
-        let is_here = |whereabouts: &Whereabouts| !matches!(whereabouts, Whereabouts::Elsewhere);
+        let is_here = |location: &RankLocation| !matches!(location, RankLocation::Elsewhere);
         (0..).map(Rank).zip(&self.ranks).filter(move |(_, of)| is_here(of)).map(|(rank, _)| rank)
     }
 
     /// Where a rank is.
-    pub(crate) fn of(&self, rank: Rank) -> &Whereabouts {
+    pub(crate) fn of(&self, rank: Rank) -> &RankLocation {
         &self.ranks[rank.index()]
     }
 
@@ -131,9 +131,9 @@ impl Directory {
     /// If its process is gone, or its memory cannot be mapped.
     pub(crate) fn memory(&self, rank: Rank) -> io::Result<&RankMemory> {
         match self.of(rank) {
-            Whereabouts::Thread(memory) => Ok(memory),
-            Whereabouts::Elsewhere => Err(io::Error::other("it is on another machine")),
-            Whereabouts::Process(place, opened) => match opened.get() {
+            RankLocation::Thread(memory) => Ok(memory),
+            RankLocation::Elsewhere => Err(io::Error::other("it is on another machine")),
+            RankLocation::Process(place, opened) => match opened.get() {
                 Some(memory) => Ok(memory),
                 None => {
                     let memory = RankMemory::open(place.memory, self.ranks())?;

@@ -7,7 +7,7 @@ use crate::error::{RunError, RunResult};
 use crate::session::lane::{FRAGMENT, MessageHead, Offer, OfferState, SHORT};
 use crate::session::memory_port::MemoryPort;
 use crate::session::peer_port::{MessageFault, PeerPort};
-use crate::session::places::{Directory, Whereabouts};
+use crate::session::places::{Directory, RankLocation};
 use crate::session::sink::Sink;
 use crate::session::socket_frame::SHORT_FRAME;
 use crate::session::socket_port::SocketPort;
@@ -90,8 +90,8 @@ impl LanePorts {
     #[inline]
     pub(crate) fn short(&self, peer: Rank) -> usize {
         match self.directory.of(peer) {
-            Whereabouts::Elsewhere => SHORT_FRAME,
-            Whereabouts::Thread(_) | Whereabouts::Process(..) => SHORT,
+            RankLocation::Elsewhere => SHORT_FRAME,
+            RankLocation::Thread(_) | RankLocation::Process(..) => SHORT,
         }
     }
 

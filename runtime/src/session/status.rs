@@ -4,7 +4,7 @@
 
 use super::places::RankMemory;
 use crate::error::Breach;
-use crate::verdict::Verdict;
+use crate::verdict::{Cause, Verdict};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,6 +21,8 @@ pub(crate) struct SessionStatus {
     teller: OnceLock<EndTeller>,
     /// Ranks that have left the session in order.
     left: Mutex<BTreeSet<Rank>>,
+    /// Ranks that have died, or do not run.
+    lost: Mutex<BTreeSet<Rank>>,
     /// Communicators of which no call can succeed any more, the latest last.
     breaches: Mutex<VecDeque<(u64, Breach)>>,
     has_breaches: AtomicBool,
@@ -54,6 +56,7 @@ impl SessionStatus {
             sleepers,
             teller: OnceLock::new(),
             left: Mutex::default(),
+            lost: Mutex::default(),
             breaches: Mutex::default(),
             has_breaches: AtomicBool::new(false),
             news: Condvar::new(),
@@ -94,8 +97,9 @@ impl SessionStatus {
     pub(crate) fn hear(&self, end: &SessionEnd) -> bool {
         let is_new = match end {
             SessionEnd::Session(verdict) => {
+                let is_lost = verdict.cause != Cause::Failed && locked(&self.lost).insert(verdict.rank);
                 let word = verdict.to_word();
-                self.verdict.compare_exchange(0, word, Ordering::AcqRel, Ordering::Acquire).is_ok()
+                self.verdict.compare_exchange(0, word, Ordering::AcqRel, Ordering::Acquire).is_ok() || is_lost
             }
             SessionEnd::Communicator(communicator, breach) => self.note_breach(*communicator, breach),
             SessionEnd::Left(rank) => locked(&self.left).insert(*rank),
@@ -140,6 +144,11 @@ impl SessionStatus {
     /// Whether a rank has left.
     pub(crate) fn has_left(&self, rank: Rank) -> bool {
         locked(&self.left).contains(&rank)
+    }
+
+    /// Whether a rank takes part in nothing any more.
+    pub(crate) fn is_gone(&self, rank: Rank) -> bool {
+        locked(&self.lost).contains(&rank) || self.has_left(rank)
     }
 }
 

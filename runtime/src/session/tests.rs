@@ -28,7 +28,7 @@ fn apart(ranks: usize) -> Vec<Session> {
     }
     let parts = pollers.into_iter().zip(sockets).enumerate().map(|(own, sockets)| {
         let memory = RankMemory::new(ranks).unwrap();
-        let seen = |rank| if rank == own { Whereabouts::Thread(memory.clone()) } else { Whereabouts::Elsewhere };
+        let seen = |rank| if rank == own { RankLocation::Thread(memory.clone()) } else { RankLocation::Elsewhere };
         Session::assemble(SessionSetup {
             rank: Rank::from_index(own),
             directory: Arc::new(Directory::new((0..ranks).map(seen).collect())),

@@ -1,0 +1,264 @@
+//! How the ranks that are left after a failure form a new session.
+//!
+//! The principal type is [`SurvivorMeeting`]. Every process of a session keeps a listener for this. The lowest rank that is
+//! left leads: it waits at its listener for the others, and tells all who has come. From there on they form a session as
+//! processes do that have just found each other. Nobody waits for a rank that is known to be gone. A leader that does not
+//! come is left behind too: its followers go to the next rank.
+//!
+//! If the network is cut in two, each part can form a session of its own, unless the caller demands more ranks than a part has.
+
+use crate::clock::Moment;
+use crate::error::{RunError, RunResult};
+use crate::launch::connect::{hear, line, unexpected};
+use crate::launch::membership::{MemberConnection, MemberPlace, ToMember};
+use crate::launch::rendezvous::{Rendezvous, has_left, rank_of};
+use crate::session::Session;
+use crate::session::status::SessionStatus;
+use crate::transport::tcp::{Gate, Proven};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use topology::Rank;
+
+/// How much longer than the leader's limit a follower waits for its word.
+const MARGIN: Duration = Duration::from_secs(5);
+
+/// What is left of a communicator.
+pub struct Rebuilt {
+    /// This rank in a session in which nobody has failed.
+    pub session: Session,
+    /// Ranks of that session: who is left, in the order of before.
+    pub members: Vec<Rank>,
+    /// How often this communicator was rebuilt before in the same session.
+    pub generation: u64,
+}
+
+/// How the ranks that are left meet.
+pub(crate) enum SurvivorMeeting {
+    /// Threads of one process.
+    Threads(Arc<ThreadMeeting>),
+    Processes(Box<ProcessMeeting>),
+}
+
+fn too_few<T>(came: usize, members: usize, least: usize) -> RunResult<T> {
+    Err(RunError::Mismatch { what: format!("{came} of {members} ranks are left, and at least {least} are demanded") })
+}
+
+fn given_up<T>(own: Rank) -> RunResult<T> {
+    let what =
+        format!("the other ranks have gone on without rank {own}, because it did not run or could not be reached");
+    Err(RunError::Mismatch { what })
+}
+
+/// Where ranks meet that are threads of one process. Their session goes on.
+#[derive(Default)]
+pub(crate) struct ThreadMeeting {
+    /// By communicator.
+    gatherings: Mutex<BTreeMap<u64, Gathering>>,
+    news: Condvar,
+}
+
+#[derive(Default)]
+struct Gathering {
+    generation: u64,
+    came: BTreeSet<Rank>,
+    /// Set by the first who comes.
+    deadline: Option<Moment>,
+    /// Who has come, once it is decided, and how many of them know it.
+    group: Option<(Vec<Rank>, usize)>,
+}
+
+impl ThreadMeeting {
+    pub(crate) fn meet(
+        &self,
+        session: &Session,
+        communicator: u64,
+        members: &[Rank],
+        least: usize,
+        limit: Duration,
+    ) -> RunResult<Rebuilt> {
+        let own = session.rank();
+        let mut all = locked(&self.gatherings);
+        // Who comes after a decision waits until all know it, and then begins the next gathering.
+        while all.get(&communicator).is_some_and(|gathering| gathering.group.is_some()) {
+            all = self.news.wait(all).unwrap_or_else(PoisonError::into_inner);
+        }
+        let gathering = all.entry(communicator).or_default();
+        gathering.came.insert(own);
+        let deadline = *gathering.deadline.get_or_insert_with(|| Moment::now().after(limit));
+        self.news.notify_all();
+        let (group, generation) = loop {
+            let gathering = all.entry(communicator).or_default();
+            let now = Moment::now();
+            if gathering.came.len() == members.len() || now >= deadline {
+                let came = &gathering.came;
+                let in_order = || members.iter().copied().filter(|member| came.contains(member)).collect();
+                let (group, told) = gathering.group.get_or_insert_with(|| (in_order(), 0));
+                *told += 1;
+                let known = (group.clone(), gathering.generation);
+                if *told == group.len() {
+                    *gathering = Gathering { generation: gathering.generation + 1, ..Gathering::default() };
+                }
+                self.news.notify_all();
+                break known;
+            }
+            all = self.news.wait_timeout(all, deadline.since(now)).unwrap_or_else(PoisonError::into_inner).0;
+        };
+        if !group.contains(&own) {
+            return given_up(own);
+        }
+        match group.len() < least {
+            true => too_few(group.len(), members.len(), least),
+            false => Ok(Rebuilt { session: session.clone(), members: group, generation }),
+        }
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How a process meets the others again.
+pub(crate) struct ProcessMeeting {
+    at: Rendezvous,
+    /// Held by a leader, so that one communicator is rebuilt after the other.
+    listeners: Mutex<Vec<TcpListener>>,
+    /// Where each rank listens.
+    addresses: Vec<Vec<SocketAddr>>,
+}
+
+impl ProcessMeeting {
+    /// # Errors
+    /// If no file descriptor is left.
+    pub(super) fn new(at: &Rendezvous, listeners: &[TcpListener], places: &[MemberPlace]) -> RunResult<Self> {
+        let listeners = listeners.iter().map(TcpListener::try_clone).collect::<std::io::Result<_>>();
+        let listeners = Mutex::new(listeners.map_err(RunError::system("keeping a listener"))?);
+        let addresses = places.iter().map(|place| place.doors.addresses.clone()).collect();
+        Ok(Self { at: at.clone(), listeners, addresses })
+    }
+
+    pub(crate) fn meet(
+        &self,
+        status: &SessionStatus,
+        communicator: u64,
+        members: &[Rank],
+        least: usize,
+        [limit, patience]: [Duration; 2],
+    ) -> RunResult<Rebuilt> {
+        let own = self.at.rank;
+        let meeting = CommunicatorMeeting {
+            at: Rendezvous {
+                secret: self.at.secret.derive(&[b"rebuild", &communicator.to_le_bytes()]),
+                ..self.at.clone()
+            },
+            members,
+            least,
+            status,
+            limit,
+        };
+        let mut leaders: Vec<Rank> = members.iter().copied().filter(|rank| *rank < own).collect();
+        leaders.sort_unstable();
+        let found =
+            leaders.into_iter().find_map(|leader| meeting.follow(leader, &self.addresses[leader.index()]).transpose());
+        let (group, lines) = match found {
+            Some(found) => found?,
+            None => meeting.lead(&locked(&self.listeners))?,
+        };
+        let number = group.iter().position(|rank| *rank == own);
+        let Some(rank) = number.map(Rank::from_index) else { return given_up(own) };
+        let ranks = group.len();
+        let session = match ranks {
+            1 => Session::local(1)?.remove(0),
+            _ => {
+                let at = Rendezvous { rank, ranks, ..meeting.at.clone() };
+                Session::form(&at, lines, Moment::now().after(limit), patience)?
+            }
+        };
+        // The session numbers its ranks as the old one did; a communicator may have another order.
+        let place = |member: &Rank| group.iter().position(|rank| rank == member).map(Rank::from_index);
+        Ok(Rebuilt { session, members: members.iter().filter_map(place).collect(), generation: 0 })
+    }
+}
+
+/// Who forms the new session: ranks of the old one, and connections with the ranks of the new one.
+type Group = (Vec<Rank>, Vec<MemberConnection>);
+
+/// One communicator that is rebuilt.
+struct CommunicatorMeeting<'a> {
+    at: Rendezvous,
+    members: &'a [Rank],
+    least: usize,
+    status: &'a SessionStatus,
+    limit: Duration,
+}
+
+impl CommunicatorMeeting<'_> {
+    /// Goes to a leader, and hears who has come; `None` if the leader is gone, or does not come.
+    fn follow(&self, leader: Rank, addresses: &[SocketAddr]) -> RunResult<Option<Group>> {
+        let own = self.at.rank;
+        if self.status.is_gone(own) {
+            return given_up(own);
+        }
+        let deadline = Moment::now().after(self.limit);
+        let go_on = || !self.status.is_gone(leader);
+        let Some(proven) = self.at.reach_listener(addresses, deadline, &go_on) else {
+            return Ok(None);
+        };
+        let mut line = line(own, leader, proven)?;
+        let deadline = Moment::now().after(self.limit).after(MARGIN);
+        match hear(&mut line.inbox, deadline) {
+            Ok(ToMember::Group(group)) => Ok(Some((group, vec![MemberConnection { rank: Rank(0), ..line }]))),
+            Ok(ToMember::Refused { reason }) => Err(RunError::Mismatch { what: reason }),
+            Ok(_) => Err(RunError::lane(own, leader)(unexpected())),
+            // The leader died meanwhile.
+            Err(error) => Err(RunError::lane(own, leader)(error)),
+        }
+    }
+
+    /// Waits for all that are left, and tells them who has come.
+    fn lead(&self, listeners: &[TcpListener]) -> RunResult<Group> {
+        let own = self.at.rank;
+        let mut here = self.receive(listeners)?;
+        let mut group: Vec<Rank> = here.keys().copied().chain([own]).collect();
+        group.sort_unstable();
+        let verdict = match group.len() < self.least {
+            true => too_few(group.len(), self.members.len(), self.least),
+            false => Ok(()),
+        };
+        let word = match &verdict {
+            Ok(()) => ToMember::Group(group.clone()),
+            Err(error) => ToMember::Refused { reason: error.to_string() },
+        };
+        let mut lines = Vec::with_capacity(here.len());
+        for (number, rank) in group.iter().enumerate() {
+            let Some(proven) = here.remove(rank) else { continue };
+            let line = line(own, *rank, proven)?;
+            line.post.send(&word).map_err(RunError::lane(own, *rank))?;
+            lines.push(MemberConnection { rank: Rank::from_index(number), ..line });
+        }
+        verdict.map(|()| (group, lines))
+    }
+
+    /// Those who come.
+    fn receive(&self, listeners: &[TcpListener]) -> RunResult<BTreeMap<Rank, Proven>> {
+        let own = self.at.rank;
+        let failed = || RunError::system("waiting for the ranks that are left");
+        let listeners = listeners.iter().map(TcpListener::try_clone).collect::<std::io::Result<Vec<_>>>();
+        let mut gate = Gate::new(listeners.map_err(failed())?, &self.at.secret);
+        let deadline = Moment::now().after(self.limit);
+        let mut here: BTreeMap<Rank, Proven> = BTreeMap::new();
+        loop {
+            if self.status.is_gone(own) {
+                return given_up(own);
+            }
+            here.retain(|_, proven| !has_left(&proven.stream));
+            let is_missing = |rank: &&Rank| **rank != own && !here.contains_key(rank) && !self.status.is_gone(**rank);
+            if self.members.iter().find(is_missing).is_none() || Moment::now() >= deadline {
+                return Ok(here);
+            }
+            let known = gate.admit(|claim, _| rank_of(claim)).map_err(failed())?;
+            here.extend(known.into_iter().filter(|(rank, _)| self.members.contains(rank)));
+        }
+    }
+}
