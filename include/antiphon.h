@@ -332,6 +332,24 @@ antiphon_result_t antiphon_comm_size(antiphon_comm_t comm, int *out);
 antiphon_result_t antiphon_comm_abort(antiphon_comm_t comm);
 
 /**
+ * What is left of a communicator after a failure: a new communicator of the ranks that call this function, in the same order. All
+ * that are left must call it. They wait for each other 5 seconds longer than a call may go without progress; a rank that is dead
+ * or does not come is left behind. If fewer than `least` ranks are left, or the others have given this rank up, the result is
+ * `ANTIPHON_INVALID_ARGUMENT`; after other errors the call can be repeated. The old communicator makes no calls any more, and is
+ * to be freed.
+ */
+antiphon_result_t antiphon_comm_rebuild(antiphon_comm_t comm,
+                                        int least,
+                                        antiphon_comm_t *out);
+
+/**
+ * Sets how many seconds a call of this process may go without any progress before it fails: 30 unless `ANTIPHON_TIMEOUT` says
+ * otherwise. Communicators that are made of this one from now on have the same limit.
+ */
+antiphon_result_t antiphon_comm_set_timeout(antiphon_comm_t comm,
+                                            double seconds);
+
+/**
  * Frees a communicator, and sets it to NULL. No call of it may be under way.
  */
 antiphon_result_t antiphon_comm_free(antiphon_comm_t *comm);

@@ -1,9 +1,12 @@
 //! A group of ranks, and one rank's place in it.
 
 use crate::error::{CommError, CommResult};
+use crate::links::LinkCosts;
+use crate::log::Says;
 use crate::plans::{CallKey, PlanCache, PlanStore};
 use crate::statistics::Statistics;
 use crate::stock::CallKind;
+use crate::table::PlanTable;
 use runtime::{Call, CallPlace, DType, Prepared, RunError, RunErrorKind, Session};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,7 +41,6 @@ pub(crate) struct Membership {
 }
 
 /// What changes from call to call.
-#[derive(Default)]
 pub(crate) struct CallState {
     /// Calls so far.
     calls: u32,
@@ -70,7 +72,8 @@ impl Communicator {
     pub fn local(ranks: usize) -> CommResult<Vec<Self>> {
         let members: Vec<Rank> = (0..ranks).map(Rank::from_index).collect();
         let sessions = Session::local(ranks)?;
-        let plans = Arc::new(PlanStore::default());
+        let Some(links) = sessions.first().map(LinkCosts::assumed) else { return Ok(Vec::new()) };
+        let plans = Arc::new(PlanStore::new(PlanTable::default(), Says::default(), links));
         let rank = |(number, session)| Self::new(session, WORLD, (members.clone(), number), LIMIT, plans.clone());
         Ok(sessions.into_iter().enumerate().map(rank).collect())
     }
@@ -82,7 +85,7 @@ impl Communicator {
         limit: Duration,
         plans: Arc<PlanStore>,
     ) -> Self {
-        let state = Mutex::new(CallState { plans: PlanCache::new(plans), ..CallState::default() });
+        let state = Mutex::new(CallState::new(plans));
         let limit = AtomicU64::new(nanoseconds(limit));
         Self { shared: Arc::new(Membership { session, id, members, number, limit, state }) }
     }
@@ -192,6 +195,10 @@ impl Communicator {
 }
 
 impl CallState {
+    fn new(plans: Arc<PlanStore>) -> Self {
+        Self { calls: 0, messages: BTreeMap::new(), splits: 0, plans: PlanCache::new(plans), broken: None }
+    }
+
     /// The number of the next call.
     pub(crate) fn next_call(&mut self) -> u32 {
         self.calls = self.calls.wrapping_add(1);

@@ -6,6 +6,7 @@ use crate::communicator::{Communicator, LIMIT, WORLD};
 use crate::error::{CommError, CommResult};
 use crate::launcher::environment::{Environment, Explicit, Found, address_of, find};
 use crate::launcher::{LaunchError, key};
+use crate::links::LinkCosts;
 use crate::log::Says;
 use crate::plans::PlanStore;
 use crate::table::PlanTable;
@@ -138,7 +139,8 @@ impl Communicator {
                 PlanTable::default()
             })
         });
-        Ok(Self::new(session, WORLD, (members, rank), config.timeout, Arc::new(PlanStore::new(table, says))))
+        let links = LinkCosts::measure(&session, config.timeout)?;
+        Ok(Self::new(session, WORLD, (members, rank), config.timeout, Arc::new(PlanStore::new(table, says, links))))
     }
 }
 

@@ -27,6 +27,7 @@ mod communicator;
 mod connect;
 mod error;
 pub mod launcher;
+mod links;
 mod log;
 mod operation;
 mod plans;

@@ -4,6 +4,7 @@
 //! prepared. A cache is bounded: of more sizes than [`MOST_PREPARED`], the one that was called longest ago is forgotten.
 
 use crate::error::{CommError, CommResult};
+use crate::links::LinkCosts;
 use crate::log::Says;
 use crate::statistics::Statistics;
 use crate::stock::{self, CallKind};
@@ -76,40 +77,47 @@ enum PlanSource {
     Stock(u32),
 }
 
-/// Number of ranks, kind of call, and where the plan comes from.
-type PlanKey = (usize, CallKind, PlanSource);
+/// The machines of the ranks, the kind of call, and where the plan comes from.
+type PlanKey = (Arc<[u32]>, CallKind, PlanSource);
 
 /// The plans of a communicator, and of all that are split from it: each is made once.
-#[derive(Default)]
 pub(crate) struct PlanStore {
-    table: PlanTable,
+    table: Arc<PlanTable>,
     says: Says,
+    links: LinkCosts,
     /// `None` if the table's plan cannot serve the calls.
     plans: Mutex<BTreeMap<PlanKey, Option<Arc<ClassPlan>>>>,
 }
 
 impl PlanStore {
     /// Plans of a table where it has them, and stock elsewhere.
-    pub(crate) fn new(table: PlanTable, says: Says) -> Self {
-        Self { table, says, plans: Mutex::default() }
+    pub(crate) fn new(table: PlanTable, says: Says, links: LinkCosts) -> Self {
+        Self { table: Arc::new(table), says, links, plans: Mutex::default() }
     }
 
-    /// The plan that serves calls of a size among so many ranks.
-    fn plan(&self, ranks: usize, key: CallKey) -> CommResult<Arc<ClassPlan>> {
+    /// The same for another session.
+    pub(crate) fn of_session(&self, links: LinkCosts) -> Self {
+        Self { table: self.table.clone(), says: self.says, links, plans: Mutex::default() }
+    }
+
+    /// The plan that serves calls of a size among some ranks of a session.
+    fn plan(&self, members: &[Rank], key: CallKey) -> CommResult<Arc<ClassPlan>> {
+        let (ranks, machines) = (members.len(), self.links.machines_of(members));
         let bytes = key.kind.size(ranks, key.count as u64 * key.dtype.size() as u64);
         // Ranks that are threads of this process wait here for the one that makes the plan.
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(entry) = self.table.find(ranks, key.kind, bytes) {
-            let plan = plans.entry((ranks, key.kind, PlanSource::Table(entry)));
+            let plan = plans.entry((machines.clone(), key.kind, PlanSource::Table(entry)));
             if let Some(plan) = plan.or_insert_with(|| self.of_table(entry, key.kind)) {
                 return Ok(plan.clone());
             }
         }
         let class = size_class(bytes);
-        let plan = match plans.entry((ranks, key.kind, PlanSource::Stock(class))) {
+        let plan = match plans.entry((machines.clone(), key.kind, PlanSource::Stock(class))) {
             Entry::Occupied(known) => known.get().clone(),
             Entry::Vacant(place) => {
-                let (program, name) = in_own_pool(|| stock::plan(ranks, key.kind, typical_size(class)))?;
+                let (program, name) =
+                    in_own_pool(|| stock::plan(&machines, &self.links, key.kind, typical_size(class)))?;
                 place.insert(Some(Arc::new(ClassPlan { program: SequencedProgram::new(program)?, name }))).clone()
             }
         };
@@ -131,7 +139,6 @@ impl PlanStore {
 }
 
 /// The calls that a communicator has prepared.
-#[derive(Default)]
 pub(crate) struct PlanCache {
     store: Arc<PlanStore>,
     /// With the number of the last call that used it.
@@ -143,7 +150,7 @@ pub(crate) struct PlanCache {
 
 impl PlanCache {
     pub(crate) fn new(store: Arc<PlanStore>) -> Self {
-        Self { store, ..Self::default() }
+        Self { store, ready: BTreeMap::new(), last: None, uses: 0, statistics: Statistics::default() }
     }
 
     /// The plans, for a group that is split off.
@@ -203,7 +210,7 @@ impl PlanCache {
     }
 
     fn make(&mut self, session: &Session, members: &[Rank], key: CallKey) -> CommResult<ReadyPlan> {
-        let plan = self.store.plan(members.len(), key)?;
+        let plan = self.store.plan(members, key)?;
         let prepared = session.prepare(&plan.program, members, key.count as u64, key.dtype)?;
         let ready = ReadyPlan { prepared, name: plan.name.clone() };
         self.store.says.info(|| format!("{} of {} {}: {}", key.kind.collective, key.count, key.dtype, ready.name));

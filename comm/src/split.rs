@@ -2,7 +2,9 @@
 
 use crate::communicator::{Communicator, Membership};
 use crate::error::{CommError, CommResult};
+use crate::links::LinkCosts;
 use runtime::{Rebuilt, RunErrorKind};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Which kind of group an identifier means, where it is not the color of a split.
@@ -63,12 +65,15 @@ impl Communicator {
         let Membership { session, id, members, .. } = &*self.shared;
         let limit = self.limit();
         let rebuilt = session.rebuild(*id, members, least, [limit.saturating_add(REBUILDING), limit]);
-        let Rebuilt { session, members, generation } = rebuilt.map_err(|error| match error.kind() {
+        let Rebuilt { session, members, generation, is_new_session } = rebuilt.map_err(|error| match error.kind() {
             RunErrorKind::Argument => CommError::Argument(error.to_string()),
             _ => error.into(),
         })?;
         let number = members.iter().position(|member| *member == session.rank()).unwrap_or_default();
-        let plans = self.state().plans.store();
+        let mut plans = self.state().plans.store();
+        if is_new_session {
+            plans = Arc::new(plans.of_session(LinkCosts::measure(&session, limit)?));
+        }
         Ok(Self::new(session, mixed(mixed(*id, generation), REBUILT), (members, number), limit, plans))
     }
 }

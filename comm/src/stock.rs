@@ -4,15 +4,14 @@
 //! know: how many they are, what is called, and the size.
 
 use crate::error::{CommError, CommResult};
+use crate::links::{LinkCosts, MessageCost};
 use program::{LowerOptions, VerifiedProgram, check, lower};
 use schedule::{Collective, Demand, ReduceOp, Request};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use synth::{Options, Problem, StrategyKind};
-use topology::{Latency, Link, Micros, MicrosPerByte, Rank, Topology, TopologyParts};
+use topology::{Latency, Link, MicrosPerByte, Rank, Resource, ResourceId, Topology, TopologyParts};
 
-/// What a message costs between ranks of one machine, about: µs, and µs per byte.
-const ALPHA: Micros = Micros(0.3);
-const BETA: MicrosPerByte = MicrosPerByte(1.0 / 5000.0);
 /// Up to so many ranks, every pair has a link; of more, each has one to those a power of two away.
 const MOST_DIRECT: usize = 64;
 
@@ -37,16 +36,22 @@ impl CallKind {
     }
 }
 
-/// The plan of so many ranks for a call of about `bytes` bytes (as the collective counts them), and its name.
+/// The plan of ranks on these machines for a call of about `bytes` bytes (as the collective counts them), and its name.
 ///
 /// # Errors
 /// If no textbook algorithm does what is called, which would be a defect.
-pub(crate) fn plan(ranks: usize, kind: CallKind, bytes: u64) -> CommResult<(VerifiedProgram, Arc<str>)> {
+pub(crate) fn plan(
+    machines: &[u32],
+    links: &LinkCosts,
+    kind: CallKind,
+    bytes: u64,
+) -> CommResult<(VerifiedProgram, Arc<str>)> {
+    let ranks = machines.len();
     let mut request = Request::new(kind.collective, ranks, bytes);
     request.root = kind.root;
     request.op = kind.op;
     let demand = Demand::new(request).map_err(no_plan)?;
-    let problem = Problem::new(Arc::new(machine(ranks)?), Arc::new(demand));
+    let problem = Problem::new(Arc::new(topology(machines, links)?), Arc::new(demand));
     let options = Options { strategy: Some(StrategyKind::Classic), ..Options::default() };
     let found = synth::synthesize(&[problem], &options, &|_| {}).map_err(no_plan)?;
     let lowering = LowerOptions { in_place: kind.in_place, ..LowerOptions::default() };
@@ -59,26 +64,62 @@ fn no_plan(reason: impl std::fmt::Display) -> CommError {
     CommError::NoPlan(reason.to_string())
 }
 
-/// A machine on which all ranks are alike.
-fn machine(ranks: usize) -> CommResult<Topology> {
+/// Ranks on these machines. What leaves a machine, and what comes to it, shares its network interface.
+fn topology(machines: &[u32], costs: &LinkCosts) -> CommResult<Topology> {
+    let ranks = machines.len();
     let distances: Vec<usize> = match ranks {
         0..=MOST_DIRECT => (1..ranks).collect(),
         _ => (0..ranks.ilog2() + 1).flat_map(|bit| [1 << bit, ranks - (1 << bit).min(ranks - 1)]).collect(),
     };
+    let interfaces = Interfaces::new(machines, costs);
     let mut links: Vec<Link> = Vec::new();
     for from in 0..ranks {
         let mut peers: Vec<usize> = distances.iter().map(|distance| (from + distance) % ranks).collect();
         peers.sort_unstable();
         peers.dedup();
-        links.extend(peers.into_iter().filter(|&to| to != from).map(|to| Link {
-            from: Rank::from_index(from),
-            to: Rank::from_index(to),
-            alpha: ALPHA,
-            beta: BETA,
-            latency: Latency::Occupies,
-            resources: Box::new([]),
+        links.extend(peers.into_iter().filter(|&to| to != from).map(|to| {
+            let MessageCost { alpha, beta } = costs.between(machines[from], machines[to]);
+            let resources = interfaces.between(machines[from], machines[to]);
+            let (from, to) = (Rank::from_index(from), Rank::from_index(to));
+            Link { from, to, alpha, beta, latency: Latency::Occupies, resources }
         }));
     }
-    let parts = TopologyParts { name: format!("{ranks} ranks"), ranks, links, ..TopologyParts::default() };
+    let resources = interfaces.resources;
+    let parts = TopologyParts { name: format!("{ranks} ranks"), ranks, links, resources, ..TopologyParts::default() };
     Topology::new(parts).map_err(no_plan)
+}
+
+/// The network interfaces of the machines that have several ranks.
+struct Interfaces {
+    resources: Vec<Resource>,
+    /// By machine: what leaves it. The next one is what comes to it.
+    of: BTreeMap<u32, u32>,
+}
+
+impl Interfaces {
+    fn new(machines: &[u32], costs: &LinkCosts) -> Self {
+        let mut ranks: BTreeMap<u32, usize> = BTreeMap::new();
+        machines.iter().for_each(|machine| *ranks.entry(*machine).or_default() += 1);
+        let (mut resources, mut of) = (Vec::new(), BTreeMap::new());
+        let crowded = ranks.iter().filter(|(_, count)| ranks.len() > 1 && **count > 1).map(|(machine, _)| *machine);
+        for machine in crowded {
+            let others = ranks.keys().filter(|other| **other != machine);
+            let fastest = others.map(|other| costs.between(machine, *other).beta.0).fold(f64::INFINITY, f64::min);
+            of.insert(machine, resources.len() as u32);
+            let resource =
+                |way: &str| Resource { name: format!("machine{machine}.{way}"), beta: MicrosPerByte(fastest) };
+            resources.extend(["tx", "rx"].map(resource));
+        }
+        Self { resources, of }
+    }
+
+    /// What a message from one machine to another uses.
+    fn between(&self, from: u32, to: u32) -> Box<[ResourceId]> {
+        if from == to {
+            return Box::default();
+        }
+        let out = self.of.get(&from).map(|first| ResourceId(*first));
+        let into = self.of.get(&to).map(|first| ResourceId(*first + 1));
+        out.into_iter().chain(into).collect()
+    }
 }

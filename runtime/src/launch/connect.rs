@@ -214,6 +214,12 @@ fn join_machines(
 
 /// Where the others are, as this rank sees it.
 fn directory(at: &Rendezvous, memory: &RankMemory, places: Vec<MemberPlace>) -> Directory {
+    let mut known: BTreeMap<[u8; 16], u32> = BTreeMap::new();
+    let mut number = |place: &MemberPlace| {
+        let next = known.len() as u32;
+        *known.entry(place.machine.key()).or_insert(next)
+    };
+    let machines = places.iter().map(&mut number).collect();
     let seen = |(rank, place): (Rank, MemberPlace)| match place {
         _ if rank == at.rank => RankLocation::Thread(memory.clone()),
         MemberPlace { machine, process, .. } if machine == at.machine => {
@@ -221,7 +227,7 @@ fn directory(at: &Rendezvous, memory: &RankMemory, places: Vec<MemberPlace>) -> 
         }
         MemberPlace { .. } => RankLocation::Elsewhere,
     };
-    Directory::new((0..).map(Rank).zip(places).map(seen).collect())
+    Directory::new((0..).map(Rank).zip(places).map(seen).collect(), machines)
 }
 
 /// Maps the memory of the others, and waits until all have done so: from then on a rank may leave at any time.

@@ -30,6 +30,8 @@ pub struct Rebuilt {
     pub session: Session,
     /// Ranks of that session: who is left, in the order of before.
     pub members: Vec<Rank>,
+    /// Whether it is another session than before.
+    pub is_new_session: bool,
     /// How often this communicator was rebuilt before in the same session.
     pub generation: u64,
 }
@@ -110,7 +112,7 @@ impl ThreadMeeting {
         }
         match group.len() < least {
             true => too_few(group.len(), members.len(), least),
-            false => Ok(Rebuilt { session: session.clone(), members: group, generation }),
+            false => Ok(Rebuilt { session: session.clone(), members: group, is_new_session: false, generation }),
         }
     }
 }
@@ -177,7 +179,8 @@ impl ProcessMeeting {
         };
         // The session numbers its ranks as the old one did; a communicator may have another order.
         let place = |member: &Rank| group.iter().position(|rank| rank == member).map(Rank::from_index);
-        Ok(Rebuilt { session, members: members.iter().filter_map(place).collect(), generation: 0 })
+        let members = members.iter().filter_map(place).collect();
+        Ok(Rebuilt { session, members, is_new_session: true, generation: 0 })
     }
 }
 

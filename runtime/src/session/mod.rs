@@ -93,7 +93,7 @@ pub struct Session {
 
 struct SessionParts {
     rank: Rank,
-    ranks: usize,
+    directory: Arc<Directory>,
     memory: RankMemory,
     patience: Patience,
     status: Arc<SessionStatus>,
@@ -160,7 +160,7 @@ impl Session {
     /// If the operating system has no shared memory.
     pub fn local(ranks: usize) -> RunResult<Vec<Self>> {
         let memory = RankMemory::of_threads(ranks).map_err(RunError::system("making shared memory"))?;
-        let directory = Arc::new(Directory::new(memory.iter().cloned().map(RankLocation::Thread).collect()));
+        let directory = Arc::new(Directory::of_one_machine(memory.iter().cloned().map(RankLocation::Thread).collect()));
         let status = Arc::new(SessionStatus::new(memory.clone()));
         let survivors = Arc::new(ThreadMeeting::default());
         let session = |(rank, memory): (usize, RankMemory)| {
@@ -186,13 +186,12 @@ impl Session {
     /// If there is no memory.
     pub(crate) fn assemble(parts: SessionSetup) -> RunResult<Self> {
         let SessionSetup { rank, memory, directory, patience, status, sockets, watch, survivors } = parts;
-        let ranks = directory.ranks();
         let (poller, sockets) = sockets.map_or((None, Vec::new()), |(poller, sockets)| (Some(poller), sockets));
-        let engine = Mutex::new(Engine::new(LanePorts::new(directory, rank, sockets)));
+        let engine = Mutex::new(Engine::new(LanePorts::new(directory.clone(), rank, sockets)));
         let turn = Condvar::new();
         let mark = ForkMark::new().map_err(RunError::system("marking this process"))?;
         let shared =
-            SessionParts { rank, ranks, memory, patience, status, poller, engine, turn, watch, survivors, mark };
+            SessionParts { rank, directory, memory, patience, status, poller, engine, turn, watch, survivors, mark };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -208,7 +207,12 @@ impl Session {
 
     /// How many ranks have met.
     pub fn ranks(&self) -> usize {
-        self.shared.ranks
+        self.shared.directory.ranks()
+    }
+
+    /// The machine of each rank, counted in the order of their first ranks.
+    pub fn machines(&self) -> &[u32] {
+        self.shared.directory.machines()
     }
 
     /// Makes a call and waits for its end.

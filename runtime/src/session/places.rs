@@ -103,11 +103,24 @@ pub(crate) enum RankLocation {
 /// Where all ranks of a session are, as seen by one of them.
 pub(crate) struct Directory {
     ranks: Vec<RankLocation>,
+    /// The machine of each rank, counted in the order of their first ranks.
+    machines: Vec<u32>,
 }
 
 impl Directory {
-    pub(crate) fn new(ranks: Vec<RankLocation>) -> Self {
-        Self { ranks }
+    /// Ranks that are all on one machine.
+    pub(crate) fn of_one_machine(ranks: Vec<RankLocation>) -> Self {
+        let machines = vec![0; ranks.len()];
+        Self { ranks, machines }
+    }
+
+    pub(crate) fn new(ranks: Vec<RankLocation>, machines: Vec<u32>) -> Self {
+        Self { ranks, machines }
+    }
+
+    /// The machine of each rank, counted in the order of their first ranks.
+    pub(crate) fn machines(&self) -> &[u32] {
+        &self.machines
     }
 
     pub(crate) fn ranks(&self) -> usize {

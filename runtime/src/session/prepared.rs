@@ -38,10 +38,10 @@ impl Session {
     ) -> RunResult<Prepared> {
         let (needed, given) = (sequenced.program().program().ranks.len(), members.len());
         let refuse = |what: String| RunError::Mismatch { what };
-        if needed != given || members.iter().any(|member| member.index() >= self.shared.ranks) {
+        if needed != given || members.iter().any(|member| member.index() >= self.ranks()) {
             return Err(refuse(format!(
                 "the plan is for {needed} ranks, {given} of a session of {} were named",
-                self.shared.ranks
+                self.ranks()
             )));
         }
         let own = members.iter().position(|member| *member == self.shared.rank);

@@ -31,7 +31,7 @@ fn apart(ranks: usize) -> Vec<Session> {
         let seen = |rank| if rank == own { RankLocation::Thread(memory.clone()) } else { RankLocation::Elsewhere };
         Session::assemble(SessionSetup {
             rank: Rank::from_index(own),
-            directory: Arc::new(Directory::new((0..ranks).map(seen).collect())),
+            directory: Arc::new(Directory::of_one_machine((0..ranks).map(seen).collect())),
             patience: Patience::of(ranks, 2),
             status: Arc::new(SessionStatus::new(vec![memory.clone()])),
             sockets: Some(sockets),
