@@ -29,11 +29,18 @@ pub enum RunErrorKind {
     Internal,
 }
 
+impl RunErrorKind {
+    pub(crate) const ALL: [Self; 7] =
+        [Self::PeerLost, Self::Late, Self::Mismatch, Self::Aborted, Self::Argument, Self::System, Self::Internal];
+}
+
 /// Why no call of a communicator can succeed any more.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Breach {
     /// The rank whose call failed first.
     pub by: Rank,
+    /// The rank that was the cause, if it is known.
+    pub cause: Option<Rank>,
     /// What kind of trouble it was.
     pub kind: RunErrorKind,
     /// What it was, in that rank's words.

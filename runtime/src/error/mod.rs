@@ -381,6 +381,15 @@ impl RunError {
         }
     }
 
+    /// The other rank that has to do with this error, if there is one.
+    pub(crate) fn peer(&self) -> Option<Rank> {
+        match self {
+            Self::Lane { peer, .. } | Self::OtherCall { peer, .. } | Self::MessageLength { peer, .. } => Some(*peer),
+            Self::Deadline { peer, .. } => *peer,
+            _ => None,
+        }
+    }
+
     /// The error and its chain of causes, on one line.
     pub(crate) fn chain(&self) -> String {
         chain(self)

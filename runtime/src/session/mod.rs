@@ -29,6 +29,7 @@
 //! | `started` | a call that owns its buffers |
 //! | `waiting` | how a thread waits for a call |
 //! | `engine` | all calls of a rank that are under way |
+//! | `notice` | what ranks tell each other of broken communicators |
 //! | `status` | what has ended: the session, a communicator, a rank's part |
 
 #[expect(unsafe_code, reason = "lends the caller's memory in parts that do not overlap")]
@@ -40,6 +41,7 @@ mod lane;
 mod lane_place;
 #[expect(unsafe_code, reason = "reads what a thread of this process has offered")]
 mod memory_port;
+mod notice;
 mod peer_port;
 pub(crate) mod places;
 mod ports;
@@ -66,6 +68,7 @@ use crate::verdict::{Cause, Phase, Verdict};
 pub use buffers::RawCall;
 use engine::Engine;
 pub use engine::Ticket;
+use notice::BreachNotice;
 use places::{Directory, RankLocation, RankMemory};
 use ports::LanePorts;
 pub use prepared::Prepared;
@@ -341,10 +344,18 @@ impl Session {
 
     /// Tells all ranks that no call of a communicator can succeed any more, because one of this rank has failed.
     pub fn break_off(&self, communicator: u64, error: &RunError) {
-        if !matches!(error, RunError::Verdict(_) | RunError::Broken(_)) {
-            let breach = Breach { by: self.shared.rank, kind: error.kind(), reason: error.chain() };
-            self.shared.status.break_off(communicator, breach);
-        }
+        let breach = match error {
+            RunError::Verdict(_) => return,
+            RunError::Broken(breach) => breach.clone(),
+            _ => Breach { by: self.shared.rank, cause: error.peer(), kind: error.kind(), reason: error.chain() },
+        };
+        self.tell(communicator, breach);
+    }
+
+    fn tell(&self, communicator: u64, breach: Breach) {
+        // Rank 0, which tells all, may have left.
+        self.engine().ports.tell(BreachNotice::of_breach(communicator, &breach));
+        self.shared.status.break_off(communicator, breach);
     }
 
     /// Ends all calls of all ranks of the session, under way or to come, with an error that names this rank.
@@ -354,8 +365,12 @@ impl Session {
 
     /// The same for the calls of one communicator.
     pub fn abort_communicator(&self, communicator: u64) {
-        let (by, kind) = (self.shared.rank, RunErrorKind::Aborted);
-        self.shared.status.break_off(communicator, Breach { by, kind, reason: format!("rank {by} has aborted them") });
+        // The first cause stays.
+        if self.broken(communicator).is_none() {
+            let (by, kind) = (self.shared.rank, RunErrorKind::Aborted);
+            let reason = format!("rank {by} has aborted them");
+            self.tell(communicator, Breach { by, cause: Some(by), kind, reason });
+        }
     }
 
     /// A session of those members of a communicator that are left after a failure. All that are left make this call, and wait

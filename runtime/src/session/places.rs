@@ -4,10 +4,11 @@
 //! tells a rank how it reaches the others. The memory of another process is mapped when it is first used.
 //!
 //! ```text
-//! rank memory:   | bell | a lane for each rank of the session, for its messages to this one |
-//!                  64 B   LANE_BYTES each; only what is used costs memory
+//! rank memory:   | bell | notices | a lane for each rank of the session, for its messages to this one |
+//!                  64 B   192 B     LANE_BYTES each; only what is used costs memory
 //! ```
 
+use super::notice::{BOARD_BYTES, NoticeBoard};
 use super::process_memory::WordProbe;
 use crate::memory::doorbell::{BELL_BYTES, Doorbell};
 use crate::memory::region::{Place, Region};
@@ -29,7 +30,7 @@ pub(crate) struct RankMemory {
 
 impl RankMemory {
     fn bytes(ranks: usize) -> io::Result<usize> {
-        let bytes = ranks.checked_mul(LANE_BYTES).and_then(|lanes| lanes.checked_add(BELL_BYTES));
+        let bytes = ranks.checked_mul(LANE_BYTES).and_then(|lanes| lanes.checked_add(BELL_BYTES + BOARD_BYTES));
         bytes.ok_or_else(|| io::Error::other("too many ranks for one machine"))
     }
 
@@ -74,10 +75,15 @@ impl RankMemory {
         Doorbell::new(self.region.clone(), self.offset)
     }
 
+    /// What the owner tells of broken communicators.
+    pub(crate) fn notices(&self) -> NoticeBoard {
+        NoticeBoard::new(self.region.clone(), self.offset + BELL_BYTES)
+    }
+
     /// The lane for messages from a rank to the owner.
     pub(crate) fn lane(&self, from: Rank) -> (Arc<Region>, usize) {
         assert!(from.index() < self.ranks, "the session has this rank");
-        (self.region.clone(), self.offset + BELL_BYTES + from.index() * LANE_BYTES)
+        (self.region.clone(), self.offset + BELL_BYTES + BOARD_BYTES + from.index() * LANE_BYTES)
     }
 }
 

@@ -6,6 +6,7 @@
 use crate::error::{RunError, RunResult};
 use crate::session::lane::{FRAGMENT, MessageHead, Offer, OfferState, SHORT};
 use crate::session::memory_port::MemoryPort;
+use crate::session::notice::BreachNotice;
 use crate::session::peer_port::{MessageFault, PeerPort};
 use crate::session::places::{Directory, RankLocation};
 use crate::session::sink::Sink;
@@ -314,6 +315,26 @@ impl LanePorts {
             None => return,
         }
         self.abandoned.insert((peer, offer));
+    }
+
+    /// Tells all peers that a communicator is broken.
+    pub(crate) fn tell(&mut self, notice: BreachNotice) {
+        if let Ok(own) = self.directory.memory(self.rank) {
+            own.notices().write(notice);
+        }
+        for peer in &self.remote {
+            if let Some(PeerPort::Socket(port)) = &mut self.ports[peer.index()] {
+                port.tell(notice);
+            }
+        }
+    }
+
+    /// What a peer has told of a communicator.
+    pub(crate) fn told(&self, peer: Rank, communicator: u64) -> Option<BreachNotice> {
+        match &self.ports[peer.index()] {
+            Some(PeerPort::Socket(port)) => port.told(communicator),
+            _ => self.directory.memory(peer).ok()?.notices().find(communicator),
+        }
     }
 
     /// Refuses what has come, and what will come, for a communicator that is gone.

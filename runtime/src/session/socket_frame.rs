@@ -8,6 +8,7 @@
 //! ```
 
 use crate::session::lane::MessageHead;
+use crate::session::notice::BreachNotice;
 use std::io::{self, ErrorKind};
 
 /// Bytes of a header.
@@ -26,11 +27,12 @@ pub(super) enum FrameKind {
     Fragment = 4,
     Refuse = 5,
     Revoke = 6,
+    Broken = 7,
 }
 
 impl FrameKind {
     fn of(word: u32) -> Option<Self> {
-        [Self::Short, Self::Announce, Self::Ask, Self::Fragment, Self::Refuse, Self::Revoke]
+        [Self::Short, Self::Announce, Self::Ask, Self::Fragment, Self::Refuse, Self::Revoke, Self::Broken]
             .into_iter()
             .find(|kind| *kind as u32 == word)
     }
@@ -50,6 +52,13 @@ impl SocketFrame {
     pub(super) fn about(kind: FrameKind, offer: u32) -> Self {
         let head = MessageHead { bytes: 0, offer: Some(offer), communicator: 0, stamp: 0, tag: 0 };
         Self { kind, head, length: 0 }
+    }
+
+    /// A frame without a payload about a communicator.
+    pub(super) fn notice(notice: BreachNotice) -> Self {
+        let (communicator, stamp) = (notice.communicator, notice.to_word());
+        let head = MessageHead { bytes: 0, offer: None, communicator, stamp, tag: 0 };
+        Self { kind: FrameKind::Broken, head, length: 0 }
     }
 
     pub(super) fn to_bytes(self) -> [u8; HEADER] {

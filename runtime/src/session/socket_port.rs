@@ -9,8 +9,9 @@ use super::peer_port::MessageFault;
 use super::socket_frame::{FRAGMENT_BYTES, FrameKind, HEADER, SocketFrame, strange};
 use crate::memory::socket::Socket;
 use crate::session::lane::{FRAGMENT, MessageHead, Offer, OfferState};
+use crate::session::notice::BreachNotice;
 use rustix::net::SendFlags;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, ErrorKind, IoSlice};
 
 /// Bytes that are read at once.
@@ -48,7 +49,12 @@ pub(crate) struct SocketPort {
     front: Option<MessageHead>,
     /// The lengths of the messages that the peer has announced. `None` if it has taken one back.
     announced: BTreeMap<u32, Option<u64>>,
+    /// What the peer has told of broken communicators, the latest last.
+    notices: VecDeque<BreachNotice>,
 }
+
+/// So many notices of a peer are remembered.
+const MOST_NOTICES: usize = 64;
 
 impl SocketPort {
     pub(crate) fn new(socket: Socket) -> Self {
@@ -65,6 +71,7 @@ impl SocketPort {
             end: 0,
             front: None,
             announced: BTreeMap::new(),
+            notices: VecDeque::new(),
         }
     }
 
@@ -259,6 +266,12 @@ impl SocketPort {
                     // If nobody waits for it any more, nothing is known of it.
                     self.announced.entry(slot).and_modify(|length| *length = None);
                 }
+                FrameKind::Broken => {
+                    if self.notices.len() == MOST_NOTICES {
+                        self.notices.pop_front();
+                    }
+                    self.notices.push_back(BreachNotice::of_word(head.communicator, head.stamp));
+                }
                 FrameKind::Ask | FrameKind::Refuse => {
                     let state = if kind == FrameKind::Ask { OwnOffer::Wanted } else { OwnOffer::Refused };
                     self.offers.entry(slot).and_modify(|known| *known = state);
@@ -322,6 +335,17 @@ impl SocketPort {
     /// All fragments of a message have come.
     pub(crate) fn finish(&mut self, offer: u32) {
         self.announced.remove(&offer);
+    }
+
+    /// Tells the peer that a communicator is broken.
+    pub(crate) fn tell(&mut self, notice: BreachNotice) {
+        // If the connection has ended, the peer knows.
+        let _ = self.push(SocketFrame::notice(notice), &[]);
+    }
+
+    /// What the peer has told of a communicator.
+    pub(crate) fn told(&self, communicator: u64) -> Option<BreachNotice> {
+        self.notices.iter().find(|notice| notice.communicator == communicator).copied()
     }
 
     /// Refuses a long message.

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::dtype::DType;
+use crate::launch::rebuild::SurvivorMeeting;
 use crate::measure::reference::Reference;
 use program::VerifiedProgram;
 use program::testing::schedules::{self, Random};
@@ -36,6 +37,7 @@ fn apart(ranks: usize) -> Vec<Session> {
             status: Arc::new(SessionStatus::new(vec![memory.clone()])),
             sockets: Some(sockets),
             watch: None,
+            survivors: SurvivorMeeting::Threads(Arc::default()),
             memory,
         })
         .unwrap()

@@ -89,6 +89,9 @@ impl Session {
             return Some(error);
         }
         let standing = engine.standing(ticket)?;
+        if let Some(notice) = engine.ports.told(standing.peer, ticket.communicator) {
+            return Some(RunError::Broken(notice.breach()));
+        }
         let waited = now.since(standing.since);
         // Its last messages may have arrived after the last look.
         if waited > LEAVE_GRACE && self.shared.status.has_left(standing.peer) {
