@@ -6,9 +6,9 @@ use crate::communicator::{Communicator, LIMIT, WORLD};
 use crate::error::{CommError, CommResult};
 use crate::launcher::environment::{Environment, Explicit, Found, address_of, find};
 use crate::launcher::{LaunchError, key};
-use crate::links::LinkCosts;
 use crate::log::Says;
 use crate::plans::PlanStore;
+use crate::probe::link_costs;
 use crate::table::PlanTable;
 use runtime::{Machine, Rendezvous, Session};
 use std::path::PathBuf;
@@ -139,7 +139,7 @@ impl Communicator {
                 PlanTable::default()
             })
         });
-        let links = LinkCosts::measure(&session, config.timeout)?;
+        let links = link_costs(&session, config.timeout)?;
         Ok(Self::new(session, WORLD, (members, rank), config.timeout, Arc::new(PlanStore::new(table, says, links))))
     }
 }

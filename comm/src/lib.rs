@@ -32,6 +32,8 @@ mod log;
 mod operation;
 mod plans;
 mod point_to_point;
+mod probe;
+mod rebuild;
 mod request;
 mod split;
 mod started;

@@ -1,30 +1,15 @@
 //! What messages cost between the machines of a session, as stock plans need to know it.
 //!
-//! The principal type is [`LinkCosts`]. When processes join a session, one rank of each machine and its next neighbour send
-//! each other a few messages, then the first ranks of all machines do so in pairs. It takes less than a millisecond in memory.
+//! The principal type is [`LinkCosts`].
 
-use crate::communicator::Communicator;
-use crate::error::CommResult;
-use crate::log::Says;
-use crate::plans::PlanStore;
-use crate::split::mixed;
-use crate::table::PlanTable;
-use runtime::{Call, CallPlace, Moment, RunResult, Session};
+use runtime::Session;
 use std::sync::Arc;
-use std::time::Duration;
 use topology::{Micros, MicrosPerByte, Rank};
 
-/// The communicators of the measurement.
-const PROBES: u64 = 2;
-/// A short message, a long one, and how often each goes to and fro.
-const SHORT: (usize, u32) = (8, 30);
-const LONG: (usize, u32) = (256 << 10, 4);
-/// With more machines, each measures this many others. The median of what two machines measured stands for the rest.
-const MOST_PARTNERS: usize = 31;
+/// Bytes of the short and of the long message that are measured.
+pub(crate) const MEASURED: [usize; 2] = [8, 256 << 10];
 /// No memory is faster: µs per byte.
 const LEAST_BETA: f64 = 1e-6;
-/// So long for the first messages, which form lanes and map memory.
-const WARM_UP: u32 = 2;
 
 /// What a message costs, alone.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -39,7 +24,7 @@ impl MessageCost {
 
     /// From one-way times of a short and a long message.
     fn fit(short: f64, long: f64) -> Self {
-        let beta = (long - short) / (LONG.0 - SHORT.0) as f64;
+        let beta = (long - short) / (MEASURED[1] - MEASURED[0]) as f64;
         Self { alpha: Micros(short.max(0.01)), beta: MicrosPerByte(beta.max(LEAST_BETA)) }
     }
 }
@@ -70,84 +55,16 @@ impl LinkCosts {
         self.costs[from as usize][to as usize]
     }
 
-    /// Measures. All ranks of the session do this together, and come to the same numbers.
-    ///
-    /// # Errors
-    /// As any call.
-    pub(crate) fn measure(session: &Session, limit: Duration) -> CommResult<Self> {
-        let assumed = Self::assumed(session);
-        let machines = assumed.machines.clone();
+    /// From the one-way times of a short and a long message, by machine and machine; zeros where nothing was measured.
+    pub(crate) fn of_times(machines: Vec<u32>, rows: &[f64]) -> Self {
         let count = count(&machines);
-        let all: Vec<Rank> = (0..session.ranks()).map(Rank::from_index).collect();
-        let own = machines[session.rank().index()];
-        let leaders: Vec<Rank> = (0..count as u32).filter_map(|of| ranks_of(&machines, of).next()).collect();
-        let mut measured = vec![0.0; 2 * count];
-        let mut meet = |peer: Rank, machine: usize| -> CommResult<()> {
-            let pair = PingPong { session, peer, limit };
-            let [short, long] = [pair.shortest(SHORT)?, pair.shortest(LONG)?];
-            measured[2 * machine..][..2].copy_from_slice(&[short, long]);
-            Ok(())
-        };
-        let mut neighbours = ranks_of(&machines, own);
-        if let (Some(first), Some(second)) = (neighbours.next(), neighbours.next()) {
-            match session.rank() {
-                rank if rank == first => meet(second, own as usize)?,
-                rank if rank == second => meet(first, own as usize)?,
-                _ => {}
-            }
-        }
-        let is_leader = leaders[own as usize] == session.rank();
-        if is_leader {
-            for round in 0..MOST_PARTNERS {
-                match partner(own as usize, count, round) {
-                    Some(partner) => meet(leaders[partner], partner)?,
-                    None => {}
-                }
-            }
-        }
-        let store = Arc::new(PlanStore::new(PlanTable::default(), Says::default(), assumed));
-        let group = |id: u64, members: Vec<Rank>| {
-            let number = members.iter().position(|member| *member == session.rank()).unwrap_or_default();
-            Communicator::new(session.clone(), id, (members, number), limit, store.clone())
-        };
-        let mut rows = vec![0.0; 2 * count * count];
-        if is_leader {
-            group(mixed(PROBES, 1), leaders.clone()).all_gather(&measured, &mut rows)?;
-        }
-        group(mixed(PROBES, 2), all).broadcast(&mut rows, leaders[0].index())?;
-        Ok(Self { costs: costs(&rows, count), machines: machines.clone() })
+        Self { machines, costs: costs(rows, count) }
     }
 }
 
-fn count(machines: &[u32]) -> usize {
+/// How many machines there are.
+pub(crate) fn count(machines: &[u32]) -> usize {
     machines.iter().max().map_or(0, |last| *last as usize + 1)
-}
-
-/// The ranks of a machine.
-fn ranks_of(machines: &[u32], machine: u32) -> impl Iterator<Item = Rank> {
-    (0..).map(Rank).zip(machines).filter(move |(_, of)| **of == machine).map(|(rank, _)| rank)
-}
-
-/// Who a machine measures with in a round: in each round every machine has one partner, or none, and never the same twice (the
-/// circle method of tournaments).
-fn partner(own: usize, count: usize, round: usize) -> Option<usize> {
-    let slots = count.next_multiple_of(2);
-    if count < 2 || round + 1 >= slots {
-        return None;
-    }
-    // The last slot stays, the others turn around it.
-    let turning = slots - 1;
-    let other = match own == turning {
-        true => {
-            // Whose mirror image is itself.
-            (0..turning).find(|&slot| (2 * slot) % turning == (2 * round) % turning)?
-        }
-        false => match (2 * round + turning - own) % turning {
-            mirrored if mirrored == own => turning,
-            mirrored => mirrored,
-        },
-    };
-    (other < count).then_some(other)
 }
 
 /// The costs out of all machines' measurements.
@@ -175,62 +92,9 @@ fn costs(rows: &[f64], count: usize) -> Vec<Vec<MessageCost>> {
     (0..count).map(|from| (0..count).map(|to| cost(from, to)).collect()).collect()
 }
 
-/// Messages to and fro between two ranks.
-struct PingPong<'a> {
-    session: &'a Session,
-    peer: Rank,
-    limit: Duration,
-}
-
-impl PingPong<'_> {
-    /// The shortest one-way time in µs.
-    fn shortest(&self, (bytes, times): (usize, u32)) -> RunResult<f64> {
-        let Self { session, peer, limit } = *self;
-        let (send, receive) = (session.prepare_send(peer, bytes), session.prepare_receive(peer, bytes));
-        let stream =
-            |from: Rank, to: Rank| mixed(mixed(PROBES, bytes as u64), u64::from(from.0) << 32 | u64::from(to.0));
-        let (there, back) = (stream(session.rank(), peer), stream(peer, session.rank()));
-        let (data, mut heard) = (vec![0; bytes], vec![0; bytes]);
-        let at = |stream: u64, number: u32| CallPlace { communicator: PROBES, stream, number };
-        let say =
-            |number| session.call(&send, at(there, number), Call::OutOfPlace { input: &data, output: &mut [] }, limit);
-        let mut hear = |number| {
-            session.call(&receive, at(back, number), Call::OutOfPlace { input: &[], output: &mut heard }, limit)
-        };
-        let mut shortest = f64::INFINITY;
-        for number in 0..WARM_UP + times {
-            let begin = Moment::now();
-            match session.rank() < peer {
-                true => say(number).and_then(|()| hear(number))?,
-                false => hear(number).and_then(|()| say(number))?,
-            }
-            if number >= WARM_UP {
-                shortest = shortest.min(Moment::now().since(begin).as_secs_f64() * 1e6 / 2.0);
-            }
-        }
-        Ok(shortest)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeSet;
-
-    #[test]
-    fn all_machines_meet_once_in_pairs() {
-        for count in 0..40 {
-            let mut met = BTreeSet::new();
-            for round in 0..count.max(1) {
-                for own in 0..count {
-                    let Some(other) = partner(own, count, round) else { continue };
-                    assert_eq!(partner(other, count, round), Some(own), "{count} machines, round {round}");
-                    assert!(own != other && (own > other || met.insert((own, other))), "{own} and {other} twice");
-                }
-            }
-            assert_eq!(met.len(), count * count.saturating_sub(1) / 2, "{count} machines");
-        }
-    }
 
     #[test]
     fn a_pair_that_did_not_meet_counts_as_the_slower_of_the_two() {

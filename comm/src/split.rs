@@ -1,17 +1,10 @@
-//! New groups out of a group, and what is left of one after a failure.
+//! New groups out of a group.
 
-use crate::communicator::{Communicator, Membership};
-use crate::error::{CommError, CommResult};
-use crate::links::LinkCosts;
-use runtime::{Rebuilt, RunErrorKind};
-use std::sync::Arc;
-use std::time::Duration;
+use crate::communicator::Communicator;
+use crate::error::CommResult;
 
-/// Which kind of group an identifier means, where it is not the color of a split.
-const REBUILT: u64 = u64::MAX - 1;
+/// Which group an identifier means, where it is not the color of a split.
 const DUPLICATE: u64 = u64::MAX;
-/// How much later than others a rank may come to a group that is rebuilt, besides the time limit of the call that failed.
-const REBUILDING: Duration = Duration::from_secs(5);
 
 impl Communicator {
     /// Makes groups of the ranks that name the same color, in the order of their keys, then of their numbers. A rank that
@@ -48,33 +41,6 @@ impl Communicator {
         let id = mixed(mixed(self.shared.id, splits), DUPLICATE);
         let members = self.shared.members.clone();
         Ok(Self::new(self.shared.session.clone(), id, (members, self.rank()), self.limit(), plans))
-    }
-}
-
-impl Communicator {
-    /// What is left of this group after a failure: a new group of the ranks that make this call, in the same order. All that are
-    /// left must make it, whichever error they got. They wait for each other a little longer than a call may go without
-    /// progress; who is dead, or does not come, is left behind. This group and, if a rank is dead, all others that were made
-    /// of the same connection make no calls any more.
-    ///
-    /// # Errors
-    /// [`CommError::Argument`] if fewer than `least` ranks are left, or the others have given this rank up; [`CommError::Run`] if
-    /// another rank fails meanwhile: the call can be repeated.
-    pub fn rebuild(&self, least: usize) -> CommResult<Self> {
-        self.abort();
-        let Membership { session, id, members, .. } = &*self.shared;
-        let limit = self.limit();
-        let rebuilt = session.rebuild(*id, members, least, [limit.saturating_add(REBUILDING), limit]);
-        let Rebuilt { session, members, generation, is_new_session } = rebuilt.map_err(|error| match error.kind() {
-            RunErrorKind::Argument => CommError::Argument(error.to_string()),
-            _ => error.into(),
-        })?;
-        let number = members.iter().position(|member| *member == session.rank()).unwrap_or_default();
-        let mut plans = self.state().plans.store();
-        if is_new_session {
-            plans = Arc::new(plans.of_session(LinkCosts::measure(&session, limit)?));
-        }
-        Ok(Self::new(session, mixed(mixed(*id, generation), REBUILT), (members, number), limit, plans))
     }
 }
 

@@ -6,7 +6,7 @@ use crate::clock::Moment;
 use crate::control::frame::{Inbox, sealed};
 use crate::error::{RunError, RunResult};
 use crate::launch::membership::{FromMember, MemberConnection, MemberPlace, MemberWatch, READING, ToMember};
-use crate::launch::rebuild::{ProcessMeeting, SurvivorMeeting};
+use crate::launch::rebuild::ProcessMeeting;
 use crate::launch::rendezvous::Rendezvous;
 use crate::memory::doorbell::Patience;
 use crate::memory::poller::Poller;
@@ -80,7 +80,7 @@ impl Session {
             status,
             sockets,
             watch: Some(Box::new((watch, word))),
-            survivors: SurvivorMeeting::Processes(Box::new(survivors)),
+            survivors: Arc::new(survivors),
         })
     }
 }

@@ -1,6 +1,6 @@
 //! How the ranks that are left after a failure form a new session.
 //!
-//! The principal type is [`SurvivorMeeting`]. Every process of a session keeps a listener for this. The lowest rank that is
+//! The principal type is [`ProcessMeeting`]. Every process of a session keeps a listener for this. The lowest rank that is
 //! left leads: it waits at its listener for the others, and tells all who has come. From there on they form a session as
 //! processes do that have just found each other. Nobody waits for a rank that is known to be gone. A leader that does not
 //! come is left behind too: its followers go to the next rank.
@@ -14,112 +14,16 @@ use crate::launch::membership::{MemberConnection, MemberPlace, ToMember};
 use crate::launch::rendezvous::{Rendezvous, has_left, rank_of};
 use crate::session::Session;
 use crate::session::status::SessionStatus;
+use crate::session::survivors::{Rebuilt, SurvivorMeeting, given_up, too_few};
 use crate::transport::tcp::{Gate, Proven};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use topology::Rank;
 
 /// How much longer than the leader's limit a follower waits for its word.
 const MARGIN: Duration = Duration::from_secs(5);
-
-/// What is left of a communicator.
-pub struct Rebuilt {
-    /// This rank in a session in which nobody has failed.
-    pub session: Session,
-    /// Ranks of that session: who is left, in the order of before.
-    pub members: Vec<Rank>,
-    /// Whether it is another session than before.
-    pub is_new_session: bool,
-    /// How often this communicator was rebuilt before in the same session.
-    pub generation: u64,
-}
-
-/// How the ranks that are left meet.
-pub(crate) enum SurvivorMeeting {
-    /// Threads of one process.
-    Threads(Arc<ThreadMeeting>),
-    Processes(Box<ProcessMeeting>),
-}
-
-fn too_few<T>(came: usize, members: usize, least: usize) -> RunResult<T> {
-    Err(RunError::Mismatch { what: format!("{came} of {members} ranks are left, and at least {least} are demanded") })
-}
-
-fn given_up<T>(own: Rank) -> RunResult<T> {
-    let what =
-        format!("the other ranks have gone on without rank {own}, because it did not run or could not be reached");
-    Err(RunError::Mismatch { what })
-}
-
-/// Where ranks meet that are threads of one process. Their session goes on.
-#[derive(Default)]
-pub(crate) struct ThreadMeeting {
-    /// By communicator.
-    gatherings: Mutex<BTreeMap<u64, Gathering>>,
-    news: Condvar,
-}
-
-#[derive(Default)]
-struct Gathering {
-    generation: u64,
-    came: BTreeSet<Rank>,
-    /// Set by the first who comes.
-    deadline: Option<Moment>,
-    /// Who has come, once it is decided, and how many of them know it.
-    group: Option<(Vec<Rank>, usize)>,
-}
-
-impl ThreadMeeting {
-    pub(crate) fn meet(
-        &self,
-        session: &Session,
-        communicator: u64,
-        members: &[Rank],
-        least: usize,
-        limit: Duration,
-    ) -> RunResult<Rebuilt> {
-        let own = session.rank();
-        let mut all = locked(&self.gatherings);
-        // Who comes after a decision waits until all know it, and then begins the next gathering.
-        while all.get(&communicator).is_some_and(|gathering| gathering.group.is_some()) {
-            all = self.news.wait(all).unwrap_or_else(PoisonError::into_inner);
-        }
-        let gathering = all.entry(communicator).or_default();
-        gathering.came.insert(own);
-        let deadline = *gathering.deadline.get_or_insert_with(|| Moment::now().after(limit));
-        self.news.notify_all();
-        let (group, generation) = loop {
-            let gathering = all.entry(communicator).or_default();
-            let now = Moment::now();
-            if gathering.came.len() == members.len() || now >= deadline {
-                let came = &gathering.came;
-                let in_order = || members.iter().copied().filter(|member| came.contains(member)).collect();
-                let (group, told) = gathering.group.get_or_insert_with(|| (in_order(), 0));
-                *told += 1;
-                let known = (group.clone(), gathering.generation);
-                if *told == group.len() {
-                    *gathering = Gathering { generation: gathering.generation + 1, ..Gathering::default() };
-                }
-                self.news.notify_all();
-                break known;
-            }
-            all = self.news.wait_timeout(all, deadline.since(now)).unwrap_or_else(PoisonError::into_inner).0;
-        };
-        if !group.contains(&own) {
-            return given_up(own);
-        }
-        match group.len() < least {
-            true => too_few(group.len(), members.len(), least),
-            false => Ok(Rebuilt { session: session.clone(), members: group, is_new_session: false, generation }),
-        }
-    }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// How a process meets the others again.
 pub(crate) struct ProcessMeeting {
@@ -139,10 +43,12 @@ impl ProcessMeeting {
         let addresses = places.iter().map(|place| place.doors.addresses.clone()).collect();
         Ok(Self { at: at.clone(), listeners, addresses })
     }
+}
 
-    pub(crate) fn meet(
+impl SurvivorMeeting for ProcessMeeting {
+    fn meet(
         &self,
-        status: &SessionStatus,
+        session: &Session,
         communicator: u64,
         members: &[Rank],
         least: usize,
@@ -156,7 +62,7 @@ impl ProcessMeeting {
             },
             members,
             least,
-            status,
+            status: session.status(),
             limit,
         };
         let mut leaders: Vec<Rank> = members.iter().copied().filter(|rank| *rank < own).collect();
@@ -165,7 +71,7 @@ impl ProcessMeeting {
             leaders.into_iter().find_map(|leader| meeting.follow(leader, &self.addresses[leader.index()]).transpose());
         let (group, lines) = match found {
             Some(found) => found?,
-            None => meeting.lead(&locked(&self.listeners))?,
+            None => meeting.lead(&self.listeners.lock().unwrap_or_else(PoisonError::into_inner))?,
         };
         let number = group.iter().position(|rank| *rank == own);
         let Some(rank) = number.map(Rank::from_index) else { return given_up(own) };

@@ -31,6 +31,7 @@
 //! | `engine` | all calls of a rank that are under way |
 //! | `notice` | what ranks tell each other of broken communicators |
 //! | `status` | what has ended: the session, a communicator, a rank's part |
+//! | `survivors` | how the ranks that are left after a failure meet |
 
 #[expect(unsafe_code, reason = "lends the caller's memory in parts that do not overlap")]
 mod buffers;
@@ -55,12 +56,12 @@ mod socket_frame;
 pub(crate) mod socket_port;
 mod started;
 pub(crate) mod status;
+pub(crate) mod survivors;
 mod waiting;
 
 use crate::clock::Moment;
 use crate::error::{Breach, RunError, RunErrorKind, RunResult};
 use crate::interpreter::buffers::Call;
-use crate::launch::rebuild::{Rebuilt, SurvivorMeeting, ThreadMeeting};
 use crate::memory::doorbell::Patience;
 use crate::memory::fork_mark::ForkMark;
 use crate::memory::poller::Poller;
@@ -81,6 +82,8 @@ use status::SessionStatus;
 use std::any::Any;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+pub use survivors::Rebuilt;
+use survivors::{SurvivorMeeting, ThreadMeeting};
 use topology::Rank;
 
 /// How often a waiting call looks before it asks what time it is, if every rank has a core.
@@ -107,7 +110,7 @@ struct SessionParts {
     turn: Condvar,
     /// What watches the other ranks while the session lives.
     watch: Option<Box<dyn Any + Send + Sync>>,
-    survivors: SurvivorMeeting,
+    survivors: Arc<dyn SurvivorMeeting>,
     mark: ForkMark,
 }
 
@@ -153,7 +156,7 @@ pub(crate) struct SessionSetup {
     /// What watches the other ranks while the session lives.
     pub(crate) watch: Option<Box<dyn Any + Send + Sync>>,
     /// How those that are left after a failure meet.
-    pub(crate) survivors: SurvivorMeeting,
+    pub(crate) survivors: Arc<dyn SurvivorMeeting>,
 }
 
 impl Session {
@@ -165,7 +168,7 @@ impl Session {
         let memory = RankMemory::of_threads(ranks).map_err(RunError::system("making shared memory"))?;
         let directory = Arc::new(Directory::of_one_machine(memory.iter().cloned().map(RankLocation::Thread).collect()));
         let status = Arc::new(SessionStatus::new(memory.clone()));
-        let survivors = Arc::new(ThreadMeeting::default());
+        let survivors: Arc<dyn SurvivorMeeting> = Arc::new(ThreadMeeting::default());
         let session = |(rank, memory): (usize, RankMemory)| {
             let rank = Rank::from_index(rank);
             let parts = SessionSetup {
@@ -176,7 +179,7 @@ impl Session {
                 status: status.clone(),
                 sockets: None,
                 watch: None,
-                survivors: SurvivorMeeting::Threads(survivors.clone()),
+                survivors: survivors.clone(),
             };
             Self::assemble(parts)
         };
@@ -389,12 +392,11 @@ impl Session {
         if !self.shared.mark.is_here() {
             return Err(forked());
         }
-        match &self.shared.survivors {
-            SurvivorMeeting::Threads(meeting) => meeting.meet(self, communicator, members, least, limit),
-            SurvivorMeeting::Processes(meeting) => {
-                meeting.meet(&self.shared.status, communicator, members, least, [limit, patience])
-            }
-        }
+        self.shared.survivors.meet(self, communicator, members, least, [limit, patience])
+    }
+
+    pub(crate) fn status(&self) -> &SessionStatus {
+        &self.shared.status
     }
 
     /// Forgets what has come for a communicator that is gone.

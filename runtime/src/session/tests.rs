@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::dtype::DType;
-use crate::launch::rebuild::SurvivorMeeting;
 use crate::measure::reference::Reference;
 use program::VerifiedProgram;
 use program::testing::schedules::{self, Random};
@@ -37,7 +36,7 @@ fn apart(ranks: usize) -> Vec<Session> {
             status: Arc::new(SessionStatus::new(vec![memory.clone()])),
             sockets: Some(sockets),
             watch: None,
-            survivors: SurvivorMeeting::Threads(Arc::default()),
+            survivors: Arc::new(ThreadMeeting::default()),
             memory,
         })
         .unwrap()

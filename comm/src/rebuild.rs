@@ -1,0 +1,40 @@
+//! What is left of a group after a failure.
+
+use crate::communicator::{Communicator, Membership};
+use crate::error::{CommError, CommResult};
+use crate::probe::link_costs;
+use crate::split::mixed;
+use runtime::{Rebuilt, RunErrorKind};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What tells the identifier of a group that was rebuilt from others.
+const REBUILT: u64 = u64::MAX - 1;
+/// How much later than others a rank may come, besides the time limit of the call that failed.
+const REBUILDING: Duration = Duration::from_secs(5);
+
+impl Communicator {
+    /// What is left of this group after a failure: a new group of the ranks that make this call, in the same order. All that are
+    /// left must make it, whichever error they got. They wait for each other a little longer than a call may go without
+    /// progress; who is dead, or does not come, is left behind. A rank that has got no error yet can [abort](Self::abort) the old
+    /// group before, so that the others get one.
+    ///
+    /// # Errors
+    /// [`CommError::Argument`] if fewer than `least` ranks are left, or the others have given this rank up; [`CommError::Run`] if
+    /// another rank fails meanwhile: the call can be repeated.
+    pub fn rebuild(&self, least: usize) -> CommResult<Self> {
+        let Membership { session, id, members, .. } = &*self.shared;
+        let limit = self.limit();
+        let rebuilt = session.rebuild(*id, members, least, [limit.saturating_add(REBUILDING), limit]);
+        let Rebuilt { session, members, generation, is_new_session } = rebuilt.map_err(|error| match error.kind() {
+            RunErrorKind::Argument => CommError::Argument(error.to_string()),
+            _ => error.into(),
+        })?;
+        let number = members.iter().position(|member| *member == session.rank()).unwrap_or_default();
+        let mut plans = self.state().plans.store();
+        if is_new_session {
+            plans = Arc::new(plans.of_session(link_costs(&session, limit)?));
+        }
+        Ok(Self::new(session, mixed(mixed(*id, generation), REBUILT), (members, number), limit, plans))
+    }
+}
