@@ -7,7 +7,7 @@ use crate::plans::{CallKey, PlanCache, PlanStore};
 use crate::statistics::Statistics;
 use crate::stock::CallKind;
 use crate::table::PlanTable;
-use runtime::{Call, CallPlace, DType, Prepared, RunError, RunErrorKind, Session};
+use runtime::{Call, CallPlace, DType, Prepared, RunError, RunErrorKind, SequencedProgram, Session};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -152,6 +152,27 @@ impl Communicator {
         let Membership { session, members, id, .. } = &*self.shared;
         let at = CallPlace::collective(*id, state.next_call());
         Ok((state.plans.ready(session, members, CallKey { kind, count, dtype })?, at))
+    }
+
+    /// The machine of a member, by a number that is the same on all ranks.
+    pub(crate) fn machine(&self, number: usize) -> u32 {
+        let Membership { session, members, .. } = &*self.shared;
+        session.machines()[members[number].index()]
+    }
+
+    /// This rank's part of a program for a count.
+    pub(crate) fn prepare(&self, program: &SequencedProgram, count: usize, dtype: DType) -> CommResult<Prepared> {
+        let Membership { session, members, .. } = &*self.shared;
+        Ok(session.prepare(program, members, count as u64, dtype)?)
+    }
+
+    /// Makes a call of a plan that the caller has chosen; all ranks choose the same.
+    pub(crate) fn run_prepared(&self, prepared: &Prepared, buffers: Call<'_>) -> CommResult<()> {
+        let mut state = self.state();
+        self.check(&state)?;
+        let at = CallPlace::collective(self.shared.id, state.next_call());
+        let result = self.shared.session.call(prepared, at, buffers, self.limit());
+        result.map_err(|error| self.refused(&mut state, at, error))
     }
 
     /// Makes a collective call.

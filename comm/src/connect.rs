@@ -139,6 +139,9 @@ impl Communicator {
                 PlanTable::default()
             })
         });
+        if let Some(why) = table.misfit(session.machines()) {
+            says.warn(|| why);
+        }
         let links = link_costs(&session, config.timeout)?;
         Ok(Self::new(session, WORLD, (members, rank), config.timeout, Arc::new(PlanStore::new(table, says, links))))
     }

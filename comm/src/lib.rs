@@ -40,6 +40,7 @@ mod started;
 mod statistics;
 mod stock;
 mod table;
+mod tuner;
 
 pub use communicator::Communicator;
 pub use connect::Config;
@@ -52,3 +53,7 @@ pub use schedule::ReduceOp as Op;
 pub use started::Pending;
 pub use statistics::{PlanStatistics, Statistics};
 pub use table::{PlanTable, TableFault};
+pub use tuner::{
+    Candidate, CandidateFunction, CandidateSamples, CellSamples, CellWork, MeasuredTable, TuneOptions, edges_of,
+    table_of,
+};

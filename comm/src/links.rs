@@ -30,6 +30,7 @@ impl MessageCost {
 }
 
 /// What messages cost between all machines of a session.
+#[derive(Clone)]
 pub(crate) struct LinkCosts {
     /// The machine of each rank of the session.
     machines: Vec<u32>,

@@ -95,6 +95,11 @@ impl PlanStore {
         Self { table: Arc::new(table), says, links, plans: Mutex::default() }
     }
 
+    /// The same without a table.
+    pub(crate) fn without_table(&self) -> Self {
+        Self { table: Arc::default(), says: Says::default(), links: self.links.clone(), plans: Mutex::default() }
+    }
+
     /// The same for another session.
     pub(crate) fn of_session(&self, links: LinkCosts) -> Self {
         Self { table: self.table.clone(), says: self.says, links, plans: Mutex::default() }
@@ -106,7 +111,7 @@ impl PlanStore {
         let bytes = key.kind.size(ranks, key.count as u64 * key.dtype.size() as u64);
         // Ranks that are threads of this process wait here for the one that makes the plan.
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(entry) = self.table.find(ranks, key.kind, bytes) {
+        if let Some(entry) = self.table.find(&machines, key.kind, bytes) {
             let plan = plans.entry((machines.clone(), key.kind, PlanSource::Table(entry)));
             if let Some(plan) = plan.or_insert_with(|| self.of_table(entry, key.kind)) {
                 return Ok(plan.clone());

@@ -54,9 +54,8 @@ pub(crate) fn link_costs(session: &Session, limit: Duration) -> CommResult<LinkC
     let is_leader = leaders[own as usize] == session.rank();
     if is_leader {
         for round in 0..MOST_PARTNERS {
-            match partner(own as usize, count, round) {
-                Some(partner) => meet(leaders[partner], partner)?,
-                None => {}
+            if let Some(partner) = partner(own as usize, count, round) {
+                meet(leaders[partner], partner)?;
             }
         }
     }

@@ -2,6 +2,8 @@
 
 use crate::communicator::Communicator;
 use crate::error::CommResult;
+use crate::plans::PlanStore;
+use std::sync::Arc;
 
 /// Which group an identifier means, where it is not the color of a split.
 const DUPLICATE: u64 = u64::MAX;
@@ -33,10 +35,21 @@ impl Communicator {
     /// # Errors
     /// As any call.
     pub fn duplicate(&self) -> CommResult<Self> {
-        let (splits, plans) = {
+        let plans = self.state().plans.store();
+        self.twin(plans)
+    }
+
+    /// The same group once more, which knows no table.
+    pub(crate) fn without_table(&self) -> CommResult<Self> {
+        let plans = self.state().plans.store();
+        self.twin(Arc::new(plans.without_table()))
+    }
+
+    fn twin(&self, plans: Arc<PlanStore>) -> CommResult<Self> {
+        let splits = {
             let mut state = self.state();
             self.check(&state)?;
-            (state.next_split(), state.plans.store())
+            state.next_split()
         };
         let id = mixed(mixed(self.shared.id, splits), DUPLICATE);
         let members = self.shared.members.clone();

@@ -2,33 +2,59 @@
 //!
 //! The principal type is [`PlanTable`]. It reads what `antiphon synth` writes: one plan, which serves its collective at every
 //! size, or the index of the plans of several sizes (`synth --sizes`), or a folder of such files. It reads the tuning tables of
-//! `antiphon demo` as well. A plan serves any data type, any reduction, and calls in place or not. It is verified before it is used.
+//! `antiphon tune` and `antiphon demo` as well. A plan serves any data type, any reduction, and calls in place or not. It is verified before it is used.
 //! A plan that cannot serve a call is never used silently: stock serves the call, and one line says why.
 
 use crate::stock::CallKind;
 use program::{LowerOptions, VerifiedProgram, check, lower};
 use schedule::file::ScheduleFile;
-use schedule::{Collective, Demand, Request, Schedule, file};
+use schedule::{Collective, Demand, Request, Schedule, VerifiedSchedule, file};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use topology::Topology;
-use tune::Table;
+use tune::{Table, TableKey, TuningTable};
 
 /// Plans from files.
 #[derive(Debug, Default)]
 pub struct PlanTable {
     entries: Vec<TableEntry>,
+    /// The tuning tables that were read: their files, and for whom they were measured.
+    keys: Vec<(String, TableKey)>,
 }
 
 /// A plan, and the calls that it serves.
 #[derive(Debug)]
 struct TableEntry {
+    range: EntryRange,
+    plan: TablePlan,
+}
+
+/// Which sizes an entry serves, and where.
+#[derive(Debug)]
+struct EntryRange {
     /// From this size on (inclusive), in bytes as the collective counts them.
     from_bytes: u64,
-    /// Up to this size (exclusive).
-    to_bytes: u64,
-    plan: TablePlan,
+    /// Up to this size (exclusive); `None` for no end.
+    to_bytes: Option<u64>,
+    /// The machine of each rank, counted in the order of their first ranks, if it matters.
+    machines: Option<Arc<[u32]>>,
+}
+
+impl EntryRange {
+    const ALL: Self = Self { from_bytes: 0, to_bytes: None, machines: None };
+}
+
+/// Numbers of machines, counted anew in the order of their first ranks.
+fn in_order(machines: &[u32]) -> impl Iterator<Item = u32> {
+    let mut known: Vec<u32> = Vec::new();
+    machines.iter().map(move |machine| {
+        let seen = known.iter().position(|of| of == machine);
+        seen.unwrap_or_else(|| {
+            known.push(*machine);
+            known.len() - 1
+        }) as u32
+    })
 }
 
 /// A plan that was read, and not yet verified.
@@ -107,7 +133,7 @@ impl PlanTable {
         let key: FormatKey = serde_json::from_str(&text).map_err(|error| fault(path, error))?;
         let folder = path.parent().unwrap_or(Path::new("."));
         match key.format.as_str() {
-            file::FORMAT => self.push(path, &text, 0, u64::MAX),
+            file::FORMAT => self.push(&path.display().to_string(), &text, EntryRange::ALL),
             SWEEP_FORMAT => {
                 let index: SweepIndex = serde_json::from_str(&text).map_err(|error| fault(path, error))?;
                 let windows = index.windows.into_iter();
@@ -118,27 +144,61 @@ impl PlanTable {
                 let mut plans = entries.filter_map(|it| Some((it.plan.file?, it.from_bytes, it.to_bytes)));
                 plans.try_for_each(|it| self.add_plan(folder, it))
             }
+            TuningTable::FORMAT => {
+                let shown = path.display().to_string();
+                let table = TuningTable::parse(&text, &shown).map_err(|error| TableFault(error.to_string()))?;
+                self.add_tuned(&table, &shown)
+            }
             other => Err(fault(path, format!("the format `{other}` is neither that of a plan nor that of a table"))),
         }
     }
 
-    fn add_plan(&mut self, folder: &Path, (file, from_bytes, to_bytes): (String, u64, u64)) -> Result<(), TableFault> {
+    fn add_plan(&mut self, folder: &Path, (file, from, to): (String, u64, u64)) -> Result<(), TableFault> {
         let path = folder.join(file);
-        self.push(&path, &text_of(&path)?, from_bytes, to_bytes)
+        let range = EntryRange { from_bytes: from, to_bytes: Some(to), machines: None };
+        self.push(&path.display().to_string(), &text_of(&path)?, range)
     }
 
-    fn push(&mut self, path: &Path, text: &str, from_bytes: u64, to_bytes: u64) -> Result<(), TableFault> {
-        let origin = path.display().to_string();
-        let file = file::read(text, &origin).map_err(|error| TableFault(error.to_string()))?;
-        let topology = topology_of(&file).map_err(|why| fault(path, why))?;
+    /// The plans of a tuning table; `origin` names it.
+    ///
+    /// # Errors
+    /// [`TableFault`] if rules that this library does not know have made it, or a plan is none.
+    pub(crate) fn add_tuned(&mut self, table: &TuningTable, origin: &str) -> Result<(), TableFault> {
+        let TableKey { machines, policy, .. } = &table.key;
+        if *policy != TuningTable::POLICY {
+            let known = TuningTable::POLICY;
+            return Err(TableFault(format!(
+                "{origin}: it was made by the rules {policy}, and this library has {known}"
+            )));
+        }
+        let machines: Arc<[u32]> = machines.as_slice().into();
+        for range in table.cells.iter().flat_map(|cell| &cell.ranges) {
+            let Some(plan) = &range.plan else { continue };
+            let machines = Some(machines.clone());
+            let range = EntryRange { from_bytes: range.from_bytes, to_bytes: range.to_bytes, machines };
+            self.push(&format!("{origin}, plan `{plan}`"), &table.plans[plan].to_string(), range)?;
+        }
+        self.keys.push((origin.to_owned(), table.key.clone()));
+        Ok(())
+    }
+
+    fn push(&mut self, origin: &str, text: &str, range: EntryRange) -> Result<(), TableFault> {
+        let file = file::read(text, origin).map_err(|error| TableFault(error.to_string()))?;
+        let topology = topology_of(&file).map_err(|why| TableFault(format!("{origin}: {why}")))?;
         let ScheduleFile { schedule, mismatches, .. } = file;
         if let Some(mismatch) = mismatches.into_iter().next() {
-            return Err(fault(path, mismatch));
+            return Err(TableFault(format!("{origin}: {mismatch}")));
         }
         let name = format!("{} of {origin}", schedule.produced_by.strategy);
-        let plan = TablePlan { name, schedule, topology };
-        self.entries.push(TableEntry { from_bytes, to_bytes, plan });
+        self.entries.push(TableEntry { range, plan: TablePlan { name, schedule, topology } });
         Ok(())
+    }
+
+    /// Adds a plan that serves its collective at every size, under a name.
+    pub fn add_schedule(&mut self, name: impl Into<String>, schedule: &VerifiedSchedule) {
+        let (topology, schedule) = (schedule.topology().clone(), schedule.schedule().clone());
+        let plan = TablePlan { name: name.into(), schedule, topology };
+        self.entries.push(TableEntry { range: EntryRange::ALL, plan });
     }
 
     /// Whether there are no plans.
@@ -146,14 +206,59 @@ impl PlanTable {
         self.entries.is_empty()
     }
 
-    /// Which entry serves a call of so many bytes, as the collective counts them: the first one that does.
-    pub(crate) fn find(&self, ranks: usize, kind: CallKind, bytes: u64) -> Option<usize> {
-        self.entries.iter().position(|entry| {
-            let request = entry.plan.schedule.demand.request();
-            let is_for_all = request.members.len() == request.ranks && request.ranks == ranks;
-            let is_such = request.collective == kind.collective && request.root == kind.root;
-            is_for_all && is_such && (entry.from_bytes..entry.to_bytes).contains(&bytes)
+    /// How many plans there are.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// How a plan was made, and its file.
+    pub(crate) fn name(&self, entry: usize) -> &str {
+        &self.entries[entry].plan.name
+    }
+
+    /// Why tuned plans do not serve ranks on these machines (counted in the order of their first ranks), if that is so.
+    pub(crate) fn misfit(&self, machines: &[u32]) -> Option<String> {
+        let (origin, key) = self.keys.iter().find(|(_, key)| key.machines != machines)?;
+        let count = |of: &[u32]| of.iter().max().map_or(0, |last| last + 1);
+        Some(format!(
+            "{origin} was measured with {} ranks on {} machines, placed in another way than these {} ranks on {}: stock serves \
+             their calls",
+            key.ranks,
+            count(&key.machines),
+            machines.len(),
+            count(machines),
+        ))
+    }
+
+    /// Which entry serves a call of so many bytes, as the collective counts them: the first one that does. The ranks are on
+    /// these machines.
+    pub(crate) fn find(&self, machines: &[u32], kind: CallKind, bytes: u64) -> Option<usize> {
+        (0..self.len()).find(|&entry| {
+            let of = self.entries[entry].range.machines.as_ref();
+            self.serves(entry, machines.len(), kind, bytes)
+                && of.is_none_or(|of| in_order(machines).eq(of.iter().copied()))
         })
+    }
+
+    /// Whether an entry serves calls of so many bytes among so many ranks.
+    pub(crate) fn serves(&self, entry: usize, ranks: usize, kind: CallKind, bytes: u64) -> bool {
+        let TableEntry { range, plan } = &self.entries[entry];
+        let request = plan.schedule.demand.request();
+        let is_for_all = request.members.len() == request.ranks && request.ranks == ranks;
+        let is_such = request.collective == kind.collective && request.root == kind.root;
+        is_for_all && is_such && bytes >= range.from_bytes && range.to_bytes.is_none_or(|end| bytes < end)
+    }
+
+    /// The plan of an entry as a file.
+    ///
+    /// # Errors
+    /// If it is not valid.
+    pub(crate) fn text(&self, entry: usize) -> Result<String, String> {
+        let TablePlan { name, schedule, topology } = &self.entries[entry].plan;
+        let verified = schedule::verify(schedule.clone(), topology).map_err(|_| format!("{name}: it is not valid"))?;
+        let mut text = Vec::new();
+        file::write(&verified, &mut text).map_err(|error| format!("{name}: {error}"))?;
+        String::from_utf8(text).map_err(|error| format!("{name}: {error}"))
     }
 
     /// The program of an entry for a kind of call, and its name.

@@ -57,7 +57,7 @@ impl Moment {
     }
 
     /// Waits until this moment and returns the present. Near the end it yields, because a wake-up from sleep is late.
-    pub(crate) fn wait(self) -> Self {
+    pub fn wait(self) -> Self {
         loop {
             let now = Self::now();
             if now >= self {

@@ -63,6 +63,7 @@ pub use launch::threads::{run_threads, try_threads, try_together};
 pub use launch::watch::Watch;
 pub use launch::worker::{Loader, control_from_stdin, serve};
 pub use measure::assignment::Assignment;
+pub use measure::reference::{Places, Reference};
 pub use measure::trial::{Check, RankReport, Trial, TrialReport};
 pub use numbers::CallNumber;
 pub use pacing::pace::Emulation;

@@ -58,6 +58,7 @@ const FLOORS: &[(&str, &[&str])] = &[
             "probe",
             "rebuild",
             "connect",
+            "tuner",
         ],
     ),
     (

@@ -4,12 +4,16 @@
 //! into the table only if it is faster than stock beyond the noise of both ([`decide`]); in a tie, stock stays.
 //! Candidates are names; this crate never plans and never runs anything itself.
 
+mod choose;
 mod decide;
 mod statistics;
+mod store;
 mod table;
 mod turns;
 
+pub use choose::{ChoiceEdge, MeasuredSize, ranges, remaining, smooth, winner};
 pub use decide::{Choice, Decision, decide};
 pub use statistics::{Summary, summarize};
+pub use store::{Evidence, SizeRange, StoreError, TableCell, TableKey, TuningTable};
 pub use table::{Entry, Plan, STOCK, Table, TableError};
 pub use turns::{Turn, interleaved};

@@ -14,7 +14,7 @@ use schedule::{Collective, Demand, ReduceOp, Request};
 use topology::Rank;
 
 /// A collective with inputs that follow from a seed.
-pub(crate) struct Reference<'a> {
+pub struct Reference<'a> {
     demand: &'a Demand,
     request: &'a Request,
     /// Present if the collective lists its chunks one by one.
@@ -32,19 +32,20 @@ pub(crate) struct Reference<'a> {
 
 /// Where a rank's input and output lie in the memory of a call, in elements.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Places {
+pub struct Places {
     /// Elements of input.
-    pub(crate) input: usize,
+    pub input: usize,
     /// Elements of output.
-    pub(crate) output: usize,
+    pub output: usize,
     /// In place: where the input starts in the common buffer.
-    pub(crate) input_at: usize,
+    pub input_at: usize,
     /// In place: where the output starts in the common buffer.
-    pub(crate) output_at: usize,
+    pub output_at: usize,
 }
 
 impl<'a> Reference<'a> {
-    pub(crate) fn new(demand: &'a Demand, op: Option<ReduceOp>, count: usize, dtype: DType, seed: u64) -> Self {
+    /// The numbers of a call of `count` elements, as the collective counts them.
+    pub fn new(demand: &'a Demand, op: Option<ReduceOp>, count: usize, dtype: DType, seed: u64) -> Self {
         let request = demand.request();
         let is_listed = request.collective.is_listed();
         let listed = is_listed.then(|| Listed::new(demand, count));
@@ -65,7 +66,7 @@ impl<'a> Reference<'a> {
     }
 
     /// Where a rank's input and output lie, and how long they are.
-    pub(crate) fn places(&self, rank: Rank) -> Places {
+    pub fn places(&self, rank: Rank) -> Places {
         if let Some(listed) = &self.listed {
             let end = |pieces: Vec<Piece>| pieces.last().map_or(0, |last| last.at + last.length);
             let (input, output) = (end(listed.input(rank)), end(listed.output(rank)));
@@ -170,7 +171,7 @@ impl<'a> Reference<'a> {
     }
 
     /// Writes the input of `rank` at element `at` of `buffer`.
-    pub(crate) fn fill(&self, rank: Rank, buffer: &mut [u8], at: usize) {
+    pub fn fill(&self, rank: Rank, buffer: &mut [u8], at: usize) {
         if let Some(listed) = &self.listed {
             for piece in listed.input(rank) {
                 let size = self.dtype.size();
@@ -186,7 +187,7 @@ impl<'a> Reference<'a> {
     }
 
     /// How many elements, from element `at` on, differ from the output of `rank`.
-    pub(crate) fn wrong(&self, rank: Rank, buffer: &[u8], at: usize) -> u64 {
+    pub fn wrong(&self, rank: Rank, buffer: &[u8], at: usize) -> u64 {
         if let Some(listed) = &self.listed {
             let wrong = listed.output(rank).into_iter().map(|piece| {
                 let chunk = self.demand.chunk(piece.chunk);

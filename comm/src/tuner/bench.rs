@@ -1,0 +1,262 @@
+//! One size of one collective, with its memory, on which candidates run.
+//!
+//! The principal type is [`CellBench`].
+
+use super::candidate::{Candidate, CandidateWork};
+use super::clock::CommonClock;
+use crate::communicator::Communicator;
+use crate::error::{CommError, CommResult};
+use crate::operation::CollectiveCall;
+use crate::stock::CallKind;
+use runtime::{Call, Prepared, Reference, SequencedProgram};
+use schedule::{Collective, Demand, Request};
+use topology::Rank;
+
+/// How much later than the announced start a rank may begin, in nanoseconds; or a twentieth of the call's time.
+const LATE: i64 = 20_000;
+/// Between the starts of two calls lies this much more than a call is expected to take, in nanoseconds.
+const PAUSE: i64 = 30_000;
+/// So long before the first start it is announced, in nanoseconds.
+const ANNOUNCED: i64 = 400_000;
+
+/// A candidate that is ready for this size.
+pub(super) struct ReadyCandidate<'a> {
+    pub(super) candidate: &'a Candidate,
+    /// Of a plan.
+    prepared: Option<Prepared>,
+}
+
+/// Times of one block of calls, in microseconds, as rank 0 knows them.
+#[derive(Default)]
+pub(super) struct BlockTimes {
+    /// From the first rank's begin to the last one's end, for each call at which all ranks were there in time.
+    pub(super) spans: Vec<f64>,
+    /// Calls at which a rank was late.
+    pub(super) invalid: usize,
+    /// Of one call of a loop without pauses, on the slowest rank.
+    pub(super) in_loop: f64,
+}
+
+/// One size of one collective.
+pub(super) struct CellBench<'a> {
+    control: &'a Communicator,
+    /// On which the candidates run. After a failure it is another one.
+    lane: Communicator,
+    call: CollectiveCall,
+    kind: CallKind,
+    demand: Demand,
+    seed: u64,
+    clock: CommonClock,
+    input: Vec<u8>,
+    output: Vec<u8>,
+}
+
+/// The kind of call that is measured for a collective.
+pub(super) fn kind_of(collective: Collective, op: schedule::ReduceOp) -> CallKind {
+    let has_root =
+        matches!(collective, Collective::Broadcast | Collective::Reduce | Collective::Gather | Collective::Scatter);
+    CallKind {
+        collective,
+        root: has_root.then_some(Rank(0)),
+        op: collective.combines().then_some(op),
+        in_place: matches!(collective, Collective::AllReduce | Collective::Broadcast),
+    }
+}
+
+impl<'a> CellBench<'a> {
+    pub(super) fn new(
+        control: &'a Communicator,
+        kind: CallKind,
+        (count, dtype): (usize, runtime::DType),
+        seed: u64,
+    ) -> CommResult<Self> {
+        let mut request = Request::new(kind.collective, control.size(), 0);
+        (request.root, request.op) = (kind.root, kind.op);
+        let demand = Demand::new(request).map_err(|error| CommError::NoPlan(error.to_string()))?;
+        let call = CollectiveCall {
+            collective: kind.collective,
+            root: kind.root.map(Rank::index),
+            op: kind.op,
+            count,
+            dtype,
+            in_place: kind.in_place,
+        };
+        let places = Reference::new(&demand, kind.op, count, dtype, seed).places(Rank::from_index(control.rank()));
+        let [input, output] = match kind.in_place {
+            true => [0, places.input.max(places.output)],
+            false => [places.input, places.output],
+        }
+        .map(|elements| vec![0x5a; elements * dtype.size()]);
+        let (lane, clock) = (control.duplicate()?, CommonClock::measure(control)?);
+        Ok(Self { control, lane, call, kind, demand, seed, clock, input, output })
+    }
+
+    fn reference(&self) -> Reference<'_> {
+        Reference::new(&self.demand, self.kind.op, self.call.count, self.call.dtype, self.seed)
+    }
+
+    /// Writes this rank's part of the problem.
+    fn fill(&mut self) {
+        let rank = Rank::from_index(self.control.rank());
+        let (mut input, mut output) = (std::mem::take(&mut self.input), std::mem::take(&mut self.output));
+        output.fill(0x5a);
+        let places = self.reference().places(rank);
+        match self.kind.in_place {
+            true => self.reference().fill(rank, &mut output, places.input_at),
+            false => self.reference().fill(rank, &mut input, 0),
+        }
+        (self.input, self.output) = (input, output);
+    }
+
+    /// How many elements of this rank's result are wrong.
+    fn wrong(&self) -> u64 {
+        let rank = Rank::from_index(self.control.rank());
+        let reference = self.reference();
+        let at = if self.kind.in_place { reference.places(rank).output_at } else { 0 };
+        reference.wrong(rank, &self.output, at)
+    }
+
+    /// Makes one call.
+    fn run(&mut self, ready: &ReadyCandidate<'_>) -> Result<(), String> {
+        let Self { lane, call, kind, input, output, .. } = self;
+        let memory = match kind.in_place {
+            true => Call::InPlace(output),
+            false => Call::OutOfPlace { input, output },
+        };
+        let told = |error: CommError| error.to_string();
+        match (&ready.candidate.work, &ready.prepared) {
+            (CandidateWork::Plan(..), Some(prepared)) => lane.run_prepared(prepared, memory).map_err(told),
+            (CandidateWork::Function(_, function), _) => function(lane, call, memory),
+            (CandidateWork::Composed, _) => composed(lane, call, output).map_err(told),
+            _ => lane.collective(*kind, call.count, call.dtype, memory).map_err(told),
+        }
+    }
+
+    /// Prepares a candidate, and runs it once on numbers that no two ranks have in common. All ranks learn whether all of them
+    /// got the right result; if not, why.
+    ///
+    /// # Errors
+    /// If a rank is lost.
+    pub(super) fn admit<'c>(&mut self, candidate: &'c Candidate) -> CommResult<Result<ReadyCandidate<'c>, String>> {
+        let made = candidate.program(self.kind).transpose().and_then(|program: Option<SequencedProgram>| {
+            let prepare = |program| self.lane.prepare(&program, self.call.count, self.call.dtype);
+            program.map(prepare).transpose().map_err(|error| error.to_string())
+        });
+        // Nobody begins a call that another rank cannot make.
+        let (prepared, why) = match made {
+            Ok(prepared) => (prepared, None),
+            Err(why) => (None, Some(why)),
+        };
+        if let Some((rank, _)) = self.worst(i64::from(why.is_some()))? {
+            let why = why.unwrap_or_else(|| "it cannot be prepared there".to_owned());
+            return Ok(Err(format!("rank {rank}: {why}")));
+        }
+        let ready = ReadyCandidate { candidate, prepared };
+        self.fill();
+        let ended = self.run(&ready);
+        let wrong = if ended.is_ok() { self.wrong() as i64 } else { -1 };
+        Ok(match self.worst(wrong)? {
+            None => Ok(ready),
+            Some((rank, wrong)) if wrong > 0 => Err(format!("{wrong} elements of rank {rank} are wrong")),
+            Some((rank, _)) => {
+                self.renew()?;
+                Err(ended.err().unwrap_or_else(|| format!("it failed on rank {rank}")))
+            }
+        })
+    }
+
+    /// The first rank that reports anything but 0, and what.
+    fn worst(&self, own: i64) -> CommResult<Option<(usize, i64)>> {
+        let mut all = vec![0; self.control.size()];
+        self.control.all_gather(&[own], &mut all)?;
+        Ok(all.into_iter().enumerate().find(|(_, reported)| *reported != 0))
+    }
+
+    /// After a failure the candidates get another communicator: what is under way in the old one is of no interest.
+    fn renew(&mut self) -> CommResult<()> {
+        self.lane = self.control.duplicate()?;
+        Ok(())
+    }
+
+    /// Makes calls without pauses; the time of one, in microseconds, on the slowest rank, or why it failed.
+    ///
+    /// # Errors
+    /// If a rank is lost.
+    pub(super) fn time_loop(&mut self, ready: &ReadyCandidate<'_>, calls: usize) -> CommResult<Result<f64, String>> {
+        self.control.barrier()?;
+        let begin = self.clock.now();
+        let ended = (0..calls).try_for_each(|_| self.run(ready));
+        let took = (self.clock.now() - begin) as f64 / 1e3 / calls.max(1) as f64;
+        if let Some(why) = self.failure(ended)? {
+            return Ok(Err(why));
+        }
+        let mut slowest = [took];
+        self.control.all_reduce(&mut slowest, schedule::ReduceOp::Max)?;
+        Ok(Ok(slowest[0]))
+    }
+
+    /// Why a block of calls failed, if it did.
+    fn failure(&mut self, ended: Result<(), String>) -> CommResult<Option<String>> {
+        let Some((rank, _)) = self.worst(i64::from(ended.is_err()))? else { return Ok(None) };
+        self.renew()?;
+        Ok(Some(ended.err().unwrap_or_else(|| format!("it failed on rank {rank}"))))
+    }
+
+    /// Makes calls whose starts are announced, and then as many without pauses. `expected_us` is about the time of one. The
+    /// times are known to rank 0 only.
+    ///
+    /// # Errors
+    /// If a rank is lost.
+    pub(super) fn block(
+        &mut self,
+        ready: &ReadyCandidate<'_>,
+        calls: usize,
+        expected_us: f64,
+    ) -> CommResult<Result<BlockTimes, String>> {
+        let expected = (expected_us * 1e3) as i64;
+        let mut start = [self.clock.now() + ANNOUNCED];
+        self.control.broadcast(&mut start, 0)?;
+        let mut moments = vec![0.0; 2 * calls];
+        let mut ended = Ok(());
+        for (index, moment) in moments.chunks_exact_mut(2).enumerate() {
+            let due = start[0] + index as i64 * (expected + expected / 4 + PAUSE);
+            self.clock.wait(due);
+            let begin = self.clock.now();
+            ended = self.run(ready);
+            // Relative numbers are exact.
+            moment.copy_from_slice(&[(begin - due) as f64, (self.clock.now() - due) as f64]);
+            if ended.is_err() {
+                break;
+            }
+        }
+        if let Some(why) = self.failure(ended)? {
+            return Ok(Err(why));
+        }
+        let is_leader = self.control.rank() == 0;
+        let mut all = vec![0.0; if is_leader { moments.len() * self.control.size() } else { 0 }];
+        self.control.gather(&moments, &mut all, 0)?;
+        let in_loop = match self.time_loop(ready, calls)? {
+            Ok(in_loop) => in_loop,
+            Err(why) => return Ok(Err(why)),
+        };
+        let mut times = BlockTimes { in_loop, ..BlockTimes::default() };
+        let latest = (LATE as f64).max(expected as f64 / 20.0);
+        for index in 0..if is_leader { calls } else { 0 } {
+            let of = |which: usize| all.chunks_exact(2 * calls).map(move |rank| rank[2 * index + which]);
+            let (first, last) = (of(0).fold(f64::INFINITY, f64::min), of(0).fold(0.0, f64::max));
+            match last - first.min(0.0) <= latest {
+                true => times.spans.push((of(1).fold(0.0, f64::max) - first) / 1e3),
+                false => times.invalid += 1,
+            }
+        }
+        Ok(Ok(times))
+    }
+}
+
+/// An AllReduce as ReduceScatter and AllGather.
+fn composed(lane: &Communicator, call: &CollectiveCall, vector: &mut [u8]) -> CommResult<()> {
+    let count = call.count / lane.size();
+    let kind = |collective, op| CallKind { op, in_place: true, ..CallKind::plain(collective) };
+    lane.collective(kind(Collective::ReduceScatter, call.op), count, call.dtype, Call::InPlace(vector))?;
+    lane.collective(kind(Collective::AllGather, None), count, call.dtype, Call::InPlace(vector))
+}

@@ -1,0 +1,100 @@
+//! What competes for a call.
+//!
+//! The principal type is [`Candidate`].
+
+use crate::communicator::Communicator;
+use crate::operation::CollectiveCall;
+use crate::stock::CallKind;
+use crate::table::PlanTable;
+use runtime::{Call, SequencedProgram};
+use schedule::Collective;
+use std::fmt;
+use std::sync::Arc;
+
+/// A user's own way to do a collective. It is called on all ranks at the same time, with the communicator to use.
+pub type CandidateFunction = dyn Fn(&Communicator, &CollectiveCall, Call<'_>) -> Result<(), String> + Send + Sync;
+
+/// One way to serve calls.
+#[derive(Clone)]
+pub struct Candidate {
+    pub(super) name: String,
+    pub(super) work: CandidateWork,
+}
+
+/// How a candidate does its work.
+#[derive(Clone)]
+pub(super) enum CandidateWork {
+    /// As the communicator does without a table.
+    Stock,
+    /// An entry of a table of plans.
+    Plan(Arc<PlanTable>, usize),
+    /// An AllReduce as ReduceScatter and AllGather, each as stock does it.
+    Composed,
+    /// A user's function, for these collectives.
+    Function(Vec<Collective>, Arc<CandidateFunction>),
+}
+
+impl fmt::Debug for Candidate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Candidate").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Candidate {
+    /// What the communicator does without a table. It always competes, and comes first.
+    pub(super) fn stock() -> Self {
+        Self { name: tune::STOCK.to_owned(), work: CandidateWork::Stock }
+    }
+
+    /// An AllReduce of two halves.
+    pub(super) fn composed() -> Self {
+        Self { name: "stock reducescatter + allgather".to_owned(), work: CandidateWork::Composed }
+    }
+
+    /// The plans of a table, each for the sizes that it says.
+    pub fn of_table(table: &Arc<PlanTable>) -> Vec<Self> {
+        let plan = |entry| Self { name: table.name(entry).to_owned(), work: CandidateWork::Plan(table.clone(), entry) };
+        (0..table.len()).map(plan).collect()
+    }
+
+    /// A function of the user's, under a name that no other candidate has.
+    pub fn function(name: impl Into<String>, collectives: Vec<Collective>, function: Arc<CandidateFunction>) -> Self {
+        Self { name: name.into(), work: CandidateWork::Function(collectives, function) }
+    }
+
+    /// The name in tables and reports.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether it can serve calls of so many bytes, as the collective counts them.
+    pub(super) fn serves(&self, ranks: usize, kind: CallKind, count: usize, bytes: u64) -> bool {
+        match &self.work {
+            CandidateWork::Stock => true,
+            CandidateWork::Plan(table, entry) => table.serves(*entry, ranks, kind, bytes),
+            CandidateWork::Composed => {
+                kind.collective == Collective::AllReduce && ranks > 1 && count > 0 && count.is_multiple_of(ranks)
+            }
+            CandidateWork::Function(collectives, _) => collectives.contains(&kind.collective),
+        }
+    }
+
+    /// The program of a plan; `None` for other candidates.
+    ///
+    /// # Errors
+    /// Why the plan cannot serve such calls.
+    pub(super) fn program(&self, kind: CallKind) -> Option<Result<SequencedProgram, String>> {
+        let CandidateWork::Plan(table, entry) = &self.work else { return None };
+        let program = table.program(*entry, kind);
+        Some(program.and_then(|(program, _)| SequencedProgram::new(program).map_err(|error| error.to_string())))
+    }
+
+    /// The plan as a file of format `antiphon-schedule/1`; `None` if it is no plan.
+    ///
+    /// # Errors
+    /// If the plan is not valid.
+    pub(crate) fn plan_text(&self) -> Option<Result<String, String>> {
+        let CandidateWork::Plan(table, entry) = &self.work else { return None };
+        Some(table.text(*entry))
+    }
+}

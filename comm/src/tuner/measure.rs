@@ -1,0 +1,203 @@
+//! Which candidate is measured when, and when that is enough.
+//!
+//! The principal function is [`measure_cells`]. Rank 0 alone decides, by its clock and its numbers, and tells the others after every
+//! round; so all ranks do the same, and no rank derives a count from its own clock. Candidates take turns in blocks, so
+//! that a drift of the machine affects all alike.
+
+use super::bench::{CellBench, ReadyCandidate, kind_of};
+use super::candidate::Candidate;
+use super::{CandidateSamples, CellSamples, CellWork, TuneOptions};
+use crate::communicator::Communicator;
+use crate::error::{CommError, CommResult};
+use runtime::Moment;
+use std::time::Duration;
+use tune::{Summary, remaining, summarize, winner};
+
+/// Calls in a block, at most.
+const MOST_CALLS: usize = 16;
+/// Rounds before a decision.
+const LEAST_ROUNDS: usize = 3;
+/// Samples after which nothing new is expected.
+const MOST_SAMPLES: usize = 64;
+/// About how long a block may take, in microseconds.
+const BLOCK_US: f64 = 20_000.0;
+/// Calls of the first look at a candidate's time.
+const FIRST_LOOK: usize = 3;
+
+/// What rank 0 says after a round.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Stop,
+    Continue,
+}
+
+/// Measures all cells of a list, of which every rank has the same. The samples are known to rank 0 only.
+///
+/// # Errors
+/// If a rank is lost.
+pub(super) fn measure_cells(
+    control: &Communicator,
+    work: &[CellWork],
+    candidates: &[Candidate],
+    options: &TuneOptions,
+    mut progress: impl FnMut(&CellSamples),
+) -> CommResult<Vec<CellSamples>> {
+    let begin = Moment::now();
+    let mut measured = Vec::with_capacity(work.len());
+    for (index, cell) in work.iter().enumerate() {
+        // What earlier cells did not use is for the later ones.
+        let left = options.budget.saturating_sub(Moment::now().since(begin));
+        let share = left / (work.len() - index).max(1) as u32;
+        let samples = measure_cell(control, cell, candidates, options, share)?;
+        progress(&samples);
+        measured.push(samples);
+    }
+    Ok(measured)
+}
+
+/// The competition of one cell.
+struct Contest<'a> {
+    ready: Vec<Option<ReadyCandidate<'a>>>,
+    samples: Vec<CandidateSamples>,
+    /// About how long a call takes, in microseconds; the same on all ranks.
+    expected_us: Vec<f64>,
+}
+
+fn measure_cell(
+    control: &Communicator,
+    cell: &CellWork,
+    candidates: &[Candidate],
+    options: &TuneOptions,
+    share: Duration,
+) -> CommResult<CellSamples> {
+    let begin = Moment::now();
+    let kind = kind_of(cell.collective, options.op);
+    let count = cell.count(control.size(), options.dtype.size());
+    let bytes = kind.size(control.size(), (count * options.dtype.size()) as u64);
+    let serving = candidates.iter().enumerate().filter(|(index, candidate)| {
+        let is_asked = *index == 0 || cell.candidates.as_ref().is_none_or(|names| names.contains(&candidate.name));
+        is_asked && candidate.serves(control.size(), kind, count, bytes)
+    });
+    let mut bench = CellBench::new(control, kind, (count, options.dtype), options.seed)?;
+    let mut contest = Contest { ready: Vec::new(), samples: Vec::new(), expected_us: Vec::new() };
+    for (_, candidate) in serving {
+        let admitted = bench.admit(candidate)?;
+        let refusal = admitted.as_ref().err().cloned();
+        contest.samples.push(CandidateSamples { name: candidate.name.clone(), refusal, ..CandidateSamples::default() });
+        contest.ready.push(admitted.ok());
+        contest.expected_us.push(f64::INFINITY);
+    }
+    let mut live: Vec<usize> = (0..contest.ready.len()).filter(|&index| contest.ready[index].is_some()).collect();
+    contest.look(&mut bench, &live)?;
+    live.retain(|&index| contest.ready[index].is_some());
+    // The first look tells who has no chance; a plan that takes long must not use up the time of the others.
+    let best = live.iter().map(|&index| contest.expected_us[index]).fold(f64::INFINITY, f64::min);
+    live.retain(|&index| index == 0 || contest.expected_us[index] <= 4.0 * best);
+    for round in 0.. {
+        // Each round begins with another candidate.
+        let turns = (0..live.len()).map(|turn| live[(turn + round) % live.len()]);
+        contest.round(&mut bench, turns)?;
+        live.retain(|&index| contest.ready[index].is_some());
+        let mut said = vec![0_i64; contest.ready.len() + 1];
+        if control.rank() == 0 {
+            let (verdict, stay) = contest.judge(&live, round, Moment::now().since(begin) >= share);
+            said[0] = i64::from(verdict == Verdict::Continue);
+            stay.into_iter().for_each(|index| said[index + 1] = 1);
+        }
+        control.broadcast(&mut said, 0)?;
+        if said[0] == 0 {
+            break;
+        }
+        live.retain(|&index| said[index + 1] == 1);
+    }
+    Ok(CellSamples { collective: cell.collective, bytes, candidates: contest.samples })
+}
+
+impl Contest<'_> {
+    fn refuse(&mut self, index: usize, why: String) {
+        self.samples[index].refusal = Some(why);
+        self.ready[index] = None;
+    }
+
+    /// About how long each candidate takes.
+    fn look(&mut self, bench: &mut CellBench<'_>, live: &[usize]) -> CommResult<()> {
+        for &index in live {
+            let Some(ready) = &self.ready[index] else { continue };
+            match bench.time_loop(ready, FIRST_LOOK)? {
+                Ok(expected) => self.expected_us[index] = expected,
+                Err(why) => self.refuse(index, why),
+            }
+        }
+        Ok(())
+    }
+
+    /// A block of every candidate.
+    fn round(&mut self, bench: &mut CellBench<'_>, turns: impl Iterator<Item = usize>) -> CommResult<()> {
+        for index in turns.collect::<Vec<_>>() {
+            let Some(ready) = &self.ready[index] else { continue };
+            let expected = self.expected_us[index];
+            let calls = ((BLOCK_US / expected.max(1e-3)) as usize).clamp(2, MOST_CALLS);
+            match bench.block(ready, calls, expected)? {
+                Ok(times) => {
+                    // All ranks have the same number.
+                    self.expected_us[index] = times.in_loop;
+                    let samples = &mut self.samples[index];
+                    samples.spans_us.extend(times.spans);
+                    samples.loops_us.push(times.in_loop);
+                    samples.invalid += times.invalid;
+                }
+                Err(why) => self.refuse(index, why),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether to go on, and with whom.
+    fn judge(&self, live: &[usize], round: usize, is_late: bool) -> (Verdict, Vec<usize>) {
+        let by_span = spans_count(&self.samples);
+        let times = |index: usize| live.contains(&index).then(|| self.samples[index].summary(by_span)).flatten();
+        let summaries: Vec<Option<Summary>> = (0..self.samples.len()).map(times).collect();
+        let stay = remaining(&summaries);
+        let least = summaries.iter().flatten().map(|summary| summary.samples).min().unwrap_or(0);
+        let is_decided = stay == [0] || stay.len() == 2 && winner(&summaries).is_some();
+        let is_enough = round + 1 >= LEAST_ROUNDS && (is_decided || least >= MOST_SAMPLES || is_late);
+        match is_enough || live == [0] && round + 1 >= LEAST_ROUNDS {
+            true => (Verdict::Stop, stay),
+            false if round + 1 < LEAST_ROUNDS => (Verdict::Continue, live.to_vec()),
+            false => (Verdict::Continue, stay),
+        }
+    }
+}
+
+/// Whether spans count: unless ranks were late at most calls of a candidate, as they are where they share cores. Then loops do.
+pub(super) fn spans_count(samples: &[CandidateSamples]) -> bool {
+    let competing = samples.iter().filter(|samples| samples.refusal.is_none());
+    competing.clone().all(|samples| samples.spans_us.len() >= samples.invalid)
+}
+
+impl CandidateSamples {
+    /// The times that count.
+    pub fn summary(&self, by_span: bool) -> Option<Summary> {
+        if self.refusal.is_some() {
+            return None;
+        }
+        summarize(if by_span { &self.spans_us } else { &self.loops_us })
+    }
+}
+
+impl CellWork {
+    /// Elements as MPI counts them, for about the size of the cell.
+    pub(super) fn count(&self, ranks: usize, element: usize) -> usize {
+        let parts = kind_of(self.collective, schedule::ReduceOp::Sum).size(ranks, 1).max(1);
+        (self.bytes / parts / element as u64) as usize
+    }
+}
+
+/// # Errors
+/// If the options make no sense.
+pub(super) fn check(options: &TuneOptions) -> CommResult<()> {
+    match options.collectives.iter().find(|of| of.is_listed() || **of == schedule::Collective::SendRecv) {
+        Some(of) => Err(CommError::Argument(format!("{of} has no vectors of one length, and is not tuned"))),
+        None => Ok(()),
+    }
+}

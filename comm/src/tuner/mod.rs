@@ -1,0 +1,124 @@
+//! The tuner: measures what could serve a call, on the ranks that will make it, and keeps what is faster than stock.
+//!
+//! The principal function is [`Communicator::measure`]; [`build`] makes a table of what it has measured. It uses the same
+//! communicators, plans and buffers as the application will. Rank 0 decides, all others follow ([`measure`]).
+//!
+//! * A candidate first has to be right on all ranks, on numbers that no two ranks have in common. One that is wrong or fails is
+//!   refused with the reason, and the others are measured on, with another communicator.
+//! * Control and candidates use different communicators. If a rank is lost, every rank gets an error that names it, and stock
+//!   stays the choice: nothing is measured instead.
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `candidate` | what competes |
+//! | `clock` | rank 0's clock |
+//! | `bench` | one size of one collective: the right result, and the times |
+//! | `measure` | whose turn it is, and when it is enough |
+//! | `build` | the table |
+
+mod bench;
+mod build;
+mod candidate;
+mod clock;
+mod measure;
+
+use crate::communicator::Communicator;
+use crate::error::CommResult;
+pub use build::{MeasuredTable, edges_of, table_of};
+pub use candidate::{Candidate, CandidateFunction};
+use runtime::DType;
+use schedule::{Collective, ReduceOp};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// What is measured, and how long.
+#[derive(Clone, Debug)]
+pub struct TuneOptions {
+    /// Which collectives.
+    pub collectives: Vec<Collective>,
+    /// At these sizes, in bytes as the collectives count them.
+    pub sizes: Vec<u64>,
+    /// With elements of this type.
+    pub dtype: DType,
+    /// Where they reduce, with this reduction.
+    pub op: ReduceOp,
+    /// How long all measuring may take, about.
+    pub budget: Duration,
+    /// How long a call may go without progress.
+    pub limit: Duration,
+    /// The seed of the input data.
+    pub seed: u64,
+}
+
+/// A size of a collective that is to be measured.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct CellWork {
+    /// The operation.
+    pub collective: Collective,
+    /// The size in bytes as the collective counts them; a whole number of elements of each rank is measured.
+    pub bytes: u64,
+    /// The names of the candidates, besides stock; `None` for all.
+    pub candidates: Option<Vec<String>>,
+}
+
+/// What was measured of a candidate.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct CandidateSamples {
+    /// Its name.
+    pub name: String,
+    /// Times from the first rank's begin to the last one's end, in microseconds.
+    pub spans_us: Vec<f64>,
+    /// Times of one call in loops without pauses, in microseconds, on the slowest rank.
+    pub loops_us: Vec<f64>,
+    /// Calls at which a rank was late.
+    pub invalid: usize,
+    /// Why it does not compete.
+    pub refusal: Option<String>,
+}
+
+/// What was measured of a cell.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct CellSamples {
+    /// The operation.
+    pub collective: Collective,
+    /// The size in bytes, as it was run.
+    pub bytes: u64,
+    /// Stock first.
+    pub candidates: Vec<CandidateSamples>,
+}
+
+impl TuneOptions {
+    /// Every size of every collective, for all candidates.
+    pub fn grid(&self) -> Vec<CellWork> {
+        let sizes = |&collective: &Collective| {
+            self.sizes.iter().map(move |&bytes| CellWork { collective, bytes, candidates: None })
+        };
+        self.collectives.iter().flat_map(sizes).collect()
+    }
+}
+
+impl Communicator {
+    /// What competes: stock, an AllReduce of two halves, and what is given.
+    pub fn candidates(given: Vec<Candidate>) -> Vec<Candidate> {
+        [Candidate::stock(), Candidate::composed()].into_iter().chain(given).collect()
+    }
+
+    /// Measures cells. All ranks call this with the same arguments, the candidates from [`Self::candidates`]. The samples are
+    /// known to rank 0 only; `progress` is told of each cell.
+    ///
+    /// # Errors
+    /// [`CommError::Argument`](crate::CommError::Argument) if a collective cannot be measured;
+    /// [`CommError::Run`](crate::CommError::Run) if a rank is lost.
+    pub fn measure(
+        &self,
+        work: &[CellWork],
+        candidates: &[Candidate],
+        options: &TuneOptions,
+        progress: impl FnMut(&CellSamples),
+    ) -> CommResult<Vec<CellSamples>> {
+        measure::check(options)?;
+        let control = self.without_table()?;
+        control.set_time_limit(options.limit);
+        measure::measure_cells(&control, work, candidates, options, progress)
+    }
+}

@@ -1,0 +1,277 @@
+//! The tuning table: for each collective a map from all sizes to a plan or stock, with what was measured.
+//!
+//! The principal type is [`TuningTable`], a file of format `antiphon-table/1`. It holds its plans, so it needs no other file.
+//! Its ranges are disjoint and total: every size is in exactly one. Where nothing was measured, stock is the choice.
+
+use crate::Summary;
+use schedule::Collective;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::path::Path;
+
+/// For which ranks a table was measured, and how. A table is used only by ranks that have the same key.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TableKey {
+    /// How many ranks.
+    pub ranks: usize,
+    /// The machine of each rank, counted in the order of their first ranks.
+    pub machines: Vec<u32>,
+    /// The digest of the topology that plans were made for, if there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub topology: Option<String>,
+    /// The version of the library that has measured.
+    pub version: String,
+    /// The version of the rules of measuring and choosing ([`TuningTable::POLICY`]).
+    pub policy: u32,
+}
+
+/// What was measured at one size of a range.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Evidence {
+    /// The size, in bytes as the collective counts them.
+    pub bytes: u64,
+    /// The choice's times.
+    pub choice: Summary,
+    /// Stock's times.
+    pub stock: Summary,
+    /// In how many launches of the ranks.
+    pub launches: u32,
+    /// What was measured: the type of elements.
+    pub dtype: String,
+}
+
+/// Sizes that have the same choice.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SizeRange {
+    /// From this size on (inclusive), in bytes as the collective counts them.
+    pub from_bytes: u64,
+    /// Up to this size (exclusive); `None` for no end.
+    pub to_bytes: Option<u64>,
+    /// The name of a plan in [`TuningTable::plans`]; `None` for stock.
+    pub plan: Option<String>,
+    /// The sizes that were measured.
+    pub evidence: Vec<Evidence>,
+}
+
+/// The ranges of one collective.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TableCell {
+    /// The operation, with any reduction and any type of elements.
+    pub collective: Collective,
+    /// In ascending order.
+    pub ranges: Vec<SizeRange>,
+}
+
+/// Measured choices for the calls of some ranks.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TuningTable {
+    /// Always [`TuningTable::FORMAT`].
+    pub format: String,
+    /// For whom.
+    pub key: TableKey,
+    /// By collective.
+    pub cells: Vec<TableCell>,
+    /// The plans by their names, as `antiphon-schedule/1`.
+    pub plans: BTreeMap<String, Value>,
+}
+
+/// Why a file is no tuning table.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// Not readable or not writable.
+    #[error("{path}: {error}")]
+    Io {
+        /// The file.
+        path: String,
+        /// The error of the system.
+        error: std::io::Error,
+    },
+    /// Not a table.
+    #[error("{path}:{line}:{column}: {message}")]
+    Syntax {
+        /// The file.
+        path: String,
+        /// Line, from 1.
+        line: usize,
+        /// Column, from 1.
+        column: usize,
+        /// What is wrong.
+        message: String,
+    },
+    /// A table that contradicts itself.
+    #[error("{path}: {what}")]
+    Senseless {
+        /// The file.
+        path: String,
+        /// What is wrong.
+        what: String,
+    },
+}
+
+impl TuningTable {
+    /// The format of the files.
+    pub const FORMAT: &str = "antiphon-table/1";
+    /// The rules of measuring and choosing. A table that other rules have made is not used.
+    pub const POLICY: u32 = 1;
+
+    /// The range of a size.
+    pub fn find(&self, collective: Collective, bytes: u64) -> Option<&SizeRange> {
+        let cell = self.cells.iter().find(|cell| cell.collective == collective)?;
+        let after = cell.ranges.partition_point(|range| range.from_bytes <= bytes);
+        cell.ranges.get(after.checked_sub(1)?)
+    }
+
+    /// Checks that every size of a collective is in exactly one range, and that all plans are there.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn check(&self) -> Result<(), String> {
+        if self.format != Self::FORMAT {
+            return Err(format!("the format is `{}`, and not `{}`", self.format, Self::FORMAT));
+        }
+        if self.key.machines.len() != self.key.ranks {
+            return Err(format!("{} ranks are on {} machines", self.key.ranks, self.key.machines.len()));
+        }
+        let mut seen = BTreeSet::new();
+        for TableCell { collective, ranges } in &self.cells {
+            if !seen.insert(*collective) {
+                return Err(format!("{collective} comes twice"));
+            }
+            let mut next = Some(0);
+            for SizeRange { from_bytes, to_bytes, plan, .. } in ranges {
+                if next != Some(*from_bytes) || to_bytes.is_some_and(|end| end <= *from_bytes) {
+                    return Err(format!("{collective}: the ranges have a gap or overlap at {from_bytes} bytes"));
+                }
+                next = *to_bytes;
+                if let Some(plan) = plan.as_ref().filter(|plan| !self.plans.contains_key(*plan)) {
+                    return Err(format!("{collective}, {from_bytes} bytes: there is no plan `{plan}`"));
+                }
+            }
+            if let Some(end) = next {
+                return Err(format!("{collective}: no range holds {end} bytes"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The same text for the same table.
+    pub fn text(&self) -> String {
+        serde_json::to_string_pretty(self).map_or_else(|_| String::new(), |text| text + "\n")
+    }
+
+    /// Reads a table from its text; `origin` names the source in errors.
+    ///
+    /// # Errors
+    /// [`StoreError`] with the position of the mistake.
+    pub fn parse(text: &str, origin: &str) -> Result<Self, StoreError> {
+        let path = || origin.to_owned();
+        let table: Self = serde_json::from_str(text).map_err(|error| StoreError::Syntax {
+            path: path(),
+            line: error.line(),
+            column: error.column(),
+            message: error.to_string(),
+        })?;
+        table.check().map_err(|what| StoreError::Senseless { path: path(), what })?;
+        Ok(table)
+    }
+
+    /// Reads and checks a table.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn read(path: &Path) -> Result<Self, StoreError> {
+        let shown = path.display().to_string();
+        let text = std::fs::read_to_string(path).map_err(|error| StoreError::Io { path: shown.clone(), error })?;
+        Self::parse(&text, &shown)
+    }
+
+    /// Writes the table so that a reader, and who writes at the same time, sees an old table or a new one, never a mixture,
+    /// whatever happens to this process.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub fn write(&self, path: &Path) -> Result<(), StoreError> {
+        let failed = |error| StoreError::Io { path: path.display().to_string(), error };
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let mut file = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
+        file.write_all(self.text().as_bytes()).and_then(|()| file.as_file().sync_all()).map_err(failed)?;
+        file.persist(path).map_err(|error| failed(error.error))?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::summarize;
+
+    fn table() -> TuningTable {
+        let times = summarize(&[1.0, 2.0, 3.0]).unwrap();
+        let evidence = |bytes| Evidence { bytes, choice: times, stock: times, launches: 3, dtype: "f32".to_owned() };
+        let range = |from_bytes, to_bytes, plan: Option<&str>| SizeRange {
+            from_bytes,
+            to_bytes,
+            plan: plan.map(str::to_owned),
+            evidence: vec![evidence(from_bytes)],
+        };
+        let ranges = vec![range(0, Some(64), None), range(64, Some(4096), Some("ring")), range(4096, None, None)];
+        TuningTable {
+            format: TuningTable::FORMAT.to_owned(),
+            key: TableKey { ranks: 2, machines: vec![0, 1], topology: None, version: "1".to_owned(), policy: 1 },
+            cells: vec![TableCell { collective: Collective::AllReduce, ranges }],
+            plans: [("ring".to_owned(), Value::from(1))].into(),
+        }
+    }
+
+    #[test]
+    fn every_size_has_one_range() {
+        let table = table();
+        assert_eq!(table.check(), Ok(()));
+        let plan = |bytes| table.find(Collective::AllReduce, bytes).unwrap().plan.as_deref();
+        assert_eq!([0, 63, 64, 4095, 4096, u64::MAX].map(plan), [None, None, Some("ring"), Some("ring"), None, None]);
+        assert!(table.find(Collective::AllGather, 1).is_none());
+    }
+
+    #[test]
+    fn tables_that_contradict_themselves_are_refused() {
+        type Change = fn(&mut TuningTable);
+        let changes: [(Change, &str); 7] = [
+            (|table| table.cells[0].ranges[1].from_bytes = 65, "a gap or overlap at 65"),
+            (|table| table.cells[0].ranges[1].from_bytes = 63, "a gap or overlap at 63"),
+            (|table| table.cells[0].ranges[2].to_bytes = Some(5000), "no range holds 5000 bytes"),
+            (|table| table.cells[0].ranges[1].plan = Some("tree".to_owned()), "no plan `tree`"),
+            (|table| table.cells.push(table.cells[0].clone()), "allreduce comes twice"),
+            (|table| table.key.ranks = 3, "3 ranks are on 2 machines"),
+            (|table| table.cells[0].ranges.clear(), "no range holds 0 bytes"),
+        ];
+        for (change, expected) in changes {
+            let mut table = table();
+            change(&mut table);
+            let error = TuningTable::parse(&table.text(), "t.json").unwrap_err().to_string();
+            assert!(error.starts_with("t.json: ") && error.contains(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_and_a_part_of_it_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("table.json");
+        table().write(&path).unwrap();
+        table().write(&path).unwrap();
+        assert_eq!(TuningTable::read(&path).unwrap(), table());
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing else is left");
+        let text = std::fs::read_to_string(&path).unwrap();
+        for length in (0..text.len() - 2).step_by(17) {
+            assert!(matches!(TuningTable::parse(&text[..length], "x"), Err(StoreError::Syntax { .. })), "{length}");
+        }
+        assert!(TuningTable::read(&folder.path().join("none.json")).is_err());
+    }
+}
