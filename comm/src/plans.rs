@@ -53,6 +53,9 @@ fn size_class(bytes: u64) -> u32 {
     bytes.max(1).ilog2() / 3
 }
 
+/// So many classes are of practical use.
+const STOCK_CLASSES: u32 = 11;
+
 /// The size for which a class is planned.
 fn typical_size(class: u32) -> u64 {
     2 << (3 * class)
@@ -93,6 +96,24 @@ impl PlanStore {
     /// Plans of a table where it has them, and stock elsewhere.
     pub(crate) fn new(table: PlanTable, says: Says, links: LinkCosts) -> Self {
         Self { table: Arc::new(table), says, links, plans: Mutex::default() }
+    }
+
+    /// The distinct stock plans of some ranks, each for sizes that another one serves as well.
+    pub(crate) fn stock_variants(&self, members: &[Rank], kinds: &[CallKind]) -> CommResult<PlanTable> {
+        let machines = self.links.machines_of(members);
+        let mut table = PlanTable::default();
+        for kind in kinds {
+            let mut known: Vec<String> = Vec::new();
+            for class in 0..STOCK_CLASSES {
+                let schedule = in_own_pool(|| stock::schedule_for(&machines, &self.links, *kind, typical_size(class)))?;
+                let name = format!("{} {}", kind.collective, schedule.schedule().produced_by.strategy);
+                if !known.contains(&name) {
+                    table.add_schedule(&name, &schedule);
+                    known.push(name);
+                }
+            }
+        }
+        Ok(table)
     }
 
     /// The same without a table.

@@ -3,6 +3,8 @@
 use crate::communicator::Communicator;
 use crate::error::CommResult;
 use crate::plans::PlanStore;
+use crate::stock::CallKind;
+use crate::table::PlanTable;
 use std::sync::Arc;
 
 /// Which group an identifier means, where it is not the color of a split.
@@ -37,6 +39,12 @@ impl Communicator {
     pub fn duplicate(&self) -> CommResult<Self> {
         let plans = self.state().plans.store();
         self.twin(plans)
+    }
+
+    /// The distinct stock plans of this group.
+    pub(crate) fn stock_variants(&self, kinds: &[CallKind]) -> CommResult<PlanTable> {
+        let plans = self.state().plans.store();
+        plans.stock_variants(&self.shared.members, kinds)
     }
 
     /// The same group once more, which knows no table.

@@ -6,7 +6,7 @@
 use crate::error::{CommError, CommResult};
 use crate::links::{LinkCosts, MessageCost};
 use program::{LowerOptions, VerifiedProgram, check, lower};
-use schedule::{Collective, Demand, ReduceOp, Request};
+use schedule::{Collective, Demand, ReduceOp, Request, VerifiedSchedule};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use synth::{Options, Problem, StrategyKind};
@@ -46,6 +46,24 @@ pub(crate) fn plan(
     kind: CallKind,
     bytes: u64,
 ) -> CommResult<(VerifiedProgram, Arc<str>)> {
+    let schedule = schedule_for(machines, links, kind, bytes)?;
+    let lowering = LowerOptions { in_place: kind.in_place, ..LowerOptions::default() };
+    let program = lower(&schedule, &lowering).map_err(no_plan)?;
+    let program = check(program).map_err(no_plan)?;
+    let strategy = &schedule.schedule().produced_by.strategy;
+    Ok((program, format!("{} {strategy}", kind.collective).into()))
+}
+
+/// The best textbook schedule.
+///
+/// # Errors
+/// As [`plan`].
+pub(crate) fn schedule_for(
+    machines: &[u32],
+    links: &LinkCosts,
+    kind: CallKind,
+    bytes: u64,
+) -> CommResult<VerifiedSchedule> {
     let ranks = machines.len();
     let mut request = Request::new(kind.collective, ranks, bytes);
     request.root = kind.root;
@@ -53,11 +71,7 @@ pub(crate) fn plan(
     let demand = Demand::new(request).map_err(no_plan)?;
     let problem = Problem::new(Arc::new(topology(machines, links)?), Arc::new(demand));
     let options = Options { strategy: Some(StrategyKind::Classic), ..Options::default() };
-    let found = synth::synthesize(&[problem], &options, &|_| {}).map_err(no_plan)?;
-    let lowering = LowerOptions { in_place: kind.in_place, ..LowerOptions::default() };
-    let program = lower(&found.schedule, &lowering).map_err(no_plan)?;
-    let program = check(program).map_err(no_plan)?;
-    Ok((program, format!("{} {}", kind.collective, found.report.strategy).into()))
+    Ok(synth::synthesize(&[problem], &options, &|_| {}).map_err(no_plan)?.schedule)
 }
 
 fn no_plan(reason: impl std::fmt::Display) -> CommError {

@@ -46,12 +46,12 @@ impl EntryRange {
 }
 
 /// Numbers of machines, counted anew in the order of their first ranks.
-fn in_order(machines: &[u32]) -> impl Iterator<Item = u32> {
+pub(crate) fn in_order(machines: impl Iterator<Item = u32>) -> impl Iterator<Item = u32> {
     let mut known: Vec<u32> = Vec::new();
-    machines.iter().map(move |machine| {
-        let seen = known.iter().position(|of| of == machine);
+    machines.map(move |machine| {
+        let seen = known.iter().position(|of| *of == machine);
         seen.unwrap_or_else(|| {
-            known.push(*machine);
+            known.push(machine);
             known.len() - 1
         }) as u32
     })
@@ -236,7 +236,7 @@ impl PlanTable {
         (0..self.len()).find(|&entry| {
             let of = self.entries[entry].range.machines.as_ref();
             self.serves(entry, machines.len(), kind, bytes)
-                && of.is_none_or(|of| in_order(machines).eq(of.iter().copied()))
+                && of.is_none_or(|of| in_order(machines.iter().copied()).eq(of.iter().copied()))
         })
     }
 

@@ -4,7 +4,7 @@
 //! [`table_of`].
 
 use super::measure::spans_count;
-use super::{Candidate, CandidateSamples, CellSamples, CellWork};
+use super::{CandidateSamples, CellSamples, CellWork};
 use schedule::Collective;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -141,14 +141,15 @@ pub fn edges_of(launches: &[Vec<CellSamples>], step: impl Fn(Collective) -> u64)
     work
 }
 
-/// The table of all launches, of which the first has measured the grid. `dtype` names the type of elements, `step` is as in
+/// The table of all launches, of which the first has measured the grid. `texts` are the plans among the candidates, by their
+/// names ([`Communicator::plan_texts`](crate::Communicator::plan_texts)). `dtype` names the type of elements, `step` is as in
 /// [`edges_of`].
 ///
 /// # Errors
 /// If a plan that has won cannot be written.
 pub fn table_of(
     launches: &[Vec<CellSamples>],
-    candidates: &[Candidate],
+    texts: &BTreeMap<String, String>,
     key: TableKey,
     dtype: &str,
     step: impl Fn(Collective) -> u64,
@@ -158,10 +159,7 @@ pub fn table_of(
     for collective in collectives_of(launches) {
         let measured = MeasuredCollective::new(collective, launches);
         // A candidate that is no plan cannot be in a file, so stock stays.
-        let is_plan = |choice: usize| {
-            let candidate = candidates.iter().find(|candidate| candidate.name == measured.names[choice]);
-            candidate.is_some_and(|candidate| candidate.plan_text().is_some())
-        };
+        let is_plan = |choice: usize| texts.contains_key(&measured.names[choice]);
         let mut sizes = measured.on_grid(&grid_of(launches, collective));
         for size in &mut sizes {
             size.choice = if size.choice != 0 && is_plan(size.choice) { size.choice } else { 0 };
@@ -192,10 +190,8 @@ pub fn table_of(
         };
         let ranges = ranges(&sizes, edge, name, evidence);
         for plan in ranges.iter().filter_map(|range| range.plan.as_ref()) {
-            let candidate = candidates.iter().find(|candidate| candidate.name == *plan);
-            if let Some(text) = candidate.and_then(Candidate::plan_text) {
-                let value = serde_json::from_str(&text?).map_err(|error| error.to_string())?;
-                plans.insert(plan.clone(), value);
+            if let Some(text) = texts.get(plan) {
+                plans.insert(plan.clone(), serde_json::from_str(text).map_err(|error| error.to_string())?);
             }
         }
         cells.push(TableCell { collective, ranges });

@@ -93,7 +93,7 @@ impl Candidate {
     ///
     /// # Errors
     /// If the plan is not valid.
-    pub(crate) fn plan_text(&self) -> Option<Result<String, String>> {
+    pub(super) fn plan_text(&self) -> Option<Result<String, String>> {
         let CandidateWork::Plan(table, entry) = &self.work else { return None };
         Some(table.text(*entry))
     }

@@ -24,12 +24,17 @@ mod measure;
 
 use crate::communicator::Communicator;
 use crate::error::CommResult;
+use crate::stock::CallKind;
+use crate::table::in_order;
 pub use build::{MeasuredTable, edges_of, table_of};
 pub use candidate::{Candidate, CandidateFunction};
 use runtime::DType;
 use schedule::{Collective, ReduceOp};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
+use tune::{TableKey, TuningTable};
 
 /// What is measured, and how long.
 #[derive(Clone, Debug)]
@@ -98,9 +103,33 @@ impl TuneOptions {
 }
 
 impl Communicator {
-    /// What competes: stock, an AllReduce of two halves, and what is given.
-    pub fn candidates(given: Vec<Candidate>) -> Vec<Candidate> {
-        [Candidate::stock(), Candidate::composed()].into_iter().chain(given).collect()
+    /// What competes: stock, an AllReduce of two halves, the textbook algorithms that stock would choose at other sizes, and what
+    /// is given. All ranks have the same.
+    ///
+    /// # Errors
+    /// [`CommError::NoPlan`](crate::CommError::NoPlan).
+    pub fn candidates(&self, options: &TuneOptions, given: Vec<Candidate>) -> CommResult<Vec<Candidate>> {
+        measure::check(options)?;
+        let kinds: Vec<CallKind> = options.collectives.iter().map(|of| bench::kind_of(*of, options.op)).collect();
+        let variants = Arc::new(self.stock_variants(&kinds)?);
+        let all = [Candidate::stock(), Candidate::composed()].into_iter();
+        Ok(all.chain(Candidate::of_table(&variants)).chain(given).collect())
+    }
+
+    /// The plans among candidates, by their names, for [`table_of`].
+    ///
+    /// # Errors
+    /// Why a plan is not valid.
+    pub fn plan_texts(candidates: &[Candidate]) -> Result<BTreeMap<String, String>, String> {
+        let texts = candidates.iter().filter_map(|candidate| Some((candidate.name.clone(), candidate.plan_text()?)));
+        texts.map(|(name, text)| Ok((name, text?))).collect()
+    }
+
+    /// For whom a table is that these ranks measure.
+    pub fn table_key(&self, topology: Option<String>) -> TableKey {
+        let machines: Vec<u32> = in_order((0..self.size()).map(|rank| self.machine(rank))).collect();
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        TableKey { ranks: self.size(), machines, topology, version, policy: TuningTable::POLICY }
     }
 
     /// Measures cells. All ranks call this with the same arguments, the candidates from [`Self::candidates`]. The samples are

@@ -33,6 +33,8 @@ const SPINNING: Duration = Duration::from_micros(5);
 const LOOKING: Duration = Duration::from_micros(100);
 /// A sleeper polls again after this time, even without a ring.
 const LONGEST_SLEEP: Duration = Duration::from_millis(50);
+/// So many sleepers on one core may do so without being in the way of those that work. More sleep longer.
+const SLEEPERS: usize = 16;
 
 /// One rank's bell.
 #[derive(Clone)]
@@ -100,10 +102,9 @@ impl Doorbell {
         seen
     }
 
-    /// Sleeps until the first ring after `seen`, or until `until`.
-    fn sleep(&self, seen: u32, until: Moment) {
-        let wait = nap(until);
-        let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(wait.subsec_nanos()) };
+    /// Sleeps until the first ring after `seen`, or for `wait`.
+    fn sleep(&self, seen: u32, wait: Duration) {
+        let timeout = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) };
         // Interrupted, timed out or rung: in each case the caller polls again.
         let _ = futex::wait(self.rings(), futex::Flags::empty(), seen, Some(&timeout));
     }
@@ -113,10 +114,6 @@ impl Doorbell {
     }
 }
 
-fn nap(until: Moment) -> Duration {
-    until.since(Moment::now()).min(LONGEST_SLEEP)
-}
-
 /// How long a rank that finds nothing keeps polling before it sleeps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Patience {
@@ -124,11 +121,13 @@ pub(crate) struct Patience {
     spinning: Duration,
     /// The whole time. After `spinning`, it yields the core between polls.
     looking: Duration,
+    /// A sleeper polls again after this time, even without a ring.
+    sleeping: Duration,
 }
 
 impl Patience {
     /// Sleeps at once, because nothing is urgent.
-    pub(crate) const NONE: Self = Self { spinning: Duration::ZERO, looking: Duration::ZERO };
+    pub(crate) const NONE: Self = Self { spinning: Duration::ZERO, looking: Duration::ZERO, sleeping: LONGEST_SLEEP };
 
     /// Whether a rank keeps its core while it waits.
     pub(crate) fn keeps_core(self) -> bool {
@@ -143,7 +142,9 @@ impl Patience {
     /// The patience of one of `ranks` ranks on `cores` cores. With more ranks than cores it does not spin, because
     /// another rank may need the core.
     pub(crate) fn of(ranks: usize, cores: usize) -> Self {
-        Self { spinning: if ranks <= cores { SPINNING } else { Duration::ZERO }, looking: LOOKING }
+        let spinning = if ranks <= cores { SPINNING } else { Duration::ZERO };
+        let sleeping = LONGEST_SLEEP.saturating_mul(ranks.div_ceil(SLEEPERS * cores.max(1)).max(1) as u32);
+        Self { spinning, looking: LOOKING, sleeping }
     }
 }
 
@@ -188,7 +189,7 @@ impl<'a> Waiter<'a> {
         }
     }
 
-    /// Call after a poll that found nothing. Spins, yields, or sleeps until a ring, `until`, or for 50 ms.
+    /// Call after a poll that found nothing. Spins, yields, or sleeps until a ring, until `until`, or for a while.
     pub(crate) fn idle(&mut self, now: Moment, until: Moment) {
         let idle = now.since(*self.idle_since.get_or_insert(now));
         if idle < self.patience.spinning {
@@ -203,9 +204,10 @@ impl<'a> Waiter<'a> {
                 self.listening = Some(self.bell.listen(how));
             }
             Some(seen) => {
+                let wait = until.since(Moment::now()).min(self.patience.sleeping);
                 match self.poller {
-                    Some(poller) => poller.sleep(nap(until)),
-                    None => self.bell.sleep(seen, until),
+                    Some(poller) => poller.sleep(wait),
+                    None => self.bell.sleep(seen, wait),
                 }
                 self.bell.mute();
             }
