@@ -14,6 +14,11 @@ fn unit(request: &Request, dtype: DType) -> u64 {
     blocks as u64 * dtype.size() as u64
 }
 
+/// The smallest difference of two sizes of a collective among so many ranks.
+pub(crate) fn step_of(collective: Collective, ranks: usize, dtype: DType) -> u64 {
+    unit(&Request::new(collective, ranks, 0), dtype)
+}
+
 /// The size of a trial's collective.
 pub(crate) fn bytes(request: &Request, trial: &Trial) -> u64 {
     trial.count.saturating_mul(unit(request, trial.dtype))

@@ -86,6 +86,8 @@ fn dispatch(command: Command, screen: &Screen) -> Outcome {
         Command::Explain(args) => commands::explain::run(&args, screen),
         Command::Export(args) => commands::export::run(&args, screen),
         Command::Run(args) => commands::run::run(&args, screen),
+        Command::Tune(args) => commands::tune::run(&args, screen),
+        Command::TuneRank(args) => commands::tune::run_rank(&args),
         Command::Sweep(args) => commands::sweep::run(&args, screen),
         Command::Completions { shell } => commands::help::completions(shell, screen),
         Command::Man(args) => commands::help::man(&args, screen),

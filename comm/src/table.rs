@@ -201,6 +201,18 @@ impl PlanTable {
         self.entries.push(TableEntry { range: EntryRange::ALL, plan });
     }
 
+    /// Checks all plans as they are checked before they serve a call.
+    ///
+    /// # Errors
+    /// What is wrong with the first that is not valid.
+    pub fn verify(&self) -> Result<(), String> {
+        (0..self.len()).try_for_each(|entry| {
+            let request = self.entries[entry].plan.schedule.demand.request();
+            let Request { collective, root, op, .. } = *request;
+            self.program(entry, CallKind { collective, root, op, in_place: false }).map(drop)
+        })
+    }
+
     /// Whether there are no plans.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()

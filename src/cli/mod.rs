@@ -12,10 +12,12 @@ mod sizes;
 mod sweep;
 mod synth;
 mod topology;
+mod tune;
 mod values;
 
 pub(crate) use self::synth::{BoundArgs, RequestArgs, SearchArgs, SynthArgs};
 pub(crate) use self::topology::{ImportArgs, SketchCommand, TopologyCommand};
+pub(crate) use self::tune::{TuneArgs, TuneCommand, TuneMeasureArgs, TuneRankArgs};
 pub(crate) use export::{ExportArgs, ExportFormat, Protocol};
 pub(crate) use launch::LaunchArgs;
 pub(crate) use lowering::LoweringArgs;
@@ -111,6 +113,13 @@ pub(crate) enum Command {
     /// Executes a plan (or a stock algorithm) on real buffers, checks the result, prints a table.
     #[command(after_help = examples::RUN)]
     Run(RunArgs),
+    /// Measures stock algorithms and plans on the ranks that will use them, and writes the table of what is faster than stock.
+    ///
+    /// Every candidate must first compute the right result. Candidates take turns; rank 0 decides how long. A candidate replaces
+    /// stock where it is faster beyond the noise of both, over several launches of the ranks. Programs that use the library
+    /// find the table by ANTIPHON_TABLE.
+    #[command(after_help = examples::TUNE)]
+    Tune(TuneArgs),
     /// Plans many problems: every combination of topologies, collectives, sketches, chunk counts and sizes.
     ///
     /// Every combination is a cell. Time limit and strategy are those of one cell. Cells are planned by worker
@@ -134,6 +143,9 @@ pub(crate) enum Command {
     /// One rank of a job; started by `run`, `profile` and `demo`.
     #[command(hide = true)]
     Worker,
+    /// One rank of a launch; started by `tune`.
+    #[command(hide = true)]
+    TuneRank(TuneRankArgs),
     /// Plans cells of a sweep; started by `sweep`.
     #[command(hide = true)]
     SweepWorker(SweepWorkerArgs),

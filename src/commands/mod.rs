@@ -14,6 +14,7 @@ pub(crate) mod sketch;
 pub(crate) mod sweep;
 pub(crate) mod synth;
 pub(crate) mod topology;
+pub(crate) mod tune;
 mod usage;
 pub(crate) mod verify;
 pub(crate) mod worker;

@@ -6,8 +6,9 @@
 mod interfaces;
 
 use crate::cli::LaunchArgs;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, read_text};
 use crate::workbench::fault;
+use comm::Config;
 use comm::launcher::environment::{Environment, Explicit, Found, find};
 use comm::launcher::{LaunchError, key};
 use runtime::{Machine, Rendezvous};
@@ -134,6 +135,21 @@ impl Role {
         let binary = binary().map_err(|failure| waiting.excuse(failure))?;
         runtime::attend(waiting.meet(), waiting.limit, &mut || worker(&binary)).map_err(fault)?;
         Ok(Self::Agent)
+    }
+
+    /// How this process joins the others as a program that uses the library, if somebody else has started all ranks.
+    ///
+    /// # Errors
+    /// Bad input if a variable or an option makes no sense.
+    pub(crate) fn config(args: &LaunchArgs) -> Outcome<Option<Config>> {
+        let environment = Environment::of_process();
+        let Some(Found { rank, ranks, masters }) = find(explicit(args), &environment)? else { return Ok(None) };
+        let mut config = Config { masters, ..Config::new(rank as usize, ranks as usize, String::new()) };
+        config.read_env().map_err(Failure::bad_input)?;
+        config.secret = args.secret_file.as_deref().map(read_text).transpose()?.map(|text| text.trim().to_owned());
+        config.joining = args.ready_limit(ranks as usize);
+        config.table = None;
+        Ok(Some(config))
     }
 
     /// Runs `conduct` on the process that runs the command. If it fails before the ranks have met, the others get the

@@ -53,11 +53,9 @@ pub(super) struct CellBench<'a> {
 
 /// The kind of call that is measured for a collective.
 pub(super) fn kind_of(collective: Collective, op: schedule::ReduceOp) -> CallKind {
-    let has_root =
-        matches!(collective, Collective::Broadcast | Collective::Reduce | Collective::Gather | Collective::Scatter);
     CallKind {
         collective,
-        root: has_root.then_some(Rank(0)),
+        root: collective.is_rooted().then_some(Rank(0)),
         op: collective.combines().then_some(op),
         in_place: matches!(collective, Collective::AllReduce | Collective::Broadcast),
     }

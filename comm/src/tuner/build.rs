@@ -8,7 +8,9 @@ use super::{CandidateSamples, CellSamples, CellWork};
 use schedule::Collective;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
-use tune::{ChoiceEdge, Evidence, MeasuredSize, Summary, TableCell, TableKey, TuningTable, ranges, smooth, winner};
+use tune::{
+    ChoiceEdge, Evidence, MeasuredSize, Summary, TableCell, TableKey, TuningTable, ranges, remaining, smooth, winner,
+};
 
 /// A table, and which cells it was made of.
 #[derive(Clone, Debug)]
@@ -17,6 +19,19 @@ pub struct MeasuredTable {
     pub table: TuningTable,
     /// Candidates that were refused: where, which, and why.
     pub refused: Vec<(Collective, u64, String, String)>,
+}
+
+impl CellSamples {
+    /// The candidates that may be better than stock.
+    pub fn rivals(&self) -> Vec<String> {
+        let by_span = spans_count(&self.candidates);
+        let times: Vec<Option<Summary>> = self.candidates.iter().map(|of| of.summary(by_span)).collect();
+        let Some(stock) = times.first().copied().flatten() else { return Vec::new() };
+        let may_win = |times: &Summary| times.low_us < stock.median_us;
+        let rivals =
+            remaining(&times).into_iter().filter(|&index| index > 0 && times[index].as_ref().is_some_and(may_win));
+        rivals.map(|index| self.candidates[index].name.clone()).collect()
+    }
 }
 
 /// All samples of a cell, of all launches.

@@ -1,0 +1,103 @@
+//! What `antiphon tune` takes.
+
+use super::LaunchArgs;
+use super::SizeList;
+use super::values::{collective, duration, op};
+use clap::{Args, Subcommand};
+use schedule::{Collective, ReduceOp};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// `antiphon tune`
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct TuneArgs {
+    /// What to do with tables.
+    #[command(subcommand)]
+    pub command: Option<TuneCommand>,
+    /// What to measure.
+    #[command(flatten)]
+    pub measure: TuneMeasureArgs,
+}
+
+/// What is measured.
+#[derive(Args, Debug)]
+pub(crate) struct TuneMeasureArgs {
+    /// Who starts the ranks: `--ranks`, or a launcher.
+    #[command(flatten, next_help_heading = "Who starts the ranks")]
+    pub launch: LaunchArgs,
+    /// Operations, separated by commas.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_parser = collective(),
+        default_value = "allreduce,allgather,reducescatter,broadcast,alltoall"
+    )]
+    pub collective: Vec<Collective>,
+    /// Sizes, such as 1KB,64KB,1MB or 1KB..64MB (each twice the one before) or 1KB..64MB:4 (four times).
+    #[arg(long, value_name = "A..B[:F]|LIST", default_value = "1KiB..16MiB:4")]
+    pub sizes: SizeList,
+    /// How long all measuring may take, about.
+    #[arg(long, value_name = "T", value_parser = duration, default_value = "60s")]
+    pub budget: Duration,
+    /// Plans that compete: files, the folder of `synth --sizes`, or folders of plans.
+    #[arg(long, value_name = "PATH", value_delimiter = ',')]
+    pub plans: Vec<PathBuf>,
+    /// Plan for this topology, and let the plans compete.
+    #[arg(long, value_name = "SPEC")]
+    pub topology: Option<String>,
+    /// The element type.
+    #[arg(long, default_value = "f32", value_name = "f32|f64|i32|i64|u8|f16|bf16")]
+    pub dtype: runtime::DType,
+    /// The reduction of reducing collectives.
+    #[arg(long, default_value = "sum", value_parser = op())]
+    pub op: ReduceOp,
+    /// Start the ranks so many times: the first time measures all, the others confirm. Under another launcher it is once.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=20))]
+    pub launches: u32,
+    /// Give up a call that makes no progress for this long.
+    #[arg(long, value_name = "T", value_parser = duration, default_value = "10s")]
+    pub timeout: Duration,
+    /// Seed of the input data.
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// All samples, a line of JSON for each candidate of each cell of each launch.
+    #[arg(long, value_name = "F.jsonl")]
+    pub samples: Option<PathBuf>,
+    /// The table.
+    #[arg(short, long, value_name = "F.json", required = true)]
+    pub output: Option<PathBuf>,
+}
+
+/// `antiphon tune …`
+#[derive(Subcommand, Debug)]
+pub(crate) enum TuneCommand {
+    /// Prints the choices of a table, and how much faster than stock they are.
+    Show {
+        /// The table.
+        #[arg(value_name = "F.json")]
+        table: PathBuf,
+    },
+    /// Checks a table and all its plans.
+    Verify {
+        /// The table.
+        #[arg(value_name = "F.json")]
+        table: PathBuf,
+    },
+    /// Prints where two tables differ.
+    Diff {
+        /// The first table.
+        #[arg(value_name = "F.json")]
+        first: PathBuf,
+        /// The second table.
+        #[arg(value_name = "G.json")]
+        second: PathBuf,
+    },
+}
+
+/// `antiphon tune-rank`
+#[derive(Args, Debug)]
+pub(crate) struct TuneRankArgs {
+    /// What to measure, as `antiphon tune` has written it.
+    pub job: PathBuf,
+}

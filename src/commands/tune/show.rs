@@ -1,0 +1,121 @@
+//! What tables say, for people.
+
+use crate::failure::{Failure, Outcome};
+use crate::screen::{Screen, bytes, table as columns, time};
+use comm::PlanTable;
+use schedule::Collective;
+use serde::Serialize;
+use std::path::Path;
+use tune::{STOCK, SizeRange, TuningTable};
+
+/// A range of a table, as it is shown.
+#[derive(Serialize)]
+pub(super) struct ShownRange {
+    collective: Collective,
+    from_bytes: u64,
+    to_bytes: Option<u64>,
+    choice: String,
+    /// Stock's median by that of the choice, at the measured size of the range where it is the least.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    least_speedup: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    most_speedup: Option<f64>,
+    /// Samples of the choice, at all measured sizes.
+    samples: usize,
+}
+
+fn read(path: &Path) -> Outcome<TuningTable> {
+    TuningTable::read(path).map_err(Failure::bad_input)
+}
+
+pub(super) fn rows(table: &TuningTable) -> Vec<ShownRange> {
+    let ranges = table.cells.iter().flat_map(|cell| cell.ranges.iter().map(move |range| (cell.collective, range)));
+    ranges.map(|(collective, range)| shown(collective, range)).collect()
+}
+
+fn shown(collective: Collective, range: &SizeRange) -> ShownRange {
+    let speedups = || {
+        let measured = range.evidence.iter().filter(|_| range.plan.is_some());
+        measured.map(|evidence| evidence.stock.median_us / evidence.choice.median_us)
+    };
+    ShownRange {
+        collective,
+        from_bytes: range.from_bytes,
+        to_bytes: range.to_bytes,
+        choice: range.plan.clone().unwrap_or_else(|| STOCK.to_owned()),
+        least_speedup: speedups().reduce(f64::min),
+        most_speedup: speedups().reduce(f64::max),
+        samples: range.evidence.iter().map(|evidence| evidence.choice.samples).sum(),
+    }
+}
+
+/// The table as text.
+pub(super) fn text(table: &TuningTable) -> String {
+    let dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    let row = |range: ShownRange| {
+        let gain = range.least_speedup.zip(range.most_speedup);
+        vec![
+            range.collective.to_string(),
+            bytes(range.from_bytes),
+            range.to_bytes.map_or_else(|| "∞".to_owned(), |end| bytes(end - 1)),
+            range.choice,
+            dash(gain.map(|(least, most)| format!("{least:.2}–{most:.2}×"))),
+            range.samples.to_string(),
+        ]
+    };
+    let rows: Vec<Vec<String>> = rows(table).into_iter().map(row).collect();
+    columns(&["collective", "from", "to", "choice", "faster than stock", "samples"], &rows)
+}
+
+pub(super) fn show(path: &Path, screen: &Screen) -> Outcome {
+    let table = read(path)?;
+    screen.result(&rows(&table), || {
+        let machines = table.key.machines.iter().max().map_or(0, |last| last + 1);
+        let at = |range: &SizeRange| {
+            let evidence = range.evidence.first()?;
+            Some(format!("{} {}", bytes(evidence.bytes), time(evidence.choice.median_us)))
+        };
+        let first = table.cells.iter().flat_map(|cell| &cell.ranges).find_map(at).unwrap_or_default();
+        format!("{} ranks on {machines} machines; first measured: {first}\n{}", table.key.ranks, text(&table))
+    })
+}
+
+pub(super) fn verify(path: &Path, screen: &Screen) -> Outcome {
+    let table = read(path)?;
+    let plans = PlanTable::read(path).map_err(Failure::bad_input)?;
+    plans.verify().map_err(|why| Failure::no(anyhow::anyhow!("{}: {why}", path.display())))?;
+    let (ranges, distinct) = (rows(&table).len(), table.plans.len());
+    screen.result(&serde_json::json!({ "valid": true, "ranges": ranges, "plans": distinct }), || {
+        format!("{}: {ranges} ranges, {distinct} plans, all valid", path.display())
+    })
+}
+
+pub(super) fn diff(first: &Path, second: &Path, screen: &Screen) -> Outcome {
+    let [one, other] = [read(first)?, read(second)?];
+    let collectives = one.cells.iter().chain(&other.cells).map(|cell| cell.collective);
+    let collectives: std::collections::BTreeSet<Collective> = collectives.collect();
+    let choice = |table: &TuningTable, collective, at| {
+        let plan = table.find(collective, at).and_then(|range| range.plan.clone());
+        plan.unwrap_or_else(|| STOCK.to_owned())
+    };
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    for collective in collectives {
+        let cells = [&one, &other].into_iter().flat_map(|table| &table.cells);
+        let ranges = cells.filter(|cell| cell.collective == collective).flat_map(|cell| &cell.ranges);
+        let mut edges: Vec<u64> = ranges.map(|range| range.from_bytes).collect();
+        edges.sort_unstable();
+        edges.dedup();
+        let differing = edges.into_iter().map(|at| (at, [&one, &other].map(|table| choice(table, collective, at))));
+        rows.extend(
+            differing.filter(|(_, [a, b])| a != b).map(|(at, [a, b])| vec![collective.to_string(), bytes(at), a, b]),
+        );
+    }
+    let same = one.key == other.key;
+    screen.result(&serde_json::json!({ "same_key": same, "differences": rows }), || {
+        let key = if same { "" } else { "the tables are for different ranks or rules\n" };
+        match rows.is_empty() {
+            true => format!("{key}no size has another choice"),
+            false => format!("{key}{}", columns(&["collective", "from", "first", "second"], &rows)),
+        }
+    })
+}
