@@ -11,6 +11,7 @@ use crate::plans::PlanStore;
 use crate::probe::link_costs;
 use crate::table::PlanTable;
 use runtime::{Machine, Rendezvous, Session};
+use schedule::ReduceOp;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -143,8 +144,22 @@ impl Communicator {
             says.warn(|| why);
         }
         let links = link_costs(&session, config.timeout)?;
-        Ok(Self::new(session, WORLD, (members, rank), config.timeout, Arc::new(PlanStore::new(table, says, links))))
+        let plans = Arc::new(PlanStore::new(table, says, links));
+        let all = Self::new(session.clone(), WORLD, (members, rank), config.timeout, plans.clone());
+        if have_the_same(&all.without_table()?, plans.digest())? {
+            return Ok(all);
+        }
+        says.warn(|| "the ranks have different tables: stock serves all calls".to_owned());
+        all.without_table()
     }
+}
+
+/// Whether all ranks have the same number.
+fn have_the_same(all: &Communicator, number: u64) -> CommResult<bool> {
+    // The least number is the complement of the greatest complement.
+    let mut greatest = [number as i64, !number as i64];
+    all.all_reduce(&mut greatest, ReduceOp::Max)?;
+    Ok(greatest[0] == !greatest[1])
 }
 
 fn rendezvous(config: &Config) -> CommResult<Rendezvous> {

@@ -29,6 +29,7 @@ mod error;
 pub mod launcher;
 mod links;
 mod log;
+mod numbers;
 mod operation;
 mod plans;
 mod point_to_point;

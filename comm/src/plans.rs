@@ -53,9 +53,6 @@ fn size_class(bytes: u64) -> u32 {
     bytes.max(1).ilog2() / 3
 }
 
-/// So many classes are of practical use.
-const STOCK_CLASSES: u32 = 11;
-
 /// The size for which a class is planned.
 fn typical_size(class: u32) -> u64 {
     2 << (3 * class)
@@ -98,19 +95,19 @@ impl PlanStore {
         Self { table: Arc::new(table), says, links, plans: Mutex::default() }
     }
 
-    /// The distinct stock plans of some ranks, each for sizes that another one serves as well.
-    pub(crate) fn stock_variants(&self, members: &[Rank], kinds: &[CallKind]) -> CommResult<PlanTable> {
+    /// The digest of the plan that serves calls of a size.
+    pub(crate) fn digest_of(&self, members: &[Rank], key: CallKey) -> CommResult<u32> {
+        Ok(self.plan(members, key)?.program.digest())
+    }
+
+    /// All textbook plans of some ranks, for all sizes.
+    pub(crate) fn textbook(&self, members: &[Rank], kinds: &[CallKind]) -> CommResult<PlanTable> {
         let machines = self.links.machines_of(members);
         let mut table = PlanTable::default();
         for kind in kinds {
-            let mut known: Vec<String> = Vec::new();
-            for class in 0..STOCK_CLASSES {
-                let schedule = in_own_pool(|| stock::schedule_for(&machines, &self.links, *kind, typical_size(class)))?;
+            for schedule in in_own_pool(|| stock::all(&machines, &self.links, *kind))? {
                 let name = format!("{} {}", kind.collective, schedule.schedule().produced_by.strategy);
-                if !known.contains(&name) {
-                    table.add_schedule(&name, &schedule);
-                    known.push(name);
-                }
+                table.add_schedule(&name, &schedule);
             }
         }
         Ok(table)
@@ -124,6 +121,11 @@ impl PlanStore {
     /// The same for another session.
     pub(crate) fn of_session(&self, links: LinkCosts) -> Self {
         Self { table: self.table.clone(), says: self.says, links, plans: Mutex::default() }
+    }
+
+    /// See [`PlanTable::digest`].
+    pub(crate) fn digest(&self) -> u64 {
+        self.table.digest()
     }
 
     /// The plan that serves calls of a size among some ranks of a session.

@@ -5,8 +5,8 @@
 
 use crate::communicator::Communicator;
 use crate::error::CommResult;
+use crate::numbers::mixed;
 use crate::request::BegunCall;
-use crate::split::mixed;
 use bytemuck::{cast_slice, cast_slice_mut};
 use runtime::{Call, CallPlace, Element, Prepared, RawCall};
 

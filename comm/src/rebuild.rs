@@ -2,8 +2,8 @@
 
 use crate::communicator::{Communicator, Membership};
 use crate::error::{CommError, CommResult};
+use crate::numbers::mixed;
 use crate::probe::link_costs;
-use crate::split::mixed;
 use runtime::{Rebuilt, RunErrorKind};
 use std::sync::Arc;
 use std::time::Duration;

@@ -2,9 +2,11 @@
 
 use crate::communicator::Communicator;
 use crate::error::CommResult;
-use crate::plans::PlanStore;
+use crate::numbers::mixed;
+use crate::plans::{CallKey, PlanStore};
 use crate::stock::CallKind;
 use crate::table::PlanTable;
+use runtime::DType;
 use std::sync::Arc;
 
 /// Which group an identifier means, where it is not the color of a split.
@@ -41,10 +43,16 @@ impl Communicator {
         self.twin(plans)
     }
 
-    /// The distinct stock plans of this group.
-    pub(crate) fn stock_variants(&self, kinds: &[CallKind]) -> CommResult<PlanTable> {
+    /// All textbook plans of this group.
+    pub(crate) fn textbook(&self, kinds: &[CallKind]) -> CommResult<PlanTable> {
         let plans = self.state().plans.store();
-        plans.stock_variants(&self.shared.members, kinds)
+        plans.textbook(&self.shared.members, kinds)
+    }
+
+    /// The digest of the plan that serves calls now.
+    pub(crate) fn stock_digest(&self, kind: CallKind, count: usize, dtype: DType) -> CommResult<u32> {
+        let plans = self.state().plans.store();
+        plans.digest_of(&self.shared.members, CallKey { kind, count, dtype })
     }
 
     /// The same group once more, which knows no table.
@@ -63,12 +71,4 @@ impl Communicator {
         let members = self.shared.members.clone();
         Ok(Self::new(self.shared.session.clone(), id, (members, self.rank()), self.limit(), plans))
     }
-}
-
-/// Two numbers as one that no other two give, but with a chance of one in 2⁶⁴ (the finalizer of splitmix64).
-pub(crate) fn mixed(a: u64, b: u64) -> u64 {
-    let mut z = a.rotate_left(32) ^ b.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(0x632B_E59B_D9B4_E019);
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
 }

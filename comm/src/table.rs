@@ -5,6 +5,7 @@
 //! `antiphon tune` and `antiphon demo` as well. A plan serves any data type, any reduction, and calls in place or not. It is verified before it is used.
 //! A plan that cannot serve a call is never used silently: stock serves the call, and one line says why.
 
+use crate::numbers::mixed;
 use crate::stock::CallKind;
 use program::{LowerOptions, VerifiedProgram, check, lower};
 use schedule::file::ScheduleFile;
@@ -21,6 +22,8 @@ pub struct PlanTable {
     entries: Vec<TableEntry>,
     /// The tuning tables that were read: their files, and for whom they were measured.
     keys: Vec<(String, TableKey)>,
+    /// A number that tables have in common only if they have the same plans for the same sizes.
+    digest: u64,
 }
 
 /// A plan, and the calls that it serves.
@@ -190,6 +193,9 @@ impl PlanTable {
             return Err(TableFault(format!("{origin}: {mismatch}")));
         }
         let name = format!("{} of {origin}", schedule.produced_by.strategy);
+        let size = |bytes: u64| mixed(self.digest, bytes);
+        self.digest = mixed(size(range.from_bytes), range.to_bytes.unwrap_or(u64::MAX));
+        self.digest = text.bytes().fold(self.digest, |digest, byte| mixed(digest, byte.into()));
         self.entries.push(TableEntry { range, plan: TablePlan { name, schedule, topology } });
         Ok(())
     }
@@ -216,6 +222,11 @@ impl PlanTable {
     /// Whether there are no plans.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
+    }
+
+    /// A number that tables have in common only if they have the same plans for the same sizes, in the same order.
+    pub(crate) fn digest(&self) -> u64 {
+        self.digest
     }
 
     /// How many plans there are.

@@ -44,6 +44,7 @@ const FLOORS: &[(&str, &[&str])] = &[
             "log",
             "error",
             "statistics",
+            "numbers",
             "links",
             "stock",
             "table",

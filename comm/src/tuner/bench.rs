@@ -2,7 +2,7 @@
 //!
 //! The principal type is [`CellBench`].
 
-use super::candidate::{Candidate, CandidateWork};
+use super::candidate::{Candidate, CandidateWork, MadeProgram};
 use super::clock::CommonClock;
 use crate::communicator::Communicator;
 use crate::error::{CommError, CommResult};
@@ -10,6 +10,9 @@ use crate::operation::CollectiveCall;
 use crate::stock::CallKind;
 use runtime::{Call, Prepared, Reference, SequencedProgram};
 use schedule::{Collective, Demand, Request};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
 use topology::Rank;
 
 /// How much later than the announced start a rank may begin, in nanoseconds; or a twentieth of the call's time.
@@ -67,6 +70,7 @@ impl<'a> CellBench<'a> {
         kind: CallKind,
         (count, dtype): (usize, runtime::DType),
         seed: u64,
+        limit: Duration,
     ) -> CommResult<Self> {
         let mut request = Request::new(kind.collective, control.size(), 0);
         (request.root, request.op) = (kind.root, kind.op);
@@ -86,6 +90,7 @@ impl<'a> CellBench<'a> {
         }
         .map(|elements| vec![0x5a; elements * dtype.size()]);
         let (lane, clock) = (control.duplicate()?, CommonClock::measure(control)?);
+        lane.set_time_limit(limit);
         Ok(Self { control, lane, call, kind, demand, seed, clock, input, output })
     }
 
@@ -114,8 +119,16 @@ impl<'a> CellBench<'a> {
         reference.wrong(rank, &self.output, at)
     }
 
-    /// Makes one call.
+    /// Makes one call. If it fails, the others learn that at once.
     fn run(&mut self, ready: &ReadyCandidate<'_>) -> Result<(), String> {
+        let ended = self.try_run(ready);
+        if ended.is_err() {
+            self.lane.abort();
+        }
+        ended
+    }
+
+    fn try_run(&mut self, ready: &ReadyCandidate<'_>) -> Result<(), String> {
         let Self { lane, call, kind, input, output, .. } = self;
         let memory = match kind.in_place {
             true => Call::InPlace(output),
@@ -124,7 +137,10 @@ impl<'a> CellBench<'a> {
         let told = |error: CommError| error.to_string();
         match (&ready.candidate.work, &ready.prepared) {
             (CandidateWork::Plan(..), Some(prepared)) => lane.run_prepared(prepared, memory).map_err(told),
-            (CandidateWork::Function(_, function), _) => function(lane, call, memory),
+            (CandidateWork::Function(_, function), _) => {
+                let ended = catch_unwind(AssertUnwindSafe(|| function(lane, call, memory)));
+                ended.unwrap_or_else(|_| Err("it panicked".to_owned()))
+            }
             (CandidateWork::Composed, _) => composed(lane, call, output).map_err(told),
             _ => lane.collective(*kind, call.count, call.dtype, memory).map_err(told),
         }
@@ -135,9 +151,14 @@ impl<'a> CellBench<'a> {
     ///
     /// # Errors
     /// If a rank is lost.
-    pub(super) fn admit<'c>(&mut self, candidate: &'c Candidate) -> CommResult<Result<ReadyCandidate<'c>, String>> {
-        let made = candidate.program(self.kind).transpose().and_then(|program: Option<SequencedProgram>| {
-            let prepare = |program| self.lane.prepare(&program, self.call.count, self.call.dtype);
+    pub(super) fn admit<'c>(
+        &mut self,
+        candidate: &'c Candidate,
+        program: Option<MadeProgram>,
+    ) -> CommResult<Result<ReadyCandidate<'c>, String>> {
+        let made = program.transpose().and_then(|program| {
+            let prepare =
+                |program: Arc<SequencedProgram>| self.lane.prepare(&program, self.call.count, self.call.dtype);
             program.map(prepare).transpose().map_err(|error| error.to_string())
         });
         // Nobody begins a call that another rank cannot make.
@@ -172,7 +193,9 @@ impl<'a> CellBench<'a> {
 
     /// After a failure the candidates get another communicator: what is under way in the old one is of no interest.
     fn renew(&mut self) -> CommResult<()> {
+        let limit = self.lane.limit();
         self.lane = self.control.duplicate()?;
+        self.lane.set_time_limit(limit);
         Ok(())
     }
 

@@ -39,30 +39,41 @@ struct PooledCell<'a> {
     /// Names of candidates, stock first.
     names: Vec<&'a str>,
     samples: Vec<CandidateSamples>,
+    /// Whether spans count.
+    by_span: bool,
 }
 
 impl<'a> PooledCell<'a> {
+    /// Ranks may be placed well in one launch and badly in another, so times are compared within a launch: those of each are
+    /// scaled such that stock takes as long as in the middle one of all launches.
     fn new(cells: &[&'a CellSamples]) -> Self {
         let mut names: Vec<&str> = Vec::new();
         let mut samples: Vec<CandidateSamples> = Vec::new();
-        for candidate in cells.iter().flat_map(|cell| &cell.candidates) {
-            let index = names.iter().position(|name| *name == candidate.name).unwrap_or_else(|| {
-                names.push(&candidate.name);
-                samples.push(CandidateSamples { name: candidate.name.clone(), ..CandidateSamples::default() });
-                names.len() - 1
-            });
-            let pooled = &mut samples[index];
-            pooled.spans_us.extend(&candidate.spans_us);
-            pooled.loops_us.extend(&candidate.loops_us);
-            pooled.invalid += candidate.invalid;
-            pooled.refusal = pooled.refusal.take().or_else(|| candidate.refusal.clone());
+        let by_span = cells.iter().all(|cell| spans_count(&cell.candidates));
+        let stock = |cell: &CellSamples| cell.candidates.first()?.summary(by_span).map(|summary| summary.median_us);
+        let mut medians: Vec<f64> = cells.iter().filter_map(|cell| stock(cell)).collect();
+        medians.sort_by(f64::total_cmp);
+        let typical = medians.get(medians.len() / 2).copied();
+        for cell in cells {
+            let scale = stock(cell).zip(typical).map_or(1.0, |(own, typical)| typical / own);
+            for candidate in &cell.candidates {
+                let index = names.iter().position(|name| *name == candidate.name).unwrap_or_else(|| {
+                    names.push(&candidate.name);
+                    samples.push(CandidateSamples { name: candidate.name.clone(), ..CandidateSamples::default() });
+                    names.len() - 1
+                });
+                let pooled = &mut samples[index];
+                pooled.spans_us.extend(candidate.spans_us.iter().map(|time| time * scale));
+                pooled.loops_us.extend(candidate.loops_us.iter().map(|time| time * scale));
+                pooled.invalid += candidate.invalid;
+                pooled.refusal = pooled.refusal.take().or_else(|| candidate.refusal.clone());
+            }
         }
-        Self { names, samples }
+        Self { names, samples, by_span }
     }
 
     fn times(&self) -> Vec<Option<Summary>> {
-        let by_span = spans_count(&self.samples);
-        self.samples.iter().map(|samples| samples.summary(by_span)).collect()
+        self.samples.iter().map(|samples| samples.summary(self.by_span)).collect()
     }
 }
 
@@ -226,4 +237,84 @@ fn refused(launches: &[Vec<CellSamples>]) -> Vec<(Collective, u64, String, Strin
         }
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cell(bytes: u64, scale: f64, times: &[(&str, f64)]) -> CellSamples {
+        let around = |centre: f64| (0..20).map(|step| scale * centre * (1.0 + f64::from(step - 10) * 0.002)).collect();
+        let sample = |(name, centre): &(&str, f64)| CandidateSamples {
+            name: (*name).to_owned(),
+            spans_us: around(*centre),
+            loops_us: around(*centre),
+            ..CandidateSamples::default()
+        };
+        CellSamples { collective: Collective::AllReduce, bytes, candidates: times.iter().map(sample).collect() }
+    }
+
+    fn table(launches: &[Vec<CellSamples>], plans: &[&str]) -> TuningTable {
+        let texts = plans.iter().map(|name| ((*name).to_owned(), "{}".to_owned())).collect();
+        let key = TableKey { ranks: 2, machines: vec![0, 0], topology: None, version: String::new(), policy: 1 };
+        table_of(launches, &texts, key, "f32", |_| 4).unwrap().table
+    }
+
+    fn choice(table: &TuningTable, bytes: u64) -> Option<&str> {
+        table.find(Collective::AllReduce, bytes).unwrap().plan.as_deref()
+    }
+
+    #[test]
+    fn launches_are_compared_each_with_its_own_stock() {
+        // In the second launch everything takes ten times as long, and the candidate was measured in the first only.
+        let launches =
+            [vec![cell(64, 1.0, &[("stock", 10.0), ("ring", 10.0)])], vec![cell(64, 10.0, &[("stock", 10.0)])]];
+        assert_eq!(choice(&table(&launches, &["ring"]), 64), None);
+        let launches = [1.0, 10.0].map(|scale| vec![cell(64, scale, &[("stock", 10.0), ("ring", 8.0)])]);
+        assert_eq!(choice(&table(&launches, &["ring"]), 64), Some("ring"));
+    }
+
+    #[test]
+    fn who_loses_the_last_launch_or_is_no_plan_is_not_chosen() {
+        let launches = [9.0, 11.0].map(|ring| vec![cell(64, 1.0, &[("stock", 10.0), ("ring", ring)])]);
+        assert_eq!(choice(&table(&launches, &["ring"]), 64), None);
+        let launch = [vec![cell(64, 1.0, &[("stock", 10.0), ("mine", 5.0)])]];
+        assert_eq!(choice(&table(&launch, &[]), 64), None);
+    }
+
+    #[test]
+    fn edges_are_measured_and_lie_where_the_measurement_says() {
+        let grid = vec![
+            cell(1024, 1.0, &[("stock", 10.0), ("ring", 5.0), ("tree", 7.0)]),
+            cell(4096, 1.0, &[("stock", 10.0), ("ring", 9.0), ("tree", 5.0)]),
+        ];
+        let work = edges_of(std::slice::from_ref(&grid), |_| 4);
+        let sizes: Vec<u64> = work.iter().map(|work| work.bytes).collect();
+        assert_eq!(sizes, [1028, 4092]);
+        assert!(work.iter().all(|work| work.candidates.as_ref().unwrap() == &["ring", "tree"]));
+        let at = |bytes, ring, tree| cell(bytes, 1.0, &[("stock", 10.0), ("ring", ring), ("tree", tree)]);
+        for (edges, expected) in [
+            // The lower choice wins up to the upper size, the upper choice from the lower size on, neither.
+            ([at(1028, 5.0, 7.0), at(4092, 5.0, 7.0)], Some("ring")),
+            ([at(1028, 7.0, 5.0), at(4092, 7.0, 5.0)], Some("tree")),
+            ([at(1028, 5.0, 7.0), at(4092, 7.0, 5.0)], None),
+        ] {
+            let table = table(&[grid.clone(), edges.to_vec()], &["ring", "tree"]);
+            assert_eq!(choice(&table, 2048), expected);
+            assert_eq!(
+                [512, 1024, 4096, 4097].map(|bytes| choice(&table, bytes)),
+                [None, Some("ring"), Some("tree"), None]
+            );
+        }
+    }
+
+    #[test]
+    fn refusals_are_listed() {
+        let mut refused = cell(64, 1.0, &[("stock", 10.0), ("mine", 1.0)]);
+        refused.candidates[1].refusal = Some("3 elements of rank 1 are wrong".to_owned());
+        let key = TableKey { ranks: 2, machines: vec![0, 0], topology: None, version: String::new(), policy: 1 };
+        let made = table_of(&[vec![refused]], &BTreeMap::new(), key, "f32", |_| 4).unwrap();
+        assert_eq!(made.refused.len(), 1);
+        assert_eq!(choice(&made.table, 64), None);
+    }
 }

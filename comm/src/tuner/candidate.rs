@@ -8,6 +8,7 @@ use crate::stock::CallKind;
 use crate::table::PlanTable;
 use runtime::{Call, SequencedProgram};
 use schedule::Collective;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -83,10 +84,11 @@ impl Candidate {
     ///
     /// # Errors
     /// Why the plan cannot serve such calls.
-    pub(super) fn program(&self, kind: CallKind) -> Option<Result<SequencedProgram, String>> {
+    fn program(&self, kind: CallKind) -> Option<MadeProgram> {
         let CandidateWork::Plan(table, entry) = &self.work else { return None };
         let program = table.program(*entry, kind);
-        Some(program.and_then(|(program, _)| SequencedProgram::new(program).map_err(|error| error.to_string())))
+        let sequenced = |program| SequencedProgram::new(program).map(Arc::new).map_err(|error| error.to_string());
+        Some(program.and_then(|(program, _)| sequenced(program)))
     }
 
     /// The plan as a file of format `antiphon-schedule/1`; `None` if it is no plan.
@@ -96,5 +98,19 @@ impl Candidate {
     pub(super) fn plan_text(&self) -> Option<Result<String, String>> {
         let CandidateWork::Plan(table, entry) = &self.work else { return None };
         Some(table.text(*entry))
+    }
+}
+
+/// A program, or why a plan cannot serve calls.
+pub(super) type MadeProgram = Result<Arc<SequencedProgram>, String>;
+
+/// The programs of candidates, which serve all sizes.
+#[derive(Default)]
+pub(super) struct CandidatePrograms(BTreeMap<(usize, Collective), Option<MadeProgram>>);
+
+impl CandidatePrograms {
+    /// The program of the `index`-th candidate for calls of a kind; `None` if it is no plan.
+    pub(super) fn of(&mut self, index: usize, candidate: &Candidate, kind: CallKind) -> Option<MadeProgram> {
+        self.0.entry((index, kind.collective)).or_insert_with(|| candidate.program(kind)).clone()
     }
 }

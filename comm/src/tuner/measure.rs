@@ -5,11 +5,12 @@
 //! that a drift of the machine affects all alike.
 
 use super::bench::{CellBench, ReadyCandidate, kind_of};
-use super::candidate::Candidate;
+use super::candidate::{Candidate, CandidatePrograms};
 use super::{CandidateSamples, CellSamples, CellWork, TuneOptions};
 use crate::communicator::Communicator;
 use crate::error::{CommError, CommResult};
 use runtime::Moment;
+use std::collections::BTreeSet;
 use std::time::Duration;
 use tune::{Summary, remaining, summarize, winner};
 
@@ -44,11 +45,12 @@ pub(super) fn measure_cells(
 ) -> CommResult<Vec<CellSamples>> {
     let begin = Moment::now();
     let mut measured = Vec::with_capacity(work.len());
+    let mut programs = CandidatePrograms::default();
     for (index, cell) in work.iter().enumerate() {
         // What earlier cells did not use is for the later ones.
         let left = options.budget.saturating_sub(Moment::now().since(begin));
         let share = left / (work.len() - index).max(1) as u32;
-        let samples = measure_cell(control, cell, candidates, options, share)?;
+        let samples = measure_cell(control, cell, (candidates, &mut programs), options, share)?;
         progress(&samples);
         measured.push(samples);
     }
@@ -66,7 +68,7 @@ struct Contest<'a> {
 fn measure_cell(
     control: &Communicator,
     cell: &CellWork,
-    candidates: &[Candidate],
+    (candidates, programs): (&[Candidate], &mut CandidatePrograms),
     options: &TuneOptions,
     share: Duration,
 ) -> CommResult<CellSamples> {
@@ -78,10 +80,18 @@ fn measure_cell(
         let is_asked = *index == 0 || cell.candidates.as_ref().is_none_or(|names| names.contains(&candidate.name));
         is_asked && candidate.serves(control.size(), kind, count, bytes)
     });
-    let mut bench = CellBench::new(control, kind, (count, options.dtype), options.seed)?;
+    let mut bench = CellBench::new(control, kind, (count, options.dtype), options.seed, options.limit)?;
     let mut contest = Contest { ready: Vec::new(), samples: Vec::new(), expected_us: Vec::new() };
-    for (_, candidate) in serving {
-        let admitted = bench.admit(candidate)?;
+    // Plans that do the same are measured once.
+    let mut known: BTreeSet<u32> = [control.stock_digest(kind, count, options.dtype)?].into();
+    for (index, candidate) in serving {
+        let program = programs.of(index, candidate, kind);
+        if let Some(Ok(program)) = &program
+            && !known.insert(program.digest())
+        {
+            continue;
+        }
+        let admitted = bench.admit(candidate, program)?;
         let refusal = admitted.as_ref().err().cloned();
         contest.samples.push(CandidateSamples { name: candidate.name.clone(), refusal, ..CandidateSamples::default() });
         contest.ready.push(admitted.ok());

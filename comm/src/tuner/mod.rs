@@ -36,6 +36,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tune::{TableKey, TuningTable};
 
+/// How much longer ranks wait for each other than for a call.
+const WAITING: Duration = Duration::from_secs(30);
+
 /// What is measured, and how long.
 #[derive(Clone, Debug)]
 pub struct TuneOptions {
@@ -103,17 +106,16 @@ impl TuneOptions {
 }
 
 impl Communicator {
-    /// What competes: stock, an AllReduce of two halves, the textbook algorithms that stock would choose at other sizes, and what
-    /// is given. All ranks have the same.
+    /// What competes: stock, an AllReduce of two halves, every textbook algorithm, and what is given. All ranks have the same.
     ///
     /// # Errors
     /// [`CommError::NoPlan`](crate::CommError::NoPlan).
     pub fn candidates(&self, options: &TuneOptions, given: Vec<Candidate>) -> CommResult<Vec<Candidate>> {
         measure::check(options)?;
         let kinds: Vec<CallKind> = options.collectives.iter().map(|of| bench::kind_of(*of, options.op)).collect();
-        let variants = Arc::new(self.stock_variants(&kinds)?);
+        let textbook = Arc::new(self.textbook(&kinds)?);
         let all = [Candidate::stock(), Candidate::composed()].into_iter();
-        Ok(all.chain(Candidate::of_table(&variants)).chain(given).collect())
+        Ok(all.chain(Candidate::of_table(&textbook)).chain(given).collect())
     }
 
     /// The plans among candidates, by their names, for [`table_of`].
@@ -147,7 +149,8 @@ impl Communicator {
     ) -> CommResult<Vec<CellSamples>> {
         measure::check(options)?;
         let control = self.without_table()?;
-        control.set_time_limit(options.limit);
+        // A rank whose call has failed waits for those whose call has not failed yet.
+        control.set_time_limit(options.limit.saturating_mul(2).saturating_add(WAITING));
         measure::measure_cells(&control, work, candidates, options, progress)
     }
 }

@@ -82,6 +82,11 @@ impl SequencedProgram {
         Ok(Self { program, orders, digest })
     }
 
+    /// The beginning of the program's digest: the same for programs that do the same.
+    pub fn digest(&self) -> u32 {
+        self.digest
+    }
+
     /// The program.
     pub fn program(&self) -> &VerifiedProgram {
         &self.program

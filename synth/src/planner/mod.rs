@@ -11,6 +11,7 @@ mod conclusion;
 mod portfolio;
 mod search;
 mod sizes;
+mod textbook;
 
 use crate::bounds::{Bounds, bounds, bounds_like};
 use crate::problem::tolerance::reaches;
@@ -27,6 +28,7 @@ pub use sizes::{
     AtSize, FROM_BYTES, SizeSweep, SizeTask, TO_BYTES, TOLERANCE, Windowed, retimed, select_sizes, synthesize_sizes,
 };
 use std::time::Instant;
+pub use textbook::textbook;
 use topology::Micros;
 
 /// A plan, its report and its bounds.

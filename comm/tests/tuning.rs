@@ -1,0 +1,130 @@
+//! The tuner, with candidates of a user's own: right, wrong, failing, panicking and slow ones.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use comm::{
+    Candidate, CandidateFunction, CellSamples, Collective, Communicator, DType, MeasuredTable, Op, TuneOptions,
+    edges_of, table_of,
+};
+use runtime::Call;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+fn options(sizes: &[u64]) -> TuneOptions {
+    TuneOptions {
+        collectives: vec![Collective::AllReduce, Collective::AllGather],
+        sizes: sizes.to_vec(),
+        dtype: DType::F32,
+        op: Op::Sum,
+        budget: Duration::from_secs(4),
+        limit: Duration::from_secs(2),
+        seed: 5,
+    }
+}
+
+/// What rank 0 has measured, with these functions among the candidates, and the table.
+fn tuned(
+    ranks: usize,
+    sizes: &[u64],
+    functions: &[(&str, Arc<CandidateFunction>)],
+) -> (Vec<CellSamples>, MeasuredTable) {
+    let communicators = Communicator::local(ranks).unwrap();
+    let work = |comm: &Communicator| {
+        let options = options(sizes);
+        let given = functions
+            .iter()
+            .map(|(name, function)| Candidate::function(*name, vec![Collective::AllReduce], function.clone()));
+        let candidates = comm.candidates(&options, given.collect()).unwrap();
+        let samples = comm.measure(&options.grid(), &candidates, &options, |_| {}).unwrap();
+        // The communicator works as before, whatever candidates did.
+        let mut vector = [1.0f32; 100];
+        comm.all_reduce(&mut vector, Op::Sum).unwrap();
+        assert_eq!(vector, [ranks as f32; 100]);
+        let texts = Communicator::plan_texts(&candidates).unwrap();
+        (samples, texts, comm.table_key(None))
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = communicators.iter().map(|comm| scope.spawn(|| work(comm))).collect();
+        let mut all: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+        let (samples, texts, key) = all.swap_remove(0);
+        let table = table_of(std::slice::from_ref(&samples), &texts, key, "f32", |_| 4).unwrap();
+        (samples, table)
+    })
+}
+
+fn candidate<'a>(cell: &'a CellSamples, name: &str) -> &'a comm::CandidateSamples {
+    cell.candidates.iter().find(|candidate| candidate.name == name).unwrap()
+}
+
+/// An AllReduce by the library, and what else a test does.
+fn all_reduce(comm: &Communicator, memory: Call<'_>) -> Result<(), String> {
+    let Call::InPlace(bytes) = memory else { return Err("it is not in place".to_owned()) };
+    let mut vector: Vec<f32> = bytes.chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().unwrap())).collect();
+    comm.all_reduce(&mut vector, Op::Sum).map_err(|error| error.to_string())?;
+    bytes.chunks_exact_mut(4).zip(vector).for_each(|(four, value)| four.copy_from_slice(&value.to_le_bytes()));
+    Ok(())
+}
+
+#[test]
+fn candidates_that_are_wrong_or_fail_are_refused_and_the_others_are_measured() {
+    let right: Arc<CandidateFunction> = Arc::new(|comm, _, memory| all_reduce(comm, memory));
+    let wrong: Arc<CandidateFunction> = Arc::new(|comm, _, mut memory| {
+        let last = comm.rank() + 1 == comm.size();
+        if let Call::InPlace(bytes) = &mut memory {
+            all_reduce(comm, Call::InPlace(bytes))?;
+            if last {
+                bytes[0] ^= 1;
+            }
+        }
+        Ok(())
+    });
+    let failing: Arc<CandidateFunction> = Arc::new(|comm, _, memory| match comm.rank() {
+        1 => Err("no".to_owned()),
+        _ => all_reduce(comm, memory),
+    });
+    let panicking: Arc<CandidateFunction> = Arc::new(|comm, _, memory| match comm.rank() {
+        0 => panic!("as a test"),
+        _ => all_reduce(comm, memory),
+    });
+    let functions = [("right", right), ("wrong", wrong), ("failing", failing), ("panicking", panicking)];
+    let (samples, made) = tuned(3, &[400, 12_000], &functions);
+    assert_eq!(samples.len(), 4);
+    for cell in samples.iter().filter(|cell| cell.collective == Collective::AllReduce) {
+        assert!(candidate(cell, "stock").refusal.is_none() && candidate(cell, "right").refusal.is_none());
+        let why = |name: &str| candidate(cell, name).refusal.clone().unwrap();
+        assert!(why("wrong").contains("of rank 2 are wrong"), "{}", why("wrong"));
+        assert!(!why("failing").is_empty() && !why("panicking").is_empty());
+        assert!(candidate(cell, "wrong").spans_us.is_empty());
+    }
+    assert_eq!(made.refused.len(), 6);
+    // A function is no plan, so a file cannot hold it.
+    let chosen: Vec<_> =
+        made.table.cells.iter().flat_map(|cell| &cell.ranges).filter_map(|it| it.plan.as_ref()).collect();
+    assert!(chosen.iter().all(|plan| !functions.iter().any(|(name, _)| plan == name)), "{chosen:?}");
+}
+
+#[test]
+fn a_candidate_that_leaves_a_rank_waiting_is_refused_within_its_limit() {
+    let absent: Arc<CandidateFunction> = Arc::new(|comm, _, memory| match comm.rank() {
+        // It says that it is done, and was not there.
+        1 => Ok(()),
+        _ => all_reduce(comm, memory),
+    });
+    let begin = Instant::now();
+    let (samples, _) = tuned(2, &[400], &[("absent", absent)]);
+    assert!(begin.elapsed() < Duration::from_secs(30));
+    let cell = &samples[0];
+    assert!(candidate(cell, "absent").refusal.is_some() && candidate(cell, "stock").refusal.is_none());
+}
+
+#[test]
+fn every_choice_was_measured_and_is_at_least_as_fast_as_stock() {
+    let (samples, made) = tuned(2, &[64, 4096, 100_000], &[]);
+    assert!(edges_of(std::slice::from_ref(&samples), |_| 4).iter().all(|work| work.candidates.is_some()));
+    for range in made.table.cells.iter().flat_map(|cell| &cell.ranges) {
+        for evidence in &range.evidence {
+            assert!(evidence.choice.samples > 0 && evidence.launches == 1);
+            assert!(evidence.choice.median_us <= evidence.stock.median_us, "{evidence:?}");
+        }
+    }
+    made.table.check().unwrap();
+}

@@ -1,0 +1,59 @@
+//! All textbook algorithms of a request, for callers that choose by another measure than the makespan.
+//!
+//! The principal function is [`textbook`].
+
+use crate::problem::{Deadline, Options, Problem, SynthError};
+use crate::strategies::Context;
+use crate::strategies::classic::Classic;
+use crate::strategies::reversal::propose;
+use crate::symmetry::Symmetries;
+use schedule::Schedule;
+use topology::Micros;
+
+/// Every textbook algorithm that applies, as a schedule that is not yet verified. For machines of a few hundred ranks at most: none is
+/// left out because another one is faster.
+///
+/// # Errors
+/// [`SynthError`] if none can apply.
+pub fn textbook(problem: &Problem) -> Result<Vec<Schedule>, SynthError> {
+    let (options, deadline, symmetries) = (Options::default(), Deadline::default(), Symmetries::default());
+    let context = Context {
+        options: &options,
+        deadline: &deadline,
+        incumbent: None,
+        bound: Micros::ZERO,
+        is_alone: true,
+        symmetries: &symmetries,
+        progress: &|_| {},
+    };
+    let attempts = propose(problem, &context, &Classic)?;
+    Ok(attempts.into_iter().filter_map(|attempt| attempt.schedule).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use schedule::{Collective, Demand, Request, verify};
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+
+    #[test]
+    fn all_algorithms_are_there_and_right() {
+        let topology = Arc::new(topology::resolve("clique:5").unwrap());
+        for (collective, least) in [
+            (Collective::AllReduce, 6),
+            (Collective::AllGather, 5),
+            (Collective::Broadcast, 3),
+            (Collective::Reduce, 3),
+        ] {
+            let request = Request::new(collective, 5, 5000);
+            let problem = Problem::new(topology.clone(), Arc::new(Demand::new(request).unwrap()));
+            let found = textbook(&problem).unwrap();
+            let names: BTreeSet<String> = found.iter().map(|schedule| schedule.produced_by.strategy.clone()).collect();
+            assert!(names.len() >= least && names.len() == found.len(), "{collective}: {names:?}");
+            for schedule in found {
+                verify(schedule, &topology).unwrap();
+            }
+        }
+    }
+}
