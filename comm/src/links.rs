@@ -36,6 +36,13 @@ pub(crate) struct LinkCosts {
     machines: Vec<u32>,
     /// By machine and machine.
     costs: Vec<Vec<MessageCost>>,
+    /// By machine.
+    cores: Vec<usize>,
+}
+
+/// How many cores this process may use.
+pub(crate) fn cores_here() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 impl LinkCosts {
@@ -43,7 +50,7 @@ impl LinkCosts {
     pub(crate) fn assumed(session: &Session) -> Self {
         let machines = session.machines().to_vec();
         let count = count(&machines);
-        Self { machines, costs: vec![vec![MessageCost::THREADS; count]; count] }
+        Self { machines, costs: vec![vec![MessageCost::THREADS; count]; count], cores: vec![cores_here(); count] }
     }
 
     /// The machines of some ranks, in their order.
@@ -57,9 +64,14 @@ impl LinkCosts {
     }
 
     /// From the one-way times of a short and a long message, by machine and machine; zeros where nothing was measured.
-    pub(crate) fn of_times(machines: Vec<u32>, rows: &[f64]) -> Self {
+    pub(crate) fn of_times(machines: Vec<u32>, rows: &[f64], cores: Vec<usize>) -> Self {
         let count = count(&machines);
-        Self { machines, costs: costs(rows, count) }
+        Self { machines, costs: costs(rows, count), cores }
+    }
+
+    /// How many cores a machine has.
+    pub(crate) fn cores(&self, machine: u32) -> usize {
+        self.cores[machine as usize]
     }
 }
 

@@ -5,7 +5,7 @@
 
 use crate::communicator::Communicator;
 use crate::error::CommResult;
-use crate::links::{LinkCosts, MEASURED, count};
+use crate::links::{LinkCosts, MEASURED, cores_here, count};
 use crate::log::Says;
 use crate::numbers::mixed;
 use crate::plans::PlanStore;
@@ -35,7 +35,9 @@ pub(crate) fn link_costs(session: &Session, limit: Duration) -> CommResult<LinkC
     let all: Vec<Rank> = (0..session.ranks()).map(Rank::from_index).collect();
     let own = machines[session.rank().index()];
     let leaders: Vec<Rank> = (0..count as u32).filter_map(|of| ranks_of(&machines, of).next()).collect();
-    let mut measured = vec![0.0; 2 * count];
+    // The times with each machine, and the number of cores.
+    let mut measured = vec![0.0; 2 * count + 1];
+    measured[2 * count] = cores_here() as f64;
     let mut meet = |peer: Rank, machine: usize| -> CommResult<()> {
         let pair = PingPong { session, peer, limit };
         for which in 0..MEASURED.len() {
@@ -64,12 +66,14 @@ pub(crate) fn link_costs(session: &Session, limit: Duration) -> CommResult<LinkC
         let number = members.iter().position(|member| *member == session.rank()).unwrap_or_default();
         Communicator::new(session.clone(), id, (members, number), limit, store.clone())
     };
-    let mut rows = vec![0.0; 2 * count * count];
+    let mut rows = vec![0.0; measured.len() * count];
     if is_leader {
         group(mixed(PROBES, 1), leaders.clone()).all_gather(&measured, &mut rows)?;
     }
     group(mixed(PROBES, 2), all).broadcast(&mut rows, leaders[0].index())?;
-    Ok(LinkCosts::of_times(machines.clone(), &rows))
+    let times: Vec<f64> = rows.chunks(2 * count + 1).flat_map(|row| &row[..2 * count]).copied().collect();
+    let cores = rows.chunks(2 * count + 1).map(|row| row[2 * count] as usize).collect();
+    Ok(LinkCosts::of_times(machines.clone(), &times, cores))
 }
 
 /// The ranks of a machine.

@@ -109,14 +109,15 @@ fn no_plan(reason: impl std::fmt::Display) -> CommError {
     CommError::NoPlan(reason.to_string())
 }
 
-/// Ranks on these machines. What leaves a machine, and what comes to it, shares its network interface.
+/// Ranks on these machines. What leaves a machine, and what comes to it, shares its network interface. Where ranks share cores,
+/// every message takes time on them.
 fn topology(machines: &[u32], costs: &LinkCosts) -> CommResult<Topology> {
     let ranks = machines.len();
     let distances: Vec<usize> = match ranks {
         0..=MOST_DIRECT => (1..ranks).collect(),
         _ => (0..ranks.ilog2() + 1).flat_map(|bit| [1 << bit, ranks - (1 << bit).min(ranks - 1)]).collect(),
     };
-    let interfaces = Interfaces::new(machines, costs);
+    let shared = SharedResources::new(machines, costs);
     let mut links: Vec<Link> = Vec::new();
     for from in 0..ranks {
         let mut peers: Vec<usize> = distances.iter().map(|distance| (from + distance) % ranks).collect();
@@ -124,47 +125,117 @@ fn topology(machines: &[u32], costs: &LinkCosts) -> CommResult<Topology> {
         peers.dedup();
         links.extend(peers.into_iter().filter(|&to| to != from).map(|to| {
             let MessageCost { alpha, beta } = costs.between(machines[from], machines[to]);
-            let resources = interfaces.between(machines[from], machines[to]);
+            let resources = shared.between(machines[from], machines[to]);
             let (from, to) = (Rank::from_index(from), Rank::from_index(to));
             Link { from, to, alpha, beta, latency: Latency::Occupies, resources }
         }));
     }
-    let resources = interfaces.resources;
+    let resources = shared.resources;
     let parts = TopologyParts { name: format!("{ranks} ranks"), ranks, links, resources, ..TopologyParts::default() };
     Topology::new(parts).map_err(no_plan)
 }
 
-/// The network interfaces of the machines that have several ranks.
-struct Interfaces {
+/// What several ranks of a machine share.
+#[derive(Default)]
+struct SharedResources {
     resources: Vec<Resource>,
-    /// By machine: what leaves it. The next one is what comes to it.
-    of: BTreeMap<u32, u32>,
+    /// What leaves a machine, and what comes to it.
+    interfaces: BTreeMap<u32, [ResourceId; 2]>,
+    /// The cores of machines that have more ranks than cores.
+    cores: BTreeMap<u32, ResourceId>,
 }
 
-impl Interfaces {
+impl SharedResources {
     fn new(machines: &[u32], costs: &LinkCosts) -> Self {
         let mut ranks: BTreeMap<u32, usize> = BTreeMap::new();
         machines.iter().for_each(|machine| *ranks.entry(*machine).or_default() += 1);
-        let (mut resources, mut of) = (Vec::new(), BTreeMap::new());
-        let crowded = ranks.iter().filter(|(_, count)| ranks.len() > 1 && **count > 1).map(|(machine, _)| *machine);
-        for machine in crowded {
-            let others = ranks.keys().filter(|other| **other != machine);
-            let fastest = others.map(|other| costs.between(machine, *other).beta.0).fold(f64::INFINITY, f64::min);
-            of.insert(machine, resources.len() as u32);
-            let resource =
-                |way: &str| Resource { name: format!("machine{machine}.{way}"), beta: MicrosPerByte(fastest) };
-            resources.extend(["tx", "rx"].map(resource));
+        let mut shared = Self::default();
+        for (&machine, &count) in &ranks {
+            if ranks.len() > 1 && count > 1 {
+                let others = ranks.keys().filter(|other| **other != machine);
+                let fastest = others.map(|other| costs.between(machine, *other).beta.0).fold(f64::INFINITY, f64::min);
+                let ways = ["tx", "rx"].map(|way| shared.add(machine, way, fastest));
+                shared.interfaces.insert(machine, ways);
+            }
+            let cores = costs.cores(machine);
+            // Of many ranks, planning would take too long.
+            if count > cores && machines.len() <= MOST_COMPARED {
+                let beta = costs.between(machine, machine).beta.0 / cores as f64;
+                let id = shared.add(machine, "cores", beta);
+                shared.cores.insert(machine, id);
+            }
         }
-        Self { resources, of }
+        shared
+    }
+
+    fn add(&mut self, machine: u32, what: &str, beta: f64) -> ResourceId {
+        self.resources.push(Resource { name: format!("machine{machine}.{what}"), beta: MicrosPerByte(beta) });
+        ResourceId(self.resources.len() as u32 - 1)
     }
 
     /// What a message from one machine to another uses.
     fn between(&self, from: u32, to: u32) -> Box<[ResourceId]> {
+        let cores = |machine| self.cores.get(&machine).copied();
         if from == to {
-            return Box::default();
+            return cores(from).into_iter().collect();
         }
-        let out = self.of.get(&from).map(|first| ResourceId(*first));
-        let into = self.of.get(&to).map(|first| ResourceId(*first + 1));
-        out.into_iter().chain(into).collect()
+        let way = |machine, which: usize| self.interfaces.get(&machine).map(|ways| ways[which]);
+        [way(from, 0), way(to, 1), cores(from), cores(to)].into_iter().flatten().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The costs of some machines: messages within one are fast, those between two a hundred times slower.
+    fn costs(machines: &[u32], cores: usize) -> LinkCosts {
+        let count = machines.iter().max().map_or(0, |last| *last as usize + 1);
+        let times = (0..count * count).flat_map(|at| {
+            let factor = if at / count == at % count { 1.0 } else { 100.0 };
+            [0.3 * factor, (0.3 + 50.0) * factor]
+        });
+        LinkCosts::of_times(machines.to_vec(), &times.collect::<Vec<_>>(), vec![cores; count])
+    }
+
+    fn chosen(machines: &[u32], cores: usize, bytes: u64) -> String {
+        let kind = CallKind { op: Some(ReduceOp::Sum), in_place: true, ..CallKind::plain(Collective::AllReduce) };
+        plan(machines, &costs(machines, cores), kind, bytes).unwrap().1.to_string()
+    }
+
+    #[test]
+    fn small_sums_take_one_round_where_every_rank_has_a_core_and_few_messages_where_not() {
+        assert_eq!(chosen(&[0; 8], 8, 64), "allreduce classic/one-shot");
+        let messages = |machines: &[u32], cores| {
+            let kind = CallKind { op: Some(ReduceOp::Sum), ..CallKind::plain(Collective::AllReduce) };
+            schedule_for(machines, &costs(machines, cores), kind, 64).unwrap().schedule().transfers.len()
+        };
+        assert!(messages(&[0; 8], 2) < messages(&[0; 8], 8) / 2);
+    }
+
+    #[test]
+    fn large_sums_move_and_add_as_little_as_possible() {
+        for machines in [[0, 0, 0, 0], [0, 0, 1, 1]] {
+            let name = chosen(&machines, 4, 64 << 20);
+            assert!(!name.contains("one-shot") && !name.contains("doubling"), "{name}");
+        }
+    }
+
+    #[test]
+    fn every_collective_has_a_plan_for_any_number_of_ranks() {
+        for ranks in [1, 2, 3, 6, 70] {
+            let machines: Vec<u32> = (0..ranks).map(|rank| rank / 4).collect();
+            let costs = costs(&machines, 2);
+            for collective in
+                Collective::ALL.iter().copied().filter(|of| !of.is_listed() && *of != Collective::SendRecv)
+            {
+                let root = collective.is_rooted().then_some(Rank(0));
+                let op = collective.combines().then_some(ReduceOp::Sum);
+                let kind = CallKind { root, op, ..CallKind::plain(collective) };
+                plan(&machines, &costs, kind, 4096).unwrap();
+                let all = if ranks > 6 { Vec::new() } else { all(&machines, &costs, kind).unwrap() };
+                assert!(ranks == 1 || ranks > 6 || !all.is_empty(), "{collective} of {ranks}");
+            }
+        }
     }
 }
