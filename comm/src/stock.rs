@@ -6,16 +6,16 @@
 use crate::error::{CommError, CommResult};
 use crate::links::{LinkCosts, MessageCost};
 use program::{LowerOptions, VerifiedProgram, check, lower};
-use schedule::{Collective, Demand, ReduceOp, Request, Schedule, TransferKind, VerifiedSchedule};
+use schedule::{Collective, Demand, ReduceOp, Request, VerifiedSchedule};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use synth::{Options, Problem, StrategyKind};
-use topology::{Latency, Link, Micros, MicrosPerByte, Rank, Resource, ResourceId, Topology, TopologyParts};
+use topology::{Bytes, Latency, Link, Micros, MicrosPerByte, Rank, Resource, ResourceId, Topology, TopologyParts};
 
-/// The time in which a rank adds one byte: 14 GB/s.
-const ADDING: MicrosPerByte = MicrosPerByte(7e-5);
+/// The time in which a rank copies or adds one byte: 14 GB/s.
+const WORK: MicrosPerByte = MicrosPerByte(7e-5);
 /// Of more ranks, the schedule is chosen by its time on the links alone: comparing takes too long.
-const MOST_COMPARED: usize = 32;
+const MOST_COMPARED: usize = 16;
 /// A size for which schedules are timed where the size does not matter.
 const TYPICAL: u64 = 64 << 10;
 /// Up to so many ranks, every pair has a link; of more, each has one to those a power of two away.
@@ -60,7 +60,7 @@ pub(crate) fn plan(
     Ok((program, format!("{} {strategy}", kind.collective).into()))
 }
 
-/// The textbook schedule that takes the least time, with what ranks add.
+/// The textbook schedule that takes the least time, with what ranks copy and add.
 ///
 /// # Errors
 /// As [`plan`].
@@ -70,11 +70,16 @@ fn schedule_for(machines: &[u32], links: &LinkCosts, kind: CallKind, bytes: u64)
         let options = Options { strategy: Some(StrategyKind::Classic), ..Options::default() };
         return Ok(synth::synthesize(&[problem], &options, &|_| {}).map_err(no_plan)?.schedule);
     }
-    let all = synth::textbook(&problem).map_err(no_plan)?;
-    let cost = |schedule: &Schedule| schedule.makespan().0 + adding(schedule).0;
-    let best = all.into_iter().min_by(|one, other| cost(one).total_cmp(&cost(other)));
-    let best = best.ok_or_else(|| no_plan("no textbook algorithm applies"))?;
-    schedule::verify(best, &problem.topology).map_err(|_| no_plan("a textbook algorithm is wrong"))
+    let mut best: Option<(Micros, VerifiedSchedule)> = None;
+    for schedule in verified(&problem)? {
+        // Out of place, what others read is not what was just written, and adding costs less than that.
+        let work = if kind.in_place { work(&schedule, kind)? } else { Micros::ZERO };
+        let time = schedule.schedule().makespan() + work;
+        if best.as_ref().is_none_or(|(least, _)| time < *least) {
+            best = Some((time, schedule));
+        }
+    }
+    best.map(|(_, schedule)| schedule).ok_or_else(|| no_plan("no textbook algorithm applies"))
 }
 
 /// All textbook schedules that apply.
@@ -82,9 +87,12 @@ fn schedule_for(machines: &[u32], links: &LinkCosts, kind: CallKind, bytes: u64)
 /// # Errors
 /// As [`plan`].
 pub(crate) fn all(machines: &[u32], links: &LinkCosts, kind: CallKind) -> CommResult<Vec<VerifiedSchedule>> {
-    let problem = problem(machines, links, kind, TYPICAL)?;
+    verified(&problem(machines, links, kind, TYPICAL)?)
+}
+
+fn verified(problem: &Problem) -> CommResult<Vec<VerifiedSchedule>> {
     let verify = |schedule| schedule::verify(schedule, &problem.topology).map_err(|_| no_plan("it is not valid"));
-    synth::textbook(&problem).map_err(no_plan)?.into_iter().map(verify).collect()
+    synth::textbook(problem).map_err(no_plan)?.into_iter().map(verify).collect()
 }
 
 fn problem(machines: &[u32], links: &LinkCosts, kind: CallKind, bytes: u64) -> CommResult<Problem> {
@@ -95,14 +103,11 @@ fn problem(machines: &[u32], links: &LinkCosts, kind: CallKind, bytes: u64) -> C
     Ok(Problem::new(Arc::new(topology(machines, links)?), Arc::new(demand)))
 }
 
-/// How long the rank that adds the most does so.
-fn adding(schedule: &Schedule) -> Micros {
-    let mut added: BTreeMap<Rank, f64> = BTreeMap::new();
-    for transfer in schedule.transfers.iter().filter(|transfer| transfer.kind == TransferKind::Reduce) {
-        let bytes: f64 = transfer.chunks.iter().map(|&chunk| schedule.demand.bytes_of(chunk).0).sum();
-        *added.entry(transfer.to).or_default() += bytes;
-    }
-    Micros(added.values().fold(0.0, |most: f64, bytes| most.max(*bytes)) * ADDING.0)
+/// How long the busiest rank copies and adds, which the times of messages do not contain.
+fn work(schedule: &VerifiedSchedule, kind: CallKind) -> CommResult<Micros> {
+    let lowering = LowerOptions { in_place: kind.in_place, ..LowerOptions::default() };
+    let program = lower(schedule, &lowering).map_err(no_plan)?;
+    Ok(WORK * Bytes(program.most_worked_bytes() as f64))
 }
 
 fn no_plan(reason: impl std::fmt::Display) -> CommError {

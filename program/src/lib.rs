@@ -196,6 +196,17 @@ pub struct Tempo {
 const EQUALLY_SLOW: f64 = 1.25;
 
 impl Program {
+    /// How many bytes the busiest rank copies or adds itself, at the size of the demand: what the cost of messages does not contain.
+    pub fn most_worked_bytes(&self) -> u64 {
+        let bytes = |rank: &RankProgram| -> u64 {
+            let steps = rank.threadblocks.iter().flat_map(|block| &block.steps);
+            let slices = steps.filter(|step| step.instruction.works()).map(|step| step.instruction.shape());
+            let parts = slices.flat_map(|it| &rank.parts(it.buffer)[it.index as usize..][..it.count as usize]);
+            parts.map(|&part| self.shape.length(self.demand.request().size_bytes, part)).sum()
+        };
+        self.ranks.iter().map(bytes).max().unwrap_or_default()
+    }
+
     /// The same program, lowered for this topology, with the rates of its links and of their resources.
     #[must_use]
     pub fn with_rates(mut self, topology: &Topology) -> Self {

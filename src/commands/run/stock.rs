@@ -9,7 +9,7 @@ use crate::loading::Memory;
 use crate::lowered;
 use crate::plan;
 use crate::workbench::Workbench;
-use program::{Layout, LowerOptions, RankProgram};
+use program::{Layout, LowerOptions};
 use runtime::Group;
 use schedule::{Collective, VerifiedSchedule};
 use std::collections::BTreeMap;
@@ -140,14 +140,7 @@ fn work(schedule: &VerifiedSchedule, in_place: bool) -> Outcome<Micros> {
     let demand = &schedule.schedule().demand;
     let in_place = in_place && Layout::new(demand.clone(), true).is_ok();
     let program = lowered::lowered(schedule, &LowerOptions { in_place, ..LowerOptions::default() })?;
-    let program = program.program();
-    let bytes = |rank: &RankProgram| -> u64 {
-        let steps = rank.threadblocks.iter().flat_map(|block| &block.steps);
-        let slices = steps.filter(|step| step.instruction.works()).map(|step| step.instruction.shape());
-        let parts = slices.flat_map(|slice| &rank.parts(slice.buffer)[slice.index as usize..][..slice.count as usize]);
-        parts.map(|&part| program.shape.length(demand.request().size_bytes, part)).sum()
-    };
-    Ok(WORK * Bytes(program.ranks.iter().map(bytes).max().unwrap_or_default() as f64))
+    Ok(WORK * Bytes(program.program().most_worked_bytes() as f64))
 }
 
 #[cfg(test)]
