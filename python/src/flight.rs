@@ -1,0 +1,176 @@
+//! A call under way, that a thread of the library carries on.
+//!
+//! The principal types are [`Flight`], which that thread and the caller share, and [`CoreHandle`], what Python has of it.
+
+use crate::errors::{argument, not_over, raised};
+use crate::memory::LentMemory;
+use crate::waiting::SIGNALS;
+use comm::{BegunCall, CommError, CommResult};
+use pyo3::prelude::*;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What belongs to a call until it is over.
+#[derive(Default)]
+#[expect(dead_code, reason = "it only has to live")]
+pub(crate) struct HeldMemory {
+    pub(crate) lent: Vec<LentMemory>,
+    pub(crate) objects: Vec<Py<PyAny>>,
+    pub(crate) temporary: Vec<u8>,
+}
+
+/// A call under way.
+pub(crate) struct Flight {
+    /// Calls with the same number are over in the order in which they were made.
+    pub(crate) stream: u64,
+    begun: Mutex<BegunCall>,
+    outcome: Mutex<Option<CommResult<()>>>,
+    is_over: Condvar,
+    held: Mutex<Option<HeldMemory>>,
+    /// What Python wants to have called when it is over.
+    listeners: Mutex<Vec<Py<PyAny>>>,
+    /// A fork of the process has no thread that carries the call on.
+    process: u32,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Flight {
+    pub(crate) fn new(begun: BegunCall, stream: u64, held: HeldMemory) -> Self {
+        Self {
+            stream,
+            begun: Mutex::new(begun),
+            outcome: Mutex::new(None),
+            is_over: Condvar::new(),
+            held: Mutex::new(Some(held)),
+            listeners: Mutex::default(),
+            process: std::process::id(),
+        }
+    }
+
+    /// Looks whether the call is over. Only the thread that carries calls on may ask, as for the next.
+    pub(crate) fn is_over(&self) -> bool {
+        let tested = locked(&self.begun).test();
+        self.settle(tested)
+    }
+
+    /// Waits until the call is over or `goes_on` says no.
+    pub(crate) fn wait_while(&self, goes_on: impl Fn() -> bool) -> bool {
+        let waited = locked(&self.begun).wait_while(goes_on);
+        self.settle(waited)
+    }
+
+    fn settle(&self, result: CommResult<bool>) -> bool {
+        if matches!(result, Ok(false)) {
+            return false;
+        }
+        *locked(&self.outcome) = Some(result.map(|_| ()));
+        self.is_over.notify_all();
+        // If Python is about to end, there is nobody left to tell, and its objects are gone with it.
+        let told = Python::try_attach(|py| {
+            drop(locked(&self.held).take());
+            self.tell(py);
+        });
+        if told.is_none() {
+            std::mem::forget(locked(&self.held).take());
+        }
+        true
+    }
+
+    /// Tells all who listen that the call is over.
+    fn tell(&self, py: Python<'_>) {
+        let listeners = std::mem::take(&mut *locked(&self.listeners));
+        for listener in listeners {
+            if let Err(error) = listener.call0(py) {
+                error.write_unraisable(py, Some(listener.bind(py)));
+            }
+        }
+    }
+
+    /// What the call has come to, if it is over.
+    fn outcome(&self) -> Option<Result<(), CommError>> {
+        locked(&self.outcome).clone()
+    }
+
+    /// The same, after a wait.
+    fn outcome_until(&self, until: Instant) -> Option<Result<(), CommError>> {
+        let mut outcome = locked(&self.outcome);
+        while outcome.is_none() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return None;
+            }
+            outcome = self.is_over.wait_timeout(outcome, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        outcome.clone()
+    }
+}
+
+/// A call under way.
+#[pyclass(frozen, module = "antiphon._core", name = "Handle")]
+pub(crate) struct CoreHandle {
+    flight: Arc<Flight>,
+}
+
+impl CoreHandle {
+    pub(crate) fn new(flight: Arc<Flight>) -> Self {
+        Self { flight }
+    }
+
+    fn check_process(&self) -> PyResult<()> {
+        match self.flight.process == std::process::id() {
+            true => Ok(()),
+            false => Err(argument("this process is a fork of the one that began the call, and cannot wait for it")),
+        }
+    }
+}
+
+#[pymethods]
+impl CoreHandle {
+    /// Whether the call is over; raises what went wrong.
+    fn test(&self, py: Python<'_>) -> PyResult<bool> {
+        self.check_process()?;
+        match self.flight.outcome() {
+            None => Ok(false),
+            Some(outcome) => {
+                drop(locked(&self.flight.held).take());
+                // Who asks in a loop lets the thread that has to tell others go first.
+                py.detach(|| ());
+                outcome.map(|()| true).map_err(|error| raised(&error))
+            }
+        }
+    }
+
+    /// Waits until the call is over; raises what went wrong.
+    #[pyo3(signature = (timeout=None))]
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        self.check_process()?;
+        let limit = timeout.map(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX));
+        let until = limit.and_then(|limit| Instant::now().checked_add(limit));
+        loop {
+            let next = Instant::now() + SIGNALS;
+            let next = until.map_or(next, |until| until.min(next));
+            if let Some(outcome) = py.detach(|| self.flight.outcome_until(next)) {
+                drop(locked(&self.flight.held).take());
+                return outcome.map_err(|error| raised(&error));
+            }
+            py.check_signals()?;
+            if until.is_some_and(|until| until <= Instant::now()) {
+                return Err(not_over(timeout.unwrap_or_default()));
+            }
+        }
+    }
+
+    /// Has `listener()` called when the call is over, in some thread; at once if it is over already.
+    fn when_over(&self, py: Python<'_>, listener: Py<PyAny>) -> PyResult<()> {
+        self.check_process()?;
+        locked(&self.flight.listeners).push(listener);
+        // The thread that carries the call on looks for listeners after it has told the outcome.
+        if self.flight.outcome().is_some() {
+            self.flight.tell(py);
+        }
+        Ok(())
+    }
+}
