@@ -129,6 +129,10 @@ impl CoreCommunicator {
         self.communicator.duplicate().map(Self::new).map_err(|error| raised(&error))
     }
 
+    fn subset(&self, members: Vec<usize>, tag: u64) -> PyResult<Self> {
+        self.communicator.subset(&members, tag).map(Self::new).map_err(|error| raised(&error))
+    }
+
     #[pyo3(signature = (least=1))]
     fn rebuild(&self, py: Python<'_>, least: usize) -> PyResult<Self> {
         let communicator = self.communicator.clone();
