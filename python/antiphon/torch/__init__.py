@@ -3,8 +3,7 @@
     torch.distributed.init_process_group("antiphon")
 
 needs no import from torch 2.14 on; with older versions, ``import antiphon.torch`` first. The table of plans is the one that
-``ANTIPHON_TABLE`` names, and ``ANTIPHON_TIMEOUT`` and the other variables mean what they mean everywhere; a ``timeout`` that is
-given to PyTorch comes first.
+``ANTIPHON_TABLE`` names. ``ANTIPHON_TIMEOUT`` comes before the ``timeout`` of PyTorch, whose default is half an hour.
 
 :func:`explain` says what ran for which sizes, and how long it took.
 """

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from antiphon._errors import ArgumentError, UnsupportedError
 from antiphon.torch._group import Group
-from antiphon.torch._work import DoneWork, PendingWork
+from antiphon.torch._work import PendingWork, done
 
 _OPS = {
     dist.ReduceOp.SUM: "sum",
@@ -51,7 +51,7 @@ _LOCAL: dict[str, Callable[..., torch.Tensor]] = {
 }
 #: Names of types of which only the size matters, where they are not reduced.
 _OF_SIZE = {1: "u8", 2: "u16", 4: "i32", 8: "i64", 16: "complex128"}
-_DONE = DoneWork()
+_DONE = done([])
 _NOWHERE = (0, 0)
 
 
@@ -168,7 +168,7 @@ class Calls:
         how = self._reduced("all_reduce", whole, whole, options)
         if how is None:
             put([self._combine(whole, options)], [tensor])()  # type: ignore[misc]
-            return DoneWork([tensor])
+            return done([tensor])
         after = None if whole is tensor else put([whole], [tensor])
         return self._make("all_reduce", whole, whole, options, op=how[1], dtype=how[2], after=after, tensors=[tensor])
 
@@ -195,7 +195,7 @@ class Calls:
             result = self._combine(whole, options)
             if is_root:
                 put([result], [tensor])()  # type: ignore[misc]
-            return DoneWork([tensor])
+            return done([tensor])
         after = None if not is_root or whole is tensor else put([whole], [tensor])
         return self._make(
             "reduce",
@@ -241,7 +241,7 @@ class Calls:
         if how is None:
             parts = self._combine(send, options).view(self._group.core.size, -1)
             put([parts[self._group.core.rank]], [output])()  # type: ignore[misc]
-            return DoneWork([output])
+            return done([output])
         after = put([receive], [output])
         return self._make(
             "reduce_scatter", send, receive, options, op=how[1], dtype=how[2], after=after, tensors=[output]
@@ -422,7 +422,7 @@ def _all(works: list[Any], tensors: list[torch.Tensor]) -> Any:
     """Several calls as one."""
     pending = [work for work in works if isinstance(work, PendingWork)]
     if not pending:
-        return DoneWork(tensors)
+        return done(tensors)
     afters = [work._after for work in pending if work._after is not None]
 
     def after() -> None:
@@ -438,5 +438,5 @@ def _then(work: Any, after: Callable[[], None] | None, tensors: list[torch.Tenso
     if not isinstance(work, PendingWork):
         if after is not None:
             after()
-        return DoneWork(tensors)
+        return done(tensors)
     return PendingWork(work._handles, tensors, after)

@@ -28,8 +28,11 @@ def groups() -> list[Group]:
 class Group:
     """The ranks of a process group."""
 
-    def __init__(self, core: _core.Communicator, name: str, ranks: list[int], is_root: bool) -> None:
+    def __init__(
+        self, core: _core.Communicator, name: str, ranks: list[int], timeout: timedelta, is_root: bool
+    ) -> None:
         self.core = core
+        self.timeout = timeout
         self.name = name
         #: The numbers of its ranks in the whole job.
         self.ranks = ranks
@@ -54,7 +57,7 @@ class Group:
             core = parent.core.subset(members, parent._tag_of(name, members))
         if "ANTIPHON_TIMEOUT" not in os.environ:
             core.set_timeout(timeout.total_seconds())
-        return cls(core, name, ranks, parent is None)
+        return cls(core, name, ranks, timeout, parent is None)
 
     def _tag_of(self, name: str, members: list[int]) -> int:
         """A number that the ranks of a group agree on, and that stands for no other group."""

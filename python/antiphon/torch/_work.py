@@ -8,44 +8,24 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
+from torch._C._distributed_c10d import Work, _create_work_from_future
 
 from antiphon import _core
 
 
-class DoneWork(dist._Work):
+def done(tensors: list[torch.Tensor]) -> Any:
     """A call that was over before it returned."""
-
-    def __init__(self, tensors: list[torch.Tensor] | None = None) -> None:
-        super().__init__()
-        self._tensors = tensors if tensors is not None else []
-
-    def is_completed(self) -> bool:
-        return True
-
-    def is_success(self) -> bool:
-        return True
-
-    def exception(self) -> None:
-        return None
-
-    def wait(self, timeout: Any = None) -> bool:
-        return True
-
-    def synchronize(self) -> None:
-        pass
-
-    def result(self) -> list[torch.Tensor]:
-        return self._tensors
-
-    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
-        future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
-        future.set_result(self._tensors)
-        return future
+    future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+    future.set_result(tensors)
+    return _create_work_from_future(future)
 
 
-class PendingWork(dist._Work):
-    """Calls under way, which a thread of the library carries on. ``after`` is done once, when they are over."""
+class PendingWork(Work):
+    """Calls under way, which a thread of the library carries on. ``after`` is done once, when they are over.
+
+    With a backend of PyTorch 2.14 or newer, users see this through PyTorch's own ``Work``, which hands on only ``wait`` and
+    ``get_future``: there, ``get_future().done()`` tells whether the call is over, and ``is_completed`` does not.
+    """
 
     def __init__(
         self,
