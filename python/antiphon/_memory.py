@@ -31,8 +31,7 @@ def empty_like(x: Any, shape: tuple[int, ...]) -> Any:
         return _empty_without_numpy(x, shape)
     if isinstance(x, numpy.ndarray):
         return numpy.empty(shape, x.dtype)
-    view = memoryview(x)
-    return numpy.empty(shape, numpy.asarray(view[:0] if view.ndim else view).dtype)
+    return numpy.empty(shape, numpy.asarray(x if hasattr(x, "dtype") else memoryview(x)).dtype)
 
 
 def _empty_without_numpy(x: Any, shape: tuple[int, ...]) -> Any:

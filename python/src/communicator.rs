@@ -181,11 +181,13 @@ impl CoreCommunicator {
         begin: bool,
     ) -> PyResult<Option<CoreHandle>> {
         let (collective, op) = (collective_of_name(name)?, op.map(op_named).transpose()?);
-        let (send, receive) = (lend(send, "x", dtype)?, lend(receive, "out", dtype)?);
+        // In place, there is only x.
+        let receives_in = if send.is_some() || collective == Collective::Scatter { "out" } else { "x" };
+        let (send, receive) = (lend(send, "x", dtype)?, lend(receive, receives_in, dtype)?);
         let kind = common_kind(send.as_ref(), receive.as_ref())?;
         let is_only_read = collective == Collective::Broadcast && root == Some(self.communicator.rank());
         if let Some(memory) = receive.as_ref().filter(|_| !is_only_read) {
-            memory.check_writable(if send.is_some() { "out" } else { "x" })?;
+            memory.check_writable(receives_in)?;
         }
         let spec = CallSpec { collective, root, op, dtype: dtype_of(kind, op)? };
         let receives = place(receive.as_ref());

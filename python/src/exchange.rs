@@ -27,13 +27,17 @@ pub(crate) fn blocks(
     }
     let mut next = 0_usize;
     let mut block = |(index, &count): (usize, &usize)| {
+        if count == 0 {
+            // Wherever it is said to be, it needs no memory.
+            return Some(0..0);
+        }
         let start = match offsets {
             Some(offsets) => offsets[index].checked_mul(each)?,
             None => next,
         };
         let end = start.checked_add(count.checked_mul(each)?)?;
         next = end;
-        (end <= bytes || count == 0).then_some(start..end)
+        (end <= bytes).then_some(start..end)
     };
     let short = || argument(format!("{name} has {} elements, but a block ends beyond that", bytes / each.max(1)));
     counts.iter().enumerate().map(|pair| block(pair).ok_or_else(short)).collect()
@@ -76,10 +80,8 @@ pub(crate) unsafe fn exchange(
     let lent = move |[input, output]: [usize; 2]| unsafe {
         RawCall::out_of_place((send.cast_const(), input), (receive, output))
     };
-    // The lengths are those that the call will ask for: the ends of the last blocks that are not empty.
-    let end = |blocks: &[Range<usize>]| {
-        blocks.iter().filter(|block| !block.is_empty()).map(|block| block.end).max().unwrap_or_default()
-    };
+    // The lengths are those that the call will ask for: the ends of the last blocks.
+    let end = |blocks: &[Range<usize>]| blocks.iter().map(|block| block.end).max().unwrap_or_default();
     let call = LentCall(lent([end(&sends), end(&receives)]));
     let call = &call;
     let begin = || communicator.begin_exchange(&sends, &receives, |_| call.0);

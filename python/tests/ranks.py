@@ -47,6 +47,7 @@ class Ranks:
                 subprocess.Popen(
                     [python, "-c", code],
                     env=variables,
+                    stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                     text=True,
