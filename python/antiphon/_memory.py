@@ -45,4 +45,8 @@ def _empty_without_numpy(x: Any, shape: tuple[int, ...]) -> Any:
 
         return array.array(letter, bytes(count * view.itemsize))
     memory = memoryview(bytearray(count * view.itemsize))
-    return memory.cast(letter) if letter in ("e", "?", "c", "n", "N") else memory
+    try:
+        return memory.cast(letter)
+    except ValueError:
+        # Python has no word for these elements, so they are bytes. The call is told what they are by the other buffer.
+        return memory

@@ -1,6 +1,6 @@
 """Installs PyTorch in the virtual environment whose Python runs this, for tests on a computer without a GPU.
 
-    venv/bin/python tests/install_torch.py [VERSION]
+    venv/bin/python tests/with_torch/install_torch.py [VERSION]
 
 PyPI has only builds of PyTorch for CUDA, which want gigabytes of libraries that CPU tensors never call. So this installs PyTorch
 without what it depends on, CUDA's small runtime, and in place of each library that is missing then one that has all its functions,
