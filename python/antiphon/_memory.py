@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from antiphon._errors import ArgumentError
+
 #: Formats that `array.array` has. Others become a `memoryview` of a `bytearray`, or the plain `bytearray`.
 _OF_ARRAY = "bBhHiIlLqQfd"
 
@@ -48,5 +50,4 @@ def _empty_without_numpy(x: Any, shape: tuple[int, ...]) -> Any:
     try:
         return memory.cast(letter)
     except ValueError:
-        # Python has no word for these elements, so they are bytes. The call is told what they are by the other buffer.
-        return memory
+        raise ArgumentError(f"without NumPy there is no array of elements `{letter}`: give out") from None
