@@ -3,6 +3,7 @@
 //! The principal type is [`Carrier`]: one for each communicator that Python has begun a call of. Its thread begins with the first
 //! such call, and ends when Python has dropped the communicator and all its calls are over.
 
+use crate::carrying;
 use crate::flight::Flight;
 use comm::{BegunCall, CommResult};
 use std::collections::{BTreeSet, VecDeque};
@@ -76,6 +77,7 @@ impl Carrier {
 
 impl CarrierState {
     fn carry_on(&self) {
+        carrying::begin();
         loop {
             let Some(firsts) = self.firsts() else { return };
             let mut over: Vec<&Arc<Flight>> = firsts.iter().filter(|flight| flight.is_over()).collect();

@@ -2,6 +2,7 @@
 //!
 //! The principal types are [`Flight`], which that thread and the caller share, and [`CoreHandle`], what Python has of it.
 
+use crate::carrying;
 use crate::errors::{argument, not_over, raised};
 use crate::memory::LentMemory;
 use crate::waiting::SIGNALS;
@@ -50,24 +51,29 @@ impl Flight {
         }
     }
 
-    /// Looks whether the call is over. Only the thread that carries calls on may ask, as for the next.
+    /// Looks whether the call is over.
     pub(crate) fn is_over(&self) -> bool {
-        let tested = locked(&self.begun).test();
-        self.settle(tested)
+        self.advance(BegunCall::test)
     }
 
-    /// Waits until the call is over or `goes_on` says no.
+    /// Carries the call on until it is over or `goes_on` says no.
     pub(crate) fn wait_while(&self, goes_on: impl Fn() -> bool) -> bool {
-        let waited = locked(&self.begun).wait_while(goes_on);
-        self.settle(waited)
+        self.advance(|begun| begun.wait_while(goes_on))
     }
 
-    fn settle(&self, result: CommResult<bool>) -> bool {
-        if matches!(result, Ok(false)) {
-            return false;
+    fn advance(&self, work: impl FnOnce(&mut BegunCall) -> CommResult<bool>) -> bool {
+        {
+            let mut begun = locked(&self.begun);
+            if locked(&self.outcome).is_some() {
+                return true;
+            }
+            let result = work(&mut begun);
+            if matches!(result, Ok(false)) {
+                return false;
+            }
+            *locked(&self.outcome) = Some(result.map(|_| ()));
+            self.is_over.notify_all();
         }
-        *locked(&self.outcome) = Some(result.map(|_| ()));
-        self.is_over.notify_all();
         // If Python is about to end, there is nobody left to tell, and its objects are gone with it.
         let told = Python::try_attach(|py| {
             drop(locked(&self.held).take());
@@ -152,7 +158,14 @@ impl CoreHandle {
         loop {
             let next = Instant::now() + SIGNALS;
             let next = until.map_or(next, |until| until.min(next));
-            if let Some(outcome) = py.detach(|| self.flight.outcome_until(next)) {
+            let outcome = py.detach(|| {
+                if carrying::is_here() {
+                    // A listener waits in the thread that it would wait for.
+                    self.flight.wait_while(|| Instant::now() < next);
+                }
+                self.flight.outcome_until(next)
+            });
+            if let Some(outcome) = outcome {
                 drop(locked(&self.flight.held).take());
                 return outcome.map_err(|error| raised(&error));
             }

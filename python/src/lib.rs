@@ -11,6 +11,7 @@
 //! | `memory` | the buffers of Python objects |
 //! | `arrange` | which memory a call uses, in place or not |
 //! | `waiting` | waits that let Ctrl-C through |
+//! | `carrying` | which threads carry calls on |
 //! | `flight` | a call under way |
 //! | `carrier` | the thread that carries calls on |
 //! | `operation` | what a collective says, and its beginning |
@@ -21,6 +22,7 @@
 
 mod arrange;
 mod carrier;
+mod carrying;
 mod communicator;
 mod elements;
 mod errors;

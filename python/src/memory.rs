@@ -71,7 +71,9 @@ impl LentMemory {
             let class = object.get_type().name().map_or_else(|_| "?".to_owned(), |name| name.to_string());
             argument(format!("{name} is a {class}, which has no buffer of numbers: {error}"))
         };
-        if object.getattr("shape").is_ok_and(|shape| shape.len().is_ok_and(|axes| axes == 0)) && !object.hasattr("data_ptr")? {
+        if object.getattr("shape").is_ok_and(|shape| shape.len().is_ok_and(|axes| axes == 0))
+            && !object.hasattr("data_ptr")?
+        {
             // Python's buffers of scalars have no axes; this is the same memory with one.
             let view = object.call_method1("reshape", (1,)).map_err(|_| none())?;
             return Self::of_buffer(PyUntypedBuffer::get(&view)?, at);

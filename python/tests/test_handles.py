@@ -55,6 +55,16 @@ else:
     )
 
 
+def test_a_listener_may_wait_for_another_call():
+    first, second = antiphon.Communicator.local(2)
+    x, y, waited = np.ones(3), np.ones(3), threading.Event()
+    one, two = first.barrier(async_=True), first.all_reduce(x, async_=True)
+    one._core.when_over(lambda: (two.wait(20), waited.set()))
+    second.barrier()
+    second.all_reduce(y)
+    assert waited.wait(20) and x.tolist() == [2, 2, 2]
+
+
 def test_coroutines_wait_without_holding_up_others():
     ranks = antiphon.Communicator.local(2)
     ticks = 0
