@@ -72,6 +72,22 @@ const FLOORS: &[(&str, &[&str])] = &[
             "messages",
         ],
     ),
+    (
+        "python",
+        &[
+            "errors",
+            "elements",
+            "memory",
+            "arrange",
+            "waiting",
+            "carrying",
+            "flight",
+            "carrier",
+            "exchange",
+            "operation",
+            "communicator",
+        ],
+    ),
     ("tune", &["statistics", "decide", "table", "turns"]),
 ];
 

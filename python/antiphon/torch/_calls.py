@@ -132,15 +132,13 @@ class Calls:
             after()
         return _DONE
 
-    def _reduced(
-        self, name: str, send: torch.Tensor, receive: torch.Tensor | None, options: Any, root: int | None = None
-    ) -> Any:
-        """A collective that reduces contents of contiguous tensors."""
+    def _reduced(self, tensor: torch.Tensor, options: Any) -> tuple[str, str] | None:
+        """How the library reduces a tensor: the names of the reduction and of the type."""
         reduction = options.reduceOp
         op = _OPS.get(getattr(reduction, "op", reduction))
-        known = _REDUCED.get(send.dtype)
+        known = _REDUCED.get(tensor.dtype)
         if op is not None and known is not None and op in known[1]:
-            return name, op, known[0]
+            return op, known[0]
         return None
 
     def _combine(self, tensor: torch.Tensor, options: Any) -> torch.Tensor:
@@ -161,38 +159,38 @@ class Calls:
 
     # Collectives.
 
-    def allreduce(self, tensors: Any, options: Any = None) -> Any:
+    def allreduce(self, tensors: Any, opts: Any = None) -> Any:
         tensor = one(tensors)
-        options = options if options is not None else dist.AllreduceOptions()
+        opts = opts if opts is not None else dist.AllreduceOptions()
         whole = dense(tensor)
-        how = self._reduced("all_reduce", whole, whole, options)
+        how = self._reduced(whole, opts)
         if how is None:
-            put([self._combine(whole, options)], [tensor])()  # type: ignore[misc]
+            put([self._combine(whole, opts)], [tensor])()  # type: ignore[misc]
             return done([tensor])
         after = None if whole is tensor else put([whole], [tensor])
-        return self._make("all_reduce", whole, whole, options, op=how[1], dtype=how[2], after=after, tensors=[tensor])
+        return self._make("all_reduce", whole, whole, opts, op=how[0], dtype=how[1], after=after, tensors=[tensor])
 
-    def allreduce_coalesced(self, tensors: list[torch.Tensor], options: Any = None) -> Any:
-        options = options if options is not None else dist.AllreduceCoalescedOptions()
-        works = [self.allreduce([tensor], options) for tensor in tensors]
+    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
+        opts = opts if opts is not None else dist.AllreduceCoalescedOptions()
+        works = [self.allreduce([tensor], opts) for tensor in tensors]
         return _all(works, tensors)
 
-    def broadcast(self, tensors: Any, options: Any = None) -> Any:
+    def broadcast(self, tensors: Any, opts: Any = None) -> Any:
         tensor = one(tensors)
         whole = dense(tensor)
-        is_root = options.rootRank == self._group.core.rank
+        is_root = opts.rootRank == self._group.core.rank
         after = None if is_root or whole is tensor else put([whole], [tensor])
         return self._make(
-            "broadcast", whole, whole, options, dtype=moved(whole), root=options.rootRank, after=after, tensors=[tensor]
+            "broadcast", whole, whole, opts, dtype=moved(whole), root=opts.rootRank, after=after, tensors=[tensor]
         )
 
-    def reduce(self, tensors: Any, options: Any = None) -> Any:
+    def reduce(self, tensors: Any, opts: Any = None) -> Any:
         tensor = one(tensors)
         whole = dense(tensor)
-        is_root = options.rootRank == self._group.core.rank
-        how = self._reduced("reduce", whole, whole, options)
+        is_root = opts.rootRank == self._group.core.rank
+        how = self._reduced(whole, opts)
         if how is None:
-            result = self._combine(whole, options)
+            result = self._combine(whole, opts)
             if is_root:
                 put([result], [tensor])()  # type: ignore[misc]
             return done([tensor])
@@ -201,27 +199,27 @@ class Calls:
             "reduce",
             whole,
             whole if is_root else None,
-            options,
-            op=how[1],
-            dtype=how[2],
-            root=options.rootRank,
+            opts,
+            op=how[0],
+            dtype=how[1],
+            root=opts.rootRank,
             after=after,
             tensors=[tensor],
         )
 
-    def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, options: Any = None) -> Any:
+    def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Any:
         send, receive = dense(tensor), dense(output)
         after = put([receive], [output])
-        return self._make("all_gather", send, receive, options, dtype=moved(send), after=after, tensors=[output])
+        return self._make("all_gather", send, receive, opts, dtype=moved(send), after=after, tensors=[output])
 
-    def allgather(self, outputs: Any, tensors: Any, options: Any = None) -> Any:
+    def allgather(self, outputs: Any, tensors: Any, opts: Any = None) -> Any:
         tensor, wanted = one(tensors), one(outputs)
         send = dense(tensor)
         if len(wanted) != self._group.core.size or any(part.numel() != tensor.numel() for part in wanted):
-            return self._allgather_uneven(wanted, send, options)
+            return self._allgather_uneven(wanted, send, opts)
         all_ = send.new_empty((len(wanted), send.numel()))
         return self._make(
-            "all_gather", send, all_, options, dtype=moved(send), after=put(list(all_), wanted), tensors=wanted
+            "all_gather", send, all_, opts, dtype=moved(send), after=put(list(all_), wanted), tensors=wanted
         )
 
     def _allgather_uneven(self, wanted: list[torch.Tensor], send: torch.Tensor, options: Any) -> Any:
@@ -234,20 +232,20 @@ class Calls:
         whole = torch.cat([send.flatten()] * size)
         return self._exchange(flat, whole, counts, [send.numel()] * size, options, put(flat.split(counts), wanted), wanted)
 
-    def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, options: Any = None) -> Any:
-        options = options if options is not None else dist.ReduceScatterOptions()
+    def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Any:
+        opts = opts if opts is not None else dist.ReduceScatterOptions()
         send, receive = dense(tensor), dense(output)
-        how = self._reduced("reduce_scatter", send, receive, options)
+        how = self._reduced(send, opts)
         if how is None:
-            parts = self._combine(send, options).view(self._group.core.size, -1)
+            parts = self._combine(send, opts).view(self._group.core.size, -1)
             put([parts[self._group.core.rank]], [output])()  # type: ignore[misc]
             return done([output])
         after = put([receive], [output])
         return self._make(
-            "reduce_scatter", send, receive, options, op=how[1], dtype=how[2], after=after, tensors=[output]
+            "reduce_scatter", send, receive, opts, op=how[0], dtype=how[1], after=after, tensors=[output]
         )
 
-    def reduce_scatter(self, outputs: Any, inputs: Any, options: Any = None) -> Any:
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         output, parts = one(outputs), one(inputs)
         if len(parts) != self._group.core.size or any(part.numel() != output.numel() for part in parts):
             if len(parts) != self._group.core.size:
@@ -256,21 +254,21 @@ class Calls:
             whole = torch.cat([part.flatten() for part in parts])
             first = sum(part.numel() for part in parts[: self._group.core.rank])
             after = put([whole[first : first + output.numel()]], [output])
-            return _then(self.allreduce([whole], _as_allreduce(options)), after, [output])
-        return self.reduce_scatter_single(output, torch.cat([part.flatten() for part in parts]), options)
+            return _then(self.allreduce([whole], _as_allreduce(opts)), after, [output])
+        return self.reduce_scatter_single(output, torch.cat([part.flatten() for part in parts]), opts)
 
-    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, options: Any = None) -> Any:
-        works = [self.all_gather_single(*pair, options) for pair in zip(outputs, inputs)]
+    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        works = [self.all_gather_single(*pair, opts) for pair in zip(outputs, inputs)]
         return _all(works, list(outputs))
 
-    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, options: Any = None) -> Any:
-        works = [self.reduce_scatter_single(*pair, options) for pair in zip(outputs, inputs)]
+    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        works = [self.reduce_scatter_single(*pair, opts) for pair in zip(outputs, inputs)]
         return _all(works, list(outputs))
 
-    def allgather_coalesced(self, outputs: Any, inputs: Any, options: Any = None) -> Any:
+    def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         # Here the outer list is for ranks, the inner one for tensors.
         lists = [[of_rank[index] for of_rank in outputs] for index in range(len(inputs))]
-        works = [self.allgather([wanted], [tensor], options) for wanted, tensor in zip(lists, inputs)]
+        works = [self.allgather([wanted], [tensor], opts) for wanted, tensor in zip(lists, inputs)]
         return _all(works, [tensor for wanted in lists for tensor in wanted])
 
     def all_to_all_single(
@@ -279,17 +277,17 @@ class Calls:
         tensor: torch.Tensor,
         output_splits: Sequence[int] = (),
         input_splits: Sequence[int] = (),
-        options: Any = None,
+        opts: Any = None,
     ) -> Any:
         send, receive = dense(tensor), dense(output)
         after = put([receive], [output])
         if not output_splits and not input_splits and send.numel() == receive.numel():
-            return self._make("all_to_all", send, receive, options, dtype=moved(send), after=after, tensors=[output])
+            return self._make("all_to_all", send, receive, opts, dtype=moved(send), after=after, tensors=[output])
         counts = _elements(send, input_splits, self._group.core.size)
         receives = _elements(receive, output_splits, self._group.core.size)
-        return self._exchange(receive, send, receives, counts, options, after, [output])
+        return self._exchange(receive, send, receives, counts, opts, after, [output])
 
-    def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], options: Any = None) -> Any:
+    def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> Any:
         size = self._group.core.size
         if len(outputs) != size or len(inputs) != size:
             raise ArgumentError(f"all_to_all has {len(inputs)} inputs and {len(outputs)} outputs for {size} ranks")
@@ -298,7 +296,7 @@ class Calls:
         receive = send.new_empty(sum(counts))
         after = put(receive.split(counts), outputs)
         sends = [tensor.numel() for tensor in inputs]
-        return self._exchange(receive, send, counts, sends, options, after, list(outputs))
+        return self._exchange(receive, send, counts, sends, opts, after, list(outputs))
 
     def _exchange(
         self,
@@ -320,27 +318,27 @@ class Calls:
             after()
         return _DONE
 
-    def gather(self, outputs: Any, tensors: Any, options: Any = None) -> Any:
-        send, root = dense(one(tensors)), options.rootRank
+    def gather(self, outputs: Any, tensors: Any, opts: Any = None) -> Any:
+        send, root = dense(one(tensors)), opts.rootRank
         if root != self._group.core.rank:
-            return self._make("gather", send, None, options, dtype=moved(send), root=root, tensors=[])
+            return self._make("gather", send, None, opts, dtype=moved(send), root=root, tensors=[])
         wanted = one(outputs)
         if len(wanted) != self._group.core.size or any(part.numel() != send.numel() for part in wanted):
             raise ArgumentError("gather needs an output of the input's size for each rank")
         all_ = send.new_empty((len(wanted), send.numel()))
         after = put(list(all_), wanted)
-        return self._make("gather", send, all_, options, dtype=moved(send), root=root, after=after, tensors=wanted)
+        return self._make("gather", send, all_, opts, dtype=moved(send), root=root, after=after, tensors=wanted)
 
-    def gather_single(self, output: torch.Tensor | None, tensor: torch.Tensor, options: Any = None) -> Any:
-        send, root = dense(tensor), options.rootRank
+    def gather_single(self, output: torch.Tensor | None, tensor: torch.Tensor, opts: Any = None) -> Any:
+        send, root = dense(tensor), opts.rootRank
         if root != self._group.core.rank or output is None:
-            return self._make("gather", send, None, options, dtype=moved(send), root=root, tensors=[])
+            return self._make("gather", send, None, opts, dtype=moved(send), root=root, tensors=[])
         receive = dense(output)
         after = put([receive], [output])
-        return self._make("gather", send, receive, options, dtype=moved(send), root=root, after=after, tensors=[output])
+        return self._make("gather", send, receive, opts, dtype=moved(send), root=root, after=after, tensors=[output])
 
-    def scatter(self, outputs: Any, inputs: Any, options: Any = None) -> Any:
-        output, root = one(outputs), options.rootRank
+    def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        output, root = one(outputs), opts.rootRank
         receive = dense(output)
         after = put([receive], [output])
         send = None
@@ -350,19 +348,19 @@ class Calls:
                 raise ArgumentError("scatter needs an input of the output's size for each rank")
             send = torch.cat([part.flatten() for part in parts])
         return self._make(
-            "scatter", send, receive, options, dtype=moved(receive), root=root, after=after, tensors=[output]
+            "scatter", send, receive, opts, dtype=moved(receive), root=root, after=after, tensors=[output]
         )
 
-    def barrier(self, options: Any = None) -> Any:
-        if getattr(options, "asyncOp", True):
+    def barrier(self, opts: Any = None) -> Any:
+        if getattr(opts, "asyncOp", True):
             handle = self._group.core.collective_at("all_reduce", _NOWHERE, _NOWHERE, "u8", "max", None, ())
             return PendingWork([handle], [])
         self._group.core.collective_at("all_reduce", _NOWHERE, _NOWHERE, "u8", "max")
         return _DONE
 
-    def monitored_barrier(self, options: Any = None, wait_all_ranks: bool = False) -> None:
+    def monitored_barrier(self, opts: Any = None, wait_all_ranks: bool = False) -> None:
         """A barrier whose error names the rank that did not come."""
-        limit = getattr(options, "timeout", None)
+        limit = getattr(opts, "timeout", None)
         handle = self._group.core.collective_at("all_reduce", _NOWHERE, _NOWHERE, "u8", "max", None, ())
         handle.wait(limit.total_seconds() if isinstance(limit, timedelta) and limit > timedelta() else None)
 

@@ -51,7 +51,7 @@ class Group:
         """The group that PyTorch asks for. All its ranks call it."""
         parent = next((group for group in groups() if group.is_root and set(ranks) <= set(group.ranks)), None)
         if parent is None:
-            core = _meet(store, rank, size, timeout, ranks)
+            core = _meet(store, rank, size, timeout, name, ranks)
         else:
             members = [parent.ranks.index(number) for number in ranks]
             core = parent.core.subset(members, parent._tag_of(name, members))
@@ -115,15 +115,21 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _meet(store: Any, rank: int, size: int, timeout: timedelta, ranks: list[int]) -> _core.Communicator:
+#: How often the ranks of a group with a name have met: the store keeps what was said the time before.
+_MEETINGS: dict[str, int] = {}
+
+
+def _meet(store: Any, rank: int, size: int, timeout: timedelta, name: str, ranks: list[int]) -> _core.Communicator:
     """The ranks find each other through PyTorch's store: the first one says there where it waits, and what proves a member."""
+    _MEETINGS[name] = _MEETINGS.get(name, 0) + 1
+    key = f"antiphon/{name}/{_MEETINGS[name]}"
     if size == 1:
         return _core.Communicator.connect(0, 1, [])
     if rank == 0:
         port = _free_port()
         masters = [f"[{address}]:{port}" if ":" in address else f"{address}:{port}" for address in _addresses()]
-        store.set("antiphon", "\n".join([secrets.token_hex(32), *masters]))
-    said = store.get("antiphon").decode()
+        store.set(key, "\n".join([secrets.token_hex(32), *masters]))
+    said = store.get(key).decode()
     secret, *masters = said.split("\n")
     if not masters:
         raise ArgumentError(f"rank {ranks[0]} said nothing in PyTorch's store of where it waits")
