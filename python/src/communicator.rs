@@ -3,12 +3,12 @@
 //! The principal type is [`CoreCommunicator`]. Its calls take buffers; the twins whose names end with `_at` take addresses.
 
 use crate::arrange::GivenMemory;
-use crate::carrier::Carrier;
+use crate::call_thread::CallThread;
 use crate::elements::ElementKind;
 use crate::errors::{argument, raised};
 use crate::exchange::{blocks, exchange, message};
-use crate::flight::{CoreHandle, HeldMemory};
 use crate::memory::{LentMemory, NamedBuffer};
+use crate::ongoing::{CoreHandle, HeldMemory};
 use crate::operation::{CallSpec, collective_of_name, dtype_of, op_named, operate};
 use crate::waiting::aside;
 use comm::{Collective, Communicator, Config};
@@ -21,7 +21,7 @@ use std::time::Duration;
 #[pyclass(frozen, module = "antiphon._core", name = "Communicator")]
 pub(crate) struct CoreCommunicator {
     communicator: Communicator,
-    carrier: Carrier,
+    thread: CallThread,
 }
 
 fn seconds(what: &str, seconds: f64) -> PyResult<Duration> {
@@ -35,11 +35,11 @@ const NOTHING: (*mut u8, usize) = (std::ptr::null_mut(), 0);
 
 impl CoreCommunicator {
     fn new(communicator: Communicator) -> Self {
-        Self { communicator, carrier: Carrier::default() }
+        Self { communicator, thread: CallThread::default() }
     }
 
-    fn parts(&self) -> (&Communicator, &Carrier) {
-        (&self.communicator, &self.carrier)
+    fn parts(&self) -> (&Communicator, &CallThread) {
+        (&self.communicator, &self.thread)
     }
 }
 

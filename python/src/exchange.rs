@@ -3,9 +3,9 @@
 //! The principal functions are [`exchange`] and [`message`].
 
 use crate::arrange::GivenMemory;
-use crate::carrier::Carrier;
+use crate::call_thread::CallThread;
 use crate::errors::{argument, raised};
-use crate::flight::{CoreHandle, Flight, HeldMemory};
+use crate::ongoing::{CoreHandle, HeldMemory, OngoingCall};
 use crate::waiting::complete;
 use comm::{BegunCall, CommResult, Communicator, RawCall};
 use pyo3::prelude::*;
@@ -54,14 +54,14 @@ unsafe impl Sync for LentCall {}
 /// Makes a call, or begins it and hands back what tells its end.
 fn make(
     py: Python<'_>,
-    carrier: &Carrier,
+    thread: &CallThread,
     begin: impl Send + FnOnce() -> CommResult<BegunCall>,
     stream: u64,
     held: Option<HeldMemory>,
 ) -> PyResult<Option<CoreHandle>> {
     let Some(held) = held else { return complete(py, begin).map(|()| None) };
-    let flight = py.detach(|| carrier.begin(begin, |begun| Flight::new(begun, stream, held)));
-    Ok(Some(CoreHandle::new(flight.map_err(|error| raised(&error))?)))
+    let ongoing = py.detach(|| thread.begin(begin, |begun| OngoingCall::new(begun, stream, held)));
+    Ok(Some(CoreHandle::new(ongoing.map_err(|error| raised(&error))?)))
 }
 
 /// Sends block i of the one buffer to rank i, and receives block i of the other from there.
@@ -70,7 +70,7 @@ fn make(
 /// `held` keeps the memory valid, and nobody else uses it, until the call is over.
 pub(crate) unsafe fn exchange(
     py: Python<'_>,
-    (communicator, carrier): (&Communicator, &Carrier),
+    (communicator, thread): (&Communicator, &CallThread),
     memory: GivenMemory,
     [sends, receives]: [Vec<Range<usize>>; 2],
     held: Option<HeldMemory>,
@@ -85,7 +85,7 @@ pub(crate) unsafe fn exchange(
     let call = LentCall(lent([end(&sends), end(&receives)]));
     let call = &call;
     let begin = || communicator.begin_exchange(&sends, &receives, |_| call.0);
-    make(py, carrier, begin, 0, held)
+    make(py, thread, begin, 0, held)
 }
 
 /// Sends a message, or receives one.
@@ -94,7 +94,7 @@ pub(crate) unsafe fn exchange(
 /// `held` keeps the memory valid, and nobody else uses it, until the call is over.
 pub(crate) unsafe fn message(
     py: Python<'_>,
-    (communicator, carrier): (&Communicator, &Carrier),
+    (communicator, thread): (&Communicator, &CallThread),
     (start, bytes): (*mut u8, usize),
     (peer, is_sent): (usize, bool),
     held: Option<HeldMemory>,
@@ -109,5 +109,5 @@ pub(crate) unsafe fn message(
     });
     let call = &call;
     let begin = || communicator.begin_message(call.0, bytes, peer, is_sent);
-    make(py, carrier, begin, 1 + 2 * peer as u64 + u64::from(is_sent), held)
+    make(py, thread, begin, 1 + 2 * peer as u64 + u64::from(is_sent), held)
 }

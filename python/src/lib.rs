@@ -12,8 +12,8 @@
 //! | `arrange` | which memory a call uses, in place or not |
 //! | `waiting` | waits that let Ctrl-C through |
 //! | `carrying` | which threads carry calls on |
-//! | `flight` | a call under way |
-//! | `carrier` | the thread that carries calls on |
+//! | `ongoing` | a call under way |
+//! | `call_thread` | the thread that carries calls on |
 //! | `operation` | what a collective says, and its beginning |
 //! | `exchange` | exchanges of blocks, and messages |
 //! | `communicator` | the class for Python |
@@ -21,14 +21,14 @@
 #![expect(unsafe_code, reason = "hands the memory of Python objects to calls")]
 
 mod arrange;
-mod carrier;
+mod call_thread;
 mod carrying;
 mod communicator;
 mod elements;
 mod errors;
 mod exchange;
-mod flight;
 mod memory;
+mod ongoing;
 mod operation;
 mod waiting;
 
@@ -37,6 +37,6 @@ use pyo3::prelude::*;
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<communicator::CoreCommunicator>()?;
-    module.add_class::<flight::CoreHandle>()?;
+    module.add_class::<ongoing::CoreHandle>()?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))
 }

@@ -3,10 +3,10 @@
 //! The principal function is [`operate`].
 
 use crate::arrange::{ArrangedCall, GivenMemory, arrange};
-use crate::carrier::Carrier;
+use crate::call_thread::CallThread;
 use crate::elements::{ElementKind, op_of_name};
 use crate::errors::{argument, raised};
-use crate::flight::{CoreHandle, Flight, HeldMemory};
+use crate::ongoing::{CoreHandle, HeldMemory, OngoingCall};
 use crate::waiting::complete;
 use comm::{Collective, CollectiveCall, Communicator, DType, Op};
 use pyo3::prelude::*;
@@ -98,7 +98,7 @@ fn check_lengths(communicator: &Communicator, call: &CollectiveCall, memory: Giv
 /// `held` keeps the memory valid, and nobody else uses it, until the call is over.
 pub(crate) unsafe fn operate(
     py: Python<'_>,
-    (communicator, carrier): (&Communicator, &Carrier),
+    (communicator, thread): (&Communicator, &CallThread),
     spec: &CallSpec,
     memory: GivenMemory,
     held: Option<HeldMemory>,
@@ -113,9 +113,9 @@ pub(crate) unsafe fn operate(
         return Ok(None);
     };
     held.temporary = std::mem::take(&mut arranged.temporary);
-    let flight =
-        py.detach(|| carrier.begin(|| begin(communicator, &arranged), |begun| Flight::new(begun, COLLECTIVES, held)));
-    Ok(Some(CoreHandle::new(flight.map_err(|error| raised(&error))?)))
+    let ongoing = py
+        .detach(|| thread.begin(|| begin(communicator, &arranged), |begun| OngoingCall::new(begun, COLLECTIVES, held)));
+    Ok(Some(CoreHandle::new(ongoing.map_err(|error| raised(&error))?)))
 }
 
 fn begin(communicator: &Communicator, arranged: &ArrangedCall) -> comm::CommResult<comm::BegunCall> {

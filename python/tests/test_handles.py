@@ -65,6 +65,21 @@ def test_a_listener_may_wait_for_another_call():
     assert waited.wait(20) and x.tolist() == [2, 2, 2]
 
 
+def test_objects_that_let_other_threads_run_when_they_end():
+    """As PyTorch's tensors do: the thread of the library and the one that waits may both be about to end them."""
+
+    class Owner:
+        def __del__(self):
+            for _ in range(50):
+                time.sleep(0)
+
+    (comm,) = antiphon.Communicator.local(1)
+    x = np.ones(10)
+    place = (x.ctypes.data, x.nbytes)
+    for _ in range(500):
+        comm._core.collective_at("all_reduce", place, place, "f64", "sum", None, Owner()).wait(20)
+
+
 def test_coroutines_wait_without_holding_up_others():
     ranks = antiphon.Communicator.local(2)
     ticks = 0

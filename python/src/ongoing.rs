@@ -1,6 +1,6 @@
 //! A call under way, that a thread of the library carries on.
 //!
-//! The principal types are [`Flight`], which that thread and the caller share, and [`CoreHandle`], what Python has of it.
+//! The principal types are [`OngoingCall`], which that thread and the caller share, and [`CoreHandle`], what Python has of it.
 
 use crate::carrying;
 use crate::errors::{argument, not_over, raised};
@@ -21,7 +21,7 @@ pub(crate) struct HeldMemory {
 }
 
 /// A call under way.
-pub(crate) struct Flight {
+pub(crate) struct OngoingCall {
     /// Calls with the same number are over in the order in which they were made.
     pub(crate) stream: u64,
     begun: Mutex<BegunCall>,
@@ -38,7 +38,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Flight {
+impl OngoingCall {
     pub(crate) fn new(begun: BegunCall, stream: u64, held: HeldMemory) -> Self {
         Self {
             stream,
@@ -76,13 +76,20 @@ impl Flight {
         }
         // If Python is about to end, there is nobody left to tell, and its objects are gone with it.
         let told = Python::try_attach(|py| {
-            drop(locked(&self.held).take());
+            self.release();
             self.tell(py);
         });
         if told.is_none() {
             std::mem::forget(locked(&self.held).take());
         }
         true
+    }
+
+    /// Gives the memory of a call that is over back to Python.
+    fn release(&self) {
+        // The lock must be free again before objects end: PyTorch's tensors let other threads run meanwhile, which may want it.
+        let held = locked(&self.held).take();
+        drop(held);
     }
 
     /// Tells all who listen that the call is over.
@@ -117,16 +124,16 @@ impl Flight {
 /// A call under way.
 #[pyclass(frozen, module = "antiphon._core", name = "Handle")]
 pub(crate) struct CoreHandle {
-    flight: Arc<Flight>,
+    ongoing: Arc<OngoingCall>,
 }
 
 impl CoreHandle {
-    pub(crate) fn new(flight: Arc<Flight>) -> Self {
-        Self { flight }
+    pub(crate) fn new(ongoing: Arc<OngoingCall>) -> Self {
+        Self { ongoing }
     }
 
     fn check_process(&self) -> PyResult<()> {
-        match self.flight.process == std::process::id() {
+        match self.ongoing.process == std::process::id() {
             true => Ok(()),
             false => Err(argument("this process is a fork of the one that began the call, and cannot wait for it")),
         }
@@ -138,10 +145,10 @@ impl CoreHandle {
     /// Whether the call is over; raises what went wrong.
     fn test(&self, py: Python<'_>) -> PyResult<bool> {
         self.check_process()?;
-        match self.flight.outcome() {
+        match self.ongoing.outcome() {
             None => Ok(false),
             Some(outcome) => {
-                drop(locked(&self.flight.held).take());
+                self.ongoing.release();
                 // Who asks in a loop lets the thread that has to tell others go first.
                 py.detach(|| ());
                 outcome.map(|()| true).map_err(|error| raised(&error))
@@ -161,12 +168,12 @@ impl CoreHandle {
             let outcome = py.detach(|| {
                 if carrying::is_here() {
                     // A listener waits in the thread that it would wait for.
-                    self.flight.wait_while(|| Instant::now() < next);
+                    self.ongoing.wait_while(|| Instant::now() < next);
                 }
-                self.flight.outcome_until(next)
+                self.ongoing.outcome_until(next)
             });
             if let Some(outcome) = outcome {
-                drop(locked(&self.flight.held).take());
+                self.ongoing.release();
                 return outcome.map_err(|error| raised(&error));
             }
             py.check_signals()?;
@@ -179,10 +186,10 @@ impl CoreHandle {
     /// Has `listener()` called when the call is over, in some thread; at once if it is over already.
     fn when_over(&self, py: Python<'_>, listener: Py<PyAny>) -> PyResult<()> {
         self.check_process()?;
-        locked(&self.flight.listeners).push(listener);
+        locked(&self.ongoing.listeners).push(listener);
         // The thread that carries the call on looks for listeners after it has told the outcome.
-        if self.flight.outcome().is_some() {
-            self.flight.tell(py);
+        if self.ongoing.outcome().is_some() {
+            self.ongoing.tell(py);
         }
         Ok(())
     }

@@ -1,10 +1,10 @@
 //! The thread that carries on the calls that are under way.
 //!
-//! The principal type is [`Carrier`]: one for each communicator that Python has begun a call of. Its thread begins with the first
+//! The principal type is [`CallThread`]: one for each communicator that Python has begun a call of. Its thread begins with the first
 //! such call, and ends when Python has dropped the communicator and all its calls are over.
 
 use crate::carrying;
-use crate::flight::Flight;
+use crate::ongoing::OngoingCall;
 use comm::{BegunCall, CommResult};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,13 +18,13 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
 /// The calls of a communicator that are under way.
 #[derive(Default)]
-pub(crate) struct Carrier {
-    shared: Arc<CarrierState>,
+pub(crate) struct CallThread {
+    shared: Arc<ThreadState>,
 }
 
 #[derive(Default)]
-struct CarrierState {
-    work: Mutex<CarrierWork>,
+struct ThreadState {
+    work: Mutex<ThreadWork>,
     /// There is work, or never will be.
     news: Condvar,
     /// A call has begun since the thread looked for them.
@@ -32,21 +32,21 @@ struct CarrierState {
 }
 
 #[derive(Default)]
-struct CarrierWork {
-    flights: VecDeque<Arc<Flight>>,
+struct ThreadWork {
+    calls: VecDeque<Arc<OngoingCall>>,
     has_thread: bool,
     is_closed: bool,
 }
 
-impl Drop for Carrier {
+impl Drop for CallThread {
     fn drop(&mut self) {
         self.work().is_closed = true;
         self.shared.news.notify_all();
     }
 }
 
-impl Carrier {
-    fn work(&self) -> MutexGuard<'_, CarrierWork> {
+impl CallThread {
+    fn work(&self) -> MutexGuard<'_, ThreadWork> {
         self.shared.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -54,47 +54,47 @@ impl Carrier {
     pub(crate) fn begin(
         &self,
         begin: impl FnOnce() -> CommResult<BegunCall>,
-        flight: impl FnOnce(BegunCall) -> Flight,
-    ) -> CommResult<Arc<Flight>> {
+        ongoing: impl FnOnce(BegunCall) -> OngoingCall,
+    ) -> CommResult<Arc<OngoingCall>> {
         // Calls stand in the queue in the order in which they were begun.
         let mut work = self.work();
-        let flight = Arc::new(flight(begin()?));
-        work.flights.push_back(flight.clone());
+        let ongoing = Arc::new(ongoing(begin()?));
+        work.calls.push_back(ongoing.clone());
         if !std::mem::replace(&mut work.has_thread, true) {
             let shared = self.shared.clone();
             let started = std::thread::Builder::new().name("antiphon".to_owned()).spawn(move || shared.carry_on());
             if let Err(error) = started {
                 work.has_thread = false;
-                work.flights.pop_back();
+                work.calls.pop_back();
                 return Err(comm::CommError::Argument(format!("no thread could be started: {error}")));
             }
         }
         self.shared.is_news.store(true, Ordering::Release);
         self.shared.news.notify_one();
-        Ok(flight)
+        Ok(ongoing)
     }
 }
 
-impl CarrierState {
+impl ThreadState {
     fn carry_on(&self) {
         carrying::begin();
         loop {
             let Some(firsts) = self.firsts() else { return };
-            let mut over: Vec<&Arc<Flight>> = firsts.iter().filter(|flight| flight.is_over()).collect();
+            let mut over: Vec<&Arc<OngoingCall>> = firsts.iter().filter(|ongoing| ongoing.is_over()).collect();
             if over.is_empty() {
                 let since = Instant::now();
                 let goes_on = || !self.is_news.load(Ordering::Acquire) && (firsts.len() == 1 || since.elapsed() < TURN);
                 over.extend(firsts.first().filter(|first| first.wait_while(goes_on)));
             }
             let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
-            work.flights.retain(|flight| !over.iter().any(|ended| Arc::ptr_eq(ended, flight)));
+            work.calls.retain(|ongoing| !over.iter().any(|ended| Arc::ptr_eq(ended, ongoing)));
         }
     }
 
     /// The oldest call of each stream; none if there will be no more.
-    fn firsts(&self) -> Option<Vec<Arc<Flight>>> {
+    fn firsts(&self) -> Option<Vec<Arc<OngoingCall>>> {
         let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
-        while work.flights.is_empty() {
+        while work.calls.is_empty() {
             if work.is_closed {
                 return None;
             }
@@ -102,6 +102,6 @@ impl CarrierState {
         }
         self.is_news.store(false, Ordering::Release);
         let mut streams = BTreeSet::new();
-        Some(work.flights.iter().filter(|flight| streams.insert(flight.stream)).cloned().collect())
+        Some(work.calls.iter().filter(|ongoing| streams.insert(ongoing.stream)).cloned().collect())
     }
 }
