@@ -5,8 +5,12 @@
     x = np.full(1000, comm.rank, np.float32)
     comm.all_reduce(x)                           # in place: every rank has the sum
 
+    plan = antiphon.synthesize("ndv2x2", "allgather", "1MB")   # plan.makespan, plan.bound, plan.timeline
+
 Neither NumPy nor PyTorch is needed or imported. For ``torch.distributed``, see :mod:`antiphon.torch`.
 """
+
+from typing import TYPE_CHECKING, Any
 
 from antiphon._communicator import Communicator
 from antiphon._core import __version__
@@ -23,6 +27,9 @@ from antiphon._errors import (
 )
 from antiphon._handle import Handle
 
+if TYPE_CHECKING:
+    from antiphon._planning import Plan, Topology, synthesize
+
 __all__ = [
     "AbortedError",
     "ArgumentError",
@@ -32,8 +39,20 @@ __all__ = [
     "InternalError",
     "MismatchError",
     "PeerLostError",
+    "Plan",
     "SystemError_",
     "TimeoutError_",
+    "Topology",
     "UnsupportedError",
     "__version__",
+    "synthesize",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Planning starts processes; who only communicates does not load what that needs.
+    if name in ("Plan", "Topology", "synthesize"):
+        from antiphon import _planning
+
+        return getattr(_planning, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
