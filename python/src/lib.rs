@@ -11,7 +11,7 @@
 //! | `memory` | the buffers of Python objects |
 //! | `arrange` | which memory a call uses, in place or not |
 //! | `waiting` | waits that let Ctrl-C through |
-//! | `carrying` | which threads carry calls on |
+//! | `carrying` | which threads carry calls on, and how they reach Python |
 //! | `ongoing` | a call under way |
 //! | `call_thread` | the thread that carries calls on |
 //! | `operation` | what a collective says, and its beginning |
@@ -38,5 +38,7 @@ use pyo3::prelude::*;
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<communicator::CoreCommunicator>()?;
     module.add_class::<ongoing::CoreHandle>()?;
+    let end = wrap_pyfunction!(carrying::end, module)?;
+    PyModule::import(module.py(), "atexit")?.call_method1("register", (end,))?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))
 }

@@ -75,11 +75,11 @@ impl OngoingCall {
             self.is_over.notify_all();
         }
         // If Python is about to end, there is nobody left to tell, and its objects are gone with it.
-        let told = Python::try_attach(|py| {
+        let is_told = carrying::with_python(|py| {
             self.release();
             self.tell(py);
         });
-        if told.is_none() {
+        if !is_told {
             std::mem::forget(locked(&self.held).take());
         }
         true
