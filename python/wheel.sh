@@ -8,7 +8,9 @@ compatibility="--compatibility linux"
 if [ -n "${MANYLINUX:-}" ]; then
     # The command must be for the same systems as the library.
     "$bin/python" -m pip install --quiet --disable-pip-version-check ziglang cargo-zigbuild
-    PATH="$PWD/$bin:$PATH" "$bin/cargo-zigbuild" zigbuild --release --locked --target "$(uname -m)-unknown-linux-gnu.2.28" -p antiphon
+    # The bindings of the solver are the same for all versions of glibc, so they are made from the headers of this computer.
+    headers="-I$(cc -print-file-name=include) -I/usr/include -I/usr/include/$(uname -m)-linux-gnu"
+    PATH="$PWD/$bin:$PATH" BINDGEN_EXTRA_CLANG_ARGS="$headers" "$bin/cargo-zigbuild" zigbuild --release --locked --target "$(uname -m)-unknown-linux-gnu.2.28" -p antiphon
     command=target/$(uname -m)-unknown-linux-gnu/release/antiphon
     compatibility="--zig --compatibility manylinux_2_28"
 fi
