@@ -122,7 +122,9 @@ _MEETINGS: dict[str, int] = {}
 def _meet(store: Any, rank: int, size: int, timeout: timedelta, name: str, ranks: list[int]) -> _core.Communicator:
     """The ranks find each other through PyTorch's store: the first one says there where it waits, and what proves a member."""
     _MEETINGS[name] = _MEETINGS.get(name, 0) + 1
-    key = f"antiphon/{name}/{_MEETINGS[name]}"
+    # A store may outlive a job that torchrun starts again.
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    key = f"antiphon/{name}/{attempt}/{_MEETINGS[name]}"
     if size == 1:
         return _core.Communicator.connect(0, 1, [])
     if rank == 0:
@@ -134,4 +136,8 @@ def _meet(store: Any, rank: int, size: int, timeout: timedelta, name: str, ranks
     if not masters:
         raise ArgumentError(f"rank {ranks[0]} said nothing in PyTorch's store of where it waits")
     joining = min(timeout, _LONGEST_JOIN).total_seconds()
-    return _core.Communicator.connect(rank, size, masters, secret, None, joining)
+    core = _core.Communicator.connect(rank, size, masters, secret, None, joining)
+    if rank == 0:
+        # All have read it. Who comes later must not find it.
+        store.delete_key(key)
+    return core
