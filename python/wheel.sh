@@ -18,6 +18,6 @@ mkdir -p python/antiphon/bin
 install -m 755 "$command" python/antiphon/bin/antiphon
 rm -f "$folder"/antiphon-*.whl
 # shellcheck disable=SC2086  # a list of options
-"$bin/maturin" build --quiet --release --locked $compatibility --manifest-path python/Cargo.toml --out "$folder" \
+PATH="$PWD/$bin:$PATH" "$bin/maturin" build --quiet --release --locked $compatibility --manifest-path python/Cargo.toml --out "$folder" \
     --interpreter "$bin/python"
 echo "built $(ls "$folder"/antiphon-*.whl)"
