@@ -25,15 +25,15 @@ pub(crate) fn is_here() -> bool {
     CARRIES.with(Cell::get)
 }
 
-struct Visits {
+struct PythonVisits {
     threads: usize,
     is_over: bool,
 }
 
-static VISITS: Mutex<Visits> = Mutex::new(Visits { threads: 0, is_over: false });
+static VISITS: Mutex<PythonVisits> = Mutex::new(PythonVisits { threads: 0, is_over: false });
 static LEFT: Condvar = Condvar::new();
 
-fn visits() -> MutexGuard<'static, Visits> {
+fn visits() -> MutexGuard<'static, PythonVisits> {
     VISITS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -58,7 +58,7 @@ pub(crate) fn end(py: Python<'_>) {
     py.detach(|| {
         let mut visits = visits();
         visits.is_over = true;
-        let is_inside = |visits: &mut Visits| visits.threads > 0;
+        let is_inside = |visits: &mut PythonVisits| visits.threads > 0;
         let _ = LEFT.wait_timeout_while(visits, LONGEST_WAIT, is_inside);
     });
 }
