@@ -1,7 +1,7 @@
 # Every target sets up what it needs. One build profile throughout, so that HiGHS is compiled once.
 CARGO ?= cargo
 
-.PHONY: all setup build demo readme-table test test-long mpi-test cluster-test cluster-bench lint bench bench-library install clean
+.PHONY: all setup build demo readme-table test test-long mpi-test python-test torch-test wheel cluster-test cluster-bench lint bench bench-library install clean
 
 all: build
 
@@ -26,7 +26,7 @@ test: setup
 test-long: setup
 	@.ci/setup mpi || true
 	ANTIPHON_TEST_EFFORT=long $(CARGO) test --release --locked --workspace -- long_
-	@$(MAKE) --no-print-directory mpi-test cluster-test
+	@$(MAKE) --no-print-directory mpi-test python-test torch-test cluster-test
 
 # Under a real mpirun. Where there is no MPI and none can be installed, it says so and is skipped.
 mpi-test: setup
@@ -36,6 +36,19 @@ mpi-test: setup
 		plugin/mpi/build.sh mpicc target/release/libantiphon_mpi.so && \
 		plugin/mpi/tests/run.sh mpicc mpirun target/release/libantiphon_mpi.so; \
 	fi
+
+# The wheel for this computer, with the command inside, in target/wheels. MANYLINUX=1 builds one for all Linux systems with glibc 2.28
+# or newer, for which it gets the compiler zig from PyPI (400 MB).
+wheel: build
+	@if .ci/setup python; then python/wheel.sh target/release/antiphon target/wheels; fi
+
+# The wheel, in fresh virtual environments with and without NumPy. Where there is no Python or no PyPI, it says so and is skipped.
+python-test: wheel
+	@if [ -x target/python/build/bin/maturin ]; then python/test.sh target/wheels; fi
+
+# The same with PyTorch, which it gets from PyPI without CUDA (540 MB).
+torch-test: wheel
+	@if [ -x target/python/build/bin/maturin ] && .ci/setup torch; then python/torch-test.sh target/wheels; fi
 
 # Between hosts that are network namespaces with shaped links: needs root, ip and tc, and says so where it skips.
 cluster-test: setup

@@ -44,6 +44,21 @@ impl BegunCall {
         self.end(result)
     }
 
+    /// Waits until the call is over, or until `goes_on` says no, which is asked at least every 50 ms. Whether it is over.
+    ///
+    /// # Errors
+    /// Why the call has failed.
+    pub fn wait_while(&mut self, goes_on: impl Fn() -> bool) -> CommResult<bool> {
+        if self.is_over {
+            return Ok(true);
+        }
+        let session = &self.communicator.shared.session;
+        match session.wait_while(self.ticket, self.communicator.limit(), goes_on) {
+            None => Ok(false),
+            Some(result) => self.end(result).map(|()| true),
+        }
+    }
+
     fn end(&mut self, result: RunResult<()>) -> CommResult<()> {
         self.is_over = true;
         result.map_err(|error| self.communicator.fail(&mut self.communicator.state(), error))

@@ -1,7 +1,7 @@
 //! New groups out of a group.
 
 use crate::communicator::Communicator;
-use crate::error::CommResult;
+use crate::error::{CommError, CommResult};
 use crate::numbers::mixed;
 use crate::plans::{CallKey, PlanStore};
 use crate::stock::CallKind;
@@ -10,6 +10,7 @@ use runtime::DType;
 use std::sync::Arc;
 
 /// Which group an identifier means, where it is not the color of a split.
+const SUBSET: u64 = u64::MAX - 2;
 const DUPLICATE: u64 = u64::MAX;
 
 impl Communicator {
@@ -32,6 +33,29 @@ impl Communicator {
         let id = mixed(mixed(self.shared.id, splits), u64::from(color));
         let plans = self.state().plans.store();
         Ok(Some(Self::new(self.shared.session.clone(), id, (ranks, number), self.limit(), plans)))
+    }
+
+    /// A group of some members, by their numbers here and in the order given, of which this rank is one. No message is sent: all
+    /// of them make this call, in any order with others, and give the same members and the same `tag`, which they use once.
+    ///
+    /// # Errors
+    /// [`CommError::Argument`] if a number is no member's or stands twice, or this rank is not among them.
+    pub fn subset(&self, members: &[usize], tag: u64) -> CommResult<Self> {
+        let ranks = members.iter().map(|&number| self.member(number)).collect::<CommResult<Vec<_>>>()?;
+        let own = members.iter().position(|&number| number == self.rank());
+        let number = own.ok_or_else(|| CommError::Argument(format!("rank {} is not in the group", self.rank())))?;
+        let mut once = members.to_vec();
+        once.sort_unstable();
+        if let Some(pair) = once.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(CommError::Argument(format!("rank {} stands twice in the group", pair[0])));
+        }
+        let plans = {
+            let state = self.state();
+            self.check(&state)?;
+            state.plans.store()
+        };
+        let id = members.iter().fold(mixed(mixed(self.shared.id, SUBSET), tag), |id, &number| mixed(id, number as u64));
+        Ok(Self::new(self.shared.session.clone(), id, (ranks, number), self.limit(), plans))
     }
 
     /// The same group once more: its calls and those of this one do not wait for each other.

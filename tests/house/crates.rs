@@ -15,6 +15,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("tune", &["runtime", "program", "schedule", "topology"]),
     ("comm", &["runtime", "synth", "tune", "program", "schedule", "topology"]),
     ("plugin", &["comm", "runtime", "synth", "tune", "program", "schedule", "topology"]),
+    ("python", &["comm", "runtime", "synth", "tune", "program", "schedule", "topology"]),
     ("antiphon", &["topology", "schedule", "program", "interop", "synth", "runtime", "tune", "comm"]),
 ];
 

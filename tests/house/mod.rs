@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 const CRATES: &[&str] =
-    &["topology", "schedule", "program", "interop", "synth", "runtime", "tune", "comm", "plugin", "antiphon"];
+    &["topology", "schedule", "program", "interop", "synth", "runtime", "tune", "comm", "plugin", "python", "antiphon"];
 
 /// A source file: its path inside the repository, and its text.
 struct Source {

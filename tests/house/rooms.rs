@@ -77,6 +77,22 @@ const FLOORS: &[(&str, &[&str])] = &[
             "messages",
         ],
     ),
+    (
+        "python",
+        &[
+            "errors",
+            "elements",
+            "memory",
+            "arrange",
+            "waiting",
+            "carrying",
+            "ongoing",
+            "call_thread",
+            "exchange",
+            "operation",
+            "communicator",
+        ],
+    ),
     ("tune", &["statistics", "decide", "table", "turns"]),
 ];
 

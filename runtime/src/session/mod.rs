@@ -260,6 +260,9 @@ impl Session {
             }
         }
         let ticket = engine.enqueue(at, prepared.script.queue, run, Moment::now());
+        if engine.is_driven {
+            self.shared.memory.bell().ring();
+        }
         drop(engine);
         self.wait(ticket, limit)
     }
@@ -275,7 +278,10 @@ impl Session {
         let run = engine.begin(&prepared.script, at, buffers);
         let now = Moment::now();
         let ticket = engine.enqueue(at, prepared.script.queue, run, now);
-        if !engine.is_driven {
+        if engine.is_driven {
+            // The thread that carries on all calls may sleep, and knows nothing of this one.
+            self.shared.memory.bell().ring();
+        } else {
             engine.carry_on(now);
         }
         Ok(ticket)

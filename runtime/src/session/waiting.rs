@@ -1,7 +1,7 @@
 //! How a thread waits for a call.
 
 use super::engine::Engine;
-use super::{Session, Ticket};
+use super::{Session, Ticket, forked};
 use crate::clock::Moment;
 use crate::error::{RunError, RunResult};
 use crate::memory::doorbell::Waiter;
@@ -20,6 +20,15 @@ impl Session {
     /// # Errors
     /// As [`Self::call`].
     pub fn wait(&self, ticket: Ticket, limit: Duration) -> RunResult<()> {
+        self.wait_while(ticket, limit, || true).unwrap_or(Ok(()))
+    }
+
+    /// The same, but it gives up waiting when `goes_on` says no, and the call stays under way. It is asked after each look that
+    /// found the call not over, at least every 50 ms.
+    pub fn wait_while(&self, ticket: Ticket, limit: Duration, goes_on: impl Fn() -> bool) -> Option<RunResult<()>> {
+        if !self.shared.mark.is_here() {
+            return Some(Err(forked()));
+        }
         let mut engine = self.engine();
         let result = loop {
             if let Some(result) = engine.take(ticket) {
@@ -28,17 +37,20 @@ impl Session {
             if !engine.is_driven {
                 engine.is_driven = true;
                 drop(engine);
-                let result = self.drive(ticket, limit);
+                let result = self.drive(ticket, limit, &goes_on);
                 engine = self.engine();
                 engine.is_driven = false;
                 if engine.followers > 0 {
                     self.shared.turn.notify_all();
                 }
-                break result;
+                break result?;
             }
             if let Some(error) = self.overdue(&engine, ticket, Moment::now(), limit) {
                 engine.drop_call(ticket);
                 break Err(error);
+            }
+            if !goes_on() {
+                return None;
             }
             engine.followers += 1;
             let waited = self.shared.turn.wait_timeout(engine, LONGEST_SLEEP);
@@ -46,11 +58,11 @@ impl Session {
             engine.followers -= 1;
         };
         drop(engine);
-        result.map_err(|error| self.explain(ticket.communicator, error))
+        Some(result.map_err(|error| self.explain(ticket.communicator, error)))
     }
 
-    /// Carries all calls on until one is over.
-    fn drive(&self, ticket: Ticket, limit: Duration) -> RunResult<()> {
+    /// Carries all calls on until one is over, or until `goes_on` says no.
+    fn drive(&self, ticket: Ticket, limit: Duration, goes_on: &impl Fn() -> bool) -> Option<RunResult<()>> {
         let waiter = Waiter::new(self.shared.memory.bell(), self.shared.patience);
         let mut waiter = waiter.with_poller(self.shared.poller.as_ref());
         loop {
@@ -67,7 +79,7 @@ impl Session {
             }
             if let Some(result) = engine.take(ticket) {
                 waiter.progressed();
-                return result;
+                return Some(result);
             }
             if moved {
                 waiter.progressed();
@@ -76,9 +88,13 @@ impl Session {
             if let Some(error) = self.overdue(&engine, ticket, now, limit) {
                 waiter.progressed();
                 engine.drop_call(ticket);
-                return Err(error);
+                return Some(Err(error));
             }
             drop(engine);
+            if !goes_on() {
+                waiter.progressed();
+                return None;
+            }
             waiter.idle(now, now.after(limit));
         }
     }

@@ -1,0 +1,5 @@
+"""``python -m antiphon`` is the command ``antiphon``."""
+
+from antiphon._command import main
+
+main()

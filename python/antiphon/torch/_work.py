@@ -1,0 +1,140 @@
+"""What PyTorch gets for a call: a ``Work``, which has a ``Future``."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch._C._distributed_c10d import Work, _create_work_from_future
+
+from antiphon import _core
+
+
+def done(tensors: list[torch.Tensor]) -> Any:
+    """A call that was over before it returned."""
+    future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+    future.set_result(tensors)
+    return _create_work_from_future(future)
+
+
+class PendingWork(Work):
+    """Calls under way, which a thread of the library carries on. ``after`` is done once, when they are over.
+
+    With a backend of PyTorch 2.14 or newer, users see this through PyTorch's own ``Work``, which hands on only ``wait`` and
+    ``get_future``: there, ``get_future().done()`` tells whether the call is over, and ``is_completed`` does not.
+    """
+
+    def __init__(
+        self,
+        handles: list[_core.Handle],
+        tensors: list[torch.Tensor],
+        after: Callable[[], None] | None = None,
+        source: int = -1,
+    ) -> None:
+        super().__init__()
+        self._handles = handles
+        self._tensors = tensors
+        self._after = after
+        self._source = source
+        self._lock = threading.Lock()
+        self._is_over = False
+        self._error: BaseException | None = None
+        self._future: torch.futures.Future[list[torch.Tensor]] | None = None
+
+    def _end(self, timeout: float | None) -> None:
+        """Waits for the end. What the call raises is kept."""
+        with self._lock:
+            if self._is_over:
+                return
+            for handle in self._handles:
+                try:
+                    handle.wait(timeout)
+                except Exception as error:
+                    if isinstance(error, TimeoutError) and not _is_over(handle):
+                        # It was only the patience of whoever waits.
+                        raise
+                    self._error = self._error or error
+            if self._after is not None and self._error is None:
+                self._after()
+            self._is_over = True
+            self._handles, self._after = [], None
+
+    def is_completed(self) -> bool:
+        if self._is_over:
+            return True
+        if not all(_is_over(handle) for handle in list(self._handles)):
+            return False
+        self._end(None)
+        return True
+
+    def is_success(self) -> bool:
+        return self.is_completed() and self._error is None
+
+    def exception(self) -> BaseException | None:
+        return self._error if self.is_completed() else None
+
+    def wait(self, timeout: Any = None) -> bool:
+        limit = None
+        if isinstance(timeout, timedelta) and timeout > timedelta():
+            limit = timeout.total_seconds()
+        self._end(limit)
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def result(self) -> list[torch.Tensor]:
+        return self._tensors
+
+    def source_rank(self) -> int:
+        return self._source
+
+    def _source_rank(self) -> int:
+        return self._source
+
+    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        if self._future is None:
+            future = self._future = torch.futures.Future()
+            left = _Countdown(len(self._handles), lambda: self._complete(future))
+            for handle in list(self._handles):
+                handle.when_over(left)
+            if not left.total:
+                self._complete(future)
+        return self._future
+
+    def _complete(self, future: torch.futures.Future[list[torch.Tensor]]) -> None:
+        self._end(None)
+        if isinstance(self._error, Exception):
+            future.set_exception(self._error)
+        else:
+            future.set_result(self._tensors)
+
+
+class _Countdown:
+    """Does something when it was called as often as there are calls."""
+
+    def __init__(self, total: int, then: Callable[[], None]) -> None:
+        self.total = total
+        self._left = total
+        self._then = then
+        self._lock = threading.Lock()
+
+    def __call__(self) -> None:
+        with self._lock:
+            self._left -= 1
+            is_last = self._left == 0
+        if is_last:
+            self._then()
+
+
+def _is_over(handle: _core.Handle) -> bool:
+    try:
+        return handle.test()
+    except Exception:
+        # It is over, and has failed; `wait` tells why.
+        return True

@@ -1,0 +1,44 @@
+//! `antiphon._core`: communicators for Python, below the package that people import.
+//!
+//! The principal type is [`CoreCommunicator`](communicator::CoreCommunicator). This crate turns Python's buffers into addresses,
+//! releases Python's lock while a rank waits, and lets Ctrl-C through. What people call, with its documentation, is the Python
+//! code in `python/antiphon`.
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `errors` | Python's exceptions |
+//! | `elements` | which element types there are, and which of them reduce |
+//! | `memory` | the buffers of Python objects |
+//! | `arrange` | which memory a call uses, in place or not |
+//! | `waiting` | waits that let Ctrl-C through |
+//! | `carrying` | which threads carry calls on, and how they reach Python |
+//! | `ongoing` | a call under way |
+//! | `call_thread` | the thread that carries calls on |
+//! | `operation` | what a collective says, and its beginning |
+//! | `exchange` | exchanges of blocks, and messages |
+//! | `communicator` | the class for Python |
+
+#![expect(unsafe_code, reason = "hands the memory of Python objects to calls")]
+
+mod arrange;
+mod call_thread;
+mod carrying;
+mod communicator;
+mod elements;
+mod errors;
+mod exchange;
+mod memory;
+mod ongoing;
+mod operation;
+mod waiting;
+
+use pyo3::prelude::*;
+
+#[pymodule]
+fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<communicator::CoreCommunicator>()?;
+    module.add_class::<ongoing::CoreHandle>()?;
+    let end = wrap_pyfunction!(carrying::end, module)?;
+    PyModule::import(module.py(), "atexit")?.call_method1("register", (end,))?;
+    module.add("__version__", env!("CARGO_PKG_VERSION"))
+}
