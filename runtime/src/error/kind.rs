@@ -85,3 +85,16 @@ impl RunError {
         }
     }
 }
+
+/// An error and its chain of causes, on one line.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut texts: Vec<String> = Vec::new();
+    for cause in std::iter::successors(Some(error), |cause| cause.source()) {
+        let text = cause.to_string();
+        // A transparent error says what its cause says.
+        if texts.last() != Some(&text) {
+            texts.push(text);
+        }
+    }
+    texts.join(": ")
+}

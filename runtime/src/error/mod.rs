@@ -2,7 +2,7 @@
 
 mod kind;
 
-pub use kind::{Breach, RunErrorKind};
+pub use kind::{Breach, RunErrorKind, chain};
 
 use crate::numbers::CallNumber;
 use crate::verdict::{Phase, Verdict};
@@ -394,17 +394,4 @@ impl RunError {
     pub(crate) fn chain(&self) -> String {
         chain(self)
     }
-}
-
-/// An error and its chain of causes, on one line.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut texts: Vec<String> = Vec::new();
-    for cause in std::iter::successors(Some(error), |cause| cause.source()) {
-        let text = cause.to_string();
-        // A transparent error says what its cause says.
-        if texts.last() != Some(&text) {
-            texts.push(text);
-        }
-    }
-    texts.join(": ")
 }

@@ -29,6 +29,7 @@ pub(crate) mod agent;
 mod connect;
 pub(crate) mod epoch_setup;
 pub(crate) mod files;
+mod identity;
 pub(crate) mod launcher;
 pub(crate) mod machine;
 pub(crate) mod member;

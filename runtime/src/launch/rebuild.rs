@@ -10,8 +10,9 @@
 use crate::clock::Moment;
 use crate::error::{RunError, RunResult};
 use crate::launch::connect::{hear, line, unexpected};
+use crate::launch::identity::rank_of;
 use crate::launch::membership::{MemberConnection, MemberPlace, ToMember};
-use crate::launch::rendezvous::{Rendezvous, has_left, rank_of};
+use crate::launch::rendezvous::{Rendezvous, has_left};
 use crate::session::Session;
 use crate::session::status::SessionStatus;
 use crate::session::survivors::{Rebuilt, SurvivorMeeting, given_up, too_few};
@@ -91,7 +92,7 @@ impl SurvivorMeeting for ProcessMeeting {
 }
 
 /// Who forms the new session: ranks of the old one, and connections with the ranks of the new one.
-type Group = (Vec<Rank>, Vec<MemberConnection>);
+type GatheredGroup = (Vec<Rank>, Vec<MemberConnection>);
 
 /// One communicator that is rebuilt.
 struct CommunicatorMeeting<'a> {
@@ -104,7 +105,7 @@ struct CommunicatorMeeting<'a> {
 
 impl CommunicatorMeeting<'_> {
     /// Goes to a leader, and hears who has come; `None` if the leader is gone, or does not come.
-    fn follow(&self, leader: Rank, addresses: &[SocketAddr]) -> RunResult<Option<Group>> {
+    fn follow(&self, leader: Rank, addresses: &[SocketAddr]) -> RunResult<Option<GatheredGroup>> {
         let own = self.at.rank;
         if self.status.is_gone(own) {
             return given_up(own);
@@ -126,7 +127,7 @@ impl CommunicatorMeeting<'_> {
     }
 
     /// Waits for all that are left, and tells them who has come.
-    fn lead(&self, listeners: &[TcpListener]) -> RunResult<Group> {
+    fn lead(&self, listeners: &[TcpListener]) -> RunResult<GatheredGroup> {
         let own = self.at.rank;
         let mut here = self.receive(listeners)?;
         let mut group: Vec<Rank> = here.keys().copied().chain([own]).collect();

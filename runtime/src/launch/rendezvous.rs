@@ -9,6 +9,7 @@ use crate::clock::Moment;
 use crate::control::frame::sealed;
 use crate::control::messages::{Answer, FromAgent, PROTOCOL, ToAgent};
 use crate::error::{RunError, RunResult};
+use crate::launch::identity::Identity;
 use crate::launch::machine::Machine;
 use crate::numbers::Epoch;
 use crate::transport::interfaces::{self, Interface};
@@ -20,8 +21,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, TcpListener
 use std::time::Duration;
 use topology::Rank;
 
-/// The first bytes of every claim: of a rank that takes part, and of a rank that only reports why it does not.
-const MAGIC: [[u8; 4]; 2] = [*b"anti", *b"ant!"];
 /// How long one attempt to reach the coordinator may take.
 const ATTEMPT: Duration = Duration::from_secs(3);
 /// How long to wait before the next attempt.
@@ -47,39 +46,6 @@ pub struct Rendezvous {
     /// The interfaces of the machine, used if `interfaces` is empty. Then this rank is reached through the interface
     /// over which it reaches rank 0, and through every other one that adds bandwidth.
     pub found: Vec<Interface>,
-}
-
-/// What an agent claims and proves.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Identity {
-    protocol: u32,
-    rank: Rank,
-    ranks: u32,
-    machine: [u8; 16],
-    /// Whether the agent only reports why it does not take part.
-    declines: bool,
-}
-
-impl Identity {
-    fn claim(self) -> Claim {
-        let mut claim = [0; 32];
-        claim[..4].copy_from_slice(&MAGIC[usize::from(self.declines)]);
-        for (place, word) in claim[4..16].chunks_mut(4).zip([self.protocol, self.rank.0, self.ranks]) {
-            place.copy_from_slice(&word.to_le_bytes());
-        }
-        claim[16..].copy_from_slice(&self.machine);
-        claim
-    }
-
-    fn of(claim: &Claim) -> Option<Self> {
-        let (words, machine) = claim.split_at(16);
-        let (words, _) = words.as_chunks::<4>();
-        let &[magic, protocol, rank, ranks] = words else { return None };
-        let word = u32::from_le_bytes;
-        let machine = machine.try_into().ok()?;
-        let declines = MAGIC.iter().position(|known| *known == magic)? == 1;
-        Some(Self { protocol: word(protocol), rank: Rank(word(rank)), ranks: word(ranks), machine, declines })
-    }
 }
 
 /// An agent that has arrived.
@@ -325,11 +291,6 @@ impl Rendezvous {
             std::thread::sleep(PAUSE);
         }
     }
-}
-
-/// The rank that a connection claims to be, if it wants to take part.
-pub(super) fn rank_of(claim: &Claim) -> Option<Rank> {
-    Identity::of(claim).filter(|identity| identity.protocol == PROTOCOL && !identity.declines).map(|it| it.rank)
 }
 
 /// Listens at an address. A name may have another address on this machine than on others, so for a name it listens at

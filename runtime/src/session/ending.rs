@@ -1,0 +1,84 @@
+//! How a session, or a communicator of it, ends, and what is left of it.
+
+use super::notice::BreachNotice;
+use super::status::SessionStatus;
+use super::survivors::Rebuilt;
+use super::{Session, forked};
+use crate::error::{Breach, RunError, RunErrorKind, RunResult};
+use crate::verdict::{Cause, Phase, Verdict};
+use std::time::Duration;
+use topology::Rank;
+
+impl Session {
+    /// Why the session is over, if it is.
+    pub fn over(&self) -> Option<Verdict> {
+        self.shared.status.verdict()
+    }
+
+    /// Why no call of a communicator can succeed any more, if that is so.
+    pub fn broken(&self, communicator: u64) -> Option<RunError> {
+        let breach = || self.shared.status.breach(communicator);
+        self.over().map(RunError::Verdict).or_else(|| Some(RunError::Broken(breach()?)))
+    }
+
+    /// Tells all ranks that no call of a communicator can succeed any more, because one of this rank has failed.
+    pub fn break_off(&self, communicator: u64, error: &RunError) {
+        let breach = match error {
+            RunError::Verdict(_) => return,
+            RunError::Broken(breach) => breach.clone(),
+            _ => Breach { by: self.shared.rank, cause: error.peer(), kind: error.kind(), reason: error.chain() },
+        };
+        self.tell(communicator, breach);
+    }
+
+    fn tell(&self, communicator: u64, breach: Breach) {
+        // Rank 0, which tells all, may have left.
+        self.engine().ports.tell(BreachNotice::of_breach(communicator, &breach));
+        self.shared.status.break_off(communicator, breach);
+    }
+
+    /// Ends all calls of all ranks of the session, under way or to come, with an error that names this rank.
+    pub fn abort(&self) {
+        self.shared.status.end(Verdict { rank: self.shared.rank, cause: Cause::Failed, phase: Phase::Work });
+    }
+
+    /// The same for the calls of one communicator.
+    pub fn abort_communicator(&self, communicator: u64) {
+        // The first cause stays.
+        if self.broken(communicator).is_none() {
+            let (by, kind) = (self.shared.rank, RunErrorKind::Aborted);
+            let reason = format!("rank {by} has aborted them");
+            self.tell(communicator, Breach { by, cause: Some(by), kind, reason });
+        }
+    }
+
+    /// A session of those members of a communicator that are left after a failure. All that are left make this call, and wait
+    /// for each other for `limit` at most: who is dead, or does not come, is left behind. `patience` is that of the new session.
+    ///
+    /// # Errors
+    /// [`RunError::Mismatch`] if fewer than `least` come, or the others have given this rank up; otherwise as
+    /// [`Session::connect`]. The call can be repeated.
+    pub fn rebuild(
+        &self,
+        communicator: u64,
+        members: &[Rank],
+        least: usize,
+        [limit, patience]: [Duration; 2],
+    ) -> RunResult<Rebuilt> {
+        if !self.shared.mark.is_here() {
+            return Err(forked());
+        }
+        self.shared.survivors.meet(self, communicator, members, least, [limit, patience])
+    }
+
+    pub(crate) fn status(&self) -> &SessionStatus {
+        &self.shared.status
+    }
+
+    /// Forgets what has come for a communicator that is gone.
+    pub fn forget(&self, communicator: u64) {
+        if self.shared.mark.is_here() {
+            self.engine().ports.forget(communicator);
+        }
+    }
+}
