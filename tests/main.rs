@@ -27,3 +27,4 @@ mod sketches;
 mod sweep;
 mod together;
 mod traps;
+mod tuning;

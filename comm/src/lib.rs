@@ -55,6 +55,6 @@ pub use started::Pending;
 pub use statistics::{PlanStatistics, Statistics};
 pub use table::{PlanTable, TableFault};
 pub use tuner::{
-    Candidate, CandidateFunction, CandidateSamples, CellSamples, CellWork, MeasuredTable, TuneOptions, edges_of,
+    CandidateFunction, CandidateSamples, CellSamples, CellWork, MeasuredTable, TuneCandidate, TuneOptions, edges_of,
     table_of,
 };

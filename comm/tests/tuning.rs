@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use comm::{
-    Candidate, CandidateFunction, CellSamples, Collective, Communicator, DType, MeasuredTable, Op, TuneOptions,
+    CandidateFunction, CellSamples, Collective, Communicator, DType, MeasuredTable, Op, TuneCandidate, TuneOptions,
     edges_of, table_of,
 };
 use runtime::Call;
@@ -32,7 +32,7 @@ fn tuned(
         let options = options(sizes);
         let given = functions
             .iter()
-            .map(|(name, function)| Candidate::function(*name, vec![Collective::AllReduce], function.clone()));
+            .map(|(name, function)| TuneCandidate::function(*name, vec![Collective::AllReduce], function.clone()));
         let candidates = comm.candidates(&options, given.collect()).unwrap();
         let samples = comm.measure(&options.grid(), &candidates, &options, |_| {}).unwrap();
         // The communicator works as before, whatever candidates did.

@@ -2,7 +2,7 @@
 //!
 //! The principal functions are [`remaining`] and [`ranges`].
 
-use crate::store::{Evidence, SizeRange};
+use crate::store::{ChoiceRange, Evidence};
 use crate::{Choice, Summary, decide};
 
 /// A candidate must be this much faster than stock: a smaller gain is not worth a plan of its own.
@@ -86,7 +86,7 @@ pub fn ranges(
     edge: impl Fn(ChoiceEdge) -> Option<u64>,
     name: impl Fn(usize) -> Option<String>,
     evidence: impl Fn(&MeasuredSize) -> Evidence,
-) -> Vec<SizeRange> {
+) -> Vec<ChoiceRange> {
     let mut starts: Vec<(u64, usize)> = vec![(0, 0)];
     for (index, size) in sizes.iter().enumerate() {
         match index.checked_sub(1).map(|before| &sizes[before]) {
@@ -102,7 +102,7 @@ pub fn ranges(
         }
     }
     starts.extend(sizes.last().map(|last| (last.bytes + 1, 0)));
-    let mut ranges: Vec<SizeRange> = Vec::new();
+    let mut ranges: Vec<ChoiceRange> = Vec::new();
     for (index, &(from_bytes, choice)) in starts.iter().enumerate() {
         let to_bytes = starts.get(index + 1).map(|next| next.0);
         if to_bytes == Some(from_bytes) {
@@ -115,7 +115,7 @@ pub fn ranges(
                 last.to_bytes = to_bytes;
                 last.evidence.extend(found);
             }
-            _ => ranges.push(SizeRange { from_bytes, to_bytes, plan: name(choice), evidence: found }),
+            _ => ranges.push(ChoiceRange { from_bytes, to_bytes, plan: name(choice), evidence: found }),
         }
     }
     ranges

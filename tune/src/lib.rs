@@ -14,6 +14,6 @@ mod turns;
 pub use choose::{ChoiceEdge, MeasuredSize, ranges, remaining, smooth, winner};
 pub use decide::{Choice, Decision, decide};
 pub use statistics::{Summary, summarize};
-pub use store::{Evidence, SizeRange, StoreError, TableCell, TableKey, TuningTable};
+pub use store::{ChoiceRange, Evidence, StoreError, TableCell, TableKey, TuningTable};
 pub use table::{Entry, Plan, STOCK, Table, TableError};
 pub use turns::{Turn, interleaved};

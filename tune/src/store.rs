@@ -47,7 +47,7 @@ pub struct Evidence {
 /// Sizes that have the same choice.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct SizeRange {
+pub struct ChoiceRange {
     /// From this size on (inclusive), in bytes as the collective counts them.
     pub from_bytes: u64,
     /// Up to this size (exclusive); `None` for no end.
@@ -65,7 +65,7 @@ pub struct TableCell {
     /// The operation, with any reduction and any type of elements.
     pub collective: Collective,
     /// In ascending order.
-    pub ranges: Vec<SizeRange>,
+    pub ranges: Vec<ChoiceRange>,
 }
 
 /// Measured choices for the calls of some ranks.
@@ -123,7 +123,7 @@ impl TuningTable {
     pub const POLICY: u32 = 1;
 
     /// The range of a size.
-    pub fn find(&self, collective: Collective, bytes: u64) -> Option<&SizeRange> {
+    pub fn find(&self, collective: Collective, bytes: u64) -> Option<&ChoiceRange> {
         let cell = self.cells.iter().find(|cell| cell.collective == collective)?;
         let after = cell.ranges.partition_point(|range| range.from_bytes <= bytes);
         cell.ranges.get(after.checked_sub(1)?)
@@ -146,7 +146,7 @@ impl TuningTable {
                 return Err(format!("{collective} comes twice"));
             }
             let mut next = Some(0);
-            for SizeRange { from_bytes, to_bytes, plan, .. } in ranges {
+            for ChoiceRange { from_bytes, to_bytes, plan, .. } in ranges {
                 if next != Some(*from_bytes) || to_bytes.is_some_and(|end| end <= *from_bytes) {
                     return Err(format!("{collective}: the ranges have a gap or overlap at {from_bytes} bytes"));
                 }
@@ -216,7 +216,7 @@ mod tests {
     fn table() -> TuningTable {
         let times = summarize(&[1.0, 2.0, 3.0]).unwrap();
         let evidence = |bytes| Evidence { bytes, choice: times, stock: times, launches: 3, dtype: "f32".to_owned() };
-        let range = |from_bytes, to_bytes, plan: Option<&str>| SizeRange {
+        let range = |from_bytes, to_bytes, plan: Option<&str>| ChoiceRange {
             from_bytes,
             to_bytes,
             plan: plan.map(str::to_owned),

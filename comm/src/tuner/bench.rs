@@ -2,7 +2,7 @@
 //!
 //! The principal type is [`CellBench`].
 
-use super::candidate::{Candidate, CandidateWork, MadeProgram};
+use super::candidate::{CandidateWork, MadeProgram, TuneCandidate};
 use super::clock::CommonClock;
 use crate::communicator::Communicator;
 use crate::error::{CommError, CommResult};
@@ -24,7 +24,7 @@ const ANNOUNCED: i64 = 400_000;
 
 /// A candidate that is ready for this size.
 pub(super) struct ReadyCandidate<'a> {
-    pub(super) candidate: &'a Candidate,
+    pub(super) candidate: &'a TuneCandidate,
     /// Of a plan.
     prepared: Option<Prepared>,
 }
@@ -153,7 +153,7 @@ impl<'a> CellBench<'a> {
     /// If a rank is lost.
     pub(super) fn admit<'c>(
         &mut self,
-        candidate: &'c Candidate,
+        candidate: &'c TuneCandidate,
         program: Option<MadeProgram>,
     ) -> CommResult<Result<ReadyCandidate<'c>, String>> {
         let made = program.transpose().and_then(|program| {

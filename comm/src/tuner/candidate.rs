@@ -1,6 +1,6 @@
 //! What competes for a call.
 //!
-//! The principal type is [`Candidate`].
+//! The principal type is [`TuneCandidate`].
 
 use crate::communicator::Communicator;
 use crate::operation::CollectiveCall;
@@ -17,7 +17,7 @@ pub type CandidateFunction = dyn Fn(&Communicator, &CollectiveCall, Call<'_>) ->
 
 /// One way to serve calls.
 #[derive(Clone)]
-pub struct Candidate {
+pub struct TuneCandidate {
     pub(super) name: String,
     pub(super) work: CandidateWork,
 }
@@ -35,13 +35,13 @@ pub(super) enum CandidateWork {
     Function(Vec<Collective>, Arc<CandidateFunction>),
 }
 
-impl fmt::Debug for Candidate {
+impl fmt::Debug for TuneCandidate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Candidate").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("TuneCandidate").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
-impl Candidate {
+impl TuneCandidate {
     /// What the communicator does without a table. It always competes, and comes first.
     pub(super) fn stock() -> Self {
         Self { name: tune::STOCK.to_owned(), work: CandidateWork::Stock }
@@ -110,7 +110,7 @@ pub(super) struct CandidatePrograms(BTreeMap<(usize, Collective), Option<MadePro
 
 impl CandidatePrograms {
     /// The program of the `index`-th candidate for calls of a kind; `None` if it is no plan.
-    pub(super) fn of(&mut self, index: usize, candidate: &Candidate, kind: CallKind) -> Option<MadeProgram> {
+    pub(super) fn of(&mut self, index: usize, candidate: &TuneCandidate, kind: CallKind) -> Option<MadeProgram> {
         self.0.entry((index, kind.collective)).or_insert_with(|| candidate.program(kind)).clone()
     }
 }

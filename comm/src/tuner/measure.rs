@@ -5,7 +5,7 @@
 //! that a drift of the machine affects all alike.
 
 use super::bench::{CellBench, ReadyCandidate, kind_of};
-use super::candidate::{Candidate, CandidatePrograms};
+use super::candidate::{CandidatePrograms, TuneCandidate};
 use super::{CandidateSamples, CellSamples, CellWork, TuneOptions};
 use crate::communicator::Communicator;
 use crate::error::{CommError, CommResult};
@@ -27,7 +27,7 @@ const FIRST_LOOK: usize = 3;
 
 /// What rank 0 says after a round.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Verdict {
+enum RoundOutcome {
     Stop,
     Continue,
 }
@@ -39,7 +39,7 @@ enum Verdict {
 pub(super) fn measure_cells(
     control: &Communicator,
     work: &[CellWork],
-    candidates: &[Candidate],
+    candidates: &[TuneCandidate],
     options: &TuneOptions,
     mut progress: impl FnMut(&CellSamples),
 ) -> CommResult<Vec<CellSamples>> {
@@ -68,7 +68,7 @@ struct Contest<'a> {
 fn measure_cell(
     control: &Communicator,
     cell: &CellWork,
-    (candidates, programs): (&[Candidate], &mut CandidatePrograms),
+    (candidates, programs): (&[TuneCandidate], &mut CandidatePrograms),
     options: &TuneOptions,
     share: Duration,
 ) -> CommResult<CellSamples> {
@@ -110,8 +110,8 @@ fn measure_cell(
         live.retain(|&index| contest.ready[index].is_some());
         let mut said = vec![0_i64; contest.ready.len() + 1];
         if control.rank() == 0 {
-            let (verdict, stay) = contest.judge(&live, round, Moment::now().since(begin) >= share);
-            said[0] = i64::from(verdict == Verdict::Continue);
+            let (outcome, stay) = contest.judge(&live, round, Moment::now().since(begin) >= share);
+            said[0] = i64::from(outcome == RoundOutcome::Continue);
             stay.into_iter().for_each(|index| said[index + 1] = 1);
         }
         control.broadcast(&mut said, 0)?;
@@ -163,7 +163,7 @@ impl Contest<'_> {
     }
 
     /// Whether to go on, and with whom.
-    fn judge(&self, live: &[usize], round: usize, is_late: bool) -> (Verdict, Vec<usize>) {
+    fn judge(&self, live: &[usize], round: usize, is_late: bool) -> (RoundOutcome, Vec<usize>) {
         let by_span = spans_count(&self.samples);
         let times = |index: usize| live.contains(&index).then(|| self.samples[index].summary(by_span)).flatten();
         let summaries: Vec<Option<Summary>> = (0..self.samples.len()).map(times).collect();
@@ -172,9 +172,9 @@ impl Contest<'_> {
         let is_decided = stay == [0] || stay.len() == 2 && winner(&summaries).is_some();
         let is_enough = round + 1 >= LEAST_ROUNDS && (is_decided || least >= MOST_SAMPLES || is_late);
         match is_enough || live == [0] && round + 1 >= LEAST_ROUNDS {
-            true => (Verdict::Stop, stay),
-            false if round + 1 < LEAST_ROUNDS => (Verdict::Continue, live.to_vec()),
-            false => (Verdict::Continue, stay),
+            true => (RoundOutcome::Stop, stay),
+            false if round + 1 < LEAST_ROUNDS => (RoundOutcome::Continue, live.to_vec()),
+            false => (RoundOutcome::Continue, stay),
         }
     }
 }

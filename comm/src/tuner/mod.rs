@@ -27,7 +27,7 @@ use crate::error::CommResult;
 use crate::stock::CallKind;
 use crate::table::in_order;
 pub use build::{MeasuredTable, edges_of, table_of};
-pub use candidate::{Candidate, CandidateFunction};
+pub use candidate::{CandidateFunction, TuneCandidate};
 use runtime::DType;
 use schedule::{Collective, ReduceOp};
 use serde::{Deserialize, Serialize};
@@ -110,19 +110,19 @@ impl Communicator {
     ///
     /// # Errors
     /// [`CommError::NoPlan`](crate::CommError::NoPlan).
-    pub fn candidates(&self, options: &TuneOptions, given: Vec<Candidate>) -> CommResult<Vec<Candidate>> {
+    pub fn candidates(&self, options: &TuneOptions, given: Vec<TuneCandidate>) -> CommResult<Vec<TuneCandidate>> {
         measure::check(options)?;
         let kinds: Vec<CallKind> = options.collectives.iter().map(|of| bench::kind_of(*of, options.op)).collect();
         let textbook = Arc::new(self.textbook(&kinds)?);
-        let all = [Candidate::stock(), Candidate::composed()].into_iter();
-        Ok(all.chain(Candidate::of_table(&textbook)).chain(given).collect())
+        let all = [TuneCandidate::stock(), TuneCandidate::composed()].into_iter();
+        Ok(all.chain(TuneCandidate::of_table(&textbook)).chain(given).collect())
     }
 
     /// The plans among candidates, by their names, for [`table_of`].
     ///
     /// # Errors
     /// Why a plan is not valid.
-    pub fn plan_texts(candidates: &[Candidate]) -> Result<BTreeMap<String, String>, String> {
+    pub fn plan_texts(candidates: &[TuneCandidate]) -> Result<BTreeMap<String, String>, String> {
         let texts = candidates.iter().filter_map(|candidate| Some((candidate.name.clone(), candidate.plan_text()?)));
         texts.map(|(name, text)| Ok((name, text?))).collect()
     }
@@ -143,7 +143,7 @@ impl Communicator {
     pub fn measure(
         &self,
         work: &[CellWork],
-        candidates: &[Candidate],
+        candidates: &[TuneCandidate],
         options: &TuneOptions,
         progress: impl FnMut(&CellSamples),
     ) -> CommResult<Vec<CellSamples>> {

@@ -113,7 +113,7 @@ fn planned(args: &TuneMeasureArgs, spec: &str, folder: &Path, screen: &Screen) -
 }
 
 /// All that was measured, by launch, and what is known at the end.
-type Measured = (Vec<Vec<CellSamples>>, LaunchEnd);
+type MeasuredLaunches = (Vec<Vec<CellSamples>>, LaunchEnd);
 
 /// A tuning under way.
 struct Tuning<'a> {
@@ -129,7 +129,7 @@ impl Tuning<'_> {
     }
 
     /// Local ranks, which are started several times: where memory lies, and on which core a rank runs, differs between launches.
-    fn in_launches(&self, ranks: usize, mut job: TuneJob, folder: &Path) -> Outcome<Measured> {
+    fn in_launches(&self, ranks: usize, mut job: TuneJob, folder: &Path) -> Outcome<MeasuredLaunches> {
         let bar = self.screen.progress("tune");
         let mut launches: Vec<Vec<CellSamples>> = Vec::new();
         let mut end = None;
@@ -169,7 +169,7 @@ impl Tuning<'_> {
     }
 
     /// This process is a rank that somebody else has started: there is one launch. Rank 0 gets what was measured.
-    fn as_a_rank(&self, job: &TuneJob) -> Outcome<Option<Measured>> {
+    fn as_a_rank(&self, job: &TuneJob) -> Outcome<Option<MeasuredLaunches>> {
         let mut config = match Role::config(&self.args.launch)? {
             Some(config) => config,
             None => return Err(Failure::bad_input(anyhow::anyhow!("--ranks is needed without a launcher"))),
@@ -232,7 +232,7 @@ struct TuneSummary {
 /// One line for each candidate of each cell of each launch.
 fn write_samples(launches: &[Vec<CellSamples>], path: &Path) -> Outcome {
     #[derive(Serialize)]
-    struct Line<'a> {
+    struct SampleLine<'a> {
         launch: usize,
         collective: Collective,
         bytes: u64,
@@ -242,7 +242,7 @@ fn write_samples(launches: &[Vec<CellSamples>], path: &Path) -> Outcome {
     crate::failure::write_to(path, |out: &mut dyn Write| {
         for (launch, cell) in launches.iter().enumerate().flat_map(|(at, cells)| cells.iter().map(move |it| (at, it))) {
             for candidate in &cell.candidates {
-                let line = Line { launch: launch + 1, collective: cell.collective, bytes: cell.bytes, candidate };
+                let line = SampleLine { launch: launch + 1, collective: cell.collective, bytes: cell.bytes, candidate };
                 serde_json::to_writer(&mut *out, &line)?;
                 out.write_all(b"\n")?;
             }

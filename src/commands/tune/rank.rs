@@ -2,7 +2,7 @@
 
 use crate::cli::TuneRankArgs;
 use crate::failure::{Failure, Outcome, read_text};
-use comm::{Candidate, CellSamples, CellWork, Communicator, Config, PlanTable, TuneOptions};
+use comm::{CellSamples, CellWork, Communicator, Config, PlanTable, TuneCandidate, TuneOptions};
 use runtime::DType;
 use schedule::{Collective, ReduceOp};
 use serde::{Deserialize, Serialize};
@@ -82,7 +82,7 @@ pub(super) fn measure(
     };
     let mut given = Vec::new();
     for path in &job.plans {
-        given.extend(Candidate::of_table(&Arc::new(PlanTable::read(path).map_err(Failure::bad_input)?)));
+        given.extend(TuneCandidate::of_table(&Arc::new(PlanTable::read(path).map_err(Failure::bad_input)?)));
     }
     let candidates = comm.candidates(&options, given).map_err(Failure::no)?;
     let work = job.work.clone().unwrap_or_else(|| options.grid());

@@ -6,7 +6,7 @@ use comm::PlanTable;
 use schedule::Collective;
 use serde::Serialize;
 use std::path::Path;
-use tune::{STOCK, SizeRange, TuningTable};
+use tune::{ChoiceRange, STOCK, TuningTable};
 
 /// A range of a table, as it is shown.
 #[derive(Serialize)]
@@ -33,7 +33,7 @@ pub(super) fn rows(table: &TuningTable) -> Vec<ShownRange> {
     ranges.map(|(collective, range)| shown(collective, range)).collect()
 }
 
-fn shown(collective: Collective, range: &SizeRange) -> ShownRange {
+fn shown(collective: Collective, range: &ChoiceRange) -> ShownRange {
     let speedups = || {
         let measured = range.evidence.iter().filter(|_| range.plan.is_some());
         measured.map(|evidence| evidence.stock.median_us / evidence.choice.median_us)
@@ -71,7 +71,7 @@ pub(super) fn show(path: &Path, screen: &Screen) -> Outcome {
     let table = read(path)?;
     screen.result(&rows(&table), || {
         let machines = table.key.machines.iter().max().map_or(0, |last| last + 1);
-        let at = |range: &SizeRange| {
+        let at = |range: &ChoiceRange| {
             let evidence = range.evidence.first()?;
             Some(format!("{} {}", bytes(evidence.bytes), time(evidence.choice.median_us)))
         };
