@@ -56,7 +56,7 @@ fn tables_that_are_damaged_are_refused_with_their_place() {
         (text[..text.len() / 2].to_owned(), "table.json:"),
         (text.replace("\"from_bytes\": 0", "\"from_bytes\": 1"), "a gap or overlap at 1 bytes"),
         (text.replace("antiphon-table/1", "antiphon-table/9"), "antiphon-table/9"),
-        (text.replace("\"ranks\": 2", "\"ranks\": 3"), "3 ranks are on 2 machines"),
+        (text.replace("\"ranks\": 2", "\"ranks\": 3"), "has 3 ranks, and the machines of 2"),
     ] {
         std::fs::write(&path, damaged).unwrap();
         for command in ["show", "verify"] {

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 /// Polls until `condition`; fails with `what` if that takes too long.
 fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(30);
+    // A worker that has heard nothing yet waits for half a minute.
+    let deadline = Instant::now() + Duration::from_secs(60);
     while !condition() {
         assert!(Instant::now() < deadline, "{what}");
         std::thread::yield_now();

@@ -138,7 +138,11 @@ impl TuningTable {
             return Err(format!("the format is `{}`, and not `{}`", self.format, Self::FORMAT));
         }
         if self.key.machines.len() != self.key.ranks {
-            return Err(format!("{} ranks are on {} machines", self.key.ranks, self.key.machines.len()));
+            return Err(format!(
+                "the key has {} ranks, and the machines of {}",
+                self.key.ranks,
+                self.key.machines.len()
+            ));
         }
         let mut seen = BTreeSet::new();
         for TableCell { collective, ranges } in &self.cells {
@@ -249,7 +253,7 @@ mod tests {
             (|table| table.cells[0].ranges[2].to_bytes = Some(5000), "no range holds 5000 bytes"),
             (|table| table.cells[0].ranges[1].plan = Some("tree".to_owned()), "no plan `tree`"),
             (|table| table.cells.push(table.cells[0].clone()), "allreduce comes twice"),
-            (|table| table.key.ranks = 3, "3 ranks are on 2 machines"),
+            (|table| table.key.ranks = 3, "has 3 ranks, and the machines of 2"),
             (|table| table.cells[0].ranges.clear(), "no range holds 0 bytes"),
         ];
         for (change, expected) in changes {
