@@ -7,7 +7,7 @@ use serde_json::Value;
 fn a_table_holds_what_was_measured_and_its_plans() {
     let folder = tempfile::tempdir().unwrap();
     let run = |line: &str| antiphon_in(folder.path(), line);
-    run("synth --topology clique:3 --collective allgather --size 64KB -o mine.json").ok();
+    run("synth --topology clique:3 --collective allgather --size 64KB --chunks 3 -o mine.json").ok();
     let line =
         "tune --ranks 3 --collective allreduce,allgather --sizes 1KiB,64KiB --budget 6s --launches 2 --plans mine.json";
     let told = run(&format!("{line} -o table.json --samples samples.jsonl --json")).ok().json();
