@@ -9,6 +9,7 @@ use crate::launcher::{LaunchError, key};
 use crate::log::Says;
 use crate::plans::PlanStore;
 use crate::probe::link_costs;
+use crate::statistics::StatisticsFile;
 use crate::table::PlanTable;
 use runtime::{Machine, Rendezvous, Session};
 use schedule::ReduceOp;
@@ -17,6 +18,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use topology::Rank;
 
+/// The communicator in which ranks compare their tables.
+const AGREEMENT: u64 = 3;
 /// How long to wait for the other ranks, if nobody says otherwise.
 const JOINING: Duration = Duration::from_secs(60);
 
@@ -43,6 +46,8 @@ pub struct Config {
     pub table: Option<PathBuf>,
     /// Whether rank 0 says on standard error which plan serves what.
     pub says_decisions: bool,
+    /// The file that rank 0 writes at the end: which plan has served how many calls.
+    pub statistics: Option<PathBuf>,
 }
 
 impl Config {
@@ -59,6 +64,7 @@ impl Config {
             timeout: LIMIT,
             table: None,
             says_decisions: false,
+            statistics: None,
         }
     }
 
@@ -77,7 +83,7 @@ impl Config {
     }
 
     /// Reads what the environment says besides who this rank is: `ANTIPHON_TIMEOUT`, `ANTIPHON_TABLE`, `ANTIPHON_DISABLE`,
-    /// `ANTIPHON_DEBUG` and `ANTIPHON_HOST`.
+    /// `ANTIPHON_DEBUG`, `ANTIPHON_STATS` and `ANTIPHON_HOST`.
     ///
     /// # Errors
     /// [`CommError::Launch`] if a variable makes no sense.
@@ -88,6 +94,9 @@ impl Config {
     fn read(&mut self, environment: &Environment) -> CommResult<()> {
         if let Some(level) = environment.get("ANTIPHON_DEBUG") {
             self.says_decisions = matches!(level, "info" | "debug" | "trace" | "1");
+        }
+        if let Some(path) = environment.get("ANTIPHON_STATS") {
+            self.statistics = Some(PathBuf::from(path));
         }
         if let Some(name) = environment.get("ANTIPHON_HOST") {
             self.machine = Some(name.to_owned());
@@ -132,9 +141,9 @@ impl Communicator {
             _ => Some(Session::connect(&rendezvous(config)?, config.joining, config.timeout)?),
         };
         let session = session.ok_or_else(|| CommError::Argument("there is no rank".to_owned()))?;
-        let members = (0..size).map(Rank::from_index).collect();
+        let members: Vec<Rank> = (0..size).map(Rank::from_index).collect();
         let says = Says { warnings: rank == 0, decisions: rank == 0 && config.says_decisions };
-        let table = config.table.as_ref().map_or_else(PlanTable::default, |path| {
+        let mut table = config.table.as_ref().map_or_else(PlanTable::default, |path| {
             PlanTable::read(path).unwrap_or_else(|fault| {
                 says.warn(|| format!("no table is used: {fault}"));
                 PlanTable::default()
@@ -144,13 +153,16 @@ impl Communicator {
             says.warn(|| why);
         }
         let links = link_costs(&session, config.timeout)?;
-        let plans = Arc::new(PlanStore::new(table, says, links));
-        let all = Self::new(session.clone(), WORLD, (members, rank), config.timeout, plans.clone());
-        if have_the_same(&all.without_table()?, plans.digest())? {
-            return Ok(all);
+        let file = config.statistics.clone().filter(|_| rank == 0).map(|path| Arc::new(StatisticsFile::new(path)));
+        let group = |id: u64, plans: PlanStore| {
+            Self::new(session.clone(), id, (members.clone(), rank), config.timeout, Arc::new(plans))
+        };
+        let stock = PlanStore::new(PlanTable::default(), says, links.clone());
+        if !have_the_same(&group(AGREEMENT, stock), table.digest())? {
+            says.warn(|| "the ranks have different tables: stock serves all calls".to_owned());
+            table = PlanTable::default();
         }
-        says.warn(|| "the ranks have different tables: stock serves all calls".to_owned());
-        all.without_table()
+        Ok(group(WORLD, PlanStore::new(table, says, links).counted_in(file)))
     }
 }
 

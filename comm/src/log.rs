@@ -26,7 +26,7 @@ impl Says {
 }
 
 #[expect(clippy::print_stderr, reason = "a library has no other place to say that it ignores something")]
-fn say(text: &str) {
+pub(crate) fn say(text: &str) {
     // In one piece, so that lines of several processes are not mixed.
     let line = format!("antiphon: {text}\n");
     eprint!("{line}");

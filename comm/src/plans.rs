@@ -6,7 +6,7 @@
 use crate::error::{CommError, CommResult};
 use crate::links::LinkCosts;
 use crate::log::Says;
-use crate::statistics::Statistics;
+use crate::statistics::{Statistics, StatisticsFile};
 use crate::stock::{self, CallKind};
 use crate::table::PlanTable;
 use runtime::{DType, Prepared, SequencedProgram, Session};
@@ -85,6 +85,7 @@ pub(crate) struct PlanStore {
     table: Arc<PlanTable>,
     says: Says,
     links: LinkCosts,
+    file: Option<Arc<StatisticsFile>>,
     /// `None` if the table's plan cannot serve the calls.
     plans: Mutex<BTreeMap<PlanKey, Option<Arc<ClassPlan>>>>,
 }
@@ -92,7 +93,12 @@ pub(crate) struct PlanStore {
 impl PlanStore {
     /// Plans of a table where it has them, and stock elsewhere.
     pub(crate) fn new(table: PlanTable, says: Says, links: LinkCosts) -> Self {
-        Self { table: Arc::new(table), says, links, plans: Mutex::default() }
+        Self { table: Arc::new(table), says, links, file: None, plans: Mutex::default() }
+    }
+
+    /// What it serves is counted in a file.
+    pub(crate) fn counted_in(self, file: Option<Arc<StatisticsFile>>) -> Self {
+        Self { file, ..self }
     }
 
     /// The digest of the plan that serves calls of a size.
@@ -113,19 +119,14 @@ impl PlanStore {
         Ok(table)
     }
 
-    /// The same without a table.
+    /// The same without a table, for calls that nobody counts.
     pub(crate) fn without_table(&self) -> Self {
-        Self { table: Arc::default(), says: Says::default(), links: self.links.clone(), plans: Mutex::default() }
+        Self::new(PlanTable::default(), Says::default(), self.links.clone())
     }
 
     /// The same for another session.
     pub(crate) fn of_session(&self, links: LinkCosts) -> Self {
-        Self { table: self.table.clone(), says: self.says, links, plans: Mutex::default() }
-    }
-
-    /// See [`PlanTable::digest`].
-    pub(crate) fn digest(&self) -> u64 {
-        self.table.digest()
+        Self { table: self.table.clone(), says: self.says, links, file: self.file.clone(), plans: Mutex::default() }
     }
 
     /// The plan that serves calls of a size among some ranks of a session.
@@ -174,6 +175,14 @@ pub(crate) struct PlanCache {
     last: Option<LastPlan>,
     uses: u64,
     statistics: Statistics,
+}
+
+impl Drop for PlanCache {
+    fn drop(&mut self) {
+        if let Some(file) = self.store.file.clone() {
+            file.add(&self.statistics());
+        }
+    }
 }
 
 impl PlanCache {

@@ -1,9 +1,13 @@
 //! What ran, how often, and why.
 
+use crate::log;
+use serde::Serialize;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 
 /// Calls by the plan that served them.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Statistics {
     /// By the plan's name.
     pub plans: BTreeMap<String, PlanStatistics>,
@@ -12,7 +16,7 @@ pub struct Statistics {
 }
 
 /// What one plan did.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct PlanStatistics {
     /// How many calls it served.
     pub calls: u64,
@@ -26,5 +30,40 @@ impl Statistics {
         let counted = self.plans.entry(plan.to_owned()).or_default();
         counted.calls += calls;
         counted.bytes += calls * bytes as u64;
+    }
+
+    fn add(&mut self, other: &Self) {
+        for (plan, counted) in &other.plans {
+            let all = self.plans.entry(plan.clone()).or_default();
+            all.calls += counted.calls;
+            all.bytes += counted.bytes;
+        }
+        self.prepared += other.prepared;
+    }
+}
+
+/// The file that the statistics of a communicator, and of all that are made of it, go to when the last one is dropped.
+pub(crate) struct StatisticsFile {
+    path: PathBuf,
+    all: Mutex<Statistics>,
+}
+
+impl StatisticsFile {
+    pub(crate) fn new(path: PathBuf) -> Self {
+        Self { path, all: Mutex::default() }
+    }
+
+    pub(crate) fn add(&self, statistics: &Statistics) {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner).add(statistics);
+    }
+}
+
+impl Drop for StatisticsFile {
+    fn drop(&mut self) {
+        let all = self.all.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let text = serde_json::to_string_pretty(all).unwrap_or_default();
+        if let Err(error) = std::fs::write(&self.path, text + "\n") {
+            log::say(&format!("no statistics: {}: {error}", self.path.display()));
+        }
     }
 }

@@ -183,3 +183,24 @@ fn what_ran_is_counted() {
         assert_eq!((counted.calls, counted.bytes), (10, 1000));
     });
 }
+
+#[test]
+fn what_ran_is_written_at_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("statistics.json");
+    let config = comm::Config { statistics: Some(path.clone()), ..comm::Config::new(0, 1, "") };
+    let comm = Communicator::connect(&config).unwrap();
+    let part = comm.split(Some(0), 0).unwrap().unwrap();
+    for group in [&comm, &part] {
+        group.all_reduce(&mut [1.0f64; 8], Op::Sum).unwrap();
+    }
+    drop(comm);
+    assert!(!path.exists());
+    drop(part);
+    let told: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    let plans = told["plans"].as_object().unwrap();
+    let calls = |of: &str| -> u64 {
+        plans.iter().filter(|(name, _)| name.starts_with(of)).map(|(_, it)| it["calls"].as_u64().unwrap()).sum()
+    };
+    assert_eq!(calls("allreduce"), 2, "{told}");
+}

@@ -74,6 +74,14 @@ Examples:
   antiphon man topology show
   antiphon man --all -o /usr/local/share/man/man1";
 
+pub(super) const TUNE: &str = "\
+Examples:
+  antiphon tune --ranks 4 -o table.json
+  antiphon tune --ranks 8 --collective allreduce --sizes 1KB..64MB:4 --plans plans/ --budget 2m -o table.json
+  antiphon tune --ranks 4 --topology here.yaml -o table.json
+  antiphon tune --rank 0 --world-size 4 --master node0:29500 -o table.json
+  antiphon tune show table.json";
+
 #[cfg(test)]
 mod tests {
     use crate::cli::Cli;
@@ -94,11 +102,3 @@ mod tests {
         assert!(count > 25, "{count}");
     }
 }
-
-pub(super) const TUNE: &str = "\
-Examples:
-  antiphon tune --ranks 4 -o table.json
-  antiphon tune --ranks 8 --collective allreduce --sizes 1KB..64MB:4 --plans plans/ --budget 2m -o table.json
-  antiphon tune --ranks 4 --topology here.yaml -o table.json
-  antiphon tune --rank 0 --world-size 4 --master node0:29500 -o table.json
-  antiphon tune show table.json";
