@@ -36,9 +36,13 @@ impl CallKind {
         Self { collective, root: None, op: None, in_place: false }
     }
 
-    /// The size of a call as the collective counts it, in bytes: `each` is that of one block, as MPI counts.
+    /// The size of a call as the collective counts it, in bytes: `each` is that of one block, as MPI counts, and of the whole
+    /// vector of an AllReduce.
     pub(crate) fn size(&self, ranks: usize, each: u64) -> u64 {
-        each.saturating_mul(Request::new(self.collective, ranks, 0).parts())
+        match self.collective {
+            Collective::AllReduce => each,
+            of => each.saturating_mul(Request::new(of, ranks, 0).parts()),
+        }
     }
 }
 
@@ -216,6 +220,22 @@ mod tests {
             schedule_for(machines, &costs(machines, cores), kind, 64).unwrap().schedule().transfers.len()
         };
         assert!(messages(&[0; 8], 2) < messages(&[0; 8], 8) / 2);
+    }
+
+    #[test]
+    fn sizes_are_those_of_requests() {
+        for (collective, expected) in [
+            (Collective::AllReduce, 100),
+            (Collective::Broadcast, 100),
+            (Collective::Reduce, 100),
+            (Collective::AllGather, 400),
+            (Collective::ReduceScatter, 400),
+            (Collective::AllToAll, 400),
+            (Collective::Gather, 400),
+            (Collective::Scatter, 400),
+        ] {
+            assert_eq!(CallKind::plain(collective).size(4, 100), expected, "{collective}");
+        }
     }
 
     #[test]
