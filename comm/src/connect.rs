@@ -8,18 +8,15 @@ use crate::launcher::environment::{Environment, Explicit, Found, address_of, fin
 use crate::launcher::{LaunchError, key};
 use crate::log::Says;
 use crate::plans::PlanStore;
-use crate::probe::link_costs;
+use crate::probe::{have_the_same, link_costs};
 use crate::statistics::StatisticsFile;
 use crate::table::PlanTable;
 use runtime::{Machine, Rendezvous, Session};
-use schedule::ReduceOp;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use topology::Rank;
 
-/// The communicator in which ranks compare their tables.
-const AGREEMENT: u64 = 3;
 /// How long to wait for the other ranks, if nobody says otherwise.
 const JOINING: Duration = Duration::from_secs(60);
 
@@ -141,7 +138,7 @@ impl Communicator {
             _ => Some(Session::connect(&rendezvous(config)?, config.joining, config.timeout)?),
         };
         let session = session.ok_or_else(|| CommError::Argument("there is no rank".to_owned()))?;
-        let members: Vec<Rank> = (0..size).map(Rank::from_index).collect();
+        let members = (0..size).map(Rank::from_index).collect();
         let says = Says { warnings: rank == 0, decisions: rank == 0 && config.says_decisions };
         let mut table = config.table.as_ref().map_or_else(PlanTable::default, |path| {
             PlanTable::read(path).unwrap_or_else(|fault| {
@@ -154,24 +151,13 @@ impl Communicator {
         }
         let links = link_costs(&session, config.timeout)?;
         let file = config.statistics.clone().filter(|_| rank == 0).map(|path| Arc::new(StatisticsFile::new(path)));
-        let group = |id: u64, plans: PlanStore| {
-            Self::new(session.clone(), id, (members.clone(), rank), config.timeout, Arc::new(plans))
-        };
-        let stock = PlanStore::new(PlanTable::default(), says, links.clone());
-        if !have_the_same(&group(AGREEMENT, stock), table.digest())? {
+        if !have_the_same(&session, table.digest(), config.timeout)? {
             says.warn(|| "the ranks have different tables: stock serves all calls".to_owned());
             table = PlanTable::default();
         }
-        Ok(group(WORLD, PlanStore::new(table, says, links).counted_in(file)))
+        let plans = Arc::new(PlanStore::new(table, says, links).counted_in(file));
+        Ok(Self::new(session, WORLD, (members, rank), config.timeout, plans))
     }
-}
-
-/// Whether all ranks have the same number.
-fn have_the_same(all: &Communicator, number: u64) -> CommResult<bool> {
-    // The least number is the complement of the greatest complement.
-    let mut greatest = [number as i64, !number as i64];
-    all.all_reduce(&mut greatest, ReduceOp::Max)?;
-    Ok(greatest[0] == !greatest[1])
 }
 
 fn rendezvous(config: &Config) -> CommResult<Rendezvous> {

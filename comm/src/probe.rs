@@ -3,15 +3,10 @@
 //! The principal function is [`link_costs`]. One rank of each machine and its next neighbour send each other a few messages, then
 //! the first ranks of all machines do so in pairs. It takes less than a millisecond in memory.
 
-use crate::communicator::Communicator;
 use crate::error::CommResult;
 use crate::links::{LinkCosts, MEASURED, cores_here, count};
-use crate::log::Says;
 use crate::numbers::mixed;
-use crate::plans::PlanStore;
-use crate::table::PlanTable;
 use runtime::{Call, CallPlace, Moment, RunResult, Session};
-use std::sync::Arc;
 use std::time::Duration;
 use topology::Rank;
 
@@ -29,10 +24,8 @@ const MOST_PARTNERS: usize = 31;
 /// # Errors
 /// As any call.
 pub(crate) fn link_costs(session: &Session, limit: Duration) -> CommResult<LinkCosts> {
-    let assumed = LinkCosts::assumed(session);
     let machines = session.machines().to_vec();
     let count = count(&machines);
-    let all: Vec<Rank> = (0..session.ranks()).map(Rank::from_index).collect();
     let own = machines[session.rank().index()];
     let leaders: Vec<Rank> = (0..count as u32).filter_map(|of| ranks_of(&machines, of).next()).collect();
     // The times with each machine, and the number of cores.
@@ -61,19 +54,99 @@ pub(crate) fn link_costs(session: &Session, limit: Duration) -> CommResult<LinkC
             }
         }
     }
-    let store = Arc::new(PlanStore::new(PlanTable::default(), Says::default(), assumed));
-    let group = |id: u64, members: Vec<Rank>| {
-        let number = members.iter().position(|member| *member == session.rank()).unwrap_or_default();
-        Communicator::new(session.clone(), id, (members, number), limit, store.clone())
-    };
+    // Each process would have to make a plan for a collective of all ranks, which takes long where many ranks share cores.
+    let messages = Messages { session, limit };
     let mut rows = vec![0.0; measured.len() * count];
-    if is_leader {
-        group(mixed(PROBES, 1), leaders.clone()).all_gather(&measured, &mut rows)?;
+    if session.rank() == leaders[0] {
+        for (row, leader) in rows.chunks_mut(measured.len()).zip(&leaders) {
+            match *leader == session.rank() {
+                true => row.copy_from_slice(&measured),
+                false => messages.receive(*leader, 0, row)?,
+            }
+        }
+    } else if is_leader {
+        messages.send(leaders[0], 0, &measured)?;
     }
-    group(mixed(PROBES, 2), all).broadcast(&mut rows, leaders[0].index())?;
+    messages.spread(1, &mut rows)?;
     let times: Vec<f64> = rows.chunks(2 * count + 1).flat_map(|row| &row[..2 * count]).copied().collect();
     let cores = rows.chunks(2 * count + 1).map(|row| row[2 * count] as usize).collect();
     Ok(LinkCosts::of_times(machines.clone(), &times, cores))
+}
+
+/// Whether all ranks of a session have the same number.
+///
+/// # Errors
+/// As any call.
+pub(crate) fn have_the_same(session: &Session, number: u64, limit: Duration) -> CommResult<bool> {
+    let messages = Messages { session, limit };
+    // Halves of the number are exact.
+    let own = [number >> 32, number & 0xffff_ffff].map(|half| half as f64);
+    let mut theirs = own;
+    messages.spread(2, &mut theirs)?;
+    let mut differing = [f64::from(u8::from(theirs != own))];
+    messages.collect(3, &mut differing)?;
+    messages.spread(4, &mut differing)?;
+    Ok(differing[0] == 0.0)
+}
+
+/// Numbers to and from other ranks, without a plan: along a binomial tree with rank 0 as its root.
+struct Messages<'a> {
+    session: &'a Session,
+    limit: Duration,
+}
+
+impl Messages<'_> {
+    fn at(&self, from: Rank, to: Rank, which: u64) -> CallPlace {
+        let stream = mixed(mixed(PROBES, u64::MAX - which), u64::from(from.0) << 32 | u64::from(to.0));
+        CallPlace { communicator: PROBES, stream, number: 0 }
+    }
+
+    fn send(&self, to: Rank, which: u64, numbers: &[f64]) -> RunResult<()> {
+        let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
+        let prepared = self.session.prepare_send(to, bytes.len());
+        let call = Call::OutOfPlace { input: &bytes, output: &mut [] };
+        self.session.call(&prepared, self.at(self.session.rank(), to, which), call, self.limit)
+    }
+
+    fn receive(&self, from: Rank, which: u64, numbers: &mut [f64]) -> RunResult<()> {
+        let mut bytes = vec![0; size_of_val(numbers)];
+        let prepared = self.session.prepare_receive(from, bytes.len());
+        let call = Call::OutOfPlace { input: &[], output: &mut bytes };
+        self.session.call(&prepared, self.at(from, self.session.rank(), which), call, self.limit)?;
+        let (words, _) = bytes.as_chunks::<8>();
+        numbers.iter_mut().zip(words).for_each(|(number, word)| *number = f64::from_ne_bytes(*word));
+        Ok(())
+    }
+
+    /// This rank's parent in the tree, and its children.
+    fn relatives(&self) -> (Option<Rank>, Vec<Rank>) {
+        let (own, ranks) = (self.session.rank().index(), self.session.ranks());
+        let lowest = if own == 0 { ranks.next_power_of_two() } else { 1 << own.trailing_zeros() };
+        let steps = (0..usize::BITS).map(|bit| 1_usize << bit).take_while(|step| *step < lowest);
+        let children = steps.map(|step| own + step).filter(|child| *child < ranks).map(Rank::from_index).collect();
+        ((own > 0).then(|| Rank::from_index(own - lowest)), children)
+    }
+
+    /// All ranks get rank 0's numbers.
+    fn spread(&self, which: u64, numbers: &mut [f64]) -> RunResult<()> {
+        let (parent, children) = self.relatives();
+        if let Some(parent) = parent {
+            self.receive(parent, which, numbers)?;
+        }
+        // The child with the most descendants first.
+        children.into_iter().rev().try_for_each(|child| self.send(child, which, numbers))
+    }
+
+    /// Rank 0 gets the sums of all ranks' numbers.
+    fn collect(&self, which: u64, numbers: &mut [f64]) -> RunResult<()> {
+        let (parent, children) = self.relatives();
+        let mut theirs = vec![0.0; numbers.len()];
+        for child in children {
+            self.receive(child, which, &mut theirs)?;
+            numbers.iter_mut().zip(&theirs).for_each(|(own, their)| *own += their);
+        }
+        parent.map_or(Ok(()), |parent| self.send(parent, which, numbers))
+    }
 }
 
 /// The ranks of a machine.
