@@ -55,7 +55,7 @@ pub(crate) fn link_costs(session: &Session, limit: Duration) -> CommResult<LinkC
         }
     }
     // Each process would have to make a plan for a collective of all ranks, which takes long where many ranks share cores.
-    let messages = Messages { session, limit };
+    let messages = RankMessages { session, limit };
     let mut rows = vec![0.0; measured.len() * count];
     if session.rank() == leaders[0] {
         for (row, leader) in rows.chunks_mut(measured.len()).zip(&leaders) {
@@ -78,7 +78,7 @@ pub(crate) fn link_costs(session: &Session, limit: Duration) -> CommResult<LinkC
 /// # Errors
 /// As any call.
 pub(crate) fn have_the_same(session: &Session, number: u64, limit: Duration) -> CommResult<bool> {
-    let messages = Messages { session, limit };
+    let messages = RankMessages { session, limit };
     // Halves of the number are exact.
     let own = [number >> 32, number & 0xffff_ffff].map(|half| half as f64);
     let mut theirs = own;
@@ -90,12 +90,12 @@ pub(crate) fn have_the_same(session: &Session, number: u64, limit: Duration) -> 
 }
 
 /// Numbers to and from other ranks, without a plan: along a binomial tree with rank 0 as its root.
-struct Messages<'a> {
+struct RankMessages<'a> {
     session: &'a Session,
     limit: Duration,
 }
 
-impl Messages<'_> {
+impl RankMessages<'_> {
     fn at(&self, from: Rank, to: Rank, which: u64) -> CallPlace {
         let stream = mixed(mixed(PROBES, u64::MAX - which), u64::from(from.0) << 32 | u64::from(to.0));
         CallPlace { communicator: PROBES, stream, number: 0 }
@@ -176,7 +176,7 @@ fn partner(own: usize, count: usize, round: usize) -> Option<usize> {
     (other < count).then_some(other)
 }
 
-/// Messages to and fro between two ranks.
+/// RankMessages to and fro between two ranks.
 struct PingPong<'a> {
     session: &'a Session,
     peer: Rank,
