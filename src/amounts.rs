@@ -4,30 +4,24 @@ use runtime::{DType, Trial};
 use schedule::{Collective, Request};
 
 /// The bytes of all blocks together for each element of a block.
-fn unit(request: &Request, dtype: DType) -> u64 {
-    let blocks = match request.collective {
-        Collective::AllGather | Collective::ReduceScatter | Collective::AllToAll => request.members.len(),
-        Collective::Gather | Collective::Scatter => request.members.len(),
-        Collective::AllReduce | Collective::Broadcast | Collective::Reduce | Collective::SendRecv => 1,
-        Collective::AllToAllV | Collective::Custom => 1,
-    };
-    blocks as u64 * dtype.size() as u64
+fn unit(collective: Collective, members: usize, dtype: DType) -> u64 {
+    collective.blocks(members) * dtype.size() as u64
 }
 
 /// The smallest difference of two sizes of a collective among so many ranks.
 pub(crate) fn step_of(collective: Collective, ranks: usize, dtype: DType) -> u64 {
-    unit(&Request::new(collective, ranks, 0), dtype)
+    unit(collective, ranks, dtype)
 }
 
 /// The size of a trial's collective.
 pub(crate) fn bytes(request: &Request, trial: &Trial) -> u64 {
-    trial.count.saturating_mul(unit(request, trial.dtype))
+    trial.count.saturating_mul(unit(request.collective, request.members.len(), trial.dtype))
 }
 
 /// How many elements of `dtype` a block has if all blocks have at most `size_bytes`, and the bytes in all. The number
 /// of elements is a multiple of `granularity`, and at least one.
 pub(crate) fn count(request: &Request, size_bytes: u64, dtype: DType, granularity: u64) -> (u64, u64) {
-    let unit = unit(request, dtype);
+    let unit = unit(request.collective, request.members.len(), dtype);
     let count = match (size_bytes / unit, granularity) {
         (count, 0 | 1) => count,
         (count, granularity) => (count / granularity).max(1) * granularity,

@@ -73,10 +73,14 @@ impl Config {
     pub fn from_env() -> CommResult<Self> {
         let environment = Environment::of_process();
         let found = find(Explicit::default(), &environment)?;
-        let Found { rank, ranks, masters } = found.unwrap_or(Found { rank: 0, ranks: 1, masters: Vec::new() });
-        let mut config = Self { masters, ..Self::new(rank as usize, ranks as usize, String::new()) };
+        let mut config = Self::of(found.unwrap_or(Found { rank: 0, ranks: 1, masters: Vec::new() }));
         config.read(&environment)?;
         Ok(config)
+    }
+
+    /// What a launcher says.
+    pub fn of(Found { rank, ranks, masters }: Found) -> Self {
+        Self { masters, ..Self::new(rank as usize, ranks as usize, String::new()) }
     }
 
     /// Reads what the environment says besides who this rank is: `ANTIPHON_TIMEOUT`, `ANTIPHON_TABLE`, `ANTIPHON_DISABLE`,

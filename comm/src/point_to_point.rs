@@ -5,10 +5,11 @@
 
 use crate::communicator::Communicator;
 use crate::error::CommResult;
-use crate::numbers::mixed;
+use crate::numbers::stream_of;
 use crate::request::BegunCall;
 use bytemuck::{cast_slice, cast_slice_mut};
 use runtime::{Call, CallPlace, Element, Prepared, RawCall};
+use topology::Rank;
 
 /// Tells the messages of a communicator from its collectives.
 const MESSAGES: u64 = 0x006d_6573_7361_6765;
@@ -31,8 +32,7 @@ impl Communicator {
             true => (self.rank(), peer, session.prepare_send(rank, bytes)),
             false => (peer, self.rank(), session.prepare_receive(rank, bytes)),
         };
-        let pair = (from as u64) << 32 | to as u64;
-        let stream = mixed(mixed(self.shared.id, MESSAGES), pair);
+        let stream = stream_of(self.shared.id, MESSAGES, Rank::from_index(from), Rank::from_index(to));
         let at = CallPlace { communicator: self.shared.id, stream, number: state.next_message(peer, is_sent) };
         Ok(OrderedMessage { prepared, at })
     }

@@ -5,7 +5,7 @@
 
 use crate::error::CommResult;
 use crate::links::{LinkCosts, MEASURED, cores_here, count};
-use crate::numbers::mixed;
+use crate::numbers::stream_of;
 use runtime::{Call, CallPlace, Moment, RunResult, Session};
 use std::time::Duration;
 use topology::Rank;
@@ -24,10 +24,10 @@ const MOST_PARTNERS: usize = 31;
 /// # Errors
 /// As any call.
 pub(crate) fn link_costs(session: &Session, limit: Duration) -> CommResult<LinkCosts> {
-    let machines = session.machines().to_vec();
-    let count = count(&machines);
+    let machines = session.machines();
+    let count = count(machines);
     let own = machines[session.rank().index()];
-    let leaders: Vec<Rank> = (0..count as u32).filter_map(|of| ranks_of(&machines, of).next()).collect();
+    let leaders: Vec<Rank> = (0..count as u32).filter_map(|of| ranks_of(machines, of).next()).collect();
     // The times with each machine, and the number of cores.
     let mut measured = vec![0.0; 2 * count + 1];
     measured[2 * count] = cores_here() as f64;
@@ -38,7 +38,7 @@ pub(crate) fn link_costs(session: &Session, limit: Duration) -> CommResult<LinkC
         }
         Ok(())
     };
-    let mut neighbours = ranks_of(&machines, own);
+    let mut neighbours = ranks_of(machines, own);
     if let (Some(first), Some(second)) = (neighbours.next(), neighbours.next()) {
         match session.rank() {
             rank if rank == first => meet(second, own as usize)?,
@@ -70,7 +70,7 @@ pub(crate) fn link_costs(session: &Session, limit: Duration) -> CommResult<LinkC
     messages.spread(1, &mut rows)?;
     let times: Vec<f64> = rows.chunks(2 * count + 1).flat_map(|row| &row[..2 * count]).copied().collect();
     let cores = rows.chunks(2 * count + 1).map(|row| row[2 * count] as usize).collect();
-    Ok(LinkCosts::of_times(machines.clone(), &times, cores))
+    Ok(LinkCosts::of_times(machines.to_vec(), &times, cores))
 }
 
 /// Whether all ranks of a session have the same number.
@@ -97,7 +97,7 @@ struct RankMessages<'a> {
 
 impl RankMessages<'_> {
     fn at(&self, from: Rank, to: Rank, which: u64) -> CallPlace {
-        let stream = mixed(mixed(PROBES, u64::MAX - which), u64::from(from.0) << 32 | u64::from(to.0));
+        let stream = stream_of(PROBES, u64::MAX - which, from, to);
         CallPlace { communicator: PROBES, stream, number: 0 }
     }
 
@@ -176,7 +176,7 @@ fn partner(own: usize, count: usize, round: usize) -> Option<usize> {
     (other < count).then_some(other)
 }
 
-/// RankMessages to and fro between two ranks.
+/// Messages to and fro between two ranks.
 struct PingPong<'a> {
     session: &'a Session,
     peer: Rank,
@@ -188,8 +188,7 @@ impl PingPong<'_> {
     fn shortest(&self, bytes: usize, times: u32) -> RunResult<f64> {
         let Self { session, peer, limit } = *self;
         let (send, receive) = (session.prepare_send(peer, bytes), session.prepare_receive(peer, bytes));
-        let stream =
-            |from: Rank, to: Rank| mixed(mixed(PROBES, bytes as u64), u64::from(from.0) << 32 | u64::from(to.0));
+        let stream = |from, to| stream_of(PROBES, bytes as u64, from, to);
         let (there, back) = (stream(session.rank(), peer), stream(peer, session.rank()));
         let (data, mut heard) = (vec![0; bytes], vec![0; bytes]);
         let at = |stream: u64, number: u32| CallPlace { communicator: PROBES, stream, number };

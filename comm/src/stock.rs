@@ -39,10 +39,7 @@ impl CallKind {
     /// The size of a call as the collective counts it, in bytes: `each` is that of one block, as MPI counts, and of the whole
     /// vector of an AllReduce.
     pub(crate) fn size(&self, ranks: usize, each: u64) -> u64 {
-        match self.collective {
-            Collective::AllReduce => each,
-            of => each.saturating_mul(Request::new(of, ranks, 0).parts()),
-        }
+        each.saturating_mul(self.collective.blocks(ranks))
     }
 }
 
@@ -70,15 +67,15 @@ pub(crate) fn plan(
 /// As [`plan`].
 fn schedule_for(machines: &[u32], links: &LinkCosts, kind: CallKind, bytes: u64) -> CommResult<VerifiedSchedule> {
     let problem = problem(machines, links, kind, bytes)?;
-    if !(2..=MOST_COMPARED).contains(&machines.len()) || !kind.collective.combines() {
+    // Out of place, what others read is not what was just written, and adding costs less than that.
+    let counts_work = kind.in_place && kind.collective.combines() && (2..=MOST_COMPARED).contains(&machines.len());
+    if !counts_work {
         let options = Options { strategy: Some(StrategyKind::Classic), ..Options::default() };
         return Ok(synth::synthesize(&[problem], &options, &|_| {}).map_err(no_plan)?.schedule);
     }
     let mut best: Option<(Micros, VerifiedSchedule)> = None;
     for schedule in verified(&problem)? {
-        // Out of place, what others read is not what was just written, and adding costs less than that.
-        let work = if kind.in_place { work(&schedule, kind)? } else { Micros::ZERO };
-        let time = schedule.schedule().makespan() + work;
+        let time = schedule.schedule().makespan() + work(&schedule, kind)?;
         if best.as_ref().is_none_or(|(least, _)| time < *least) {
             best = Some((time, schedule));
         }

@@ -86,6 +86,15 @@ impl Collective {
         }
     }
 
+    /// How many blocks of equal length its size holds among so many members, as MPI and nccl-tests count: the vector of a
+    /// reduction to all is one block. Chunks listed one by one have no blocks, and count as one.
+    pub fn blocks(self, members: usize) -> u64 {
+        match self {
+            Self::AllGather | Self::ReduceScatter | Self::AllToAll | Self::Gather | Self::Scatter => members as u64,
+            Self::AllReduce | Self::Broadcast | Self::Reduce | Self::SendRecv | Self::AllToAllV | Self::Custom => 1,
+        }
+    }
+
     /// Whether one member is special.
     pub fn is_rooted(self) -> bool {
         match self {

@@ -137,21 +137,6 @@ impl Role {
         Ok(Self::Agent)
     }
 
-    /// How this process joins the others as a program that uses the library, if somebody else has started all ranks.
-    ///
-    /// # Errors
-    /// Bad input if a variable or an option makes no sense.
-    pub(crate) fn config(args: &LaunchArgs) -> Outcome<Option<Config>> {
-        let environment = Environment::of_process();
-        let Some(Found { rank, ranks, masters }) = find(explicit(args), &environment)? else { return Ok(None) };
-        let mut config = Config { masters, ..Config::new(rank as usize, ranks as usize, String::new()) };
-        config.read_env().map_err(Failure::bad_input)?;
-        config.secret = args.secret_file.as_deref().map(read_text).transpose()?.map(|text| text.trim().to_owned());
-        config.joining = args.ready_limit(ranks as usize);
-        config.table = None;
-        Ok(Some(config))
-    }
-
     /// Runs `conduct` on the process that runs the command. If it fails before the ranks have met, the others get the
     /// reason.
     pub(crate) fn play(self, conduct: impl FnOnce(Option<Launch>) -> Outcome) -> Outcome {
@@ -165,6 +150,20 @@ impl Role {
             Self::Coordinator(launch) => conduct(Some(launch)),
         }
     }
+}
+
+/// How this process joins the others as a program that uses the library, if somebody else has started all ranks.
+///
+/// # Errors
+/// Bad input if a variable or an option makes no sense.
+pub(crate) fn config_of(args: &LaunchArgs) -> Outcome<Option<Config>> {
+    let Some(found) = find(explicit(args), &Environment::of_process())? else { return Ok(None) };
+    let mut config = Config::of(found);
+    config.read_env().map_err(Failure::bad_input)?;
+    config.secret = args.secret_file.as_deref().map(read_text).transpose()?.map(|text| text.trim().to_owned());
+    config.joining = args.ready_limit(config.size);
+    config.table = None;
+    Ok(Some(config))
 }
 
 /// The path of this program, to start it again.

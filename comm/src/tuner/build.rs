@@ -12,7 +12,7 @@ use tune::{
     ChoiceEdge, Evidence, MeasuredSize, Summary, TableCell, TableKey, TuningTable, ranges, remaining, smooth, winner,
 };
 
-/// A table, and which cells it was made of.
+/// A table, and what was refused when it was measured.
 #[derive(Clone, Debug)]
 pub struct MeasuredTable {
     /// The table.

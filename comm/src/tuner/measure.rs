@@ -169,9 +169,8 @@ impl Contest<'_> {
         let summaries: Vec<Option<Summary>> = (0..self.samples.len()).map(times).collect();
         let stay = remaining(&summaries);
         let least = summaries.iter().flatten().map(|summary| summary.samples).min().unwrap_or(0);
-        let is_decided = stay == [0] || stay.len() == 2 && winner(&summaries).is_some();
-        let is_enough = round + 1 >= LEAST_ROUNDS && (is_decided || least >= MOST_SAMPLES || is_late);
-        match is_enough || live == [0] && round + 1 >= LEAST_ROUNDS {
+        let is_decided = stay.len() < 2 || stay.len() == 2 && winner(&summaries).is_some();
+        match round + 1 >= LEAST_ROUNDS && (is_decided || least >= MOST_SAMPLES || is_late) {
             true => (RoundOutcome::Stop, stay),
             false if round + 1 < LEAST_ROUNDS => (RoundOutcome::Continue, live.to_vec()),
             false => (RoundOutcome::Continue, stay),

@@ -40,7 +40,7 @@ use tune::{TableKey, TuningTable};
 const WAITING: Duration = Duration::from_secs(30);
 
 /// What is measured, and how long.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TuneOptions {
     /// Which collectives.
     pub collectives: Vec<Collective>,

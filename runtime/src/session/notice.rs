@@ -97,7 +97,8 @@ impl NoticeBoard {
             let place = self.place(number);
             [place, place + 8].map(|at| self.region.word64(at).load(Ordering::Relaxed))
         });
-        words.filter(|[of, _]| *of == communicator).map(|[of, word]| BreachNotice::of_word(of, word)).next()
+        let (_, word) = words.map(|[of, word]| (of, word)).find(|(of, _)| *of == communicator)?;
+        Some(BreachNotice::of_word(communicator, word))
     }
 }
 

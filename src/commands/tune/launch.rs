@@ -60,7 +60,7 @@ pub(super) fn measure(
         processes.0.push(child.map_err(|error| Failure::no(error).context("a rank cannot be started"))?);
     }
     let heard = processes.0[0].stdout.take().map(hear);
-    let deadline = Instant::now() + job.budget + job.limit + SLACK;
+    let deadline = Instant::now() + job.options.budget + job.options.limit + SLACK;
     let (mut cells, mut end) = (Vec::new(), None);
     let mut take = |word: RankWord| match word {
         RankWord::Cell(cell) => {

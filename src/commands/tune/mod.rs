@@ -9,10 +9,10 @@ use crate::amounts::step_of;
 use crate::cli::{TuneArgs, TuneCommand, TuneMeasureArgs, TuneRankArgs};
 use crate::content::Content;
 use crate::failure::{Failure, Outcome};
-use crate::launch::Role;
+use crate::launch::config_of;
 use crate::plan;
 use crate::screen::{Screen, bytes};
-use comm::{CellSamples, CellWork, Communicator, MeasuredTable, edges_of, table_of};
+use comm::{CellSamples, CellWork, Communicator, MeasuredTable, TuneOptions, edges_of, table_of};
 use rank::{LaunchEnd, TuneJob};
 use schedule::{Collective, Request};
 use serde::Serialize;
@@ -46,7 +46,7 @@ pub(crate) fn run_rank(args: &TuneRankArgs) -> Outcome {
 
 fn measure(args: &TuneMeasureArgs, screen: &Screen) -> Outcome {
     let folder = tempfile::tempdir().map_err(Failure::no)?;
-    let mut job = TuneJob {
+    let options = TuneOptions {
         collectives: args.collective.clone(),
         sizes: args.sizes.0.clone(),
         dtype: args.dtype,
@@ -54,9 +54,8 @@ fn measure(args: &TuneMeasureArgs, screen: &Screen) -> Outcome {
         budget: args.budget,
         limit: args.timeout,
         seed: args.seed,
-        plans: args.plans.clone(),
-        work: None,
     };
+    let mut job = TuneJob { options, plans: args.plans.clone(), work: None };
     let Some(output) = &args.output else {
         return Err(Failure::bad_input(anyhow::anyhow!("--output is needed")));
     };
@@ -139,7 +138,7 @@ impl Tuning<'_> {
             }
             let rest = f64::from(self.args.launches - number + 1);
             let share = if number == 1 && rest > 1.0 { FIRST } else { 1.0 / rest };
-            job.budget = self.left().mul_f64(share);
+            job.options.budget = self.left().mul_f64(share);
             let (samples, told) = launch::measure(ranks, &job, folder, |cell| {
                 bar.message(format!("launch {number}: {} {}", cell.collective, bytes(cell.bytes)));
             })?;
@@ -170,22 +169,29 @@ impl Tuning<'_> {
 
     /// This process is a rank that somebody else has started: there is one launch. Rank 0 gets what was measured.
     fn as_a_rank(&self, job: &TuneJob) -> Outcome<Option<MeasuredLaunches>> {
-        let mut config = match Role::config(&self.args.launch)? {
+        let mut config = match config_of(&self.args.launch)? {
             Some(config) => config,
             None => return Err(Failure::bad_input(anyhow::anyhow!("--ranks is needed without a launcher"))),
         };
-        config.timeout = job.limit.max(config.timeout);
+        config.timeout = job.options.limit.max(config.timeout);
         let comm = Communicator::connect(&config).map_err(Failure::no)?;
         let bar = self.screen.progress("tune");
         let say = |cell: &CellSamples| bar.message(format!("{} {}", cell.collective, bytes(cell.bytes)));
-        let (grid, end) = rank::measure(&comm, &TuneJob { budget: job.budget.mul_f64(FIRST), ..job.clone() }, say)?;
+        let candidates = job.candidates(&comm)?;
+        let measure = |work: &[CellWork], share: f64| {
+            let options = TuneOptions { budget: job.options.budget.mul_f64(share), ..job.options.clone() };
+            comm.measure(work, &candidates, &options, say).map_err(Failure::no)
+        };
+        let grid = measure(&job.options.grid(), FIRST)?;
         // Rank 0 says what decides the edges.
-        let edges = edges_of(std::slice::from_ref(&grid), |collective| step_of(collective, comm.size(), job.dtype));
-        let text = serde_json::to_string(&edges).map_err(Failure::no)?;
-        let edges = serde_json::from_str(&shared(&comm, text)?).map_err(Failure::no)?;
-        let rest = TuneJob { budget: job.budget.mul_f64(1.0 - FIRST), work: Some(edges), ..job.clone() };
-        let (edges, _) = rank::measure(&comm, &rest, say)?;
-        Ok((comm.rank() == 0).then(|| (vec![grid, edges], end)))
+        let step = |collective| step_of(collective, comm.size(), job.options.dtype);
+        let edges = serde_json::to_string(&edges_of(std::slice::from_ref(&grid), step)).map_err(Failure::no)?;
+        let edges: Vec<CellWork> = serde_json::from_str(&shared(&comm, edges)?).map_err(Failure::no)?;
+        let edges = measure(&edges, 1.0 - FIRST)?;
+        if comm.rank() > 0 {
+            return Ok(None);
+        }
+        Ok(Some((vec![grid, edges], LaunchEnd::new(&comm, &candidates)?)))
     }
 
     fn tell(&self, measured: &MeasuredTable, output: &Path) -> Outcome {

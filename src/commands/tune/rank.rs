@@ -3,25 +3,16 @@
 use crate::cli::TuneRankArgs;
 use crate::failure::{Failure, Outcome, read_text};
 use comm::{CellSamples, CellWork, Communicator, Config, PlanTable, TuneCandidate, TuneOptions};
-use runtime::DType;
-use schedule::{Collective, ReduceOp};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 use tune::TableKey;
 
 /// What the ranks of a launch measure.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct TuneJob {
-    pub(super) collectives: Vec<Collective>,
-    pub(super) sizes: Vec<u64>,
-    pub(super) dtype: DType,
-    pub(super) op: ReduceOp,
-    pub(super) budget: Duration,
-    pub(super) limit: Duration,
-    pub(super) seed: u64,
+    pub(super) options: TuneOptions,
     /// Plans, and tables of plans.
     pub(super) plans: Vec<PathBuf>,
     /// The cells; `None` for all sizes of all collectives.
@@ -57,36 +48,31 @@ pub(crate) fn run(args: &TuneRankArgs) -> Outcome {
         use std::io::Write;
         writeln!(std::io::stdout().lock(), "{line}").map_err(Failure::no)
     };
-    let (_, end) = measure(&comm, &job, |cell| {
+    let candidates = job.candidates(&comm)?;
+    let work = job.work.unwrap_or_else(|| job.options.grid());
+    let tell = |cell: &CellSamples| {
         if comm.rank() == 0 {
             drop(say(&RankWord::Cell(cell.clone())));
         }
-    })?;
-    if comm.rank() == 0 { say(&RankWord::End(end)) } else { Ok(()) }
+    };
+    comm.measure(&work, &candidates, &job.options, tell).map_err(Failure::no)?;
+    if comm.rank() == 0 { say(&RankWord::End(LaunchEnd::new(&comm, &candidates)?)) } else { Ok(()) }
 }
 
-/// Measures as one of the ranks.
-pub(super) fn measure(
-    comm: &Communicator,
-    job: &TuneJob,
-    progress: impl FnMut(&CellSamples),
-) -> Outcome<(Vec<CellSamples>, LaunchEnd)> {
-    let options = TuneOptions {
-        collectives: job.collectives.clone(),
-        sizes: job.sizes.clone(),
-        dtype: job.dtype,
-        op: job.op,
-        budget: job.budget,
-        limit: job.limit,
-        seed: job.seed,
-    };
-    let mut given = Vec::new();
-    for path in &job.plans {
-        given.extend(TuneCandidate::of_table(&Arc::new(PlanTable::read(path).map_err(Failure::bad_input)?)));
+impl TuneJob {
+    /// What competes; the same on all ranks.
+    pub(super) fn candidates(&self, comm: &Communicator) -> Outcome<Vec<TuneCandidate>> {
+        let mut given = Vec::new();
+        for path in &self.plans {
+            given.extend(TuneCandidate::of_table(&Arc::new(PlanTable::read(path).map_err(Failure::bad_input)?)));
+        }
+        comm.candidates(&self.options, given).map_err(Failure::no)
     }
-    let candidates = comm.candidates(&options, given).map_err(Failure::no)?;
-    let work = job.work.clone().unwrap_or_else(|| options.grid());
-    let samples = comm.measure(&work, &candidates, &options, progress).map_err(Failure::no)?;
-    let texts = Communicator::plan_texts(&candidates).map_err(|why| Failure::no(anyhow::anyhow!(why)))?;
-    Ok((samples, LaunchEnd { key: comm.table_key(None), texts }))
+}
+
+impl LaunchEnd {
+    pub(super) fn new(comm: &Communicator, candidates: &[TuneCandidate]) -> Outcome<Self> {
+        let texts = Communicator::plan_texts(candidates).map_err(|why| Failure::no(anyhow::anyhow!(why)))?;
+        Ok(Self { key: comm.table_key(None), texts })
+    }
 }
