@@ -93,7 +93,7 @@ const FLOORS: &[(&str, &[&str])] = &[
             "communicator",
         ],
     ),
-    ("tune", &["statistics", "decide", "table", "turns", "store", "choose"]),
+    ("tune", &["statistics", "decide", "files", "table", "turns", "store", "choose"]),
 ];
 
 #[test]

@@ -6,6 +6,7 @@
 
 mod choose;
 mod decide;
+mod files;
 mod statistics;
 mod store;
 mod table;
@@ -13,7 +14,8 @@ mod turns;
 
 pub use choose::{ChoiceEdge, MeasuredSize, ranges, remaining, smooth, winner};
 pub use decide::{Choice, Decision, decide};
+pub use files::TableError;
 pub use statistics::{Summary, summarize};
-pub use store::{ChoiceRange, Evidence, StoreError, TableCell, TableKey, TuningTable};
-pub use table::{Entry, Plan, STOCK, Table, TableError};
+pub use store::{ChoiceRange, Evidence, TableCell, TableKey, TuningTable};
+pub use table::{Entry, Plan, STOCK, Table};
 pub use turns::{Turn, interleaved};

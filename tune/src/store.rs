@@ -4,11 +4,11 @@
 //! Its ranges are disjoint and total: every size is in exactly one. Where nothing was measured, stock is the choice.
 
 use crate::Summary;
+use crate::files::{self, TableError};
 use schedule::Collective;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write;
 use std::path::Path;
 
 /// For which ranks a table was measured, and how. A table is used only by ranks that have the same key.
@@ -82,40 +82,6 @@ pub struct TuningTable {
     pub plans: BTreeMap<String, Value>,
 }
 
-/// Why a file is no tuning table.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum StoreError {
-    /// Not readable or not writable.
-    #[error("{path}: {error}")]
-    Io {
-        /// The file.
-        path: String,
-        /// The error of the system.
-        error: std::io::Error,
-    },
-    /// Not a table.
-    #[error("{path}:{line}:{column}: {message}")]
-    Syntax {
-        /// The file.
-        path: String,
-        /// Line, from 1.
-        line: usize,
-        /// Column, from 1.
-        column: usize,
-        /// What is wrong.
-        message: String,
-    },
-    /// A table that contradicts itself.
-    #[error("{path}: {what}")]
-    Senseless {
-        /// The file.
-        path: String,
-        /// What is wrong.
-        what: String,
-    },
-}
-
 impl TuningTable {
     /// The format of the files.
     pub const FORMAT: &str = "antiphon-table/1";
@@ -166,49 +132,37 @@ impl TuningTable {
         Ok(())
     }
 
-    /// The same text for the same table.
-    pub fn text(&self) -> String {
-        serde_json::to_string_pretty(self).map_or_else(|_| String::new(), |text| text + "\n")
-    }
-
     /// Reads a table from its text; `origin` names the source in errors.
     ///
     /// # Errors
-    /// [`StoreError`] with the position of the mistake.
-    pub fn parse(text: &str, origin: &str) -> Result<Self, StoreError> {
-        let path = || origin.to_owned();
-        let table: Self = serde_json::from_str(text).map_err(|error| StoreError::Syntax {
-            path: path(),
-            line: error.line(),
-            column: error.column(),
-            message: error.to_string(),
-        })?;
-        table.check().map_err(|what| StoreError::Senseless { path: path(), what })?;
-        Ok(table)
+    /// [`TableError`] with the position of the mistake.
+    pub fn parse(text: &str, origin: &str) -> Result<Self, TableError> {
+        let table: Self = files::parse(text, origin)?;
+        table.sensible(origin)
     }
 
     /// Reads and checks a table.
     ///
     /// # Errors
-    /// [`StoreError`].
-    pub fn read(path: &Path) -> Result<Self, StoreError> {
-        let shown = path.display().to_string();
-        let text = std::fs::read_to_string(path).map_err(|error| StoreError::Io { path: shown.clone(), error })?;
-        Self::parse(&text, &shown)
+    /// [`TableError`].
+    pub fn read(path: &Path) -> Result<Self, TableError> {
+        let table: Self = files::read(path)?;
+        table.sensible(&path.display().to_string())
     }
 
-    /// Writes the table so that a reader, and who writes at the same time, sees an old table or a new one, never a mixture,
-    /// whatever happens to this process.
+    fn sensible(self, origin: &str) -> Result<Self, TableError> {
+        match self.check() {
+            Ok(()) => Ok(self),
+            Err(what) => Err(TableError::Senseless { path: origin.to_owned(), what }),
+        }
+    }
+
+    /// Writes the table so that a reader sees the old one or the new one, never a mixture.
     ///
     /// # Errors
-    /// [`StoreError::Io`].
-    pub fn write(&self, path: &Path) -> Result<(), StoreError> {
-        let failed = |error| StoreError::Io { path: path.display().to_string(), error };
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let mut file = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
-        file.write_all(self.text().as_bytes()).and_then(|()| file.as_file().sync_all()).map_err(failed)?;
-        file.persist(path).map_err(|error| failed(error.error))?;
-        Ok(())
+    /// [`TableError::Io`].
+    pub fn write(&self, path: &Path) -> Result<(), TableError> {
+        files::write(self, path)
     }
 }
 
@@ -259,7 +213,7 @@ mod tests {
         for (change, expected) in changes {
             let mut table = table();
             change(&mut table);
-            let error = TuningTable::parse(&table.text(), "t.json").unwrap_err().to_string();
+            let error = TuningTable::parse(&files::text(&table).unwrap(), "t.json").unwrap_err().to_string();
             assert!(error.starts_with("t.json: ") && error.contains(expected), "{error}");
         }
     }
@@ -274,7 +228,7 @@ mod tests {
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing else is left");
         let text = std::fs::read_to_string(&path).unwrap();
         for length in (0..text.len() - 2).step_by(17) {
-            assert!(matches!(TuningTable::parse(&text[..length], "x"), Err(StoreError::Syntax { .. })), "{length}");
+            assert!(matches!(TuningTable::parse(&text[..length], "x"), Err(TableError::Syntax { .. })), "{length}");
         }
         assert!(TuningTable::read(&folder.path().join("none.json")).is_err());
     }

@@ -3,6 +3,7 @@
 //! The principal type is [`Table`]. Sizes between two measured ones get the plan of the smaller one. Below the smallest
 //! and above the largest measured size stock is used, because nothing was measured there.
 
+use crate::files::{self, TableError};
 use schedule::Collective;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -55,42 +56,6 @@ pub struct Table {
     pub entries: Vec<Entry>,
 }
 
-/// Why a table is not usable.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum TableError {
-    /// Not readable or not writable.
-    #[error("{path}: {error}")]
-    Io {
-        /// The file.
-        path: String,
-        /// The error of the system.
-        error: std::io::Error,
-    },
-    /// Not a table.
-    #[error("{path}:{line}:{column}: {message}")]
-    Syntax {
-        /// The file.
-        path: String,
-        /// Line, from 1.
-        line: usize,
-        /// Column, from 1.
-        column: usize,
-        /// What is wrong.
-        message: String,
-    },
-    /// Two entries claim the same size.
-    #[error("{collective}: the ranges {first}… and {second}… overlap or are empty")]
-    Overlap {
-        /// The collective.
-        collective: Collective,
-        /// Start of the first.
-        first: u64,
-        /// Start of the second.
-        second: u64,
-    },
-}
-
 impl Table {
     /// The format tag of the files.
     pub const FORMAT: &str = "antiphon-tuning/1";
@@ -121,14 +86,7 @@ impl Table {
     /// # Errors
     /// [`TableError`] with the position of the mistake.
     pub fn read(path: &Path) -> Result<Self, TableError> {
-        let shown = || path.display().to_string();
-        let text = std::fs::read_to_string(path).map_err(|error| TableError::Io { path: shown(), error })?;
-        let table: Self = serde_json::from_str(&text).map_err(|error| TableError::Syntax {
-            path: shown(),
-            line: error.line(),
-            column: error.column(),
-            message: error.to_string(),
-        })?;
+        let table: Self = files::read(path)?;
         table.check()?;
         Ok(table)
     }
@@ -138,12 +96,7 @@ impl Table {
     /// # Errors
     /// [`TableError::Io`].
     pub fn write(&self, path: &Path) -> Result<(), TableError> {
-        let failed = |error| TableError::Io { path: path.display().to_string(), error };
-        let mut text = serde_json::to_string_pretty(self).map_err(|error| failed(error.into()))?;
-        text.push('\n');
-        let mut name = path.as_os_str().to_owned();
-        name.push(format!(".{}.tmp", std::process::id()));
-        std::fs::write(&name, text).and_then(|()| std::fs::rename(&name, path)).map_err(failed)
+        files::write(self, path)
     }
 
     fn check(&self) -> Result<(), TableError> {

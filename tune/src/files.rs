@@ -1,0 +1,109 @@
+//! Tables as files.
+//!
+//! The principal functions are [`parse`] and [`write`].
+
+use schedule::Collective;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::fs::Permissions;
+use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+/// Why a table is not usable.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TableError {
+    /// Not readable or not writable.
+    #[error("{path}: {error}")]
+    Io {
+        /// The file.
+        path: String,
+        /// The error of the system.
+        error: std::io::Error,
+    },
+    /// Not a table.
+    #[error("{path}:{line}:{column}: {message}")]
+    Syntax {
+        /// The file.
+        path: String,
+        /// Line, from 1.
+        line: usize,
+        /// Column, from 1.
+        column: usize,
+        /// What is wrong.
+        message: String,
+    },
+    /// A table that contradicts itself.
+    #[error("{path}: {what}")]
+    Senseless {
+        /// The file.
+        path: String,
+        /// What is wrong.
+        what: String,
+    },
+    /// Two entries claim the same size.
+    #[error("{collective}: the ranges {first}… and {second}… overlap or are empty")]
+    Overlap {
+        /// The collective.
+        collective: Collective,
+        /// Start of the first.
+        first: u64,
+        /// Start of the second.
+        second: u64,
+    },
+}
+
+/// A table from its text; `origin` names the source in errors.
+pub(crate) fn parse<T: DeserializeOwned>(text: &str, origin: &str) -> Result<T, TableError> {
+    serde_json::from_str(text).map_err(|error| TableError::Syntax {
+        path: origin.to_owned(),
+        line: error.line(),
+        column: error.column(),
+        message: error.to_string(),
+    })
+}
+
+/// A table from a file.
+pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Result<T, TableError> {
+    let shown = path.display().to_string();
+    match std::fs::read_to_string(path) {
+        Ok(text) => parse(&text, &shown),
+        Err(error) => Err(TableError::Io { path: shown, error }),
+    }
+}
+
+/// The same text for the same table.
+pub(crate) fn text(table: &impl Serialize) -> io::Result<String> {
+    Ok(serde_json::to_string_pretty(table)? + "\n")
+}
+
+/// Writes a table so that a reader, and who writes at the same time, sees an old table or a new one, never a mixture, whatever
+/// happens to this process.
+pub(crate) fn write(table: &impl Serialize, path: &Path) -> Result<(), TableError> {
+    let save = || -> io::Result<()> {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        // As any file that a program makes: who may read it is up to the user.
+        let mut file = tempfile::Builder::new().permissions(Permissions::from_mode(0o666)).tempfile_in(folder)?;
+        file.write_all(text(table)?.as_bytes())?;
+        file.as_file().sync_all()?;
+        file.persist(path)?;
+        Ok(())
+    };
+    save().map_err(|error| TableError::Io { path: path.display().to_string(), error })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn others_may_read_what_the_user_lets_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let [plain, table] = ["plain", "table"].map(|name| folder.path().join(name));
+        std::fs::write(&plain, "").unwrap();
+        write(&1, &table).unwrap();
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode();
+        assert_eq!(mode(&plain), mode(&table));
+    }
+}
