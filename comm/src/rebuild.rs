@@ -4,7 +4,7 @@ use crate::communicator::{Communicator, Membership};
 use crate::error::{CommError, CommResult};
 use crate::numbers::mixed;
 use crate::probe::link_costs;
-use runtime::{Rebuilt, RunErrorKind};
+use runtime::{RebuildTerms, Rebuilt, RunErrorKind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,11 +25,13 @@ impl Communicator {
     pub fn rebuild(&self, least: usize) -> CommResult<Self> {
         let Membership { session, id, members, .. } = &*self.shared;
         let limit = self.limit();
-        let rebuilt = session.rebuild(*id, members, least, [limit.saturating_add(REBUILDING), limit]);
-        let Rebuilt { session, members, generation, is_new_session } = rebuilt.map_err(|error| match error.kind() {
-            RunErrorKind::Argument => CommError::Argument(error.to_string()),
-            _ => error.into(),
-        })?;
+        let waiting = limit.saturating_add(REBUILDING);
+        let terms = RebuildTerms { communicator: *id, members, least, limit: waiting, patience: limit };
+        let Rebuilt { session, members, generation, is_new_session } =
+            session.rebuild(&terms).map_err(|error| match error.kind() {
+                RunErrorKind::Argument => CommError::Argument(error.to_string()),
+                _ => error.into(),
+            })?;
         let number = members.iter().position(|member| *member == session.rank()).unwrap_or_default();
         let mut plans = self.state().plans.store();
         if is_new_session {

@@ -67,7 +67,7 @@ pub use measure::reference::{Places, Reference};
 pub use measure::trial::{Check, RankReport, Trial, TrialReport};
 pub use numbers::CallNumber;
 pub use pacing::pace::Emulation;
-pub use session::{CallPlace, Prepared, RawCall, Rebuilt, SequencedProgram, Session, Started, Ticket};
+pub use session::{CallPlace, Prepared, RawCall, RebuildTerms, Rebuilt, SequencedProgram, Session, Started, Ticket};
 pub use transport::hosts::Hosts;
 pub use transport::interfaces::Interface;
 pub use transport::tcp::Secret;

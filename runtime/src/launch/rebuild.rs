@@ -15,7 +15,7 @@ use crate::launch::membership::{MemberConnection, MemberPlace, ToMember};
 use crate::launch::rendezvous::{Rendezvous, has_left};
 use crate::session::Session;
 use crate::session::status::SessionStatus;
-use crate::session::survivors::{Rebuilt, SurvivorMeeting, given_up, too_few};
+use crate::session::survivors::{RebuildTerms, Rebuilt, SurvivorMeeting, given_up};
 use crate::transport::tcp::{Gate, Proven};
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
@@ -47,25 +47,11 @@ impl ProcessMeeting {
 }
 
 impl SurvivorMeeting for ProcessMeeting {
-    fn meet(
-        &self,
-        session: &Session,
-        communicator: u64,
-        members: &[Rank],
-        least: usize,
-        [limit, patience]: [Duration; 2],
-    ) -> RunResult<Rebuilt> {
-        let own = self.at.rank;
-        let meeting = CommunicatorMeeting {
-            at: Rendezvous {
-                secret: self.at.secret.derive(&[b"rebuild", &communicator.to_le_bytes()]),
-                ..self.at.clone()
-            },
-            members,
-            least,
-            status: session.status(),
-            limit,
-        };
+    fn meet(&self, session: &Session, terms: &RebuildTerms<'_>) -> RunResult<Rebuilt> {
+        let (own, members) = (self.at.rank, terms.members);
+        let secret = self.at.secret.derive(&[b"rebuild", &terms.communicator.to_le_bytes()]);
+        let at = Rendezvous { secret, ..self.at.clone() };
+        let meeting = CommunicatorMeeting { at, terms, status: session.status() };
         let mut leaders: Vec<Rank> = members.iter().copied().filter(|rank| *rank < own).collect();
         leaders.sort_unstable();
         let found =
@@ -81,7 +67,7 @@ impl SurvivorMeeting for ProcessMeeting {
             1 => Session::local(1)?.remove(0),
             _ => {
                 let at = Rendezvous { rank, ranks, ..meeting.at.clone() };
-                Session::form(&at, lines, Moment::now().after(limit), patience)?
+                Session::form(&at, lines, Moment::now().after(terms.limit), terms.patience)?
             }
         };
         // The session numbers its ranks as the old one did; a communicator may have another order.
@@ -97,10 +83,8 @@ type GatheredGroup = (Vec<Rank>, Vec<MemberConnection>);
 /// One communicator that is rebuilt.
 struct CommunicatorMeeting<'a> {
     at: Rendezvous,
-    members: &'a [Rank],
-    least: usize,
+    terms: &'a RebuildTerms<'a>,
     status: &'a SessionStatus,
-    limit: Duration,
 }
 
 impl CommunicatorMeeting<'_> {
@@ -110,13 +94,13 @@ impl CommunicatorMeeting<'_> {
         if self.status.is_gone(own) {
             return given_up(own);
         }
-        let deadline = Moment::now().after(self.limit);
+        let deadline = Moment::now().after(self.terms.limit);
         let go_on = || !self.status.is_gone(leader);
         let Some(proven) = self.at.reach_listener(addresses, deadline, &go_on) else {
             return Ok(None);
         };
         let mut line = line(own, leader, proven)?;
-        let deadline = Moment::now().after(self.limit).after(MARGIN);
+        let deadline = Moment::now().after(self.terms.limit).after(MARGIN);
         match hear(&mut line.inbox, deadline) {
             Ok(ToMember::Group(group)) => Ok(Some((group, vec![MemberConnection { rank: Rank(0), ..line }]))),
             Ok(ToMember::Refused { reason }) => Err(RunError::Mismatch { what: reason }),
@@ -132,10 +116,7 @@ impl CommunicatorMeeting<'_> {
         let mut here = self.receive(listeners)?;
         let mut group: Vec<Rank> = here.keys().copied().chain([own]).collect();
         group.sort_unstable();
-        let verdict = match group.len() < self.least {
-            true => too_few(group.len(), self.members.len(), self.least),
-            false => Ok(()),
-        };
+        let verdict = self.terms.check(group.len());
         let word = match &verdict {
             Ok(()) => ToMember::Group(group.clone()),
             Err(error) => ToMember::Refused { reason: error.to_string() },
@@ -156,7 +137,7 @@ impl CommunicatorMeeting<'_> {
         let failed = || RunError::system("waiting for the ranks that are left");
         let listeners = listeners.iter().map(TcpListener::try_clone).collect::<std::io::Result<Vec<_>>>();
         let mut gate = Gate::new(listeners.map_err(failed())?, &self.at.secret);
-        let deadline = Moment::now().after(self.limit);
+        let deadline = Moment::now().after(self.terms.limit);
         let mut here: BTreeMap<Rank, Proven> = BTreeMap::new();
         loop {
             if self.status.is_gone(own) {
@@ -164,11 +145,11 @@ impl CommunicatorMeeting<'_> {
             }
             here.retain(|_, proven| !has_left(&proven.stream));
             let is_missing = |rank: &&Rank| **rank != own && !here.contains_key(rank) && !self.status.is_gone(**rank);
-            if self.members.iter().find(is_missing).is_none() || Moment::now() >= deadline {
+            if self.terms.members.iter().find(is_missing).is_none() || Moment::now() >= deadline {
                 return Ok(here);
             }
             let known = gate.admit(|claim, _| rank_of(claim)).map_err(failed())?;
-            here.extend(known.into_iter().filter(|(rank, _)| self.members.contains(rank)));
+            here.extend(known.into_iter().filter(|(rank, _)| self.terms.members.contains(rank)));
         }
     }
 }

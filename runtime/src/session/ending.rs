@@ -2,12 +2,10 @@
 
 use super::notice::BreachNotice;
 use super::status::SessionStatus;
-use super::survivors::Rebuilt;
+use super::survivors::{RebuildTerms, Rebuilt};
 use super::{Session, forked};
 use crate::error::{Breach, RunError, RunErrorKind, RunResult};
 use crate::verdict::{Cause, Phase, Verdict};
-use std::time::Duration;
-use topology::Rank;
 
 impl Session {
     /// Why the session is over, if it is.
@@ -53,22 +51,16 @@ impl Session {
     }
 
     /// A session of those members of a communicator that are left after a failure. All that are left make this call, and wait
-    /// for each other for `limit` at most: who is dead, or does not come, is left behind. `patience` is that of the new session.
+    /// for each other: who is dead, or does not come, is left behind.
     ///
     /// # Errors
-    /// [`RunError::Mismatch`] if fewer than `least` come, or the others have given this rank up; otherwise as
-    /// [`Session::connect`]. The call can be repeated.
-    pub fn rebuild(
-        &self,
-        communicator: u64,
-        members: &[Rank],
-        least: usize,
-        [limit, patience]: [Duration; 2],
-    ) -> RunResult<Rebuilt> {
+    /// [`RunError::Mismatch`] if too few come, or the others have given this rank up; otherwise as [`Session::connect`]. The
+    /// call can be repeated.
+    pub fn rebuild(&self, terms: &RebuildTerms<'_>) -> RunResult<Rebuilt> {
         if !self.shared.mark.is_here() {
             return Err(forked());
         }
-        self.shared.survivors.meet(self, communicator, members, least, [limit, patience])
+        self.shared.survivors.meet(self, terms)
     }
 
     pub(crate) fn status(&self) -> &SessionStatus {

@@ -82,7 +82,7 @@ use status::SessionStatus;
 use std::any::Any;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-pub use survivors::Rebuilt;
+pub use survivors::{RebuildTerms, Rebuilt};
 use survivors::{SurvivorMeeting, ThreadMeeting};
 use topology::Rank;
 

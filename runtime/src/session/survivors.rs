@@ -22,21 +22,39 @@ pub struct Rebuilt {
     pub generation: u64,
 }
 
+/// What is rebuilt, and how.
+#[derive(Clone, Copy)]
+pub struct RebuildTerms<'a> {
+    /// Of which communicator.
+    pub communicator: u64,
+    /// Its members, in their order.
+    pub members: &'a [Rank],
+    /// With fewer ranks nobody goes on.
+    pub least: usize,
+    /// How long ranks wait for each other.
+    pub limit: Duration,
+    /// As for [`Session::connect`], for a new session.
+    pub patience: Duration,
+}
+
+impl RebuildTerms<'_> {
+    /// # Errors
+    /// [`RunError::Mismatch`] if too few ranks are left.
+    pub(crate) fn check(&self, came: usize) -> RunResult<()> {
+        let (members, least) = (self.members.len(), self.least);
+        match came < least {
+            true => Err(RunError::Mismatch {
+                what: format!("{came} of {members} ranks are left, and at least {least} are demanded"),
+            }),
+            false => Ok(()),
+        }
+    }
+}
+
 /// How the ranks that are left meet.
 pub(crate) trait SurvivorMeeting: Send + Sync {
     /// See [`Session::rebuild`].
-    fn meet(
-        &self,
-        session: &Session,
-        communicator: u64,
-        members: &[Rank],
-        least: usize,
-        limits: [Duration; 2],
-    ) -> RunResult<Rebuilt>;
-}
-
-pub(crate) fn too_few<T>(came: usize, members: usize, least: usize) -> RunResult<T> {
-    Err(RunError::Mismatch { what: format!("{came} of {members} ranks are left, and at least {least} are demanded") })
+    fn meet(&self, session: &Session, terms: &RebuildTerms<'_>) -> RunResult<Rebuilt>;
 }
 
 pub(crate) fn given_up<T>(own: Rank) -> RunResult<T> {
@@ -64,14 +82,8 @@ struct Gathering {
 }
 
 impl SurvivorMeeting for ThreadMeeting {
-    fn meet(
-        &self,
-        session: &Session,
-        communicator: u64,
-        members: &[Rank],
-        least: usize,
-        [limit, _]: [Duration; 2],
-    ) -> RunResult<Rebuilt> {
+    fn meet(&self, session: &Session, terms: &RebuildTerms<'_>) -> RunResult<Rebuilt> {
+        let RebuildTerms { communicator, members, limit, .. } = *terms;
         let own = session.rank();
         let mut all = locked(&self.gatherings);
         // Who comes after a decision waits until all know it, and then begins the next gathering.
@@ -102,10 +114,8 @@ impl SurvivorMeeting for ThreadMeeting {
         if !group.contains(&own) {
             return given_up(own);
         }
-        match group.len() < least {
-            true => too_few(group.len(), members.len(), least),
-            false => Ok(Rebuilt { session: session.clone(), members: group, is_new_session: false, generation }),
-        }
+        terms.check(group.len())?;
+        Ok(Rebuilt { session: session.clone(), members: group, is_new_session: false, generation })
     }
 }
 
