@@ -25,6 +25,7 @@ test: setup
 # Faults and fuzzing with more seeds than in `make test`.
 test-long: setup
 	@.ci/setup mpi || true
+	@.ci/setup fortran || true
 	ANTIPHON_TEST_EFFORT=long $(CARGO) test --release --locked --workspace -- long_
 	@$(MAKE) --no-print-directory mpi-test python-test torch-test cluster-test
 

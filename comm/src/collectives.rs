@@ -116,6 +116,7 @@ impl Communicator {
         let buffers = Call::OutOfPlace { input: &send[..input], output: &mut receive[..output] };
         let mut state = self.state();
         self.check(&state)?;
+        state.plans.exchange(input.max(output));
         let at = CallPlace::collective(self.shared.id, state.next_call());
         let result = self.shared.session.call(&prepared, at, buffers, self.limit());
         result.map_err(|error| self.refused(&mut state, at, error))
@@ -136,7 +137,9 @@ impl Communicator {
         let mut state = self.state();
         self.check(&state)?;
         let at = CallPlace::collective(self.shared.id, state.next_call());
-        let started = self.shared.session.start(&prepared, at, arrange(prepared.lengths()));
+        let lengths = prepared.lengths();
+        state.plans.exchange(lengths[0].max(lengths[1]));
+        let started = self.shared.session.start(&prepared, at, arrange(lengths));
         let ticket = started.map_err(|error| self.refused(&mut state, at, error))?;
         drop(state);
         Ok(BegunCall::new(self.clone(), ticket))

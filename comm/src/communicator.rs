@@ -60,6 +60,9 @@ fn nanoseconds(limit: Duration) -> u64 {
 
 impl Drop for Membership {
     fn drop(&mut self) {
+        if let Some(file) = &self.state.get_mut().unwrap_or_else(PoisonError::into_inner).plans.store().file {
+            file.see(self.session.long_messages());
+        }
         self.session.forget(self.id);
     }
 }
@@ -112,7 +115,7 @@ impl Communicator {
 
     /// Calls served so far, by plan.
     pub fn statistics(&self) -> Statistics {
-        self.state().plans.statistics()
+        Statistics { long_messages: self.shared.session.long_messages(), ..self.state().plans.statistics() }
     }
 
     /// What the last call ran, and why, on one line.

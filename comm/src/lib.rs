@@ -29,6 +29,7 @@ mod error;
 pub mod launcher;
 mod links;
 mod log;
+mod memory;
 mod numbers;
 mod operation;
 mod plans;
@@ -46,9 +47,12 @@ mod tuner;
 pub use communicator::Communicator;
 pub use connect::Config;
 pub use error::{CommError, CommResult};
+pub use memory::{RegisteredVector, SharedVector};
 pub use operation::CollectiveCall;
 pub use request::BegunCall;
-pub use runtime::{DType, Element, RawCall, RunError, RunErrorKind, chain};
+pub use runtime::{
+    DType, Element, LongMessages, RawCall, RegisteredMemory, RunError, RunErrorKind, Session, SharedMemory, chain,
+};
 pub use schedule::Collective;
 pub use schedule::ReduceOp as Op;
 pub use started::Pending;

@@ -3,6 +3,7 @@
 //! The principal type is [`LinkCosts`].
 
 use runtime::Session;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use topology::{Micros, MicrosPerByte, Rank};
 
@@ -61,6 +62,17 @@ impl LinkCosts {
     /// A message from one machine to another, or within one.
     pub(crate) fn between(&self, from: u32, to: u32) -> MessageCost {
         self.costs[from as usize][to as usize]
+    }
+
+    /// The largest α and the largest β between some ranks, given by their machines.
+    pub(crate) fn slowest(&self, machines: &[u32]) -> MessageCost {
+        let machines: BTreeSet<u32> = machines.iter().copied().collect();
+        let pairs = machines.iter().flat_map(|from| machines.iter().map(|to| self.between(*from, *to)));
+        let larger = |one: MessageCost, other: MessageCost| MessageCost {
+            alpha: one.alpha.max(other.alpha),
+            beta: if one.beta < other.beta { other.beta } else { one.beta },
+        };
+        pairs.reduce(larger).unwrap_or(MessageCost::THREADS)
     }
 
     /// From the one-way times of a short and a long message, by machine and machine; zeros where nothing was measured.

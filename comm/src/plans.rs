@@ -85,7 +85,7 @@ pub(crate) struct PlanStore {
     table: Arc<PlanTable>,
     says: Says,
     links: LinkCosts,
-    file: Option<Arc<StatisticsFile>>,
+    pub(crate) file: Option<Arc<StatisticsFile>>,
     /// `None` if the table's plan cannot serve the calls.
     plans: Mutex<BTreeMap<PlanKey, Option<Arc<ClassPlan>>>>,
 }
@@ -173,6 +173,8 @@ pub(crate) struct PlanCache {
     /// With the number of the last call that used it.
     ready: BTreeMap<CallKey, (u64, ReadyPlan)>,
     last: Option<LastPlan>,
+    /// The bytes of an exchange of blocks, if that was called last.
+    exchanged: Option<usize>,
     uses: u64,
     statistics: Statistics,
 }
@@ -187,7 +189,8 @@ impl Drop for PlanCache {
 
 impl PlanCache {
     pub(crate) fn new(store: Arc<PlanStore>) -> Self {
-        Self { store, ready: BTreeMap::new(), last: None, uses: 0, statistics: Statistics::default() }
+        let statistics = Statistics::default();
+        Self { store, ready: BTreeMap::new(), last: None, exchanged: None, uses: 0, statistics }
     }
 
     /// The plans, for a group that is split off.
@@ -208,7 +211,14 @@ impl PlanCache {
         }
         let last = self.last.as_mut().ok_or_else(|| CommError::NoPlan("the plan was lost".to_owned()))?;
         last.calls += 1;
+        self.exchanged = None;
         Ok(&last.ready.prepared)
+    }
+
+    /// Counts an exchange of blocks of any lengths, which no plan serves.
+    pub(crate) fn exchange(&mut self, bytes: usize) {
+        self.exchanged = Some(bytes);
+        self.statistics.count("alltoallv direct", 1, bytes);
     }
 
     fn find(&mut self, session: &Session, members: &[Rank], key: CallKey) -> CommResult<ReadyPlan> {
@@ -238,6 +248,9 @@ impl PlanCache {
 
     /// What the last call ran, and why.
     pub(crate) fn last_plan(&self) -> String {
+        if let Some(bytes) = self.exchanged {
+            return format!("alltoallv of {bytes} bytes: direct, because blocks of different lengths have no plan");
+        }
         let Some(LastPlan { key: CallKey { kind, count, dtype }, ready, .. }) = &self.last else {
             return "no call was made".to_owned();
         };

@@ -1,6 +1,7 @@
 //! What ran, how often, and why.
 
 use crate::log;
+use runtime::LongMessages;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,6 +14,8 @@ pub struct Statistics {
     pub plans: BTreeMap<String, PlanStatistics>,
     /// How often a plan was prepared for a size that was not in the cache.
     pub prepared: u64,
+    /// Long messages that this rank has received, by the way they took; those of all communicators of the job.
+    pub long_messages: LongMessages,
 }
 
 /// What one plan did.
@@ -51,6 +54,11 @@ pub(crate) struct StatisticsFile {
 impl StatisticsFile {
     pub(crate) fn new(path: PathBuf) -> Self {
         Self { path, all: Mutex::default() }
+    }
+
+    /// What a session has counted so far.
+    pub(crate) fn see(&self, long_messages: LongMessages) {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner).long_messages = long_messages;
     }
 
     pub(crate) fn add(&self, statistics: &Statistics) {

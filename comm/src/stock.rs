@@ -6,8 +6,8 @@
 use crate::error::{CommError, CommResult};
 use crate::links::{LinkCosts, MessageCost};
 use program::{LowerOptions, VerifiedProgram, check, lower};
-use schedule::{Collective, Demand, ReduceOp, Request, VerifiedSchedule};
-use std::collections::BTreeMap;
+use schedule::{Collective, Demand, ReduceOp, Request, Schedule, VerifiedSchedule};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use synth::{Options, Problem, StrategyKind};
 use topology::{Bytes, Latency, Link, Micros, MicrosPerByte, Rank, Resource, ResourceId, Topology, TopologyParts};
@@ -67,6 +67,9 @@ pub(crate) fn plan(
 /// As [`plan`].
 fn schedule_for(machines: &[u32], links: &LinkCosts, kind: CallKind, bytes: u64) -> CommResult<VerifiedSchedule> {
     let problem = problem(machines, links, kind, bytes)?;
+    if machines.len() > MOST_COMPARED && kind.collective == Collective::AllReduce && is_short(machines, links, bytes) {
+        return short_sums(machines, links, &problem);
+    }
     // Out of place, what others read is not what was just written, and adding costs less than that.
     let counts_work = kind.in_place && kind.collective.combines() && (2..=MOST_COMPARED).contains(&machines.len());
     if !counts_work {
@@ -81,6 +84,32 @@ fn schedule_for(machines: &[u32], links: &LinkCosts, kind: CallKind, bytes: u64)
         }
     }
     best.map(|(_, schedule)| schedule).ok_or_else(|| no_plan("no textbook algorithm applies"))
+}
+
+/// Whether an AllReduce of many ranks is so short that sums which travel whole are the fastest: with k ranks, they take log k
+/// rounds of α + β·bytes. All that cut them take at least twice the rounds, but in all only 2·β·bytes.
+fn is_short(machines: &[u32], links: &LinkCosts, bytes: u64) -> bool {
+    let MessageCost { alpha, beta } = links.slowest(machines);
+    let rounds = f64::from(machines.len().next_power_of_two().ilog2());
+    (rounds - 2.0) * beta.0 * bytes as f64 <= rounds * alpha.0
+}
+
+/// The best way to exchange whole sums, where a machine with more ranks than cores does the work of all messages.
+fn short_sums(machines: &[u32], links: &LinkCosts, problem: &Problem) -> CommResult<VerifiedSchedule> {
+    let time = |schedule: &Schedule| {
+        let mut busy: BTreeMap<u32, f64> = BTreeMap::new();
+        for transfer in &schedule.transfers {
+            let ends: BTreeSet<u32> = [transfer.from, transfer.to].map(|rank| machines[rank.index()]).into();
+            for machine in ends {
+                *busy.entry(machine).or_default() += (transfer.end.0 - transfer.start.0) / links.cores(machine) as f64;
+            }
+        }
+        busy.into_values().fold(schedule.makespan().0, f64::max)
+    };
+    let found = synth::textbook_sums(problem).map_err(no_plan)?;
+    let best = found.into_iter().min_by(|one, other| time(one).total_cmp(&time(other)));
+    let best = best.ok_or_else(|| no_plan("no textbook algorithm applies"))?;
+    schedule::verify(best, &problem.topology).map_err(|_| no_plan("it is not valid"))
 }
 
 /// All textbook schedules that apply.
@@ -217,6 +246,24 @@ mod tests {
             schedule_for(machines, &costs(machines, cores), kind, 64).unwrap().schedule().transfers.len()
         };
         assert!(messages(&[0; 8], 2) < messages(&[0; 8], 8) / 2);
+    }
+
+    /// A thousand ranks of a computer with two cores exchange as few messages as possible, and a thousand with a core each take as
+    /// few rounds as possible, if the lists of chunks are not too long.
+    #[test]
+    fn short_sums_of_many_ranks_are_planned_at_once() {
+        for (machines, cores, expected) in [
+            (vec![0; 1000], 2, "allreduce classic/binomial"),
+            (vec![0; 64], 2, "allreduce classic/binomial"),
+            (vec![0; 64], 64, "allreduce classic/doubling"),
+            ((0..256).map(|rank| rank / 8).collect(), 8, "allreduce classic/doubling"),
+        ] {
+            let kind = CallKind { op: Some(ReduceOp::Sum), in_place: true, ..CallKind::plain(Collective::AllReduce) };
+            assert!(is_short(&machines, &costs(&machines, cores), 512));
+            assert!(!is_short(&machines, &costs(&machines, cores), 64 << 10));
+            let (_, name) = plan(&machines, &costs(&machines, cores), kind, 512).unwrap();
+            assert_eq!(&*name, expected, "{} ranks", machines.len());
+        }
     }
 
     #[test]

@@ -3,7 +3,8 @@
 #![allow(non_camel_case_types, reason = "these are the names of the C interface")]
 
 use crate::status::CallRefusal;
-use comm::{BegunCall, Communicator, DType, Op};
+use comm::{BegunCall, Communicator, DType, Op, RegisteredMemory};
+use std::collections::BTreeMap;
 use std::ffi::{CString, c_int};
 use std::sync::Mutex;
 
@@ -53,6 +54,8 @@ pub struct antiphon_comm {
     pub(crate) communicator: Communicator,
     /// What the last call of `antiphon_plan` has returned.
     pub(crate) plan: Mutex<CString>,
+    /// By address.
+    pub(crate) registered: Mutex<BTreeMap<usize, RegisteredMemory>>,
 }
 
 /// A communicator.

@@ -11,6 +11,7 @@
 //! | `buffers` | which memory a call uses, in place or not |
 //! | `call` | what all collectives have in common |
 //! | `collectives`, `rooted`, `exchange` | the collectives |
+//! | `memory` | memory that other processes read where it lies |
 //! | `messages` | messages between two ranks |
 //! | `requests` | calls under way |
 
@@ -22,6 +23,7 @@ pub mod collectives;
 pub mod exchange;
 pub mod handles;
 pub mod lifecycle;
+pub mod memory;
 pub mod messages;
 pub mod requests;
 pub mod rooted;

@@ -3,18 +3,14 @@
 use crate::handles::{antiphon_comm, antiphon_comm_t, communicator};
 use crate::status::{CallRefusal, antiphon_result_t, check, guarded, number_of, text};
 use comm::{Communicator, Config};
-use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int};
 use std::sync::Mutex;
 use std::time::Duration;
-
-/// Memory that the library gives begins at a page.
-const PAGE: usize = 4096;
 
 /// # Safety
 /// `out` can be written.
 unsafe fn give(communicator: Communicator, out: *mut antiphon_comm_t) {
-    let handle = Box::new(antiphon_comm { communicator, plan: Mutex::default() });
+    let handle = Box::new(antiphon_comm { communicator, plan: Mutex::default(), registered: Mutex::default() });
     // SAFETY: the caller's promise.
     unsafe { out.write(Box::into_raw(handle)) };
 }
@@ -225,62 +221,4 @@ pub unsafe extern "C" fn antiphon_plan(comm: antiphon_comm_t) -> *const c_char {
         Ok(())
     });
     found
-}
-
-fn layout(bytes: usize) -> Option<Layout> {
-    // The length stands in a page before the memory.
-    Layout::from_size_align(bytes.checked_add(PAGE)?, PAGE).ok()
-}
-
-/// Memory for buffers, filled with zeroes, that begins at a page.
-///
-/// # Safety
-/// The handle is a communicator that was not freed; `out` can be written.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn antiphon_alloc(
-    comm: antiphon_comm_t,
-    bytes: usize,
-    out: *mut *mut c_void,
-) -> antiphon_result_t {
-    guarded(|| {
-        check(out)?;
-        // SAFETY: the caller's promise.
-        unsafe { communicator(comm)? };
-        let none = || CallRefusal::argument(format!("{bytes} bytes are more than there are"));
-        let layout = layout(bytes).ok_or_else(none)?;
-        // SAFETY: the layout is not empty.
-        let start = unsafe { alloc_zeroed(layout) };
-        if start.is_null() {
-            return Err(none());
-        }
-        // SAFETY: the first page was allocated for the length; what follows is the caller's.
-        unsafe {
-            start.cast::<usize>().write(bytes);
-            out.write(start.add(PAGE).cast());
-        }
-        Ok(())
-    })
-}
-
-/// Frees what `antiphon_alloc` gave, with any communicator of this process; NULL is nothing.
-///
-/// # Safety
-/// The memory came from `antiphon_alloc`, was not freed, and no call uses it.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn antiphon_free(comm: antiphon_comm_t, memory: *mut c_void) -> antiphon_result_t {
-    guarded(|| {
-        // SAFETY: the caller's promise.
-        unsafe { communicator(comm)? };
-        if memory.is_null() {
-            return Ok(());
-        }
-        // SAFETY: the length stands in the page before (`antiphon_alloc`).
-        unsafe {
-            let start = memory.cast::<u8>().sub(PAGE);
-            if let Some(layout) = layout(start.cast::<usize>().read()) {
-                dealloc(start, layout);
-            }
-        }
-        Ok(())
-    })
 }

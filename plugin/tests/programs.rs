@@ -21,12 +21,18 @@ fn library() -> PathBuf {
     found.unwrap_or_else(|| panic!("no libantiphon.so near {}", test.display())).to_owned()
 }
 
-/// Compiles a program with all warnings.
+/// Compiles a program in C with all warnings.
 fn compiled(source: &str, folder: &TempDir) -> PathBuf {
+    compiled_by(&["cc", "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Wno-sign-compare", "-Werror"], source, folder)
+}
+
+fn compiled_by(compiler: &[&str], source: &str, folder: &TempDir) -> PathBuf {
     let program = folder.path().join(Path::new(source).file_stem().unwrap());
     let library = library();
-    let output = Command::new("cc")
-        .args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Wno-sign-compare", "-Werror", "-I"])
+    let output = Command::new(compiler[0])
+        .current_dir(folder.path())
+        .args(&compiler[1..])
+        .arg("-I")
         .arg(Path::new(CRATE).join("../include"))
         .arg(Path::new(CRATE).join(source))
         .arg("-L")
@@ -99,14 +105,16 @@ fn run(program: &Path, args: &[&str], how: Ranks, must_end: impl Fn(usize) -> bo
     children.into_iter().map(end).collect()
 }
 
-/// Runs a program that must succeed on all ranks, in memory, over sockets, and with both.
+/// Runs a program that must succeed on all ranks, in memory, over sockets, and with both. It gets an empty folder.
 fn succeeds(source: &str) {
     let folder = tempfile::tempdir().unwrap();
     let program = compiled(source, &folder);
     for ranks in [1, 2, 3, 5] {
         for machines in [1, 2, ranks].into_iter().take(if ranks == 1 { 1 } else { 3 }) {
-            for (rank, ended) in run(&program, &[], Ranks { ranks, machines, timeout: 60 }, |_| true).iter().enumerate()
-            {
+            let notes = tempfile::tempdir().unwrap();
+            let args = [notes.path().to_str().unwrap()];
+            let how = Ranks { ranks, machines, timeout: 60 };
+            for (rank, ended) in run(&program, &args, how, |_| true).iter().enumerate() {
                 assert!(
                     ended.status.success(),
                     "{source}, {ranks} ranks, {machines} machines, rank {rank}: {}",
@@ -120,6 +128,31 @@ fn succeeds(source: &str) {
 #[test]
 fn every_collective_of_processes() {
     succeeds("tests/c/collectives.c");
+}
+
+#[test]
+fn shared_memory_and_calls_that_go_on_by_themselves() {
+    succeeds("tests/c/memory.c");
+}
+
+#[test]
+fn examples_in_c() {
+    succeeds("examples/all_reduce.c");
+    succeeds("examples/overlap.c");
+}
+
+#[test]
+fn long_example_in_fortran() {
+    if Command::new("gfortran").arg("--version").output().is_err() {
+        // `.ci/setup fortran` has told why.
+        return eprintln!("skipped: there is no gfortran");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let compiler = ["gfortran", "-std=f2008", "-O1", "-Wall", "-Wextra", "-Werror"];
+    let program = compiled_by(&compiler, "examples/all_reduce.f90", &folder);
+    for ended in run(&program, &[], Ranks { ranks: 3, machines: 2, timeout: 60 }, |_| true) {
+        assert!(ended.status.success() && ended.said.contains("sum 6.0"), "{}", ended.said);
+    }
 }
 
 #[test]

@@ -13,6 +13,7 @@
 //!
 //! ```text
 //! clock, reduction, dtype, element, verdict, numbers, error, group    values that every room uses
+//! background     threads of the library in the process of somebody else
 //! memory         memory that the ranks of one computer share, and how they wake each other
 //! transport      lanes of bytes between two ranks: a folder for each transport
 //! plan           what one rank executes of a program, and where it lies in its buffers
@@ -25,6 +26,8 @@
 //! launch         ranks as threads, as processes, or started by another launcher
 //! ```
 
+#[expect(unsafe_code, reason = "changes which signals a thread hears")]
+mod background;
 mod clock;
 mod control;
 mod dtype;
@@ -67,7 +70,10 @@ pub use measure::reference::{Places, Reference};
 pub use measure::trial::{Check, RankReport, Trial, TrialReport};
 pub use numbers::CallNumber;
 pub use pacing::pace::Emulation;
-pub use session::{CallPlace, Prepared, RawCall, RebuildTerms, Rebuilt, SequencedProgram, Session, Started, Ticket};
+pub use session::{
+    CallPlace, LongMessages, Prepared, RawCall, RebuildTerms, Rebuilt, RegisteredBuffer, RegisteredMemory,
+    SequencedProgram, Session, SharedMemory, Started, Ticket,
+};
 pub use transport::hosts::Hosts;
 pub use transport::interfaces::Interface;
 pub use transport::tcp::Secret;

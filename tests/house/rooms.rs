@@ -17,6 +17,7 @@ const FLOORS: &[(&str, &[&str])] = &[
     (
         "runtime",
         &[
+            "background",
             "clock",
             "reduction",
             "dtype",

@@ -15,6 +15,7 @@
 //!                         ◀─── Beat, End
 //! ```
 
+use crate::background;
 use crate::clock::Moment;
 use crate::control::frame::{Inbox, Post};
 use crate::launch::machine::Machine;
@@ -124,7 +125,7 @@ impl MemberWatch {
         let lines =
             lines.into_iter().map(|line| WatchedLine { line, heard_at: now, is_open: true, has_left: false }).collect();
         let watcher = Watcher { is_hub, lines, status: status.clone(), silence, stop: stop.clone() };
-        let thread = std::thread::Builder::new().name("antiphon-watch".to_owned()).spawn(move || watcher.run())?;
+        let thread = background::spawn("antiphon-watch", move || watcher.run())?;
         Ok(Self { own, stop, thread: Some(thread), posts })
     }
 }

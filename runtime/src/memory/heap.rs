@@ -49,6 +49,11 @@ impl Heap {
         Place::of(self.0.descriptor())
     }
 
+    /// Asks for large pages, and for all pages now, not at their first use.
+    pub(crate) fn provide(&self) {
+        self.0.provide();
+    }
+
     /// The offset of `data` in the heap; `None` if `data` is not all inside.
     pub(crate) fn offset_of(&self, data: &[u8]) -> Option<usize> {
         let base = self.0.pointer(0, 0).addr();

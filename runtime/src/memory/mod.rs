@@ -17,5 +17,7 @@ pub(crate) mod poller;
 #[expect(unsafe_code, reason = "maps shared memory")]
 pub(crate) mod region;
 pub(crate) mod segment;
+#[expect(unsafe_code, reason = "replaces pages of the caller's memory")]
+pub(crate) mod shared_pages;
 pub(crate) mod socket;
 pub(crate) mod stop;

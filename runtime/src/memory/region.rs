@@ -98,6 +98,13 @@ impl Region {
         let _ = self.map.advise_range(Advice::PopulateWrite, offset, bytes);
     }
 
+    /// Asks for large pages, and for all pages now, not at their first use.
+    pub(crate) fn provide(&self) {
+        // Only a wish: systems may not have large pages for shared memory.
+        let _ = self.map.advise(Advice::HugePage);
+        self.populate(0, self.len());
+    }
+
     /// The 32-bit word at a byte offset.
     pub(crate) fn word32(&self, offset: usize) -> &AtomicU32 {
         let pointer = self.pointer(offset, 4).cast::<u32>();

@@ -25,6 +25,16 @@ pub struct Ticket {
     number: u64,
 }
 
+/// Who carries on the calls of a rank.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Driver {
+    Nobody,
+    /// A thread that waits for one of them.
+    Caller,
+    /// The session's own thread, until somebody waits.
+    ProgressThread,
+}
+
 /// The calls and lanes of a rank.
 pub(super) struct Engine {
     pub(super) ports: LanePorts,
@@ -35,8 +45,8 @@ pub(super) struct Engine {
     tickets: u64,
     /// Memory for calls to come.
     spare: Vec<Vec<u8>>,
-    /// Whether a thread carries on all calls now. The others sleep.
-    pub(super) is_driven: bool,
+    /// Who carries on all calls now. All other threads sleep.
+    pub(super) driver: Driver,
     /// How many threads sleep until a call is over, or until they must carry on.
     pub(super) followers: usize,
 }
@@ -63,7 +73,7 @@ pub(super) struct WaitingCall {
 impl Engine {
     pub(super) fn new(ports: LanePorts) -> Self {
         let (queues, over, spare) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
-        Self { ports, queues, over, tickets: 0, spare, is_driven: false, followers: 0 }
+        Self { ports, queues, over, tickets: 0, spare, driver: Driver::Nobody, followers: 0 }
     }
 
     /// Whether no call is under way.

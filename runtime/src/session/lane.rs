@@ -92,6 +92,15 @@ impl Offer {
     }
 }
 
+/// Where an offered message lies in the sender's memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct OfferedMessage {
+    pub(crate) address: u64,
+    pub(crate) bytes: usize,
+    /// The name of the segment it lies in; 0 if in none.
+    pub(crate) segment: u64,
+}
+
 /// How far an offer is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum OfferState {
@@ -142,13 +151,14 @@ impl LaneSender {
         true
     }
 
-    /// Offers a message where it lies; `None` if the lane has no room or all its offers are open.
-    pub(crate) fn offer(&mut self, head: MessageHead, data: *const u8, bytes: usize) -> Option<Offer> {
+    /// Offers a message where it lies, in a segment of this name; `None` if the lane has no room or all its offers are open.
+    pub(crate) fn offer(&mut self, head: MessageHead, data: &[u8], segment: u64) -> Option<Offer> {
         let slot = (0..OFFERS).find(|&slot| self.place.state(slot).load(Ordering::Acquire) == FREE)?;
         if !self.has_room(1) {
             return None;
         }
-        for (word, value) in self.place.offered(slot).into_iter().zip([data.expose_provenance() as u64, bytes as u64]) {
+        let values = [data.as_ptr().expose_provenance() as u64, data.len() as u64, segment];
+        for (word, value) in self.place.offered(slot).into_iter().zip(values) {
             word.store(value, Ordering::Relaxed);
         }
         self.place.state(slot).store(OPEN, Ordering::Release);
@@ -308,14 +318,14 @@ impl LaneReceiver {
         }
     }
 
-    /// Begins to read an offered message: address and length.
+    /// Begins to read an offered message.
     ///
     /// # Errors
     /// If the sender has taken it back.
-    pub(crate) fn begin(&self, offer: u32) -> Result<(u64, usize), Revoked> {
+    pub(crate) fn begin(&self, offer: u32) -> Result<OfferedMessage, Revoked> {
         self.change(offer, OPEN, READING)?;
-        let [address, bytes] = self.place.offered(offer as usize).map(|word| word.load(Ordering::Relaxed));
-        Ok((address, bytes as usize))
+        let [address, bytes, segment] = self.place.offered(offer as usize).map(|word| word.load(Ordering::Relaxed));
+        Ok(OfferedMessage { address, bytes: bytes as usize, segment })
     }
 
     /// Says that an offered message has been read.
@@ -431,7 +441,7 @@ mod tests {
         let (mut sender, mut receiver) = lane();
         let data = [9u8; 1000];
         let mut offer = |sender: &mut LaneSender, number| {
-            let made = sender.offer(head(0, number), data.as_ptr(), data.len()).unwrap();
+            let made = sender.offer(head(0, number), &data, number).unwrap();
             let found = receiver.head().unwrap();
             receiver.release(found.bytes);
             (made, found.offer.unwrap())
@@ -440,7 +450,10 @@ mod tests {
         let (second, other) = offer(&mut sender, 2);
         let (mut third, last) = offer(&mut sender, 3);
         assert_eq!(sender.advance(&mut first, head(0, 1), &data), OPEN_STILL);
-        assert_eq!(receiver.begin(at), Ok((data.as_ptr().expose_provenance() as u64, 1000)));
+        assert_eq!(
+            receiver.begin(at),
+            Ok(OfferedMessage { address: data.as_ptr().expose_provenance() as u64, bytes: 1000, segment: 1 })
+        );
         assert_eq!(receiver.end(at), Ok(()));
         assert_eq!(sender.advance(&mut first, head(0, 1), &data), OfferState::Taken);
         sender.revoke(&second);
@@ -448,7 +461,7 @@ mod tests {
         receiver.refuse(last);
         assert_eq!(sender.advance(&mut third, head(0, 3), &data), OfferState::Refused);
         // Every slot is free again.
-        let open = (0..).take_while(|_| sender.offer(head(0, 3), data.as_ptr(), 1).is_some()).count();
+        let open = (0..).take_while(|_| sender.offer(head(0, 3), &data[..1], 0).is_some()).count();
         assert_eq!(open, OFFERS);
     }
 
@@ -457,7 +470,7 @@ mod tests {
     fn a_message_comes_in_fragments_if_the_receiver_asks() {
         let (mut sender, mut receiver) = lane();
         let data: Vec<u8> = (0..100_000).map(|at| byte(5, at)).collect();
-        let mut made = sender.offer(head(0, 1), data.as_ptr(), data.len()).unwrap();
+        let mut made = sender.offer(head(0, 1), &data, 0).unwrap();
         let (found, _) = receive(&mut receiver).unwrap();
         let slot = found.offer.unwrap();
         receiver.begin(slot).unwrap();

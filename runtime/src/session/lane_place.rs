@@ -3,7 +3,7 @@
 //! The principal type is [`LanePlace`].
 //!
 //! ```text
-//! | lines that were released | offers: 16 × (state, address, bytes) | ring of lines: sequence, bytes; communicator; stamp; tag; payload |
+//! | lines that were released | offers: 16 × (state, address, bytes, segment) | ring of lines: sequence, bytes; communicator; stamp; tag; payload |
 //!   64 bytes                   16 × 64 bytes                          256 × 64 bytes
 //! ```
 
@@ -79,8 +79,8 @@ impl LanePlace {
         self.word32(OFFERS_AT + slot % OFFERS * LINE)
     }
 
-    /// Address and length of what is offered.
-    pub(super) fn offered(&self, slot: usize) -> [&AtomicU64; 2] {
-        [8, 16].map(|word| self.word64(OFFERS_AT + slot % OFFERS * LINE + word))
+    /// Address and length of what is offered, and the name of its segment.
+    pub(super) fn offered(&self, slot: usize) -> [&AtomicU64; 3] {
+        [8, 16, 24].map(|word| self.word64(OFFERS_AT + slot % OFFERS * LINE + word))
     }
 }

@@ -6,6 +6,7 @@
 //! * A session has any number of **communicators**. Calls of one communicator are done one after the other, in the order in
 //!   which they were made; calls of different communicators do not wait for each other.
 //! * A thread that waits for a call carries on all calls of its rank. If several threads wait, one does so, and the others sleep.
+//!   Calls that were begun and that nobody waits for go on in a thread of the session.
 //! * Nothing is announced and no barrier is passed: the first message of a call says which call of which communicator with
 //!   which plan it belongs to. If a peer does something else, that is an error, and never a wait.
 //! * Nothing of the process is touched: no signal, no environment variable, no standard stream.
@@ -22,6 +23,8 @@
 //! | `peer_port` | either of the two |
 //! | `ports` | a rank's ends of all its lanes; messages for several communicators |
 //! | `buffers` | the memory of one call |
+//! | `segments` | memory of a rank that the processes of its machine map |
+//! | `shared_memory` | allocates such memory, and makes the caller's such |
 //! | `sink` | what a rank does with the bytes of a message |
 //! | `prepared` | what a session can call again and again |
 //! | `script` | a rank's steps, one after the other |
@@ -29,6 +32,7 @@
 //! | `started` | a call that owns its buffers |
 //! | `waiting` | how a thread waits for a call |
 //! | `engine` | all calls of a rank that are under way |
+//! | `progress` | a thread that carries them on while nobody waits |
 //! | `notice` | what ranks tell each other of broken communicators |
 //! | `ending` | how a session, or a communicator of it, ends, and what is left of it |
 //! | `status` | what has ended: the session, a communicator, a rank's part |
@@ -51,8 +55,11 @@ mod ports;
 mod prepared;
 #[expect(unsafe_code, reason = "asks the kernel to copy out of another process")]
 pub(crate) mod process_memory;
+mod progress;
 mod run;
 mod script;
+mod segments;
+mod shared_memory;
 mod sink;
 mod socket_frame;
 pub(crate) mod socket_port;
@@ -68,14 +75,18 @@ use crate::memory::doorbell::Patience;
 use crate::memory::fork_mark::ForkMark;
 use crate::memory::poller::Poller;
 pub use buffers::RawCall;
-use engine::Engine;
 pub use engine::Ticket;
+use engine::{Driver, Engine};
+pub use memory_port::LongMessages;
 use places::{Directory, RankLocation, RankMemory};
 use ports::LanePorts;
 pub use prepared::Prepared;
+use progress::ProgressThread;
 use run::RunProgress;
 use script::CallScript;
 pub use script::SequencedProgram;
+use segments::OwnSegments;
+pub use shared_memory::{RegisteredBuffer, RegisteredMemory, SharedMemory};
 use socket_port::SocketPort;
 pub use started::Started;
 use status::SessionStatus;
@@ -111,12 +122,17 @@ struct SessionParts {
     /// What watches the other ranks while the session lives.
     watch: Option<Box<dyn Any + Send + Sync>>,
     survivors: Arc<dyn SurvivorMeeting>,
+    /// What this rank has made known to the processes of its machine.
+    segments: Arc<OwnSegments>,
+    progress: ProgressThread,
     mark: ForkMark,
 }
 
 impl Drop for SessionParts {
     fn drop(&mut self) {
-        if !self.mark.is_here() {
+        let is_fork = !self.mark.is_here();
+        self.progress.end(is_fork);
+        if is_fork {
             // It belongs to the process of which this one is a fork.
             std::mem::forget(self.watch.take());
         }
@@ -193,11 +209,27 @@ impl Session {
     pub(crate) fn assemble(parts: SessionSetup) -> RunResult<Self> {
         let SessionSetup { rank, memory, directory, patience, status, sockets, watch, survivors } = parts;
         let (poller, sockets) = sockets.map_or((None, Vec::new()), |(poller, sockets)| (Some(poller), sockets));
-        let engine = Mutex::new(Engine::new(LanePorts::new(directory.clone(), rank, sockets)));
+        let segments = Arc::new(OwnSegments::new(memory.segments()));
+        let ports = LanePorts::new(directory.clone(), rank, sockets, segments.clone());
+        let engine = Mutex::new(Engine::new(ports));
         let turn = Condvar::new();
         let mark = ForkMark::new().map_err(RunError::system("marking this process"))?;
-        let shared =
-            SessionParts { rank, directory, memory, patience, status, poller, engine, turn, watch, survivors, mark };
+        let progress = ProgressThread::new();
+        let shared = SessionParts {
+            rank,
+            directory,
+            memory,
+            patience,
+            status,
+            poller,
+            engine,
+            turn,
+            watch,
+            survivors,
+            segments,
+            progress,
+            mark,
+        };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -219,6 +251,11 @@ impl Session {
     /// The machine of each rank, counted in the order of their first ranks.
     pub fn machines(&self) -> &[u32] {
         self.shared.directory.machines()
+    }
+
+    /// The long messages that this rank has received.
+    pub fn long_messages(&self) -> LongMessages {
+        self.engine().ports.long_messages
     }
 
     /// Makes a call and waits for its end.
@@ -243,7 +280,7 @@ impl Session {
         self.broken(at.communicator).map_or(Ok(()), Err)?;
         let mut engine = self.engine();
         let mut run = engine.begin(&prepared.script, at, buffers);
-        if engine.is_idle() && !engine.is_driven {
+        if engine.is_idle() && engine.driver == Driver::Nobody {
             // The usual case: nothing else is under way. A short call ends here.
             for _ in 0..self.looks() {
                 let result = match run.poll(&mut engine.ports) {
@@ -260,15 +297,15 @@ impl Session {
             }
         }
         let ticket = engine.enqueue(at, prepared.script.queue, run, Moment::now());
-        if engine.is_driven {
+        if engine.driver != Driver::Nobody {
             self.shared.memory.bell().ring();
         }
         drop(engine);
         self.wait(ticket, limit)
     }
 
-    /// Begins a call. It goes on while this rank waits for any call, or [tests](Self::test) one. It is over when [`Self::test`]
-    /// or [`Self::wait`] has told its result, or [`Self::cancel`] has returned.
+    /// Begins a call. It goes on while this rank waits for any call or [tests](Self::test) one, and otherwise in a thread of the
+    /// session. It is over when [`Self::test`] or [`Self::wait`] has told its result, or [`Self::cancel`] has returned.
     ///
     /// # Errors
     /// [`RunError::BufferSize`]. All other errors are told at the end.
@@ -278,11 +315,13 @@ impl Session {
         let run = engine.begin(&prepared.script, at, buffers);
         let now = Moment::now();
         let ticket = engine.enqueue(at, prepared.script.queue, run, now);
-        if engine.is_driven {
-            // The thread that carries on all calls may sleep, and knows nothing of this one.
-            self.shared.memory.bell().ring();
-        } else {
-            engine.carry_on(now);
+        match engine.driver {
+            // It may sleep, and knows nothing of this call.
+            Driver::Caller => self.shared.memory.bell().ring(),
+            Driver::Nobody | Driver::ProgressThread => drop(engine.carry_on(now)),
+        }
+        if !engine.is_idle() {
+            self.shared.progress.look_after(&self.shared);
         }
         Ok(ticket)
     }
@@ -294,7 +333,7 @@ impl Session {
         }
         let mut engine = self.engine();
         let now = Moment::now();
-        if !engine.is_driven {
+        if engine.driver != Driver::Caller {
             engine.carry_on(now);
         }
         let result = engine.take(ticket).or_else(|| self.overdue(&engine, ticket, now, limit).map(Err));

@@ -4,12 +4,13 @@
 //! tells a rank how it reaches the others. The memory of another process is mapped when it is first used.
 //!
 //! ```text
-//! rank memory:   | bell | notices | a lane for each rank of the session, for its messages to this one |
-//!                  64 B   192 B     LANE_BYTES each; only what is used costs memory
+//! rank memory:   | bell | notices | segments | a lane for each rank of the session, for its messages to this one |
+//!                  64 B   192 B     1536 B     LANE_BYTES each; only what is used costs memory
 //! ```
 
 use super::notice::{BOARD_BYTES, NoticeBoard};
 use super::process_memory::WordProbe;
+use super::segments::{SEGMENT_BOARD_BYTES, SegmentBoard};
 use crate::memory::doorbell::{BELL_BYTES, Doorbell};
 use crate::memory::region::{Place, Region};
 use crate::session::lane_place::LANE_BYTES;
@@ -19,6 +20,9 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
 use topology::Rank;
+
+const SEGMENTS_AT: usize = BELL_BYTES + BOARD_BYTES;
+const LANES_AT: usize = SEGMENTS_AT + SEGMENT_BOARD_BYTES;
 
 /// The memory of one rank.
 #[derive(Clone)]
@@ -30,7 +34,7 @@ pub(crate) struct RankMemory {
 
 impl RankMemory {
     fn bytes(ranks: usize) -> io::Result<usize> {
-        let bytes = ranks.checked_mul(LANE_BYTES).and_then(|lanes| lanes.checked_add(BELL_BYTES + BOARD_BYTES));
+        let bytes = ranks.checked_mul(LANE_BYTES).and_then(|lanes| lanes.checked_add(LANES_AT));
         bytes.ok_or_else(|| io::Error::other("too many ranks for one machine"))
     }
 
@@ -80,10 +84,15 @@ impl RankMemory {
         NoticeBoard::new(self.region.clone(), self.offset + BELL_BYTES)
     }
 
+    /// Which memory of the owner others can map.
+    pub(crate) fn segments(&self) -> SegmentBoard {
+        SegmentBoard::new(self.region.clone(), self.offset + SEGMENTS_AT)
+    }
+
     /// The lane for messages from a rank to the owner.
     pub(crate) fn lane(&self, from: Rank) -> (Arc<Region>, usize) {
         assert!(from.index() < self.ranks, "the session has this rank");
-        (self.region.clone(), self.offset + BELL_BYTES + BOARD_BYTES + from.index() * LANE_BYTES)
+        (self.region.clone(), self.offset + LANES_AT + from.index() * LANE_BYTES)
     }
 }
 
@@ -137,6 +146,11 @@ impl Directory {
     pub(crate) fn of_this_machine(&self) -> impl Iterator<Item = Rank> {
         let is_here = |location: &RankLocation| !matches!(location, RankLocation::Elsewhere);
         (0..).map(Rank).zip(&self.ranks).filter(move |(_, of)| is_here(of)).map(|(rank, _)| rank)
+    }
+
+    /// Whether ranks of this machine are other processes.
+    pub(crate) fn has_processes(&self) -> bool {
+        self.ranks.iter().any(|location| matches!(location, RankLocation::Process(..)))
     }
 
     /// Where a rank is.

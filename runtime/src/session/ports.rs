@@ -5,10 +5,11 @@
 
 use crate::error::{RunError, RunResult};
 use crate::session::lane::{FRAGMENT, MessageHead, Offer, OfferState, SHORT};
-use crate::session::memory_port::MemoryPort;
+use crate::session::memory_port::{LongMessages, MemoryPort};
 use crate::session::notice::BreachNotice;
 use crate::session::peer_port::{MessageFault, PeerPort};
 use crate::session::places::{Directory, RankLocation};
+use crate::session::segments::OwnSegments;
 use crate::session::sink::Sink;
 use crate::session::socket_frame::SHORT_FRAME;
 use crate::session::socket_port::SocketPort;
@@ -40,6 +41,10 @@ pub(crate) struct LanePorts {
     directory: Arc<Directory>,
     rank: Rank,
     ports: Vec<Option<PeerPort>>,
+    /// What this rank has made known to the processes of its machine.
+    segments: Arc<OwnSegments>,
+    /// Long messages that were received.
+    pub(crate) long_messages: LongMessages,
     /// The peers that are reached through sockets.
     remote: Vec<Rank>,
     aside: BTreeMap<(Rank, u64), VecDeque<Aside>>,
@@ -52,14 +57,20 @@ pub(crate) struct LanePorts {
 
 impl LanePorts {
     /// The ends of a rank, which reaches those of other machines through `sockets`.
-    pub(crate) fn new(directory: Arc<Directory>, rank: Rank, sockets: Vec<(Rank, SocketPort)>) -> Self {
+    pub(crate) fn new(
+        directory: Arc<Directory>,
+        rank: Rank,
+        sockets: Vec<(Rank, SocketPort)>,
+        segments: Arc<OwnSegments>,
+    ) -> Self {
         let mut ports: Vec<Option<PeerPort>> = (0..directory.ranks()).map(|_| None).collect();
         let remote = sockets.iter().map(|(peer, _)| *peer).collect();
         for (peer, port) in sockets {
             ports[peer.index()] = Some(PeerPort::Socket(Box::new(port)));
         }
         let (aside, abandoned, gone) = (BTreeMap::new(), BTreeSet::new(), VecDeque::new());
-        Self { directory, rank, ports, remote, aside, aside_bytes: 0, abandoned, gone }
+        let long_messages = LongMessages::default();
+        Self { directory, rank, ports, segments, long_messages, remote, aside, aside_bytes: 0, abandoned, gone }
     }
 
     /// The ends of the lanes to and from a rank; those in memory are formed when they are first used.
@@ -127,9 +138,9 @@ impl LanePorts {
 
     /// Offers a long message; `None` if there is no room for it now.
     pub(crate) fn offer(&mut self, to: Rank, head: MessageHead, data: &[u8]) -> RunResult<Option<Offer>> {
-        let broken = self.broken(to);
+        let (broken, segment) = (self.broken(to), self.segments.name_of(data));
         match self.port(to)? {
-            PeerPort::Memory(port) => Ok(port.sender.offer(head, data.as_ptr(), data.len())),
+            PeerPort::Memory(port) => Ok(port.sender.offer(head, data, segment)),
             PeerPort::Socket(port) => port.offer(head, data.len()).map_err(broken),
         }
     }
@@ -262,14 +273,19 @@ impl LanePorts {
         sink: &mut Sink<'_>,
     ) -> RunResult<bool> {
         let is_aside = self.take_aside(peer, head.communicator).is_some();
+        let mut counts = self.long_messages;
         let port = self.port(peer)?;
         if !is_aside {
             port.release(head.bytes);
         }
         let taken = match port {
-            PeerPort::Memory(port) => port.take_long(offer, sink),
-            PeerPort::Socket(port) => port.ask(offer, sink.len()).map(|()| false),
+            PeerPort::Memory(port) => port.take_long(offer, sink, &mut counts),
+            PeerPort::Socket(port) => {
+                counts.by_socket += 1;
+                port.ask(offer, sink.len()).map(|()| false)
+            }
         };
+        self.long_messages = counts;
         taken.map_err(|fault| self.fault(peer, sink.len(), fault))
     }
 

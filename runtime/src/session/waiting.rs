@@ -1,6 +1,6 @@
 //! How a thread waits for a call.
 
-use super::engine::Engine;
+use super::engine::{Driver, Engine};
 use super::{Session, Ticket, forked};
 use crate::clock::Moment;
 use crate::error::{RunError, RunResult};
@@ -34,12 +34,12 @@ impl Session {
             if let Some(result) = engine.take(ticket) {
                 break result;
             }
-            if !engine.is_driven {
-                engine.is_driven = true;
+            if engine.driver == Driver::Nobody {
+                engine.driver = Driver::Caller;
                 drop(engine);
                 let result = self.drive(ticket, limit, &goes_on);
                 engine = self.engine();
-                engine.is_driven = false;
+                engine.driver = Driver::Nobody;
                 if engine.followers > 0 {
                     self.shared.turn.notify_all();
                 }
@@ -53,6 +53,10 @@ impl Session {
                 return None;
             }
             engine.followers += 1;
+            if engine.driver == Driver::ProgressThread {
+                // It gives way to whoever waits.
+                self.shared.memory.bell().ring();
+            }
             let waited = self.shared.turn.wait_timeout(engine, LONGEST_SLEEP);
             engine = waited.unwrap_or_else(PoisonError::into_inner).0;
             engine.followers -= 1;

@@ -28,7 +28,7 @@ pub use sizes::{
     AtSize, FROM_BYTES, SizeSweep, SizeTask, TO_BYTES, TOLERANCE, Windowed, retimed, select_sizes, synthesize_sizes,
 };
 use std::time::Instant;
-pub use textbook::textbook;
+pub use textbook::{textbook, textbook_sums};
 use topology::Micros;
 
 /// A plan, its report and its bounds.

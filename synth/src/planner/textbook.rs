@@ -1,11 +1,11 @@
 //! All textbook algorithms of a request, for callers that choose by another measure than the makespan.
 //!
-//! The principal function is [`textbook`].
+//! The principal functions are [`textbook`] and, for many ranks, [`textbook_sums`].
 
 use crate::problem::{Deadline, Options, Problem, SynthError};
-use crate::strategies::Context;
 use crate::strategies::classic::Classic;
 use crate::strategies::reversal::propose;
+use crate::strategies::{Attempt, Context, Strategy};
 use crate::symmetry::Symmetries;
 use schedule::Schedule;
 use topology::Micros;
@@ -16,6 +16,21 @@ use topology::Micros;
 /// # Errors
 /// [`SynthError`] if none can apply.
 pub fn textbook(problem: &Problem) -> Result<Vec<Schedule>, SynthError> {
+    schedules(|context| propose(problem, context, &Classic))
+}
+
+/// Those in which all chunks of a sum travel together, as [`textbook`]: few messages, however many chunks there are. None for other
+/// collectives than AllReduce.
+///
+/// # Errors
+/// As [`textbook`].
+pub fn textbook_sums(problem: &Problem) -> Result<Vec<Schedule>, SynthError> {
+    schedules(|context| Classic.propose_directly(problem, context))
+}
+
+fn schedules(
+    propose: impl FnOnce(&Context<'_>) -> Result<Vec<Attempt>, SynthError>,
+) -> Result<Vec<Schedule>, SynthError> {
     let (options, deadline, symmetries) = (Options::default(), Deadline::default(), Symmetries::default());
     let context = Context {
         options: &options,
@@ -26,7 +41,7 @@ pub fn textbook(problem: &Problem) -> Result<Vec<Schedule>, SynthError> {
         symmetries: &symmetries,
         progress: &|_| {},
     };
-    let attempts = propose(problem, &context, &Classic)?;
+    let attempts = propose(&context)?;
     Ok(attempts.into_iter().filter_map(|attempt| attempt.schedule).collect())
 }
 
