@@ -362,14 +362,33 @@ antiphon_result_t antiphon_comm_free(antiphon_comm_t *comm);
 const char *antiphon_plan(antiphon_comm_t comm);
 
 /**
- * Memory for buffers, filled with zeroes, that begins at a page.
+ * Memory for buffers, filled with zeroes, that begins at a page. The other processes of this machine read it where it lies, so
+ * calls with long buffers take less time than with those of `malloc`. `antiphon_free` frees it.
  */
-antiphon_result_t antiphon_alloc(antiphon_comm_t comm, size_t bytes, void **out);
+antiphon_result_t antiphon_alloc(antiphon_comm_t comm,
+                                 size_t bytes,
+                                 void **out);
 
 /**
  * Frees what `antiphon_alloc` gave, with any communicator of this process; NULL is nothing.
  */
 antiphon_result_t antiphon_free(antiphon_comm_t comm, void *memory);
+
+/**
+ * Lets the other processes of this machine read memory of the caller where it lies, such as that of `malloc`. Calls with long
+ * buffers in it then take less time. Its contents and address stay. It should begin at a page, because only whole pages can be
+ * registered. A process that is forked meanwhile shares these pages, instead of having copies of them. Memory that is not
+ * private memory of this process is refused, and so is what is registered already. It is registered until
+ * `antiphon_deregister`, or until the communicator is freed.
+ */
+antiphon_result_t antiphon_register(antiphon_comm_t comm,
+                                    void *memory,
+                                    size_t bytes);
+
+/**
+ * Makes registered memory ordinary memory again. Its contents and address stay.
+ */
+antiphon_result_t antiphon_deregister(antiphon_comm_t comm, void *memory);
 
 /**
  * Sends a message to a rank. It returns when the buffer may be changed again, which may be before the message is received.

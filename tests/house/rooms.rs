@@ -51,6 +51,7 @@ const FLOORS: &[(&str, &[&str])] = &[
             "table",
             "plans",
             "communicator",
+            "memory",
             "request",
             "started",
             "split",
@@ -68,6 +69,7 @@ const FLOORS: &[(&str, &[&str])] = &[
         &[
             "status",
             "handles",
+            "memory",
             "lifecycle",
             "buffers",
             "requests",

@@ -14,7 +14,7 @@ use testing::schedules::{self, Random};
 use testing::{STANDARD, checked, lowered};
 
 /// Lowers, checks and runs in several orders, with several counts and tiles.
-fn road(schedule: &VerifiedSchedule, random: &mut Random) {
+fn both_ways(schedule: &VerifiedSchedule, random: &mut Random) {
     for in_place in [false, true] {
         let program = checked(lowered(schedule, in_place));
         assert_eq!(program.window(), 0, "lowered programs need no buffers");
@@ -34,9 +34,9 @@ fn rings_are_right() {
     for ranks in [2, 3, 4, 7] {
         for chunks in [1, 3] {
             let random = &mut Random(7);
-            road(&schedules::ring_allgather(ranks, chunks), random);
-            road(&schedules::ring_reducescatter(ranks, chunks), random);
-            road(&schedules::ring_allreduce(ranks, chunks), random);
+            both_ways(&schedules::ring_allgather(ranks, chunks), random);
+            both_ways(&schedules::ring_reducescatter(ranks, chunks), random);
+            both_ways(&schedules::ring_allreduce(ranks, chunks), random);
         }
     }
 }
@@ -46,7 +46,7 @@ fn direct_exchange_is_right() {
     for collective in STANDARD {
         for ranks in [1, 2, 3, 5] {
             let demand = schedules::demand(collective, ranks, 2);
-            road(&schedules::direct(&demand), &mut Random(11));
+            both_ways(&schedules::direct(&demand), &mut Random(11));
         }
     }
 }
@@ -59,7 +59,7 @@ fn random_trees_with_relays_are_right() {
             let ranks = 2 + round % 6;
             let topology = schedules::random_topology(ranks, random);
             let demand = schedules::random_demand(collective, ranks, random);
-            road(&schedules::random_trees(&topology, &demand, random), random);
+            both_ways(&schedules::random_trees(&topology, &demand, random), random);
         }
     }
 }
@@ -78,7 +78,7 @@ fn rounded_times_are_right() {
             transfer.start.0 *= 1.0 + (random.below(3) as f64 - 1.0) * 0.45 * TIME_TOLERANCE;
             transfer.end.0 = transfer.start.0 + duration;
         }
-        road(&schedules::timed(&topology, &demand, transfers), random);
+        both_ways(&schedules::timed(&topology, &demand, transfers), random);
     }
 }
 
@@ -103,9 +103,9 @@ fn what_takes_no_time_is_lowered_after_what_brings_it() {
         end: topology::Micros(end),
     };
     let transfers = vec![hop(0, 0.0, 10.000_000_5), hop(1, 10.0, 10.0)];
-    road(&schedules::timed(&topology, &demand, transfers), &mut Random(5));
+    both_ways(&schedules::timed(&topology, &demand, transfers), &mut Random(5));
     let topology = schedules::topology("chain", 3, vec![free(0, 1), free(1, 2)]);
-    road(&schedules::timed(&topology, &demand, vec![hop(1, 0.0, 0.0), hop(0, 0.0, 0.0)]), &mut Random(5));
+    both_ways(&schedules::timed(&topology, &demand, vec![hop(1, 0.0, 0.0), hop(0, 0.0, 0.0)]), &mut Random(5));
 }
 
 #[test]

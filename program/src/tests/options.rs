@@ -37,7 +37,7 @@ fn steps(program: &Program) -> impl Iterator<Item = &Instruction> {
 }
 
 /// Lowers, checks and runs in several orders, with exactly the room that the program needs.
-fn road(schedule: &VerifiedSchedule, options: &LowerOptions, random: &mut Random) -> Program {
+fn both_ways(schedule: &VerifiedSchedule, options: &LowerOptions, random: &mut Random) -> Program {
     let program = checked(lower(schedule, options).unwrap());
     let room = if options.threadblocks == Threadblocks::Paired { options.window } else { 0 };
     assert!(program.window() <= room, "{} messages under way with {options:?}", program.window());
@@ -68,7 +68,7 @@ fn every_option_gives_a_right_program() {
             _ => schedules::random_demand(STANDARD[round % STANDARD.len()], ranks, random),
         };
         let schedule = schedules::random_trees(&topology, &demand, random);
-        let program = road(&schedule, &self::random(&demand, random), random);
+        let program = both_ways(&schedule, &self::random(&demand, random), random);
         fused += steps(&program).filter(|instruction| instruction.is_fused()).count();
     }
     assert!(fused > 100, "{fused} fused steps");
@@ -97,8 +97,8 @@ fn listed_chunks_are_exchanged_in_place() {
         let demand = Arc::new(demand);
         for instances in [1, 3] {
             let schedule = schedules::random_trees(&schedules::clique(3), &demand, random);
-            road(&schedule, &LowerOptions { instances, ..fused(true) }, random);
-            road(&schedule, &LowerOptions { in_place: true, instances, ..LowerOptions::default() }, random);
+            both_ways(&schedule, &LowerOptions { instances, ..fused(true) }, random);
+            both_ways(&schedule, &LowerOptions { in_place: true, instances, ..LowerOptions::default() }, random);
         }
     }
 }
@@ -126,7 +126,7 @@ fn chunks_move_to_their_slots_in_place() {
             let demand = Arc::new(Demand::from_chunks(request, (0..chunks).map(chunk).collect()).unwrap());
             let schedule = schedules::random_trees(&schedules::clique(4), &demand, random);
             for instances in [1, 2] {
-                road(&schedule, &LowerOptions { in_place: true, instances, ..LowerOptions::default() }, random);
+                both_ways(&schedule, &LowerOptions { in_place: true, instances, ..LowerOptions::default() }, random);
             }
         }
     }
@@ -136,8 +136,8 @@ fn chunks_move_to_their_slots_in_place() {
 fn a_ring_is_one_threadblock_of_fused_steps() {
     for ranks in [2, 3, 5] {
         for chunks in [1, 3] {
-            let gather = road(&schedules::ring_allgather(ranks, chunks), &fused(false), &mut Random(1));
-            let reduce = road(&schedules::ring_allreduce(ranks, chunks), &fused(true), &mut Random(1));
+            let gather = both_ways(&schedules::ring_allgather(ranks, chunks), &fused(false), &mut Random(1));
+            let reduce = both_ways(&schedules::ring_allreduce(ranks, chunks), &fused(true), &mut Random(1));
             for (program, hops) in [(gather, ranks - 1), (reduce, 2 * (ranks - 1))] {
                 for rank in &program.ranks {
                     let moving = rank
@@ -161,7 +161,7 @@ fn paired_threadblocks_have_one_peer_each_way_and_one_channel() {
         let topology = schedules::random_topology(5, random);
         let demand = schedules::random_demand(STANDARD[round % STANDARD.len()], 5, random);
         let options = LowerOptions { channels: 2, max_threadblocks: Some(2), ..fused(false) };
-        let program = road(&schedules::random_trees(&topology, &demand, random), &options, random);
+        let program = both_ways(&schedules::random_trees(&topology, &demand, random), &options, random);
         let mut lanes = BTreeSet::new();
         assert!(program.connections.iter().all(|lane| lanes.insert((lane.from, lane.to, lane.channel))));
         for block in program.ranks.iter().flat_map(|rank| &rank.threadblocks) {
@@ -192,6 +192,6 @@ fn scratch_is_used_again() {
         kind: TransferKind::Copy,
     });
     let schedule = schedules::schedule(&topology, &demand, &messages.collect::<Vec<_>>());
-    let program = road(&schedule, &LowerOptions::default(), &mut Random(2));
+    let program = both_ways(&schedule, &LowerOptions::default(), &mut Random(2));
     assert!(program.ranks[1].scratch_parts.len() <= 3, "{program}");
 }

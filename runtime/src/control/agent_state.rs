@@ -39,7 +39,7 @@ pub(crate) enum AgentEvent {
     /// No message arrived.
     Quiet,
     /// The connection with the coordinator has ended.
-    Closed(io::Error),
+    UnreachableAddresses(io::Error),
 }
 
 /// A step that the agent has to take.
@@ -55,12 +55,12 @@ pub(crate) enum AgentAction {
     /// Send a sign of life.
     Beat,
     /// Leave the job.
-    Leave(Parting),
+    Leave(AgentOutcome),
 }
 
 /// How an agent's part in a job ends.
 #[derive(Debug)]
-pub(crate) enum Parting {
+pub(crate) enum AgentOutcome {
     /// The job is over, and its last epoch ended without a verdict.
     Done,
     /// The last epoch ended with this verdict and this evidence.
@@ -100,7 +100,7 @@ impl AgentState {
         let mut actions = match event {
             AgentEvent::Said(message) => self.admit(now, message).map_or_else(Vec::new, |message| self.obey(message)),
             AgentEvent::Quiet => self.overdue(now),
-            AgentEvent::Closed(error) => self.leave(Parting::Abandoned(error)),
+            AgentEvent::UnreachableAddresses(error) => self.leave(AgentOutcome::Abandoned(error)),
         };
         if now.since(self.beaten) >= self.between {
             self.beaten = now;
@@ -140,8 +140,8 @@ impl AgentState {
                 let end = is_stuck.then_some(AgentAction::EndWorker(Duration::ZERO));
                 [AgentAction::Pronounce(verdict)].into_iter().chain(end).collect()
             }
-            ToAgent::End => self.leave(Parting::Done),
-            ToAgent::Refused { reason } => vec![AgentAction::Leave(Parting::Refused(reason))],
+            ToAgent::End => self.leave(AgentOutcome::Done),
+            ToAgent::Refused { reason } => vec![AgentAction::Leave(AgentOutcome::Refused(reason))],
             message => vec![AgentAction::Obey(message)],
         }
     }
@@ -150,16 +150,16 @@ impl AgentState {
     fn overdue(&mut self, now: Moment) -> Vec<AgentAction> {
         if now.since(self.heard) > self.silence {
             let what = format!("it gave no sign of life for {:?}", self.silence);
-            return self.leave(Parting::Abandoned(io::Error::new(ErrorKind::TimedOut, what)));
+            return self.leave(AgentOutcome::Abandoned(io::Error::new(ErrorKind::TimedOut, what)));
         }
         let is_over = self.until.take_if(|until| now > *until).is_some();
         is_over.then_some(AgentAction::EndWorker(Duration::ZERO)).into_iter().collect()
     }
 
     /// Leaves and ends the worker, which has time to report its error. An earlier verdict says more than the job's end.
-    fn leave(&mut self, otherwise: Parting) -> Vec<AgentAction> {
+    fn leave(&mut self, otherwise: AgentOutcome) -> Vec<AgentAction> {
         let sentence = self.sentence.take();
-        let parting = sentence.map_or(otherwise, |(verdict, evidence)| Parting::Ended(verdict, evidence));
-        vec![AgentAction::EndWorker(LAST_WORDS), AgentAction::Leave(parting)]
+        let outcome = sentence.map_or(otherwise, |(verdict, evidence)| AgentOutcome::Ended(verdict, evidence));
+        vec![AgentAction::EndWorker(LAST_WORDS), AgentAction::Leave(outcome)]
     }
 }

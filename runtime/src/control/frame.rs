@@ -1,6 +1,6 @@
 //! The format of control messages: JSON, with its length before it.
 //!
-//! The principal types are [`Inbox`] and [`Post`]. The channel between a launcher and its worker is a socket pair. One
+//! The principal types are [`Inbox`] and [`Outbox`]. The channel between a launcher and its worker is a socket pair. One
 //! end is the worker's standard input, so no process listens and no other process can connect. The descriptor of the
 //! shared memory travels before the first message. Between machines, the channel is a TCP connection whose ends have
 //! proved that they belong to the job. There a keyed tag follows every message. It covers the number of the message and
@@ -64,12 +64,12 @@ impl Seal {
 }
 
 /// The sending end of a connection between machines. Several threads may use it.
-pub(crate) struct Post {
+pub(crate) struct Outbox {
     stream: TcpStream,
     seal: Mutex<Seal>,
 }
 
-impl Post {
+impl Outbox {
     /// Sends one message. After an error the connection is cut.
     pub(crate) fn send(&self, message: &impl Serialize) -> io::Result<()> {
         let frame = framed(message)?;
@@ -114,7 +114,7 @@ impl Post {
 
 /// The two ends of an authenticated connection; `accepted` on the side that listened. A message that the other side
 /// does not take for `limit` is an error.
-pub(crate) fn sealed(proven: Proven, accepted: bool, limit: Duration) -> io::Result<(Post, Inbox<TcpStream>)> {
+pub(crate) fn sealed(proven: Proven, accepted: bool, limit: Duration) -> io::Result<(Outbox, Inbox<TcpStream>)> {
     let Proven { stream, session } = proven;
     stream.set_nonblocking(false)?;
     stream.set_write_timeout(Some(limit))?;
@@ -123,7 +123,7 @@ pub(crate) fn sealed(proven: Proven, accepted: bool, limit: Duration) -> io::Res
         Seal { key: session.derive(&[name]), count: 0 }
     };
     let inbox = Inbox { stream: stream.try_clone()?, buffer: Vec::new(), seal: Some(direction(!accepted)) };
-    Ok((Post { stream, seal: Mutex::new(direction(accepted)) }, inbox))
+    Ok((Outbox { stream, seal: Mutex::new(direction(accepted)) }, inbox))
 }
 
 /// Receives messages, and keeps the arrived part of the next one.

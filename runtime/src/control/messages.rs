@@ -12,7 +12,7 @@ use crate::measure::trial::{RankReport, Trial};
 use crate::memory::region::Place;
 use crate::memory::segment::SegmentShape;
 use crate::numbers::{Epoch, TaskNumber};
-use crate::transport::tcp::{Doors, Secret};
+use crate::transport::tcp::{ListenAddresses, Secret};
 use crate::verdict::{Phase, Verdict};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -34,10 +34,10 @@ pub(crate) enum Command {
         limit_ms: u64,
         what: Task,
     },
-    /// Connect with the other ranks; rank r listens at `doors[r]`. Sent only if ranks are on different computers.
+    /// Connect with the other ranks; rank r listens at `listening[r]`. Sent only if ranks are on different computers.
     Connect {
         task: TaskNumber,
-        doors: Vec<Doors>,
+        listening: Vec<ListenAddresses>,
     },
     /// Run the prepared task: all ranks have voted for it. The numbers of its calls follow from the number of the task.
     Run {
@@ -118,7 +118,7 @@ pub(crate) enum Answer {
     Listening {
         task: TaskNumber,
         plan: String,
-        doors: Doors,
+        listening: ListenAddresses,
     },
     /// The vote: the rank has prepared this plan. Repeated while no order arrives.
     Ready {

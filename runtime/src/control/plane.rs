@@ -6,7 +6,7 @@
 
 use crate::clock::Moment;
 use crate::control::clocks::Clock;
-use crate::control::frame::{Inbox, Post};
+use crate::control::frame::{Inbox, Outbox};
 use crate::control::judge::{Event, Heard};
 use crate::control::messages::{FromAgent, ToAgent};
 use crate::error::{RunError, RunResult};
@@ -34,7 +34,7 @@ const STACK: usize = 256 << 10;
 
 /// One agent, as the coordinator knows it.
 struct Agent {
-    post: Post,
+    post: Outbox,
     machine: usize,
     clock: Mutex<Clock>,
     /// Whether the agent has answered the last ping. If not, no more pings are sent to it.
@@ -71,7 +71,7 @@ pub(crate) struct Plane {
 pub(crate) struct Joined {
     pub(crate) rank: Rank,
     pub(crate) machine: usize,
-    pub(crate) post: Post,
+    pub(crate) post: Outbox,
     pub(crate) inbox: Inbox<TcpStream>,
 }
 

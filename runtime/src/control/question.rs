@@ -40,11 +40,11 @@ impl Question {
     pub(crate) fn then(&self, answers: &[(Rank, Answer)]) -> Option<(Command, Self)> {
         match self {
             Self::Listening { task, plan } => {
-                let doors = answers.iter().filter_map(|(_, answer)| match answer {
-                    Answer::Listening { doors, .. } => Some(doors.clone()),
+                let listening = answers.iter().filter_map(|(_, answer)| match answer {
+                    Answer::Listening { listening, .. } => Some(listening.clone()),
                     _ => None,
                 });
-                let order = Command::Connect { task: *task, doors: doors.collect() };
+                let order = Command::Connect { task: *task, listening: listening.collect() };
                 Some((order, Self::Ready { task: *task, plan: plan.clone() }))
             }
             Self::Ready { task, plan } => {

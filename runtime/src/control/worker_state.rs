@@ -4,7 +4,7 @@
 //! this order when every rank of the epoch has voted for the same task number and the same hash. Tasks are numbered
 //! from 1 through all epochs of a job. The k-th call of task n has number n·2³² + k on every rank (see
 //! [`TaskNumber::first_call`]), so a number never means two plans. A worker that has answered and gets no order repeats
-//! its answer, and gives up after a while. A worker that fails leaves the job by [`Farewell`].
+//! its answer, and gives up after a while. A worker that fails leaves the job by [`FailureExit`].
 
 use crate::clock::Moment;
 use crate::control::messages::{Answer, Command};
@@ -137,7 +137,7 @@ impl WorkerState {
 /// How a failed worker leaves: it reports its error, and stays until the cause of the job's end is decided. A worker
 /// that leaves at once would close its connections, and its peers would report this as the fault.
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) struct Farewell {
+pub(crate) struct FailureExit {
     has_said: bool,
     until: Moment,
 }
@@ -151,7 +151,7 @@ pub(crate) enum FarewellAction {
     Leave,
 }
 
-impl Farewell {
+impl FailureExit {
     /// When a process dies, its connections break, and the coordinator knows a moment later which process it was. So a
     /// worker that only lost connections waits for that moment.
     pub(crate) fn new(now: Moment, has_lost_peers: bool) -> Self {

@@ -180,11 +180,11 @@ impl<'a> Executor<'a> {
             self.link(number)?;
         }
         // Everything that is possible is prepared before the common start, because the time after it is measured.
-        let mut players = Vec::with_capacity(calls.len());
+        let mut running = Vec::with_capacity(calls.len());
         for (local_rank, call) in self.local_ranks.iter_mut().zip(calls) {
             let work = local_rank.place.work;
             let interpreter = local_rank.prepare(segment, call, emulation, number)?;
-            players.push(Player { work, interpreter, moved: Moment::default(), moves: false, end: None });
+            running.push(RunningProgram { work, interpreter, moved: Moment::default(), moves: false, end: None });
         }
         let mut watch = Watch::new(segment, rank, self.transports.poller());
         let announced = segment.barrier.wait(rank, number.rounds()[1], self.lead, limit)?;
@@ -194,12 +194,12 @@ impl<'a> Executor<'a> {
             Some(_) => announced,
             None => announced.wait(),
         };
-        play(&mut players, start, limit, works, &mut watch)?;
-        let ran = |player: Player<'_>| Ran {
-            sample: Sample { start, end: player.end.unwrap_or(start) },
-            threadblocks: player.interpreter.ends(),
+        play(&mut running, start, limit, works, &mut watch)?;
+        let ran = |program: RunningProgram<'_>| Ran {
+            sample: Sample { start, end: program.end.unwrap_or(start) },
+            threadblocks: program.interpreter.ends(),
         };
-        let local_ranks = players.into_iter().map(ran).collect();
+        let local_ranks = running.into_iter().map(ran).collect();
         // Otherwise the later work of finished ranks would slow down ranks that still run.
         segment.activity.enter(rank, Phase::Report);
         segment.barrier.wait(rank, number.rounds()[2], Duration::ZERO, limit)?;
@@ -208,7 +208,7 @@ impl<'a> Executor<'a> {
 }
 
 /// One local rank's program while it runs.
-struct Player<'a> {
+struct RunningProgram<'a> {
     work: usize,
     interpreter: Interpreter<'a>,
     /// When it last moved anything, and whether it did in this round.
@@ -224,48 +224,48 @@ struct Player<'a> {
 /// A verdict, or the error of one of the programs: a missed deadline, a peer that executes another call or plan, a
 /// broken lane, or a program that no verifier accepts.
 fn play(
-    players: &mut [Player<'_>],
+    running: &mut [RunningProgram<'_>],
     start: Moment,
     limit: Duration,
     works: usize,
     watch: &mut Watch<'_>,
 ) -> RunResult<()> {
-    for player in &mut *players {
-        player.interpreter.begin(start);
-        player.moved = start;
+    for program in &mut *running {
+        program.interpreter.begin(start);
+        program.moved = start;
     }
     loop {
         let mut wait = WaitFor::Peer;
         watch.refresh();
-        for player in players.iter_mut().filter(|player| player.end.is_none()) {
-            let poll = player.interpreter.sweep().map_err(RunError::in_work(player.work, works))?;
-            player.moves = matches!(poll, Poll::Moved);
+        for program in running.iter_mut().filter(|program| program.end.is_none()) {
+            let poll = program.interpreter.sweep().map_err(RunError::in_work(program.work, works))?;
+            program.moves = matches!(poll, Poll::Moved);
             match poll {
-                Poll::Done => player.end = Some(Moment::now()),
+                Poll::Done => program.end = Some(Moment::now()),
                 Poll::Blocked(other) => wait = wait.min(other),
                 Poll::Moved => {}
             }
         }
-        if players.iter().all(|player| player.end.is_some()) {
+        if running.iter().all(|program| program.end.is_some()) {
             return Ok(());
         }
         watch.check()?;
         let now = Moment::now();
         let anywhere = watch.moved_anywhere(now, limit);
         let mut latest = now.after(limit / 4);
-        for player in players.iter_mut().filter(|player| player.end.is_none()) {
-            if player.moves {
-                player.moved = now;
+        for program in running.iter_mut().filter(|program| program.end.is_none()) {
+            if program.moves {
+                program.moved = now;
             }
-            let deadline = player.moved.max(anywhere).after(limit);
+            let deadline = program.moved.max(anywhere).after(limit);
             latest = latest.min(deadline);
             if now > deadline {
-                let overdue = player.interpreter.overdue(now.since(player.moved));
-                return Err(RunError::in_work(player.work, works)(overdue));
+                let overdue = program.interpreter.overdue(now.since(program.moved));
+                return Err(RunError::in_work(program.work, works)(overdue));
             }
         }
-        if players.iter().any(|player| player.moves) {
-            watch.progressed(players.iter().map(|player| player.interpreter.finished()).sum());
+        if running.iter().any(|program| program.moves) {
+            watch.progressed(running.iter().map(|program| program.interpreter.finished()).sum());
         } else {
             watch.idle(now, wait.end(latest));
         }

@@ -7,8 +7,8 @@
 //! agents find both under `/proc`.
 
 use crate::clock::Moment;
-use crate::control::agent_state::{AgentAction, AgentEvent, AgentState, Parting};
-use crate::control::frame::{Inbox, Post, sealed, send, send_descriptor};
+use crate::control::agent_state::{AgentAction, AgentEvent, AgentOutcome, AgentState};
+use crate::control::frame::{Inbox, Outbox, sealed, send, send_descriptor};
 use crate::control::judge::BEAT;
 use crate::control::messages::{Answer, EpochSetup, FromAgent, Terms, ToAgent, Welcome};
 use crate::error::{RunError, RunResult};
@@ -67,7 +67,7 @@ struct AgentEpoch {
 
 struct Agent<'a> {
     at: &'a Rendezvous,
-    post: Arc<Post>,
+    post: Arc<Outbox>,
     command: &'a mut dyn FnMut() -> Command,
     spawner: Spawner,
     state: AgentState,
@@ -82,7 +82,7 @@ impl Agent<'_> {
             let event = match inbox.receive() {
                 Ok(Some(message)) => AgentEvent::Said(message),
                 Ok(None) => AgentEvent::Quiet,
-                Err(error) => AgentEvent::Closed(error),
+                Err(error) => AgentEvent::UnreachableAddresses(error),
             };
             for action in self.state.step(Moment::now(), event) {
                 match action {
@@ -90,7 +90,7 @@ impl Agent<'_> {
                     AgentAction::Pronounce(verdict) => self.pronounce(verdict),
                     AgentAction::EndWorker(patience) => self.end_worker(patience),
                     AgentAction::Beat => self.beat(),
-                    AgentAction::Leave(parting) => return self.parted(parting),
+                    AgentAction::Leave(outcome) => return self.ends_with(outcome),
                 }
             }
         }
@@ -268,13 +268,13 @@ impl Agent<'_> {
     }
 
     /// The result of the job for this rank.
-    fn parted(&self, parting: Parting) -> RunResult<()> {
+    fn ends_with(&self, outcome: AgentOutcome) -> RunResult<()> {
         let rank = self.at.rank;
-        match parting {
-            Parting::Done => Ok(()),
-            Parting::Ended(verdict, evidence) => Err(RunError::Ended { verdict, evidence, reports: Vec::new() }),
-            Parting::Refused(reason) => Err(RunError::Refused { rank, reason }),
-            Parting::Abandoned(source) => {
+        match outcome {
+            AgentOutcome::Done => Ok(()),
+            AgentOutcome::Ended(verdict, evidence) => Err(RunError::Ended { verdict, evidence, reports: Vec::new() }),
+            AgentOutcome::Refused(reason) => Err(RunError::Refused { rank, reason }),
+            AgentOutcome::Abandoned(source) => {
                 let activity = self.epoch.as_ref().map(|epoch| &epoch.segment.activity);
                 let phase = activity.map_or(Phase::Prepare, |activity| activity.phase(rank));
                 let finished = activity.map_or(0, |activity| activity.progress(rank).load(Ordering::Relaxed));
@@ -293,7 +293,7 @@ impl Drop for Agent<'_> {
 }
 
 /// Passes on the worker's answers, and finally how it ended.
-fn hear(mut inbox: Inbox<UnixStream>, child: &Mutex<Child>, post: &Post, epoch: Epoch) {
+fn hear(mut inbox: Inbox<UnixStream>, child: &Mutex<Child>, post: &Outbox, epoch: Epoch) {
     let mut said = None;
     let end = loop {
         match inbox.receive() {

@@ -15,7 +15,7 @@ use crate::session::process_memory::ProbedWord;
 use crate::session::socket_port::SocketPort;
 use crate::session::status::SessionStatus;
 use crate::session::{RemotePorts, Session, SessionSetup};
-use crate::transport::tcp::{self, Closed, Doors, Meeting, Proven};
+use crate::transport::tcp::{self, ListenAddresses, Meeting, Proven, UnreachableAddresses};
 use program::Connection;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
@@ -122,7 +122,7 @@ fn reach(at: &Rendezvous, limit: Duration) -> RunResult<MemberConnection> {
 
 /// Listens for ranks of other machines. `own` is the address of this rank's end of a control connection, and `hub` that of
 /// rank 0.
-fn listen(at: &Rendezvous, own: Option<IpAddr>, hub: Option<IpAddr>) -> RunResult<(Vec<TcpListener>, Doors)> {
+fn listen(at: &Rendezvous, own: Option<IpAddr>, hub: Option<IpAddr>) -> RunResult<(Vec<TcpListener>, ListenAddresses)> {
     let (ways, _) = at.ways(own, hub)?;
     tcp::listen(&ways[..ways.len().min(1)], false).map_err(RunError::system("listening for other ranks"))
 }
@@ -145,8 +145,8 @@ fn gather(
     // Ranks of this machine may have come through the loopback, where others do not find rank 0.
     let seen_from_afar = lines.iter().find(|line| places[&line.rank].machine != at.machine).or(lines.first());
     let own = seen_from_afar.and_then(|line| line.post.address().ok());
-    let (listeners, doors) = listen(at, own, own)?;
-    places.insert(at.rank, MemberPlace { machine: at.machine.clone(), process, doors });
+    let (listeners, listening) = listen(at, own, own)?;
+    places.insert(at.rank, MemberPlace { machine: at.machine.clone(), process, listening });
     let places: Vec<MemberPlace> = places.into_values().collect();
     for line in lines {
         line.post.send(&ToMember::Directory(places.clone())).map_err(RunError::lane(at.rank, line.rank))?;
@@ -166,8 +166,8 @@ fn join(
     };
     let lost = || RunError::lane(at.rank, *hub);
     let zero = inbox.stream().peer_addr().ok().map(|address| address.ip().to_canonical());
-    let (listeners, doors) = listen(at, post.address().ok(), zero)?;
-    let own = MemberPlace { machine: at.machine.clone(), process, doors };
+    let (listeners, listening) = listen(at, post.address().ok(), zero)?;
+    let own = MemberPlace { machine: at.machine.clone(), process, listening };
     post.send(&FromMember::Hello(own)).map_err(lost())?;
     match hear(inbox, deadline).map_err(lost())? {
         ToMember::Directory(places) if places.len() == at.ranks => Ok(MetMembers { places, listeners }),
@@ -193,7 +193,7 @@ fn join_machines(
     let apart = |(from, to): &(Rank, Rank)| places[from.index()].machine != places[to.index()].machine;
     let connections: Vec<Connection> =
         pairs.filter(apart).map(|(from, to)| Connection { from, to, channel: 0, link: LinkId(0) }).collect();
-    let doors: Vec<Doors> = places.iter().map(|place| place.doors.clone()).collect();
+    let listening: Vec<ListenAddresses> = places.iter().map(|place| place.listening.clone()).collect();
     let meeting = Meeting {
         rank: at.rank,
         connections: &connections,
@@ -202,9 +202,9 @@ fn join_machines(
         task: 0,
         deadline,
         check: &|| Ok(()),
-        closed: &Closed::default(),
+        closed: &UnreachableAddresses::default(),
     };
-    let streams = meeting.hold(listeners, &doors)?.into_sockets(&connections);
+    let streams = meeting.hold(listeners, &listening)?.into_sockets(&connections);
     let failed = || RunError::system("preparing to wait for sockets");
     let poller = Poller::new().map_err(failed())?;
     let port = |(peer, stream)| Ok((peer, SocketPort::new(poller.watch(stream)?)));

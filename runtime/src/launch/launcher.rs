@@ -69,7 +69,7 @@ pub struct Job {
     /// The name of each rank's machine; empty if the launcher started all ranks on one machine.
     pub(crate) machines: Vec<String>,
     /// The files that agents have received.
-    shelf: Library,
+    remote_files: Library,
     pub(crate) secret: Secret,
     /// Distinguishes jobs with the same secret.
     pub(crate) id: [u8; 32],
@@ -160,7 +160,7 @@ impl Job {
             events,
             plane,
             machines: Vec::new(),
-            shelf: Library::default(),
+            remote_files: Library::default(),
             secret,
             id,
             epoch: Epoch(1),
@@ -337,7 +337,7 @@ impl Job {
         let leaders: Vec<Rank> = self.plane.iter().flat_map(|plane| plane.leaders().iter().copied().skip(1)).collect();
         let Some(plane) = self.plane.clone().filter(|_| !leaders.is_empty()) else { return Ok(paths) };
         for file in files {
-            if self.shelf.has(file) {
+            if self.remote_files.has(file) {
                 continue;
             }
             file.send(|message| plane.tell_leaders(message)).map_err(RunError::system("sending a plan"))?;
@@ -347,12 +347,12 @@ impl Job {
                 Answer::Kept { path, .. } => Some(path),
                 _ => None,
             });
-            let forgotten = self.shelf.keep(file, paths.collect());
+            let forgotten = self.remote_files.keep(file, paths.collect());
             if !forgotten.is_empty() {
                 plane.tell_leaders(&ToAgent::Forget { files: forgotten });
             }
         }
-        paths.extend((0..leaders.len()).map(|machine| self.shelf.paths(files, machine)));
+        paths.extend((0..leaders.len()).map(|machine| self.remote_files.paths(files, machine)));
         Ok(paths)
     }
 

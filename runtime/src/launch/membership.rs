@@ -17,11 +17,11 @@
 
 use crate::background;
 use crate::clock::Moment;
-use crate::control::frame::{Inbox, Post};
+use crate::control::frame::{Inbox, Outbox};
 use crate::launch::machine::Machine;
 use crate::session::places::ProcessPlace;
 use crate::session::status::{SessionEnd, SessionStatus};
-use crate::transport::tcp::Doors;
+use crate::transport::tcp::ListenAddresses;
 use crate::verdict::{Cause, Phase, Verdict};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::time::Timespec;
@@ -42,7 +42,7 @@ pub(super) struct MemberPlace {
     pub(super) machine: Machine,
     pub(super) process: ProcessPlace,
     /// Where it waits for ranks of other machines.
-    pub(super) doors: Doors,
+    pub(super) listening: ListenAddresses,
 }
 
 /// What a process says to rank 0's.
@@ -81,7 +81,7 @@ pub(super) enum ToMember {
 pub(super) struct MemberConnection {
     /// The other process's rank.
     pub(super) rank: Rank,
-    pub(super) post: Arc<Post>,
+    pub(super) post: Arc<Outbox>,
     pub(super) inbox: Inbox<TcpStream>,
 }
 
@@ -91,7 +91,7 @@ pub(crate) struct MemberWatch {
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
     /// Who is told that this process leaves in order: rank 0, or on rank 0 all others.
-    posts: Vec<Arc<Post>>,
+    posts: Vec<Arc<Outbox>>,
 }
 
 impl Drop for MemberWatch {
@@ -116,7 +116,7 @@ impl MemberWatch {
         status: &Arc<SessionStatus>,
         silence: Duration,
     ) -> std::io::Result<Self> {
-        let posts: Vec<Arc<Post>> = lines.iter().map(|line| line.post.clone()).collect();
+        let posts: Vec<Arc<Outbox>> = lines.iter().map(|line| line.post.clone()).collect();
         let is_hub = own == Rank(0);
         let told = posts.clone();
         status.on_end(move |end| told.iter().for_each(|post| say(post, is_hub, end)));
@@ -130,7 +130,7 @@ impl MemberWatch {
     }
 }
 
-fn say(post: &Post, is_hub: bool, end: &SessionEnd) {
+fn say(post: &Outbox, is_hub: bool, end: &SessionEnd) {
     // A process that does not hear this notices by itself that others are gone.
     let _ = match is_hub {
         true => post.send(&ToMember::End(end.clone())),

@@ -18,7 +18,7 @@ use std::time::Duration;
 use topology::Rank;
 
 /// How often to check.
-const GLANCE: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The control thread. It forwards commands and gives signs of life, until the launcher is gone or has been stopped for
 /// longer than `limit`, or than the limit of a later command.
@@ -74,9 +74,10 @@ impl Parent {
     /// may stop and continue a whole job with its workers.
     fn stopped(&mut self, now: Moment) -> Duration {
         let passed = now.since(self.looked);
-        if passed >= GLANCE {
+        if passed >= POLL_INTERVAL {
             self.looked = now;
-            self.stopped = if self.is_stopped() { self.stopped + passed.min(2 * GLANCE) } else { Duration::ZERO };
+            self.stopped =
+                if self.is_stopped() { self.stopped + passed.min(2 * POLL_INTERVAL) } else { Duration::ZERO };
         }
         self.stopped
     }
@@ -110,7 +111,7 @@ mod tests {
         assert_eq!(parent.stopped(at(600)), Duration::from_millis(300));
         // Too soon to check again; then this process did not run for a minute.
         assert_eq!(parent.stopped(at(700)), Duration::from_millis(300));
-        assert_eq!(parent.stopped(at(60_000)), Duration::from_millis(300) + 2 * GLANCE);
+        assert_eq!(parent.stopped(at(60_000)), Duration::from_millis(300) + 2 * POLL_INTERVAL);
         kill_process(process, Signal::CONT).unwrap();
         while parent.is_stopped() {
             std::thread::yield_now();

@@ -41,7 +41,7 @@ impl ProcessMeeting {
     pub(super) fn new(at: &Rendezvous, listeners: &[TcpListener], places: &[MemberPlace]) -> RunResult<Self> {
         let listeners = listeners.iter().map(TcpListener::try_clone).collect::<std::io::Result<_>>();
         let listeners = Mutex::new(listeners.map_err(RunError::system("keeping a listener"))?);
-        let addresses = places.iter().map(|place| place.doors.addresses.clone()).collect();
+        let addresses = places.iter().map(|place| place.listening.addresses.clone()).collect();
         Ok(Self { at: at.clone(), listeners, addresses })
     }
 }

@@ -1,7 +1,7 @@
 //! How the coordinator waits, and how it ends an epoch when its [`Judge`](crate::control::judge::Judge) decides so.
 
 use crate::clock::Moment;
-use crate::control::judge::{Decision, GLANCE, LAST_WORDS, Sight};
+use crate::control::judge::{Decision, LAST_WORDS, Observations, POLL_INTERVAL};
 use crate::control::messages::{Answer, Command as Order, ToAgent};
 use crate::control::plane::Plane;
 use crate::control::question::Question;
@@ -16,12 +16,12 @@ use std::time::Duration;
 use topology::Rank;
 
 /// What the coordinator can see of its ranks.
-pub(crate) struct Eyes {
+pub(crate) struct JobObserver {
     segment: Segment,
     plane: Option<Arc<Plane>>,
 }
 
-impl Sight for Eyes {
+impl Observations for JobObserver {
     fn beats(&self, rank: Rank) -> u64 {
         self.segment.activity.beats(rank).load(Ordering::Relaxed)
     }
@@ -44,8 +44,8 @@ impl Sight for Eyes {
 }
 
 impl Job {
-    fn eyes(&self) -> Eyes {
-        Eyes { segment: self.segment.clone(), plane: self.plane.clone() }
+    fn observer(&self) -> JobObserver {
+        JobObserver { segment: self.segment.clone(), plane: self.plane.clone() }
     }
 
     /// The answers of all ranks that are `asked`, by rank; or a verdict. A rank that repeats its last answer gets the
@@ -57,7 +57,7 @@ impl Job {
         asked: impl Fn(Rank) -> bool,
         ordered: Option<&Order>,
     ) -> RunResult<Vec<(Rank, Answer)>> {
-        self.judge.ask(Moment::now(), (question, limit), asked, &self.eyes());
+        self.judge.ask(Moment::now(), (question, limit), asked, &self.observer());
         loop {
             match self.decide() {
                 Decision::Repeat(rank) => {
@@ -75,10 +75,10 @@ impl Job {
 
     /// Passes events to the judge until it decides something.
     fn decide(&mut self) -> Decision {
-        let (eyes, mut heard) = (self.eyes(), None);
+        let (observer, mut heard) = (self.observer(), None);
         loop {
-            match self.judge.step(Moment::now(), heard.take(), &eyes) {
-                Decision::Wait => heard = self.events.recv_timeout(GLANCE).ok(),
+            match self.judge.step(Moment::now(), heard.take(), &observer) {
+                Decision::Wait => heard = self.events.recv_timeout(POLL_INTERVAL).ok(),
                 decision => return decision,
             }
         }
@@ -87,7 +87,7 @@ impl Job {
     /// How a child ended. The process ends within moments after its channel, if at all.
     fn end_of(&mut self, rank: Rank) -> Option<String> {
         let member = &mut self.members[rank.index()];
-        let deadline = Moment::now().after(GLANCE * 5);
+        let deadline = Moment::now().after(POLL_INTERVAL * 5);
         while member.process().is_some() && Moment::now() < deadline {
             match member.status() {
                 Some(status) => return Some(status.to_string()),
@@ -106,9 +106,9 @@ impl Job {
 
     /// Records which agents have left while the coordinator was not waiting.
     pub(crate) fn note_departures(&mut self) {
-        let eyes = self.eyes();
+        let observer = self.observer();
         while let Ok(heard) = self.events.try_recv() {
-            self.judge.hear(Moment::now(), heard, &eyes);
+            self.judge.hear(Moment::now(), heard, &observer);
         }
     }
 

@@ -9,7 +9,7 @@ use crate::clock::Moment;
 use crate::control::frame::{Inbox, receive_descriptor, send};
 use crate::control::judge::BEAT;
 use crate::control::messages::{Answer, Command, Finding, Ordered, PROTOCOL, Task, Terms, Welcome};
-use crate::control::worker_state::{BACKSTOP, Farewell, FarewellAction, WorkerAction, WorkerEvent, WorkerState};
+use crate::control::worker_state::{BACKSTOP, FailureExit, FarewellAction, WorkerAction, WorkerEvent, WorkerState};
 use crate::error::{RunError, RunResult};
 use crate::execution::concurrent::{Concurrent, Loaded, Work};
 use crate::execution::executor::Executor;
@@ -22,7 +22,7 @@ use crate::measure::trial::{RankReport, Trial, run_rank};
 use crate::memory::segment::Segment;
 use crate::numbers::TaskNumber;
 use crate::pacing::pace::Emulation;
-use crate::transport::tcp::{self, Closed, Handles, Meeting, Secret, Tcp, raise_open_files};
+use crate::transport::tcp::{self, Handles, Meeting, Secret, Tcp, UnreachableAddresses, raise_open_files};
 use crate::verdict::{Cause, Phase, Verdict};
 use std::cell::RefCell;
 use std::io;
@@ -109,7 +109,7 @@ pub fn serve(control: UnixStream, loader: &dyn Loader) -> RunResult<()> {
         control,
         commands: received,
         connections: RefCell::default(),
-        closed: Closed::default(),
+        closed: UnreachableAddresses::default(),
     }
     .work(loader)
 }
@@ -158,7 +158,7 @@ struct Worker {
     /// Otherwise a further rank would lose a connection and might be the first to report it.
     connections: RefCell<Handles>,
     /// Addresses of peers at which no rank of this job answered.
-    closed: Closed,
+    closed: UnreachableAddresses,
 }
 
 impl Worker {
@@ -174,10 +174,10 @@ impl Worker {
     /// reports the verdict instead, if it arrives in time.
     fn leave(&self, mut error: RunError) -> RunResult<RunError> {
         let has_lost_peers = error.lost_peer().is_some();
-        let mut farewell = Farewell::new(Moment::now(), has_lost_peers);
+        let mut failure_exit = FailureExit::new(Moment::now(), has_lost_peers);
         loop {
             let verdict = self.segment.verdict.check().err();
-            match farewell.step(Moment::now(), verdict.is_some()) {
+            match failure_exit.step(Moment::now(), verdict.is_some()) {
                 FarewellAction::Wait => std::thread::sleep(Duration::from_millis(1)),
                 FarewellAction::Say => {
                     error = verdict.filter(|_| has_lost_peers).unwrap_or(error);
@@ -268,10 +268,10 @@ impl Worker {
         }
         let failed = || RunError::system("listening for other ranks");
         let Options { interfaces, spare_interfaces, .. } = &self.options;
-        let (listeners, doors) = tcp::listen(interfaces, *spare_interfaces).map_err(failed())?;
-        self.answer(&Answer::Listening { task, plan: concurrent.digest(), doors })?;
-        let doors = match self.next()? {
-            Command::Connect { task: now, doors } if now == task => doors,
+        let (listeners, listening) = tcp::listen(interfaces, *spare_interfaces).map_err(failed())?;
+        self.answer(&Answer::Listening { task, plan: concurrent.digest(), listening })?;
+        let listening = match self.next()? {
+            Command::Connect { task: now, listening } if now == task => listening,
             other => return Err(self.unexpected(&other, "connect")),
         };
         let meeting = Meeting {
@@ -284,7 +284,7 @@ impl Worker {
             check: &|| segment.verdict.check(),
             closed: &self.closed,
         };
-        let streams = meeting.hold(listeners, &doors)?;
+        let streams = meeting.hold(listeners, &listening)?;
         self.connections
             .replace(streams.handles(concurrent.connections()).map_err(RunError::system("keeping connections open"))?);
         Tcp::new(hosts.clone(), streams).map(Some).map_err(RunError::system("preparing to wait for sockets"))

@@ -8,7 +8,7 @@
 //! for that time. It does not wait for messages of another queue that have not begun.
 
 use crate::clock::{Moment, WaitFor};
-use crate::pacing::messages::{MessageQueues, Passage};
+use crate::pacing::messages::{MessageQueues, PacedMessage};
 use crate::plan::RankPlan;
 use program::ConnectionId;
 use std::collections::BTreeMap;
@@ -75,7 +75,7 @@ impl<'a> MessageGate<'a> {
     }
 
     /// The message at a place, and the number of the tile.
-    fn at(&self, place: usize) -> (&'a Passage, usize) {
+    fn at(&self, place: usize) -> (&'a PacedMessage, usize) {
         (&self.line.passages[place % self.line.len()], place / self.line.len())
     }
 

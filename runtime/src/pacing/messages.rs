@@ -19,7 +19,7 @@ use topology::{Micros, ResourceId};
 
 /// One message of a rank.
 #[derive(Clone, Debug)]
-pub(super) struct Passage {
+pub(super) struct PacedMessage {
     pub(super) lane: ConnectionId,
     /// The threadblock of its steps, and their range there.
     block: usize,
@@ -36,7 +36,7 @@ pub(super) struct Passage {
 /// The messages of one direction, in order.
 #[derive(Clone, Debug, Default)]
 pub(super) struct MessageQueues {
-    pub(super) passages: Vec<Passage>,
+    pub(super) passages: Vec<PacedMessage>,
     /// For each queue, the places of its messages.
     pub(super) queues: Vec<Vec<usize>>,
 }
@@ -80,7 +80,7 @@ impl MessageOrder {
             let sends = plan.connections[lane.index()].from == plan.rank;
             let line = if sends { &mut order.sends.passages } else { &mut order.receives.passages };
             order.places[block][steps.clone()].fill(Some(line.len()));
-            line.push(Passage {
+            line.push(PacedMessage {
                 lane,
                 block,
                 steps,
@@ -104,7 +104,7 @@ impl MessageOrder {
     }
 }
 
-impl Passage {
+impl PacedMessage {
     /// The bytes of one tile.
     pub(super) fn bytes(&self, plan: &RankPlan<'_>, tile: usize) -> usize {
         plan.message_bytes(&plan.own().threadblocks[self.block].steps[self.steps.clone()], tile)

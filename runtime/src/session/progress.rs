@@ -21,7 +21,7 @@ const LOOKING_AROUND: Duration = Duration::from_millis(5);
 
 /// What the thread does.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum ThreadState {
+enum Activity {
     /// It does not exist.
     Unborn,
     /// It sleeps, because no call is under way.
@@ -34,22 +34,22 @@ enum ThreadState {
 
 /// What a session and its thread share.
 struct Parking {
-    state: Mutex<ThreadState>,
+    state: Mutex<Activity>,
     changed: Condvar,
 }
 
 impl Parking {
-    fn state(&self) -> MutexGuard<'_, ThreadState> {
+    fn state(&self) -> MutexGuard<'_, Activity> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sleeps while the thread is parked, and then for a time; false if the thread is to end.
     fn pause(&self, time: Duration) -> bool {
-        let parked = |state: &mut ThreadState| *state == ThreadState::Parked;
+        let parked = |state: &mut Activity| *state == Activity::Parked;
         let state = self.changed.wait_while(self.state(), parked).unwrap_or_else(PoisonError::into_inner);
-        let active = |state: &mut ThreadState| *state == ThreadState::Active;
+        let active = |state: &mut Activity| *state == Activity::Active;
         let waited = self.changed.wait_timeout_while(state, time, active);
-        *waited.unwrap_or_else(PoisonError::into_inner).0 != ThreadState::Ended
+        *waited.unwrap_or_else(PoisonError::into_inner).0 != Activity::Ended
     }
 }
 
@@ -62,7 +62,7 @@ pub(super) struct ProgressThread {
 impl ProgressThread {
     /// No thread yet.
     pub(super) fn new() -> Self {
-        let parking = Parking { state: Mutex::new(ThreadState::Unborn), changed: Condvar::new() };
+        let parking = Parking { state: Mutex::new(Activity::Unborn), changed: Condvar::new() };
         Self { parking: Arc::new(parking), thread: Mutex::default() }
     }
 
@@ -70,24 +70,24 @@ impl ProgressThread {
     pub(super) fn look_after(&self, session: &Arc<SessionParts>) {
         let mut state = self.parking.state();
         match *state {
-            ThreadState::Active | ThreadState::Ended => {}
-            ThreadState::Parked => {
-                *state = ThreadState::Active;
+            Activity::Active | Activity::Ended => {}
+            Activity::Parked => {
+                *state = Activity::Active;
                 self.parking.changed.notify_one();
             }
-            ThreadState::Unborn => {
+            Activity::Unborn => {
                 let (parking, parts) = (self.parking.clone(), Arc::downgrade(session));
                 match background::spawn("antiphon-calls", move || look_after_calls(&parking, &parts)) {
                     Ok(thread) => {
                         *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
-                        *state = ThreadState::Active;
+                        *state = Activity::Active;
                     }
                     // Calls go on while somebody waits for them.
                     Err(error) => {
                         tracing::info!(
                             "calls do not go on by themselves, because there is no thread for them: {error}"
                         );
-                        *state = ThreadState::Ended;
+                        *state = Activity::Ended;
                     }
                 }
             }
@@ -100,7 +100,7 @@ impl ProgressThread {
         if is_fork {
             return std::mem::forget(thread);
         }
-        *self.parking.state() = ThreadState::Ended;
+        *self.parking.state() = Activity::Ended;
         self.parking.changed.notify_one();
         // The thread itself may have been the last user of the session.
         if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
@@ -160,9 +160,9 @@ impl Session {
         engine.driver = Driver::Nobody;
         let outlook = if engine.is_idle() { Outlook::Idle } else { Outlook::Driven };
         if let (Outlook::Idle, mut state) = (outlook, parking.state())
-            && *state == ThreadState::Active
+            && *state == Activity::Active
         {
-            *state = ThreadState::Parked;
+            *state = Activity::Parked;
         }
         drop(engine);
         self.shared.turn.notify_all();

@@ -17,7 +17,7 @@ use crate::memory::heap::Heap;
 use crate::memory::poller::Poller;
 use crate::memory::segment::Segment;
 use program::{Connection, ConnectionId};
-use shared::SharedMemory;
+use shared::SharedMemoryTransport;
 use shared::arena::Arena;
 use std::collections::BTreeSet;
 use std::io;
@@ -113,7 +113,7 @@ impl<'a> Transports<'a> {
     pub(crate) fn new(segment: &'a Segment, rank: Rank, heap: Heap, tcp: Option<Tcp>) -> Self {
         let mut all: Vec<Box<dyn Transport + 'a>> = Vec::new();
         all.extend(tcp.map(|tcp| Box::new(tcp) as Box<dyn Transport>));
-        all.push(Box::new(SharedMemory::new(segment, rank, heap)));
+        all.push(Box::new(SharedMemoryTransport::new(segment, rank, heap)));
         Self { all }
     }
 

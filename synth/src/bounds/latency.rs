@@ -13,9 +13,9 @@ const WORK: usize = 6_000_000;
 
 /// The longest of all shortest paths, once for this chunking and once for α alone (any chunking).
 pub(super) fn latency(problem: &Problem, deadline: &Deadline) -> Vec<Bound> {
-    let journeys = journeys(problem);
-    let sized = farthest(problem, &journeys, |id| problem.demand.bytes_of(id), deadline);
-    let bare = farthest(problem, &journeys, |_| Bytes::ZERO, deadline);
+    let trees = trees(problem);
+    let sized = farthest(problem, &trees, |id| problem.demand.bytes_of(id), deadline);
+    let bare = farthest(problem, &trees, |_| Bytes::ZERO, deadline);
     let bound = |(value, links): (Micros, Vec<LinkId>), scope| Bound {
         name: "latency",
         scope,
@@ -26,15 +26,15 @@ pub(super) fn latency(problem: &Problem, deadline: &Deadline) -> Vec<Bound> {
 }
 
 /// Chunks with the same holders, which share a shortest-path tree because a path may start at any holder.
-struct Journey {
+struct SharedTree {
     from: RankSet,
     chunks: Vec<ChunkId>,
 }
 
-/// The journeys of all chunks, or an even selection where there are too many.
-fn journeys(problem: &Problem) -> Vec<Journey> {
+/// The trees of all chunks, or an even selection where there are too many.
+fn trees(problem: &Problem) -> Vec<SharedTree> {
     let demand = &*problem.demand;
-    let mut journeys: Vec<Journey> = Vec::new();
+    let mut trees: Vec<SharedTree> = Vec::new();
     let mut previous: Option<(ChunkId, &Chunk)> = None;
     for (id, chunk) in demand.chunk_ids().zip(demand.chunks()) {
         let like = previous.replace((id, chunk));
@@ -43,32 +43,32 @@ fn journeys(problem: &Problem) -> Vec<Journey> {
         }
         match (chunk.combine, like) {
             (true, _) => {
-                let each = |&rank: &Rank| Journey { from: RankSet::one(rank), chunks: vec![id] };
-                journeys.extend(chunk.holders.iter().map(each));
+                let each = |&rank: &Rank| SharedTree { from: RankSet::one(rank), chunks: vec![id] };
+                trees.extend(chunk.holders.iter().map(each));
             }
             (false, Some((before, like)))
                 if like.holders == chunk.holders && demand.bytes_of(before) == demand.bytes_of(id) =>
             {
-                journeys.last_mut().expect("the chunk before has a journey").chunks.push(id);
+                trees.last_mut().expect("the chunk before has a tree").chunks.push(id);
             }
-            (false, _) => journeys.push(Journey { from: chunk.holders.clone(), chunks: vec![id] }),
+            (false, _) => trees.push(SharedTree { from: chunk.holders.clone(), chunks: vec![id] }),
         }
     }
     let affordable = (WORK / problem.topology.links().len().max(1)).clamp(1, SOURCES);
-    let stride = journeys.len().div_ceil(affordable).max(1);
-    journeys.into_iter().step_by(stride).collect()
+    let stride = trees.len().div_ceil(affordable).max(1);
+    trees.into_iter().step_by(stride).collect()
 }
 
-/// The longest of the shortest paths; if the deadline has passed, of the first journey only.
+/// The longest of the shortest paths; if the deadline has passed, of the first tree only.
 fn farthest(
     problem: &Problem,
-    journeys: &[Journey],
+    trees: &[SharedTree],
     bytes: impl Fn(ChunkId) -> Bytes,
     deadline: &Deadline,
 ) -> (Micros, Vec<LinkId>) {
     let topology = &*problem.topology;
     let mut worst = (0.0, Vec::new());
-    for (number, Journey { from, chunks }) in journeys.iter().enumerate() {
+    for (number, SharedTree { from, chunks }) in trees.iter().enumerate() {
         if number > 0 && deadline.has_passed() {
             break;
         }

@@ -44,7 +44,7 @@ pub(super) fn flow(problem: &Problem, deadline: &Deadline) -> Option<Bound> {
             Prices { links: link_prices, resources: resource_prices }
         }
         // The price search takes half of the time, so that time is left to evaluate its result.
-        None => haggled(problem, Prices::equal(problem), &deadline.part(2)),
+        None => prices_in_rounds(problem, Prices::equal(problem), &deadline.part(2)),
     };
     prices.normalised()?.bound(problem, deadline)
 }
@@ -103,7 +103,7 @@ impl Prices {
 /// Prices found in rounds: all chunks take their cheapest ways, then links and resources raise their prices in
 /// proportion to the time that is bought of them. The best prices of all rounds are kept. Where chunks are copied, the
 /// cheapest ways are no measure of the load, and the start is returned.
-fn haggled(problem: &Problem, start: Prices, deadline: &Deadline) -> Prices {
+fn prices_in_rounds(problem: &Problem, start: Prices, deadline: &Deadline) -> Prices {
     let (topology, demand) = (&*problem.topology, &*problem.demand);
     if demand.chunks().iter().any(|chunk| chunk.wanted_by.len() != 1) {
         return start;
@@ -326,9 +326,12 @@ mod tests {
             };
             let Some(flow) = concurrent_flow(&problem, &Deadline::default()) else { panic!("machine {seed} is small") };
             let best = of(Prices { links: flow.link_prices, resources: flow.resource_prices });
-            let haggled = of(haggled(&problem, Prices::equal(&problem), &Deadline::default()));
+            let prices_in_rounds = of(prices_in_rounds(&problem, Prices::equal(&problem), &Deadline::default()));
             // The α of the two may differ; 1 µs is the largest.
-            assert!(haggled <= best + 1.0 && haggled >= 0.95 * best - 1.0, "machine {seed}: {haggled} of {best}");
+            assert!(
+                prices_in_rounds <= best + 1.0 && prices_in_rounds >= 0.95 * best - 1.0,
+                "machine {seed}: {prices_in_rounds} of {best}"
+            );
         }
     }
 

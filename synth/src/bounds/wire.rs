@@ -36,7 +36,7 @@ type Grouping = Vec<usize>;
 
 fn between(problem: &Problem, group: &Grouping) -> Option<Bound> {
     let (topology, demand) = (&*problem.topology, &*problem.demand);
-    let mut meetings = Meetings::new(group);
+    let mut meetings = DeliveryCounter::new(group);
     let of = |(id, chunk)| meetings.deliveries(chunk) as f64 * demand.bytes_of(id).0;
     let bytes: f64 = demand.chunk_ids().zip(demand.chunks()).map(of).sum();
     let crosses = |&id: &LinkId| {
@@ -91,14 +91,14 @@ fn groupings(problem: &Problem) -> Vec<Grouping> {
 
 /// Counts deliveries between groups. Chunks that follow each other are often held or wanted by the same ranks; their
 /// groups are then looked up only once.
-struct Meetings<'a> {
+struct DeliveryCounter<'a> {
     holding: Groups<'a>,
     wanting: Groups<'a>,
     /// How many groups both hold and want.
     both: usize,
 }
 
-impl<'a> Meetings<'a> {
+impl<'a> DeliveryCounter<'a> {
     fn new(group: &'a Grouping) -> Self {
         Self { holding: Groups::new(group), wanting: Groups::new(group), both: 0 }
     }

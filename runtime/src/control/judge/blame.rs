@@ -4,7 +4,7 @@
 //! and a rank that was cut off is an end of every broken connection. So the verdict names the rank with the most lost
 //! connections, counted from both ends. The coordinator names itself if it has lost all other ranks.
 
-use super::{BEAT, Complaint, DISTANCE, Decision, Judge, LEAST_SILENCE, MISSED, RankState, Sight, distant_beat};
+use super::{BEAT, Complaint, DISTANCE, Decision, Judge, LEAST_SILENCE, MISSED, Observations, RankState, distant_beat};
 use crate::clock::Moment;
 use crate::verdict::{Cause, Phase, Verdict};
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,7 +44,7 @@ impl Judge {
     }
 
     /// The phase of a rank.
-    pub(super) fn phase(&self, rank: Rank, sight: &dyn Sight) -> Phase {
+    pub(super) fn phase(&self, rank: Rank, sight: &dyn Observations) -> Phase {
         let phase = self.inquiry.as_ref().map_or(Phase::Work, |inquiry| inquiry.question.phase());
         if phase == Phase::Work { sight.phase(rank) } else { phase }
     }
@@ -77,7 +77,7 @@ impl Judge {
         now: Moment,
         (rank, cause): (Rank, Cause),
         evidence: String,
-        sight: &dyn Sight,
+        sight: &dyn Observations,
     ) -> Decision {
         let is_cut_off = self.is_cut_off(now, 1);
         if !is_cut_off && self.is_cut_off(now, 2) {
@@ -94,7 +94,7 @@ impl Judge {
 
     /// The verdict if ranks lost each other and none of them is known to be dead. It names a silent rank, else the rank
     /// that is an end of the most broken connections, else the rank that reported first.
-    pub(super) fn suspect(&mut self, now: Moment, until: Moment, sight: &dyn Sight) -> Decision {
+    pub(super) fn suspect(&mut self, now: Moment, until: Moment, sight: &dyn Observations) -> Decision {
         let complaints = self.inquiry.as_ref().map_or(Vec::new(), |inquiry| inquiry.complaints.clone());
         let Some(first) = complaints.first() else { return Decision::Wait };
         // A rank that has reported its error gives no more signs of life.
@@ -125,7 +125,7 @@ impl Judge {
 
     /// The verdict if ranks make progress, but an agent has been silent for too long. Its worker goes on, but could not
     /// be ended.
-    pub(super) fn unheard(&mut self, now: Moment, limit: Duration, sight: &dyn Sight) -> Decision {
+    pub(super) fn unheard(&mut self, now: Moment, limit: Duration, sight: &dyn Observations) -> Decision {
         let limit = limit.max(LEAST_SILENCE);
         let is_unheard =
             |state: &RankState| state.machine.is_some() && !state.left && now.since(state.message.1) > limit;
@@ -139,7 +139,7 @@ impl Judge {
     }
 
     /// The verdict if nothing moves: on a rank that does not run, else on the rank with the least progress.
-    pub(super) fn overdue(&mut self, now: Moment, sight: &dyn Sight) -> Decision {
+    pub(super) fn overdue(&mut self, now: Moment, sight: &dyn Observations) -> Decision {
         let Some(inquiry) = &self.inquiry else { return Decision::Wait };
         let waiting: Vec<Rank> = self.ranks().filter(|&rank| self.is_open(rank)).collect();
         // A rank that still prepares has not begun this task, even if it made progress in earlier tasks.
@@ -180,7 +180,7 @@ mod tests {
     #[derive(Default)]
     struct Alive(Cell<u64>);
 
-    impl Sight for Alive {
+    impl Observations for Alive {
         fn beats(&self, _: Rank) -> u64 {
             self.0.set(self.0.get() + 1);
             self.0.get()

@@ -18,7 +18,7 @@ use topology::Rank;
 /// How often a worker gives a sign of life.
 pub(crate) const BEAT: Duration = Duration::from_millis(50);
 /// How often a waiting coordinator checks what it can see.
-pub(crate) const GLANCE: Duration = Duration::from_millis(20);
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// How long live ranks may report their errors after a verdict.
 pub(crate) const LAST_WORDS: Duration = Duration::from_millis(500);
 /// A rank that missed this many signs of life does not run.
@@ -57,7 +57,7 @@ pub(crate) struct Heard {
 }
 
 /// What the coordinator can see of the ranks without a question.
-pub(crate) trait Sight {
+pub(crate) trait Observations {
     /// How many signs of life the worker has given.
     fn beats(&self, rank: Rank) -> u64;
     /// How many messages the agent has sent.
@@ -164,7 +164,7 @@ impl Judge {
         now: Moment,
         (question, limit): (Question, Duration),
         asked: impl Fn(Rank) -> bool,
-        sight: &dyn Sight,
+        sight: &dyn Observations,
     ) {
         let answers = self.ranks().map(|rank| asked(rank).then_some(None)).collect();
         let (activity, complaints) = (sight.activity(), Vec::new());
@@ -200,8 +200,8 @@ impl Judge {
 
     /// One round of a coordinator that waits for a decision: what follows from an event, if there is one, from the
     /// state of the ranks, and from the time. The caller repeats it until it returns more than [`Decision::Wait`].
-    /// Between two calls the caller waits for an event, at most [`GLANCE`].
-    pub(crate) fn step(&mut self, now: Moment, heard: Option<Heard>, sight: &dyn Sight) -> Decision {
+    /// Between two calls the caller waits for an event, at most [`POLL_INTERVAL`].
+    pub(crate) fn step(&mut self, now: Moment, heard: Option<Heard>, sight: &dyn Observations) -> Decision {
         self.wake(now);
         let decision = heard.map_or(Decision::Wait, |heard| self.hear(now, heard, sight));
         if decision != Decision::Wait {
@@ -214,7 +214,7 @@ impl Judge {
     }
 
     /// What follows from an event.
-    pub(crate) fn hear(&mut self, now: Moment, heard: Heard, sight: &dyn Sight) -> Decision {
+    pub(crate) fn hear(&mut self, now: Moment, heard: Heard, sight: &dyn Observations) -> Decision {
         self.wake(now);
         let Heard { epoch, rank, event } = heard;
         let Some(state) = self.states.get_mut(rank.index()) else { return Decision::Wait };
@@ -237,7 +237,7 @@ impl Judge {
     }
 
     /// A rank has ended. If it has reported its error, that report counts.
-    fn lost(&mut self, rank: Rank, how: String, sight: &dyn Sight) -> Decision {
+    fn lost(&mut self, rank: Rank, how: String, sight: &dyn Observations) -> Decision {
         let state = &mut self.states[rank.index()];
         let known = std::mem::replace(&mut state.gone, true) || state.said;
         match &self.inquiry {
@@ -294,7 +294,7 @@ impl Judge {
     }
 
     /// What follows from the state of the ranks and from the time.
-    fn look(&mut self, now: Moment, sight: &dyn Sight) -> Decision {
+    fn look(&mut self, now: Moment, sight: &dyn Observations) -> Decision {
         self.wake(now);
         for (index, state) in self.states.iter_mut().enumerate() {
             let rank = Rank::from_index(index);

@@ -1,7 +1,7 @@
 //! Agents of the simulation: they do what their [`AgentState`](crate::control::agent_state::AgentState) says.
 
 use super::setup::Party;
-use super::world::{Happening, State, World};
+use super::world::{SimEvent, State, World};
 use crate::control::agent_state::{AgentAction, AgentEvent};
 use crate::control::judge::BEAT;
 use crate::control::messages::{Answer, ToAgent};
@@ -11,9 +11,9 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 impl World {
-    pub(super) fn agent(&mut self, rank: usize, happening: Happening) {
-        if matches!(happening, Happening::AgentWakes) {
-            self.later(BEAT, Party::Agent(rank), Happening::AgentWakes);
+    pub(super) fn agent(&mut self, rank: usize, event: SimEvent) {
+        if matches!(event, SimEvent::AgentWakes) {
+            self.later(BEAT, Party::Agent(rank), SimEvent::AgentWakes);
         }
         // An agent that ends its worker receives no messages meanwhile.
         if let Some(until) = self.hosts[rank].leaving {
@@ -25,15 +25,15 @@ impl World {
         }
         let (now, known) = (self.now, self.hosts[rank].agent_state.clone());
         let mut is_old = false;
-        let event = match happening {
-            Happening::ToAgent(message) => {
+        let event = match event {
+            SimEvent::ToAgent(message) => {
                 let is_setup = matches!(message, ToAgent::SetUp { .. });
                 let is_other = |epoch| epoch < known.epoch() || epoch > known.epoch() && !is_setup;
                 is_old = epoch_of(&message).is_some_and(is_other);
                 AgentEvent::Said(message)
             }
-            Happening::Closed => AgentEvent::Closed(ErrorKind::UnexpectedEof.into()),
-            Happening::AgentWakes => AgentEvent::Quiet,
+            SimEvent::UnreachableAddresses => AgentEvent::UnreachableAddresses(ErrorKind::UnexpectedEof.into()),
+            SimEvent::AgentWakes => AgentEvent::Quiet,
             other => panic!("an agent cannot meet {other:?}"),
         };
         let actions = self.hosts[rank].agent_state.step(now, event);
@@ -57,9 +57,9 @@ impl World {
             }
             AgentAction::Beat => {
                 let (epoch, seen) = (host.agent_state.epoch(), (host.beats, host.steps, host.phase));
-                self.send(rank, Party::Coordinator, Happening::Beat { rank, epoch, sent: self.now, seen });
+                self.send(rank, Party::Coordinator, SimEvent::Beat { rank, epoch, sent: self.now, seen });
             }
-            AgentAction::Leave(parting) => host.parting = Some(parting),
+            AgentAction::Leave(outcome) => host.outcome = Some(outcome),
         }
     }
 
@@ -74,7 +74,7 @@ impl World {
             }
             ToAgent::Enlist { epoch, .. } => self.start_worker(rank, epoch),
             ToAgent::Order { epoch, command } => {
-                self.later(Duration::ZERO, Party::Worker(rank), Happening::Command { epoch, command });
+                self.later(Duration::ZERO, Party::Worker(rank), SimEvent::Command { epoch, command });
             }
             ToAgent::Ping { activity, .. } => self.hosts[rank].elsewhere.1 = activity,
             _ => {}

@@ -2,9 +2,9 @@
 
 use super::host::Host;
 use super::setup::{PLAN, Party};
-use super::world::{EPOCHS, Happening, LIMIT, State, World};
+use super::world::{EPOCHS, LIMIT, SimEvent, State, World};
 use crate::clock::Moment;
-use crate::control::judge::{Decision, Event, GLANCE, Heard, Sight};
+use crate::control::judge::{Decision, Event, Heard, Observations, POLL_INTERVAL};
 use crate::control::messages::{Answer, Command, EpochSetup, PROTOCOL, Task, Terms, ToAgent};
 use crate::control::plane::PULSE;
 use crate::control::question::Question;
@@ -18,7 +18,7 @@ use topology::Rank;
 /// message that has arrived.
 pub(super) struct Seen(pub(super) Vec<(u64, u64, Phase)>, pub(super) Vec<Moment>);
 
-impl Sight for Seen {
+impl Observations for Seen {
     fn beats(&self, rank: Rank) -> u64 {
         self.0[rank.index()].0
     }
@@ -42,14 +42,14 @@ impl Sight for Seen {
 
 impl World {
     pub(super) fn tell(&mut self, rank: usize, message: ToAgent) {
-        self.send(rank, Party::Agent(rank), Happening::ToAgent(message));
+        self.send(rank, Party::Agent(rank), SimEvent::ToAgent(message));
     }
 
     /// An order reaches rank 0's worker at once, and the other workers through their agents.
     fn order(&mut self, rank: usize, command: Command) {
         let epoch = self.epoch;
         match rank {
-            0 => self.later(Duration::ZERO, Party::Worker(0), Happening::Command { epoch, command }),
+            0 => self.later(Duration::ZERO, Party::Worker(0), SimEvent::Command { epoch, command }),
             _ => self.tell(rank, ToAgent::Order { epoch, command }),
         }
     }
@@ -73,7 +73,7 @@ impl World {
         (self.question, self.ordered) = (question, ordered);
     }
 
-    /// One step of the coordinator: an event has arrived, or it has waited for [`GLANCE`].
+    /// One step of the coordinator: an event has arrived, or it has waited for [`POLL_INTERVAL`].
     pub(super) fn step(&mut self, heard: Option<Heard>) {
         let is_old = |heard: &Heard| heard.epoch != self.epoch && !matches!(heard.event, Event::Left(_));
         let known = heard.as_ref().is_some_and(is_old).then(|| self.judge.clone());
@@ -88,12 +88,12 @@ impl World {
     pub(super) fn glance(&mut self) {
         self.step(None);
         self.glances += 1;
-        if self.glances.is_multiple_of((PULSE.as_millis() / GLANCE.as_millis()) as u64) {
+        if self.glances.is_multiple_of((PULSE.as_millis() / POLL_INTERVAL.as_millis()) as u64) {
             let activity = self.seen.activity();
             (1..self.setup.ranks).for_each(|rank| self.tell(rank, ToAgent::Ping { at: self.now, activity }));
         }
         if self.coordinator != State::Gone {
-            self.later(GLANCE, Party::Coordinator, Happening::Glance);
+            self.later(POLL_INTERVAL, Party::Coordinator, SimEvent::Glance);
         }
     }
 

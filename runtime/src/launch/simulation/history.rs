@@ -4,7 +4,7 @@ use super::naive;
 use super::play;
 use super::setup::{FOR_EVER, Fault, Party, Setup};
 use super::world::{State, World};
-use crate::control::agent_state::Parting;
+use crate::control::agent_state::AgentOutcome;
 use crate::verdict::{Cause, Verdict};
 use topology::Rank;
 
@@ -60,7 +60,7 @@ fn ours(scenario: Scenario) -> (World, Vec<Ending>) {
     };
     let ending = |rank: usize| match (&world.hosts[rank], rank) {
         (host, 1..) if host.agent == State::Runs => Ending::Hangs,
-        (host, 1..) if matches!(host.parting, Some(Parting::Abandoned(_))) => {
+        (host, 1..) if matches!(host.outcome, Some(AgentOutcome::Abandoned(_))) => {
             Ending::Decides("nobody decides".to_owned())
         }
         _ => Ending::Decides(decided.clone()),

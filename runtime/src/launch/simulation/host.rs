@@ -4,14 +4,14 @@
 //! Each step needs the previous step of the neighbour that sends.
 
 use super::setup::{Fault, PLAN, Party};
-use super::world::{Happening, LIMIT, State, World};
+use super::world::{LIMIT, SimEvent, State, World};
 use crate::clock::Moment;
-use crate::control::agent_state::{AgentState, Parting};
-use crate::control::judge::{BEAT, Event, Heard, Sight};
+use crate::control::agent_state::{AgentOutcome, AgentState};
+use crate::control::judge::{BEAT, Event, Heard, Observations};
 use crate::control::messages::{Answer, Command, Finding, PROTOCOL};
-use crate::control::worker_state::{BACKSTOP, Farewell, FarewellAction, WorkerAction, WorkerEvent, WorkerState};
+use crate::control::worker_state::{BACKSTOP, FailureExit, FarewellAction, WorkerAction, WorkerEvent, WorkerState};
 use crate::numbers::{Epoch, TaskNumber};
-use crate::transport::tcp::Doors;
+use crate::transport::tcp::ListenAddresses;
 use crate::verdict::{Phase, Verdict};
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -57,14 +57,14 @@ pub(super) struct Host {
     /// The collective that is running, and when it moved last.
     working: Option<(TaskNumber, Moment)>,
     /// Once the worker has failed: how it leaves, why, and whether it lost a neighbour.
-    farewell: Option<(Farewell, &'static str, bool)>,
+    failure_exit: Option<(FailureExit, &'static str, bool)>,
     /// Its report of the failure.
     said: Option<Answer>,
     /// The neighbours to which its data connection is broken.
     pub(super) lost: BTreeSet<usize>,
     pub(super) odd: Option<Fault>,
     pub(super) slow: bool,
-    pub(super) parting: Option<Parting>,
+    pub(super) outcome: Option<AgentOutcome>,
     /// When an agent that leaves kills its worker.
     pub(super) leaving: Option<Moment>,
 }
@@ -88,12 +88,12 @@ impl Host {
             done: 0,
             steps: 0,
             working: None,
-            farewell: None,
+            failure_exit: None,
             said: None,
             lost: BTreeSet::new(),
             odd: None,
             slow: false,
-            parting: None,
+            outcome: None,
             leaving: None,
         }
     }
@@ -125,13 +125,13 @@ impl World {
         let host = &mut self.hosts[rank];
         (host.worker, host.worker_state, host.busy) = (State::Runs, WorkerState::new(LIMIT), true);
         (host.epoch, host.phase, host.beats, host.done, host.steps) = (epoch, Phase::Prepare, 0, 0, 0);
-        (host.working, host.hung_up, host.farewell, host.said) = (None, None, None, None);
+        (host.working, host.hung_up, host.failure_exit, host.said) = (None, None, None, None);
         host.orders.clear();
         if rank == 0 {
             host.verdict = None;
         }
         let delay = self.random.millis(100);
-        self.later(delay, Party::Worker(rank), Happening::Worker { epoch, wake: Wake::Starts });
+        self.later(delay, Party::Worker(rank), SimEvent::Worker { epoch, wake: Wake::Starts });
     }
 
     pub(super) fn kill_worker(&mut self, rank: usize) {
@@ -143,7 +143,7 @@ impl World {
         let said = self.hosts[rank].said.take().map(Event::Answer);
         let gone = Event::Gone("it was killed".to_owned());
         let heard = |event| Heard { epoch, rank: Rank::from_index(rank), event };
-        let heard = Happening::Heard(said.into_iter().chain([gone]).map(heard).collect());
+        let heard = SimEvent::Heard(said.into_iter().chain([gone]).map(heard).collect());
         if rank == 0 {
             self.later(delay, Party::Coordinator, heard);
         } else if self.hosts[rank].agent != State::Gone {
@@ -154,10 +154,10 @@ impl World {
     pub(super) fn answer_as(&mut self, rank: usize, epoch: Epoch, answer: Answer) {
         let heard = Heard { epoch, rank: Rank::from_index(rank), event: Event::Answer(answer) };
         match rank {
-            0 => self.later(Duration::ZERO, Party::Coordinator, Happening::Heard(vec![heard])),
+            0 => self.later(Duration::ZERO, Party::Coordinator, SimEvent::Heard(vec![heard])),
             // A stopped agent passes nothing on. Messages in its pipe count as lost.
             _ if self.hosts[rank].agent == State::Runs => {
-                self.send(rank, Party::Coordinator, Happening::Heard(vec![heard]));
+                self.send(rank, Party::Coordinator, SimEvent::Heard(vec![heard]));
             }
             _ => {}
         }
@@ -176,14 +176,14 @@ impl World {
 
     /// The worker fails, perhaps because it has lost neighbours.
     fn fail(&mut self, rank: usize, reason: &'static str, has_lost_peers: bool) {
-        self.hosts[rank].farewell = Some((Farewell::new(self.now, has_lost_peers), reason, has_lost_peers));
+        self.hosts[rank].failure_exit = Some((FailureExit::new(self.now, has_lost_peers), reason, has_lost_peers));
         self.take_leave(rank);
     }
 
     fn take_leave(&mut self, rank: usize) {
         let (now, is_decided) = (self.now, self.hosts[rank].is_decided());
-        let Some((farewell, reason, has_lost_peers)) = &mut self.hosts[rank].farewell else { return };
-        let (action, reason, has_lost_peers) = (farewell.step(now, is_decided), *reason, *has_lost_peers);
+        let Some((failure_exit, reason, has_lost_peers)) = &mut self.hosts[rank].failure_exit else { return };
+        let (action, reason, has_lost_peers) = (failure_exit.step(now, is_decided), *reason, *has_lost_peers);
         match action {
             FarewellAction::Wait => {}
             FarewellAction::Say => {
@@ -210,13 +210,13 @@ impl World {
         [(rank + 1) % ranks, (rank + ranks - 1) % ranks].into_iter().filter(is_lost).collect()
     }
 
-    pub(super) fn worker(&mut self, rank: usize, happening: Happening) {
-        match happening {
-            Happening::Command { epoch, command } if epoch == self.hosts[rank].epoch => {
+    pub(super) fn worker(&mut self, rank: usize, event: SimEvent) {
+        match event {
+            SimEvent::Command { epoch, command } if epoch == self.hosts[rank].epoch => {
                 self.hosts[rank].orders.push_back(command);
                 self.hear_orders(rank);
             }
-            Happening::Worker { epoch, wake } if epoch == self.hosts[rank].epoch => match wake {
+            SimEvent::Worker { epoch, wake } if epoch == self.hosts[rank].epoch => match wake {
                 Wake::Starts => {
                     let odd = self.hosts[rank].odd == Some(Fault::OtherProtocol(rank));
                     let hello = Answer::Hello { protocol: PROTOCOL + u32::from(odd), rank: Rank::from_index(rank) };
@@ -264,7 +264,7 @@ impl World {
 
     fn wake(&mut self, rank: usize, delay: Duration, wake: Wake) {
         let epoch = self.hosts[rank].epoch;
-        self.later(delay, Party::Worker(rank), Happening::Worker { epoch, wake });
+        self.later(delay, Party::Worker(rank), SimEvent::Worker { epoch, wake });
     }
 
     fn obey_as_worker(&mut self, rank: usize, command: Command) {
@@ -301,7 +301,10 @@ impl World {
         let is_odd = self.hosts[rank].odd == Some(Fault::OtherPlan(rank));
         let plan = if is_odd { "another plan" } else { PLAN }.to_owned();
         self.hosts[rank].plan.clone_from(&plan);
-        self.finish(rank, Answer::Listening { task, plan, doors: Doors { addresses: Vec::new(), spare: false } });
+        self.finish(
+            rank,
+            Answer::Listening { task, plan, listening: ListenAddresses { addresses: Vec::new(), spare: false } },
+        );
     }
 
     /// One step, if the neighbour that sends has done the same step.
@@ -313,7 +316,7 @@ impl World {
             && sender.worker != State::Gone
             && (sender.working.is_none_or(|(other, _)| other > task) || sender.done >= self.hosts[rank].done);
         let host = &mut self.hosts[rank];
-        if host.farewell.is_some() {
+        if host.failure_exit.is_some() {
             return;
         }
         if began && has_sent && host.lost.is_empty() {
@@ -342,7 +345,7 @@ impl World {
         // The control thread does not wait longer than this until the worker leaves.
         if host.hung_up.is_some_and(|hung_up| now.since(hung_up) >= BACKSTOP) {
             self.kill_worker(rank);
-        } else if host.farewell.is_some() {
+        } else if host.failure_exit.is_some() {
             self.take_leave(rank);
         } else if let Some((_, moved)) = host.working {
             self.watch(rank, moved);
@@ -356,7 +359,7 @@ impl World {
         if rank == 0 && self.coordinator != State::Gone {
             let host = &self.hosts[0];
             let (epoch, seen) = (host.epoch, (host.beats, host.steps, host.phase));
-            self.later(Duration::ZERO, Party::Coordinator, Happening::Beat { rank, epoch, sent: now, seen });
+            self.later(Duration::ZERO, Party::Coordinator, SimEvent::Beat { rank, epoch, sent: now, seen });
         }
         self.wake(rank, BEAT, Wake::Beats);
     }

@@ -14,7 +14,7 @@ mod setup;
 mod world;
 
 use crate::clock::Moment;
-use crate::control::agent_state::Parting;
+use crate::control::agent_state::AgentOutcome;
 use crate::numbers::TaskNumber;
 use crate::verdict::Cause;
 use setup::{FOR_EVER, Fault, Party, Random, Setup};
@@ -154,7 +154,7 @@ fn first(world: &World) -> &Outcome {
 fn a_job_without_faults_runs_all_tasks_and_everybody_leaves_in_peace() {
     let world = with(Vec::new());
     assert_eq!(world.outcomes, [Ok(TaskNumber(1)), Ok(TaskNumber(2))]);
-    assert!(world.hosts[1..].iter().all(|host| matches!(host.parting, Some(Parting::Done))));
+    assert!(world.hosts[1..].iter().all(|host| matches!(host.outcome, Some(AgentOutcome::Done))));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Time, network and faults of the simulation.
 //!
 //! The principal type is [`World`]: a queue of events. The parties run the same code with the same waits as in a real
-//! job: the coordinator has a `Judge`, agents have an `AgentState`, workers a `WorkerState` and a `Farewell`. Their
+//! job: the coordinator has a `Judge`, agents have an `AgentState`, workers a `WorkerState` and a `FailureExit`. Their
 //! actions are simulated in `coordinator`, `agent` and `host`. Messages between coordinator and agents may be late,
 //! lost, duplicated and reordered, which is worse than TCP.
 
@@ -9,7 +9,7 @@ use super::coordinator::Seen;
 use super::host::{Host, Wake};
 use super::setup::{FOR_EVER, Fault, Party, Random, Setup};
 use crate::clock::Moment;
-use crate::control::judge::{Event, GLANCE, Heard, Judge};
+use crate::control::judge::{Event, Heard, Judge, POLL_INTERVAL};
 use crate::control::messages::{Command, ToAgent};
 use crate::control::question::Question;
 use crate::launch::agent::ENDING;
@@ -26,7 +26,7 @@ pub(super) const EPOCHS: Epoch = Epoch(4);
 
 /// An event: something that arrives at a party, or wakes it.
 #[derive(Clone, Debug)]
-pub(super) enum Happening {
+pub(super) enum SimEvent {
     /// Several events of ranks, in this order.
     Heard(Vec<Heard>),
     Beat {
@@ -38,7 +38,7 @@ pub(super) enum Happening {
     Glance,
     ToAgent(ToAgent),
     /// The coordinator's end of the connection is closed.
-    Closed,
+    UnreachableAddresses,
     AgentWakes,
     Command {
         epoch: Epoch,
@@ -52,7 +52,7 @@ pub(super) enum Happening {
     Resumes,
 }
 
-impl Happening {
+impl SimEvent {
     fn is_timer(&self) -> bool {
         matches!(self, Self::Glance | Self::AgentWakes | Self::Worker { .. })
     }
@@ -72,10 +72,10 @@ pub(super) struct World {
     pub(super) setup: Setup,
     pub(super) random: Random,
     pub(super) now: Moment,
-    queue: BTreeMap<(Moment, u64), (Party, Happening)>,
+    queue: BTreeMap<(Moment, u64), (Party, SimEvent)>,
     count: u64,
     /// Events of parties that are stopped.
-    held: Vec<(Party, Happening)>,
+    held: Vec<(Party, SimEvent)>,
     pub(super) coordinator: State,
     pub(super) epoch: Epoch,
     pub(super) task: TaskNumber,
@@ -128,17 +128,17 @@ impl World {
             setup,
         };
         for (after, fault) in world.setup.faults.clone() {
-            world.later(Duration::from_millis(after), Party::Coordinator, Happening::Befalls(fault));
+            world.later(Duration::from_millis(after), Party::Coordinator, SimEvent::Befalls(fault));
         }
-        (1..world.setup.ranks).for_each(|rank| world.later(Duration::ZERO, Party::Agent(rank), Happening::AgentWakes));
+        (1..world.setup.ranks).for_each(|rank| world.later(Duration::ZERO, Party::Agent(rank), SimEvent::AgentWakes));
         world.begin_epoch();
-        world.later(GLANCE, Party::Coordinator, Happening::Glance);
+        world.later(POLL_INTERVAL, Party::Coordinator, SimEvent::Glance);
         world
     }
 
-    pub(super) fn later(&mut self, delay: Duration, party: Party, happening: Happening) {
+    pub(super) fn later(&mut self, delay: Duration, party: Party, event: SimEvent) {
         self.count += 1;
-        self.queue.insert((self.now.after(delay), self.count), (party, happening));
+        self.queue.insert((self.now.after(delay), self.count), (party, event));
     }
 
     /// Handles the next event. Returns whether there was one before `until`.
@@ -147,14 +147,14 @@ impl World {
         if now > until {
             return false;
         }
-        let Some((party, happening)) = self.queue.remove(&(now, count)) else { return false };
+        let Some((party, event)) = self.queue.remove(&(now, count)) else { return false };
         self.now = now;
-        match happening {
-            Happening::Befalls(fault) => self.befall(fault),
-            Happening::Resumes => self.resume(party),
-            happening => match self.state(party) {
-                State::Runs => self.act(party, happening),
-                State::Stopped => self.held.push((party, happening)),
+        match event {
+            SimEvent::Befalls(fault) => self.befall(fault),
+            SimEvent::Resumes => self.resume(party),
+            event => match self.state(party) {
+                State::Runs => self.act(party, event),
+                State::Stopped => self.held.push((party, event)),
                 State::Gone => {}
             },
         }
@@ -177,20 +177,20 @@ impl World {
         }
     }
 
-    fn act(&mut self, party: Party, happening: Happening) {
-        match (party, happening) {
-            (Party::Coordinator, Happening::Heard(heard)) => heard.into_iter().for_each(|heard| self.step(Some(heard))),
-            (Party::Coordinator, Happening::Beat { rank, epoch, sent, seen }) => {
+    fn act(&mut self, party: Party, event: SimEvent) {
+        match (party, event) {
+            (Party::Coordinator, SimEvent::Heard(heard)) => heard.into_iter().for_each(|heard| self.step(Some(heard))),
+            (Party::Coordinator, SimEvent::Beat { rank, epoch, sent, seen }) => {
                 // A repeated beat is not a new sign of life.
                 self.seen.1[rank] = self.seen.1[rank].max(sent);
                 if epoch == self.epoch && seen.0 >= self.seen.0[rank].0 {
                     self.seen.0[rank] = seen;
                 }
             }
-            (Party::Coordinator, Happening::Glance) => self.glance(),
-            (Party::Agent(rank), happening) => self.agent(rank, happening),
-            (Party::Worker(rank), happening) => self.worker(rank, happening),
-            (party, happening) => panic!("{party:?} cannot meet {happening:?}"),
+            (Party::Coordinator, SimEvent::Glance) => self.glance(),
+            (Party::Agent(rank), event) => self.agent(rank, event),
+            (Party::Worker(rank), event) => self.worker(rank, event),
+            (party, event) => panic!("{party:?} cannot meet {event:?}"),
         }
     }
 
@@ -224,7 +224,7 @@ impl World {
             Fault::Crash(party) => self.crash(party),
             Fault::Stop(party, millis) if self.state(party) == State::Runs => {
                 self.set(party, State::Stopped);
-                self.later(Duration::from_millis(millis), party, Happening::Resumes);
+                self.later(Duration::from_millis(millis), party, SimEvent::Resumes);
             }
             Fault::Silence(rank, millis) => {
                 self.silent.insert(rank, self.now.after(Duration::from_millis(millis)));
@@ -298,7 +298,7 @@ impl World {
     fn say_left(&mut self, rank: usize, delay: Duration) {
         let event = Event::Left("its connection is closed".to_owned());
         let heard = Heard { epoch: self.epoch, rank: Rank::from_index(rank), event };
-        self.later(delay, Party::Coordinator, Happening::Heard(vec![heard]));
+        self.later(delay, Party::Coordinator, SimEvent::Heard(vec![heard]));
     }
 
     /// The coordinator's end of a connection is closed. The agent learns it if it can be reached.
@@ -306,7 +306,7 @@ impl World {
         if !self.is_silent(rank) {
             // It arrives after all messages of the connection.
             let delay = Duration::from_millis(self.setup.delay) + self.random.millis(50);
-            self.later(delay, Party::Agent(rank), Happening::Closed);
+            self.later(delay, Party::Agent(rank), SimEvent::UnreachableAddresses);
         }
     }
 
@@ -318,8 +318,8 @@ impl World {
         let (held, others) = std::mem::take(&mut self.held).into_iter().partition(|(held, _)| *held == party);
         self.held = others;
         // A party that continues handles its messages before its timers.
-        let (timers, said): (Vec<_>, Vec<_>) = Vec::into_iter(held).partition(|(_, happening)| happening.is_timer());
-        said.into_iter().chain(timers).for_each(|(_, happening)| self.later(Duration::ZERO, party, happening));
+        let (timers, said): (Vec<_>, Vec<_>) = Vec::into_iter(held).partition(|(_, event)| event.is_timer());
+        said.into_iter().chain(timers).for_each(|(_, event)| self.later(Duration::ZERO, party, event));
     }
 
     fn is_silent(&self, rank: usize) -> bool {
@@ -327,7 +327,7 @@ impl World {
     }
 
     /// Sends a message between the coordinator and an agent.
-    pub(super) fn send(&mut self, rank: usize, party: Party, happening: Happening) {
+    pub(super) fn send(&mut self, rank: usize, party: Party, event: SimEvent) {
         let is_lost = !self.calm && self.random.below(100) < self.setup.lost;
         if is_lost {
             self.faulty.insert(rank);
@@ -338,9 +338,9 @@ impl World {
         }
         if !self.calm && self.random.below(100) < self.setup.doubled {
             let delay = self.random.millis(4000);
-            self.later(delay, party, happening.clone());
+            self.later(delay, party, event.clone());
         }
         let delay = self.random.millis(self.setup.delay);
-        self.later(delay, party, happening);
+        self.later(delay, party, event);
     }
 }

@@ -1,6 +1,6 @@
 //! Lanes through memory that the ranks of one computer share.
 //!
-//! The principal type is [`SharedMemory`]. Small messages are copied into a [`ring`]. Large messages are read in place,
+//! The principal type is [`SharedMemoryTransport`]. Small messages are copied into a [`ring`]. Large messages are read in place,
 //! in the heap of the sender.
 
 pub(crate) mod arena;
@@ -19,21 +19,21 @@ use std::sync::Arc;
 use topology::Rank;
 
 /// The rings of one rank, and the heaps of other ranks that it reads.
-pub(crate) struct SharedMemory<'a> {
+pub(crate) struct SharedMemoryTransport<'a> {
     segment: &'a Segment,
     rank: Rank,
     heap: Heap,
     peers: BTreeMap<Rank, Arc<PeerHeap>>,
 }
 
-impl<'a> SharedMemory<'a> {
+impl<'a> SharedMemoryTransport<'a> {
     /// For `rank`, whose buffers are in `heap`.
     pub(crate) fn new(segment: &'a Segment, rank: Rank, heap: Heap) -> Self {
         Self { segment, rank, heap, peers: BTreeMap::new() }
     }
 }
 
-impl Transport for SharedMemory<'_> {
+impl Transport for SharedMemoryTransport<'_> {
     fn joins(&self, _connection: &Connection) -> bool {
         true
     }

@@ -11,7 +11,7 @@
 //!
 //! All lengths are fixed, and the acceptor uses no byte of an unauthenticated connection before its tag is verified. It
 //! serves all unauthenticated connections at the same time, so that a silent one delays no other. It closes such a
-//! connection after [`PATIENCE`], or already after [`HASTE`] if others need its place and everything received has been
+//! connection after [`PROOF_LIMIT`], or already after [`CROWDED_PROOF_LIMIT`] if others need its place and everything received has been
 //! read. Meanwhile, further connections wait at the listener. A wrong tag is answered with [`REFUSAL`], which says only
 //! that a retry is useless. A connector that is cut off without an answer may try again.
 //!
@@ -29,13 +29,13 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 /// How long an unauthenticated connection may take to prove that it belongs to the job.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PROOF_LIMIT: Duration = Duration::from_secs(2);
 /// How long it may take while others need its place.
-const HASTE: Duration = Duration::from_millis(250);
+const CROWDED_PROOF_LIMIT: Duration = Duration::from_millis(250);
 /// How many unauthenticated connections are served at the same time.
 const STRANGERS: usize = 512;
 /// How often a waiting process checks whether the job still exists.
-const GLANCE: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// How long no connection is accepted after there was no free descriptor.
 const REST: Duration = Duration::from_millis(100);
 /// The bytes of a connector's proof: nonce, claim and tag.
@@ -138,7 +138,7 @@ impl Connector<'_> {
             if left.is_zero() {
                 return Err(io::Error::new(ErrorKind::TimedOut, "it did not answer in time"));
             }
-            let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(left.min(GLANCE).subsec_nanos()) };
+            let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(left.min(POLL_INTERVAL).subsec_nanos()) };
             match poll(&mut [PollFd::new(stream, what)], Some(&timeout)) {
                 Ok(0) | Err(Errno::INTR) => {}
                 Ok(_) => return Ok(()),
@@ -164,7 +164,7 @@ fn session(secret: &Secret, acceptor: &[u8; BYTES], connector: &[u8; BYTES]) -> 
 }
 
 /// An accepted connection that has not yet proved that it belongs to the job.
-struct Stranger {
+struct Unauthenticated {
     stream: TcpStream,
     address: SocketAddr,
     nonce: [u8; BYTES],
@@ -177,7 +177,7 @@ pub(crate) struct Gate<'a> {
     listeners: Vec<TcpListener>,
     secret: &'a Secret,
     /// In the order in which they were accepted.
-    strangers: Vec<Stranger>,
+    strangers: Vec<Unauthenticated>,
     refusals: Refusals,
     /// The end of the pause in which no connection is accepted, and the error that caused the pause.
     full: Option<(Moment, io::Error)>,
@@ -199,7 +199,7 @@ impl<'a> Gate<'a> {
         self.refusals.count
     }
 
-    /// Waits for at most [`GLANCE`]. Returns the connections whose proof is valid and for whose claim `known` returns a
+    /// Waits for at most [`POLL_INTERVAL`]. Returns the connections whose proof is valid and for whose claim `known` returns a
     /// value. Their streams do not block.
     ///
     /// # Errors
@@ -210,7 +210,7 @@ impl<'a> Gate<'a> {
     ) -> io::Result<Vec<(T, Proven)>> {
         let has_spoken = self.wait()?;
         let now = Moment::now();
-        let patience = if self.full.is_some() { HASTE } else { PATIENCE };
+        let patience = if self.full.is_some() { CROWDED_PROOF_LIMIT } else { PROOF_LIMIT };
         let mut admitted = Vec::new();
         for (mut stranger, has_spoken) in std::mem::take(&mut self.strangers).into_iter().zip(has_spoken) {
             // A connection that ends early, has a wrong proof or is too slow is dropped. Its rank stays missing.
@@ -219,7 +219,7 @@ impl<'a> Gate<'a> {
                 Ok(false) if now < stranger.since.after(patience) => self.strangers.push(stranger),
                 Ok(true) => {
                     let address = stranger.address;
-                    match self.believe(stranger, &mut known) {
+                    match self.authenticate(stranger, &mut known) {
                         Some(guest) => admitted.push(guest),
                         None => self.refuse(address, "its proof is wrong, or nobody waits for it"),
                     }
@@ -228,7 +228,7 @@ impl<'a> Gate<'a> {
                 Err(_) => self.refuse(stranger.address, "it left without a proof"),
             }
         }
-        self.welcome(now)?;
+        self.accept_new(now)?;
         Ok(admitted)
     }
 
@@ -240,7 +240,7 @@ impl<'a> Gate<'a> {
         }
     }
 
-    /// Sleeps until a connection or bytes arrive, for at most [`GLANCE`]. Returns which of the unauthenticated
+    /// Sleeps until a connection or bytes arrive, for at most [`POLL_INTERVAL`]. Returns which of the unauthenticated
     /// connections are readable.
     fn wait(&self) -> io::Result<Vec<bool>> {
         let strangers = self.strangers.iter().map(|stranger| PollFd::new(&stranger.stream, PollFlags::IN));
@@ -248,7 +248,7 @@ impl<'a> Gate<'a> {
         let listeners = self.listeners.iter().filter(|_| self.has_room(Moment::now()));
         let listeners = listeners.map(|listener| PollFd::new(listener, PollFlags::IN));
         let mut sockets: Vec<_> = strangers.chain(listeners).collect();
-        let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(GLANCE.subsec_nanos()) };
+        let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(POLL_INTERVAL.subsec_nanos()) };
         match poll(&mut sockets, Some(&timeout)) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
@@ -262,11 +262,11 @@ impl<'a> Gate<'a> {
             return false;
         }
         let oldest = self.strangers.first().filter(|_| self.strangers.len() >= STRANGERS);
-        oldest.is_none_or(|oldest| now >= oldest.since.after(HASTE))
+        oldest.is_none_or(|oldest| now >= oldest.since.after(CROWDED_PROOF_LIMIT))
     }
 
     /// Accepts new connections. All proofs that have arrived were read before.
-    fn welcome(&mut self, now: Moment) -> io::Result<()> {
+    fn accept_new(&mut self, now: Moment) -> io::Result<()> {
         // Many connections at one listener must not keep the others from theirs.
         let one = self.listeners.len().min(1);
         self.listeners.rotate_left(one);
@@ -292,7 +292,7 @@ impl<'a> Gate<'a> {
                         self.refuse(oldest.address, "it did not prove that it belongs here, and others want to");
                     }
                     let said = Vec::with_capacity(PROOF);
-                    self.strangers.push(Stranger { stream, address, nonce, said, since: now });
+                    self.strangers.push(Unauthenticated { stream, address, nonce, said, since: now });
                 }
             }
         }
@@ -307,9 +307,9 @@ impl<'a> Gate<'a> {
         self.full = Some((now.after(REST), error));
     }
 
-    fn believe<T>(
+    fn authenticate<T>(
         &self,
-        mut stranger: Stranger,
+        mut stranger: Unauthenticated,
         known: &mut impl FnMut(&Claim, SocketAddr) -> Option<T>,
     ) -> Option<(T, Proven)> {
         let (proof, _) = stranger.said.as_chunks::<BYTES>();
@@ -370,7 +370,7 @@ impl Refusals {
     }
 }
 
-impl Stranger {
+impl Unauthenticated {
     /// Reads more of the proof. Returns whether it is complete.
     fn listen(&mut self) -> io::Result<bool> {
         let mut bytes = [0; PROOF];
@@ -452,7 +452,7 @@ pub(super) mod tests {
         });
         // The connections before it are closed neither earlier nor later than they must be.
         let waited = Moment::now().since(begin);
-        assert!((3 * HASTE..2 * PATIENCE).contains(&waited), "{waited:?}");
+        assert!((3 * CROWDED_PROOF_LIMIT..2 * PROOF_LIMIT).contains(&waited), "{waited:?}");
         assert!(gate.refused() as usize > CROWD - STRANGERS, "{}", gate.refused());
         drop(crowd);
     }
@@ -468,7 +468,7 @@ pub(super) mod tests {
         assert_eq!(error.kind(), ErrorKind::Interrupted);
         let waited = Moment::now().since(begin);
         assert!(waited < LONG / 2, "{waited:?}");
-        let soon = Moment::now().after(3 * GLANCE);
+        let soon = Moment::now().after(3 * POLL_INTERVAL);
         let error = introduce(address, [3; BYTES], &secret, soon, &|| true).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::TimedOut);
     }

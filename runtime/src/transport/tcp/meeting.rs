@@ -41,20 +41,20 @@ const CUT: [ErrorKind; 4] =
 
 /// The addresses at which a rank listens.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct Doors {
+pub(crate) struct ListenAddresses {
     pub(crate) addresses: Vec<SocketAddr>,
     /// Whether peers do without an address, other than the first, that does not answer.
     pub(crate) spare: bool,
 }
 
 /// Addresses at which no rank of this job answered.
-pub(crate) type Closed = Mutex<BTreeSet<IpAddr>>;
+pub(crate) type UnreachableAddresses = Mutex<BTreeSet<IpAddr>>;
 
 /// Opens a listener on each interface. The meeting closes them.
 ///
 /// # Errors
 /// If the process cannot listen at an address that peers cannot do without.
-pub(crate) fn listen(interfaces: &[IpAddr], spare: bool) -> io::Result<(Vec<TcpListener>, Doors)> {
+pub(crate) fn listen(interfaces: &[IpAddr], spare: bool) -> io::Result<(Vec<TcpListener>, ListenAddresses)> {
     let (mut listeners, mut addresses) = (Vec::new(), Vec::new());
     for &interface in interfaces.iter().take(MOST_WAYS) {
         let listener = match TcpListener::bind((interface, 0)) {
@@ -67,7 +67,7 @@ pub(crate) fn listen(interfaces: &[IpAddr], spare: bool) -> io::Result<(Vec<TcpL
         addresses.push(listener.local_addr()?);
         listeners.push(listener);
     }
-    Ok((listeners, Doors { addresses, spare }))
+    Ok((listeners, ListenAddresses { addresses, spare }))
 }
 
 /// One rank's part in connecting all ranks.
@@ -84,7 +84,7 @@ pub(crate) struct Meeting<'a> {
     /// Fails when the job is over.
     pub(crate) check: &'a (dyn Fn() -> RunResult<()> + Sync),
     /// Addresses that did not answer, in this meeting or in earlier ones.
-    pub(crate) closed: &'a Closed,
+    pub(crate) closed: &'a UnreachableAddresses,
 }
 
 /// The content of a claim.
@@ -129,7 +129,7 @@ impl Header {
 struct Outgoing<'a> {
     id: ConnectionId,
     connection: Connection,
-    doors: &'a Doors,
+    listening: &'a ListenAddresses,
     /// By interface of the receiver.
     sockets: Mutex<BTreeMap<usize, TcpStream>>,
 }
@@ -151,12 +151,12 @@ impl Awaited {
 }
 
 impl Meeting<'_> {
-    /// Connects this rank with its peers; rank r listens at `doors[r]`.
+    /// Connects this rank with its peers; rank r listens at `listening[r]`.
     ///
     /// # Errors
     /// [`RunError::Lane`] with the first peer that cannot be reached or did not connect before the deadline, the error
     /// of `check`, or the error of the operating system.
-    pub(crate) fn hold(&self, listeners: Vec<TcpListener>, doors: &[Doors]) -> RunResult<Streams> {
+    pub(crate) fn hold(&self, listeners: Vec<TcpListener>, listening: &[ListenAddresses]) -> RunResult<Streams> {
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             // Every rank accepts while it connects, so that ranks do not wait for each other in a cycle.
@@ -167,7 +167,7 @@ impl Meeting<'_> {
                 }
                 incoming
             });
-            let outgoing = self.connect(doors, &over);
+            let outgoing = self.connect(listening, &over);
             if outgoing.is_err() {
                 over.store(true, Ordering::Relaxed);
             }
@@ -191,26 +191,26 @@ impl Meeting<'_> {
         Ok(!over.load(Ordering::Relaxed))
     }
 
-    fn connect(&self, doors: &[Doors], over: &AtomicBool) -> RunResult<Sockets> {
+    fn connect(&self, listening: &[ListenAddresses], over: &AtomicBool) -> RunResult<Sockets> {
         let mut outgoing = Vec::new();
         for (id, connection) in self.own(|connection| connection.from) {
-            let theirs = doors.get(connection.to.index()).filter(|doors| !doors.addresses.is_empty());
+            let theirs = listening.get(connection.to.index()).filter(|listening| !listening.addresses.is_empty());
             let unknown = || self.lost(connection.to)(io::Error::other("nobody knows where it listens"));
-            let doors = theirs.ok_or_else(unknown)?;
-            outgoing.push(Outgoing { id, connection, doors, sockets: Mutex::default() });
+            let listening = theirs.ok_or_else(unknown)?;
+            outgoing.push(Outgoing { id, connection, listening, sockets: Mutex::default() });
         }
         // An address that this rank has too, such as the one of a container bridge, does not lead to another machine.
-        let mine = doors.get(self.rank.index()).map_or(&[][..], |doors| &doors.addresses);
+        let mine = listening.get(self.rank.index()).map_or(&[][..], |listening| &listening.addresses);
         let is_mine = |address: &SocketAddr| mine.iter().any(|mine| mine.ip() == address.ip());
         let mut others = Vec::new();
         for of in &outgoing {
-            let addresses = of.doors.addresses.iter().enumerate().skip(1);
-            let leading = addresses.filter(|(_, address)| !(of.doors.spare && is_mine(address)));
+            let addresses = of.listening.addresses.iter().enumerate().skip(1);
+            let leading = addresses.filter(|(_, address)| !(of.listening.spare && is_mine(address)));
             others.extend(leading.map(|(stripe, _)| (of, stripe)));
         }
         // The first address of each connection comes last, because its claim lists all stripes.
-        self.at_once(&others, over, |&(of, stripe)| self.knock(of, stripe, over))?;
-        self.at_once(&outgoing, over, |of| self.knock(of, 0, over))?;
+        self.at_once(&others, over, |&(of, stripe)| self.connect_stripe(of, stripe, over))?;
+        self.at_once(&outgoing, over, |of| self.connect_stripe(of, 0, over))?;
         let sockets = |of: Outgoing<'_>| {
             let sockets = of.sockets.into_inner().unwrap_or_else(PoisonError::into_inner);
             (of.id, sockets.into_values().collect())
@@ -244,14 +244,14 @@ impl Meeting<'_> {
     }
 
     /// Connects with one of the receiver's interfaces.
-    fn knock(&self, of: &Outgoing<'_>, stripe: usize, over: &AtomicBool) -> RunResult<()> {
+    fn connect_stripe(&self, of: &Outgoing<'_>, stripe: usize, over: &AtomicBool) -> RunResult<()> {
         let Connection { from, to, .. } = of.connection;
         let locked = || of.sockets.lock().unwrap_or_else(PoisonError::into_inner);
         let others = locked().keys().fold(1_u16, |all, stripe| all | 1 << stripe);
         let (task, connection, all) = (self.task, of.id.0, if stripe == 0 { others } else { 0 });
         let claim = Header { task, connection, from, to, stripe: stripe as u16, all }.bytes();
-        let address = of.doors.addresses[stripe];
-        let is_spare = stripe > 0 && of.doors.spare;
+        let address = of.listening.addresses[stripe];
+        let is_spare = stripe > 0 && of.listening.spare;
         let closed = || self.closed.lock().unwrap_or_else(PoisonError::into_inner);
         if is_spare && closed().contains(&address.ip()) {
             return Ok(());
@@ -310,7 +310,7 @@ impl Meeting<'_> {
     }
 
     fn accept(&self, listeners: Vec<TcpListener>, over: &AtomicBool) -> RunResult<Sockets> {
-        let doors = listeners.len();
+        let listening = listeners.len();
         let own = self.own(|connection| connection.to);
         let mut awaited: BTreeMap<ConnectionId, (Rank, Awaited)> =
             own.map(|(id, connection)| (id, (connection.from, Awaited::default()))).collect();
@@ -327,7 +327,7 @@ impl Meeting<'_> {
                 let header = Header::of(claim).filter(|header| header.task == self.task && header.to == self.rank)?;
                 let (from, awaited) = awaited.get(&ConnectionId(header.connection))?;
                 let is_new = !awaited.sockets.contains_key(&header.stripe.into());
-                (*from == header.from && is_new && usize::from(header.stripe) < doors).then_some(header)
+                (*from == header.from && is_new && usize::from(header.stripe) < listening).then_some(header)
             };
             for (header, proven) in gate.admit(expected).map_err(RunError::system("waiting for connections"))? {
                 let Some((from, of)) = awaited.get_mut(&ConnectionId(header.connection)) else { continue };
@@ -375,7 +375,7 @@ mod tests {
         secret: &'a Secret,
         rank: u32,
         limit: Duration,
-        closed: &'a Closed,
+        closed: &'a UnreachableAddresses,
     ) -> Meeting<'a> {
         let deadline = Moment::now().after(limit);
         Meeting { rank: Rank(rank), connections, remote: &remote, secret, task: 7, deadline, check: &|| Ok(()), closed }
@@ -391,12 +391,12 @@ mod tests {
         let connections = connections();
         let interfaces: Vec<IpAddr> = interfaces.iter().map(|interface| interface.parse().unwrap()).collect();
         let [(zero, first), (one, second)] = [(); 2].map(|()| listen(&interfaces, false).unwrap());
-        let doors = [first, second];
-        disturb(doors[0].addresses[0]);
-        let closed = Closed::default();
+        let listening = [first, second];
+        disturb(listening[0].addresses[0]);
+        let closed = UnreachableAddresses::default();
         std::thread::scope(|scope| {
-            let zero = scope.spawn(|| meeting(&connections, secrets[0], 0, limit, &closed).hold(zero, &doors));
-            let one = scope.spawn(|| meeting(&connections, secrets[1], 1, limit, &closed).hold(one, &doors));
+            let zero = scope.spawn(|| meeting(&connections, secrets[0], 0, limit, &closed).hold(zero, &listening));
+            let one = scope.spawn(|| meeting(&connections, secrets[1], 1, limit, &closed).hold(one, &listening));
             [zero.join().unwrap(), one.join().unwrap()]
         })
     }
@@ -435,8 +435,9 @@ mod tests {
                 interfaces.map(|own| listen(&own.map(|address| address.parse().unwrap()), spare).unwrap());
             second.addresses.insert(1, elsewhere.local_addr().unwrap());
             second.addresses.push("127.0.0.4:1".parse().unwrap());
-            let doors = [first, second];
-            let (closed, limit) = (Closed::default(), if spare { LONG } else { Duration::from_millis(500) });
+            let listening = [first, second];
+            let (closed, limit) =
+                (UnreachableAddresses::default(), if spare { LONG } else { Duration::from_millis(500) });
             // The process at this address does not belong to the job.
             let stop = AtomicBool::new(false);
             let [zero, one] = std::thread::scope(|scope| {
@@ -450,13 +451,13 @@ mod tests {
                         }
                     }
                 });
-                let zero = scope.spawn(|| meeting(&connections, &secret, 0, limit, &closed).hold(zero, &doors));
+                let zero = scope.spawn(|| meeting(&connections, &secret, 0, limit, &closed).hold(zero, &listening));
                 // Rank 1's second listener belongs to its third published address, so `held` takes the second place.
                 let mut listeners = one;
                 let held = TcpListener::bind("127.0.0.1:0").unwrap();
                 held.set_nonblocking(true).unwrap();
                 listeners.insert(1, held);
-                let one = scope.spawn(|| meeting(&connections, &secret, 1, limit, &closed).hold(listeners, &doors));
+                let one = scope.spawn(|| meeting(&connections, &secret, 1, limit, &closed).hold(listeners, &listening));
                 let met = [zero.join().unwrap(), one.join().unwrap()];
                 stop.store(true, Ordering::Relaxed);
                 met
@@ -613,9 +614,9 @@ mod tests {
         if !alone("who_has_no_descriptor_for_a_connection_tries_again") {
             return;
         }
-        let (secret, connections, closed) = (Secret::random().unwrap(), connections(), Closed::default());
+        let (secret, connections, closed) = (Secret::random().unwrap(), connections(), UnreachableAddresses::default());
         let [(zero, first), (one, second)] = [(); 2].map(|()| listen(&["127.0.0.1".parse().unwrap()], false).unwrap());
-        let (doors, asked) = ([first, second], AtomicUsize::new(0));
+        let (listening, asked) = ([first, second], AtomicUsize::new(0));
         let enough = limit_descriptors(0);
         let check = || {
             if asked.fetch_add(1, Ordering::Relaxed) == 20 {
@@ -625,8 +626,8 @@ mod tests {
         };
         let meeting = |rank| Meeting { check: &check, ..meeting(&connections, &secret, rank, LONG, &closed) };
         let met = std::thread::scope(|scope| {
-            let zero = scope.spawn(|| meeting(0).hold(zero, &doors));
-            let one = scope.spawn(|| meeting(1).hold(one, &doors));
+            let zero = scope.spawn(|| meeting(0).hold(zero, &listening));
+            let one = scope.spawn(|| meeting(1).hold(one, &listening));
             [zero.join().unwrap(), one.join().unwrap()]
         });
         for streams in met {
@@ -637,7 +638,7 @@ mod tests {
     /// A verdict comes while a rank waits for a listener that never answers.
     #[test]
     fn who_waits_at_a_silent_door_hears_the_verdict() {
-        let (secret, connections, closed) = (Secret::random().unwrap(), connections(), Closed::default());
+        let (secret, connections, closed) = (Secret::random().unwrap(), connections(), UnreachableAddresses::default());
         let [(zero, first), (_silent, second)] =
             [(); 2].map(|()| listen(&["127.0.0.1".parse().unwrap()], false).unwrap());
         let (asked, begin) = (AtomicUsize::new(0), Moment::now());
@@ -654,11 +655,11 @@ mod tests {
     /// Before rank 1 serves its listener, the first connections are accepted and closed without an answer.
     #[test]
     fn who_is_sent_away_unheard_comes_again() {
-        let (secret, connections, closed) = (Secret::random().unwrap(), connections(), Closed::default());
+        let (secret, connections, closed) = (Secret::random().unwrap(), connections(), UnreachableAddresses::default());
         let [(zero, first), (one, second)] = [(); 2].map(|()| listen(&["127.0.0.1".parse().unwrap()], false).unwrap());
-        let doors = [first, second];
+        let listening = [first, second];
         std::thread::scope(|scope| {
-            let zero = scope.spawn(|| meeting(&connections, &secret, 0, LONG, &closed).hold(zero, &doors));
+            let zero = scope.spawn(|| meeting(&connections, &secret, 0, LONG, &closed).hold(zero, &listening));
             let (mut away, deadline) = (0, Moment::now().after(LONG));
             while away < 6 {
                 assert!(Moment::now() < deadline, "only {away} came");
@@ -667,14 +668,14 @@ mod tests {
                     Err(_) => std::thread::yield_now(),
                 }
             }
-            let one = scope.spawn(|| meeting(&connections, &secret, 1, LONG, &closed).hold(one, &doors));
+            let one = scope.spawn(|| meeting(&connections, &secret, 1, LONG, &closed).hold(one, &listening));
             assert!(zero.join().unwrap().is_ok() && one.join().unwrap().is_ok());
         });
     }
 
     #[test]
     fn a_door_that_nobody_opens_is_named() {
-        let (secret, connections, closed) = (Secret::random().unwrap(), connections(), Closed::default());
+        let (secret, connections, closed) = (Secret::random().unwrap(), connections(), UnreachableAddresses::default());
         let [(zero, first), (one, second)] = [(); 2].map(|()| listen(&["127.0.0.1".parse().unwrap()], false).unwrap());
         drop(one);
         let address = second.addresses[0];

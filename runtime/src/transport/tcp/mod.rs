@@ -27,7 +27,7 @@ mod transport;
 
 pub(crate) use handles::{Handles, raise_open_files};
 pub(crate) use handshake::{Claim, Gate, Proven, introduce};
-pub(crate) use meeting::{Closed, Doors, Meeting, listen};
+pub(crate) use meeting::{ListenAddresses, Meeting, UnreachableAddresses, listen};
 pub use secret::Secret;
 pub(crate) use secret::nonce;
 pub(crate) use transport::Tcp;

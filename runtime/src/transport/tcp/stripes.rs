@@ -139,7 +139,7 @@ fn next_packet(left: usize, most: usize) -> usize {
 
 /// The next turn on a socket, as far as it has arrived.
 #[derive(Clone, Default)]
-struct Turn {
+struct StreamPart {
     header: [u8; HEADER],
     /// How many bytes of the header have arrived.
     come: usize,
@@ -149,7 +149,7 @@ struct Turn {
     early: Vec<u8>,
 }
 
-impl Turn {
+impl StreamPart {
     fn number(&self) -> u32 {
         let [a, b, c, d, ..] = self.header;
         u32::from_le_bytes([a, b, c, d])
@@ -164,7 +164,7 @@ impl Turn {
 /// The receiver's end.
 pub(super) struct Incoming {
     pub(super) sockets: Vec<Socket>,
-    turns: Vec<Turn>,
+    turns: Vec<StreamPart>,
     /// Whole turns that arrived early, by number.
     kept: BTreeMap<u32, Vec<u8>>,
     /// The number of the next turn; how much of it was delivered, if it was kept.
@@ -174,7 +174,7 @@ pub(super) struct Incoming {
 
 impl Incoming {
     pub(super) fn new(sockets: Vec<Socket>) -> Self {
-        let turns = vec![Turn::default(); sockets.len()];
+        let turns = vec![StreamPart::default(); sockets.len()];
         Self { sockets, turns, kept: BTreeMap::new(), number: 0, handed: 0 }
     }
 
@@ -227,7 +227,7 @@ impl Incoming {
         let bytes = some_of(self.sockets[at].read(&mut into[..most])?)?;
         turn.left -= bytes;
         if turn.left == 0 {
-            *turn = Turn::default();
+            *turn = StreamPart::default();
             self.number = self.number.wrapping_add(1);
         }
         Ok(bytes)
@@ -263,7 +263,7 @@ impl Incoming {
 
     /// The socket on which the next turn arrives.
     fn at_hand(&mut self) -> io::Result<Option<usize>> {
-        let has_it = |turn: &Turn, number| turn.come == HEADER && turn.number() == number;
+        let has_it = |turn: &StreamPart, number| turn.come == HEADER && turn.number() == number;
         if let Some(at) = self.turns.iter().position(|turn| has_it(turn, self.number)) {
             return Ok(Some(at));
         }

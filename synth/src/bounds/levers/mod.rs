@@ -64,7 +64,7 @@ pub fn levers(problem: &Problem, plan: &VerifiedSchedule, deadline: &Deadline) -
     let LowerBound { value: bound, name: binding } = present.best_at_any_chunking();
     let certificate = present.list.iter().find(|it| it.name == binding && it.value == bound);
     let certificate = certificate.map(|it| it.certificate.clone());
-    let workshop = Workshop { problem, plan: plan.schedule(), bound, deadline };
+    let trial = LeverTrial { problem, plan: plan.schedule(), bound, deadline };
     let (links, resources) = Timeline::of(plan).usage();
     let mut kinds: Vec<(f64, Kind)> =
         Kind::all(&problem.topology).into_iter().map(|kind| (utilisation(&kind, &links, &resources), kind)).collect();
@@ -72,7 +72,7 @@ pub fn levers(problem: &Problem, plan: &VerifiedSchedule, deadline: &Deadline) -
     kinds.truncate(TRIED);
     let (mut levers, mut is_complete) = (Vec::new(), true);
     for (utilisation, kind) in &kinds {
-        let lever = workshop.faster(kind, *utilisation);
+        let lever = trial.faster(kind, *utilisation);
         // A bound that the deadline cut short cannot be compared.
         if deadline.has_passed() {
             is_complete = false;
@@ -81,7 +81,7 @@ pub fn levers(problem: &Problem, plan: &VerifiedSchedule, deadline: &Deadline) -
         levers.extend(lever);
     }
     if is_complete && let Some(link) = wanted(&problem.topology, certificate.as_ref(), &links) {
-        let lever = workshop.one_more(link, links[link.index()].utilisation);
+        let lever = trial.one_more(link, links[link.index()].utilisation);
         is_complete = !deadline.has_passed();
         levers.extend(lever.filter(|_| is_complete));
     }
@@ -110,14 +110,14 @@ fn wanted(topology: &Topology, certificate: Option<&Certificate>, links: &[Usage
 }
 
 /// Evaluates changed machines.
-struct Workshop<'a> {
+struct LeverTrial<'a> {
     problem: &'a Problem,
     plan: &'a Schedule,
     bound: Micros,
     deadline: &'a Deadline,
 }
 
-impl Workshop<'_> {
+impl LeverTrial<'_> {
     fn faster(&self, kind: &Kind, utilisation: f64) -> Option<Lever> {
         let topology = &self.problem.topology;
         let margin = self.problem_on(kind.hastened(topology, MARGIN))?;

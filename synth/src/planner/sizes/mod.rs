@@ -23,7 +23,7 @@ use crate::planner::{accept, synthesize_among};
 use crate::problem::{Constraints, Deadline, Options, Problem, Progress, SynthError, chunk_counts};
 use crate::strategies::orbits::is_too_large_for_plain;
 use crate::symmetry::Symmetries;
-use retime::Recipe;
+use retime::SendOrder;
 use schedule::{Demand, LowerBound, Request, Schedule, VerifiedSchedule};
 use std::sync::Arc;
 use std::time::Duration;
@@ -156,7 +156,7 @@ pub fn synthesize_sizes(
 /// `schedule`, found for another size, timed for `size_bytes`; not verified. `None` if its order cannot be replayed
 /// there, or if it is for another request than that of `task`.
 pub fn retimed(schedule: &VerifiedSchedule, task: &SizeTask, size_bytes: u64) -> Option<Schedule> {
-    Recipe::new(schedule).at(task, size_bytes)
+    SendOrder::new(schedule).at(task, size_bytes)
 }
 
 /// The fewest of `plans` that serve all sizes well; each plan is for `task` at one of `sizes`. Nothing is searched.
@@ -198,8 +198,8 @@ struct SizesSearch<'a> {
     symmetries: Symmetries,
     progress: &'a (dyn Fn(Progress) + Sync),
     points: Vec<Point>,
-    recipes: Vec<Recipe>,
-    /// By recipe and point: the recipe's makespan there, in µs.
+    orders: Vec<SendOrder>,
+    /// By order and point: the order's makespan there, in µs.
     times: Vec<Vec<Option<f64>>>,
 }
 
@@ -222,7 +222,7 @@ impl<'a> SizesSearch<'a> {
         let point = |&size: &u64| Point::new(task, size, &options.time_limit.map_or_else(|| deadline.clone(), part));
         let points = sizes.iter().map(point).collect::<Result<Vec<_>, _>>()?;
         let symmetries = Symmetries::default();
-        Ok(Self { task, options, deadline, symmetries, progress, points, recipes: Vec::new(), times: Vec::new() })
+        Ok(Self { task, options, deadline, symmetries, progress, points, orders: Vec::new(), times: Vec::new() })
     }
 
     /// Settles all sizes: both ends, then repeatedly the middle of an interval.
@@ -294,19 +294,19 @@ impl<'a> SizesSearch<'a> {
 
     /// The best plans of other sizes, timed for this one.
     fn warm(&self, at: usize) -> Vec<Schedule> {
-        let time = |recipe: &usize| self.times[*recipe][at];
-        let mut best: Vec<usize> = (0..self.recipes.len()).filter(|recipe| time(recipe).is_some()).collect();
+        let time = |order: &usize| self.times[*order][at];
+        let mut best: Vec<usize> = (0..self.orders.len()).filter(|order| time(order).is_some()).collect();
         best.sort_by(|a, b| time(a).partial_cmp(&time(b)).unwrap_or(std::cmp::Ordering::Equal));
         best.truncate(WARM);
-        best.into_iter().filter_map(|recipe| self.recipes[recipe].at(self.task, self.points[at].size)).collect()
+        best.into_iter().filter_map(|order| self.orders[order].at(self.task, self.points[at].size)).collect()
     }
 
     /// Times a new plan for all sizes.
     fn learn(&mut self, schedule: &VerifiedSchedule) {
-        let recipe = Recipe::new(schedule);
-        let time = |point: &Point| recipe.makespan(self.task, point.size).map(|time| time.0);
+        let order = SendOrder::new(schedule);
+        let time = |point: &Point| order.makespan(self.task, point.size).map(|time| time.0);
         self.times.push(self.points.iter().map(time).collect());
-        self.recipes.push(recipe);
+        self.orders.push(order);
     }
 
     /// The plans for all sizes. If the checks refuse a plan at the size where it is to be saved, it no longer counts
@@ -334,10 +334,10 @@ impl<'a> SizesSearch<'a> {
     /// A verified plan at a size, with the bound of that size.
     fn verified(&self, plan: usize, at: usize) -> Option<VerifiedSchedule> {
         let point = &self.points[at];
-        let mut schedule = self.recipes[plan].at(self.task, point.size)?;
+        let mut schedule = self.orders[plan].at(self.task, point.size)?;
         let value = point.bound.value.min(schedule.makespan());
         schedule.bound = Some(LowerBound { value, ..point.bound.clone() });
-        let problem = self.task.problem(point.size, self.recipes[plan].chunks_per_rank).ok()?;
+        let problem = self.task.problem(point.size, self.orders[plan].chunks_per_rank).ok()?;
         accept(schedule, &problem).ok()
     }
 
@@ -374,7 +374,7 @@ impl<'a> SizesSearch<'a> {
         let above = self.points[window.sizes.start].size;
         let Some(before) = number.checked_sub(1).map(|before| &chosen[before]) else { return above };
         let below = self.points[before.sizes.end - 1].size;
-        let (left, right) = (&self.recipes[before.plan], &self.recipes[window.plan]);
+        let (left, right) = (&self.orders[before.plan], &self.orders[window.plan]);
         let half_way = |low: u64, high: u64| (low.max(1) as f64 * high as f64).sqrt() as u64;
         if left.len().max(right.len()) > LARGE {
             return half_way(below, above).clamp(below + 1, above);
@@ -383,7 +383,7 @@ impl<'a> SizesSearch<'a> {
         let (mut low, mut high) = (below, above);
         while high - low > 1 + high / 100 {
             let middle = half_way(low, high).clamp(low + 1, high - 1);
-            let time = |recipe: &Recipe| recipe.makespan(self.task, middle);
+            let time = |order: &SendOrder| order.makespan(self.task, middle);
             match (time(left), time(right)) {
                 (Some(left), Some(right)) if right > left => low = middle,
                 (Some(_), None) => low = middle,

@@ -1,6 +1,6 @@
 //! A plan for one size, timed for another.
 //!
-//! The principal type is [`Recipe`]: the messages of a schedule in their order, which do not depend on the size.
+//! The principal type is [`SendOrder`]: the messages of a schedule in their order, which do not depend on the size.
 //! Replayed with chunks of another size, they are a schedule for that size. Where ranks exchange sums, the order alone
 //! does not determine which contributions a sum contains. There the messages are replayed in rounds, as they were made.
 
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use topology::Micros;
 
 /// The part of a plan that holds for every size.
-pub(super) struct Recipe {
+pub(super) struct SendOrder {
     /// The messages, in the order in which they leave.
     messages: Vec<Message>,
     /// The lengths of its rounds, in messages; empty where nothing is reduced.
@@ -21,7 +21,7 @@ pub(super) struct Recipe {
     origin: (u64, Schedule),
 }
 
-impl Recipe {
+impl SendOrder {
     pub(super) fn new(schedule: &VerifiedSchedule) -> Self {
         let schedule = schedule.schedule().clone();
         let request = schedule.demand.request();

@@ -27,7 +27,7 @@ fn check(task: &SizeTask, found: &SizeSweep) {
     for at in &found.sizes {
         let window = &found.windows[at.window];
         assert!((window.from_bytes..window.to_bytes).contains(&at.size_bytes));
-        let retimed = Recipe::new(&window.schedule).at(task, at.size_bytes).expect("it can be played");
+        let retimed = SendOrder::new(&window.schedule).at(task, at.size_bytes).expect("it can be played");
         let verified = verify(retimed, &task.topology).expect("and is right");
         assert!((verified.schedule().makespan() / at.makespan - 1.0).abs() < 1e-6, "{at:?}");
         assert!(at.makespan.0 <= at.best.0 * (1.0 + TOLERANCE));

@@ -59,7 +59,7 @@ pub(crate) struct BalanceEffort {
 /// A way of a chunk: links, first link first.
 type Path = Box<[LinkId]>;
 
-/// The paths of the chunks of a wish, and which of them each chunk takes.
+/// The paths of some wanted chunks, and which of them each chunk takes.
 #[derive(Clone, Debug, Default)]
 struct ChunkWays {
     paths: Vec<Path>,
@@ -69,14 +69,14 @@ struct ChunkWays {
 /// Routes of all chunks, and the loads that they cause.
 pub(crate) struct Balance<'a> {
     quotient: &'a Quotient<'a>,
-    taste: RouteWeights,
-    /// By source and wish.
+    weights: RouteWeights,
+    /// By source and wanted chunks.
     ways: Vec<Vec<ChunkWays>>,
     loads: Loads,
     /// The same for each hop; empty unless all chunks move at once.
     hops: Vec<Loads>,
     best: f64,
-    /// By source, wish and chunk: the paths taken when the busiest load was least.
+    /// By source, wanted chunks and chunk: the paths taken when the busiest load was least.
     kept: Vec<Vec<Vec<Option<u8>>>>,
 }
 
@@ -121,18 +121,18 @@ impl Loads {
 
 impl<'a> Balance<'a> {
     /// No chunk has a path yet.
-    pub(crate) fn new(quotient: &'a Quotient<'a>, taste: RouteWeights) -> Self {
+    pub(crate) fn new(quotient: &'a Quotient<'a>, weights: RouteWeights) -> Self {
         let sellers = quotient.sellers();
         let ways = |source: &Source| {
             let of = |chunks: usize| ChunkWays { paths: Vec::new(), taken: vec![None; chunks] };
-            source.wishes.iter().map(|wish| of(wish.chunks.len())).collect()
+            source.wanted.iter().map(|some| of(some.chunks.len())).collect()
         };
         Self {
             quotient,
-            taste,
+            weights,
             ways: quotient.sources.iter().map(ways).collect(),
             loads: Loads::new(sellers),
-            hops: if taste.lockstep { (0..HOPS).map(|_| Loads::new(sellers)).collect() } else { Vec::new() },
+            hops: if weights.lockstep { (0..HOPS).map(|_| Loads::new(sellers)).collect() } else { Vec::new() },
             best: f64::INFINITY,
             kept: Vec::new(),
         }
@@ -194,34 +194,34 @@ impl<'a> Balance<'a> {
 
     /// The longest time for which one chunk keeps a link or resource busy; loads below that scale mean little.
     fn longest_message(&self) -> f64 {
-        let wishes = self.quotient.sources.iter().flat_map(|source| &source.wishes);
-        let bytes = wishes.map(|wish| wish.bytes.0).fold(0.0, f64::max);
+        let wanted = self.quotient.sources.iter().flat_map(|source| &source.wanted);
+        let bytes = wanted.map(|some| some.bytes.0).fold(0.0, f64::max);
         let uses = (0..self.quotient.orbits()).flat_map(|orbit| self.quotient.uses(orbit));
-        uses.map(|it| it.alpha * self.taste.alpha + it.beta * bytes).fold(0.0, f64::max)
+        uses.map(|it| it.alpha * self.weights.alpha + it.beta * bytes).fold(0.0, f64::max)
     }
 
     /// Offers a new path to all chunks of a source, and lets each choose; returns the number of visits.
     fn respond(&mut self, source: usize, random: &mut Pcg64Mcg) -> usize {
         let quotient = self.quotient;
-        let Source { holders, wishes } = &quotient.sources[source];
+        let Source { holders, wanted } = &quotient.sources[source];
         let topology = &quotient.problem.topology;
-        let Some(first) = wishes.first() else { return 0 };
-        let bytes = Bytes(wishes.iter().map(|wish| wish.bytes.0).sum::<f64>() / wishes.len() as f64);
+        let Some(first) = wanted.first() else { return 0 };
+        let bytes = Bytes(wanted.iter().map(|some| some.bytes.0).sum::<f64>() / wanted.len() as f64);
         let length: Vec<f64> = (0..quotient.orbits()).map(|orbit| self.price(orbit, None, bytes)).collect();
         let paths = LimitedPaths::new(quotient.problem, holders.iter().copied(), |link| {
-            let way = self.taste.detour * topology.link(link).transfer_time(bytes).0;
+            let way = self.weights.detour * topology.link(link).transfer_time(bytes).0;
             let noise = 1.0 + NOISE * f64::from(random.next_u32() % 1024) / 1024.0;
             quotient.problem.allows(first.chunks[0], link).then(|| (length[quotient.orbit(link)] + way) * noise)
         });
         let mut looks = topology.links().len();
-        for (index, wish) in wishes.iter().enumerate() {
-            let offered = paths.path_to(wish.to).into_boxed_slice();
+        for (index, some) in wanted.iter().enumerate() {
+            let offered = paths.path_to(some.to).into_boxed_slice();
             let mut ways = std::mem::take(&mut self.ways[source][index]);
             if ways.paths.len() < WAYS && !ways.paths.contains(&offered) {
                 ways.paths.push(offered);
             }
-            for chunk in 0..wish.chunks.len() {
-                looks += self.choose(&mut ways, chunk, wish.bytes);
+            for chunk in 0..some.chunks.len() {
+                looks += self.choose(&mut ways, chunk, some.bytes);
             }
             self.ways[source][index] = ways;
         }
@@ -233,7 +233,7 @@ impl<'a> Balance<'a> {
         let mut price = 0.0;
         let hop = hop.and_then(|hop| self.hops.get(hop.min(HOPS - 1)));
         for it in self.quotient.uses(orbit) {
-            let more = it.alpha * self.taste.alpha + it.beta * bytes.0;
+            let more = it.alpha * self.weights.alpha + it.beta * bytes.0;
             price += self.loads.added(it.seller, more) + hop.map_or(0.0, |hop| hop.added(it.seller, more));
         }
         price
@@ -252,7 +252,7 @@ impl<'a> Balance<'a> {
             let mut cost = 0.0;
             for (hop, &link) in path.iter().enumerate() {
                 cost += self.price(self.quotient.orbit(link), Some(hop), bytes)
-                    + self.taste.detour * self.quotient.problem.topology.link(link).transfer_time(bytes).0;
+                    + self.weights.detour * self.quotient.problem.topology.link(link).transfer_time(bytes).0;
             }
             if cost < best.0 {
                 best = (cost, index);
@@ -266,7 +266,7 @@ impl<'a> Balance<'a> {
     fn charge(&mut self, path: &[LinkId], bytes: Bytes, sign: f64) {
         for (hop, &link) in path.iter().enumerate() {
             for it in self.quotient.uses(self.quotient.orbit(link)) {
-                let more = sign * (it.alpha * self.taste.alpha + it.beta * bytes.0);
+                let more = sign * (it.alpha * self.weights.alpha + it.beta * bytes.0);
                 self.loads.change(it.seller, more);
                 if let Some(hop) = self.hops.get_mut(hop.min(HOPS - 1)) {
                     hop.change(it.seller, more);
@@ -289,8 +289,8 @@ impl<'a> Balance<'a> {
         let (quotient, demand) = (self.quotient, &self.quotient.problem.demand);
         let mut routes = vec![Vec::new(); demand.chunks().len()];
         for ((source, ways), kept) in quotient.sources.iter().zip(&self.ways).zip(&self.kept) {
-            for ((wish, ways), kept) in source.wishes.iter().zip(ways).zip(kept) {
-                for (&chunk, taken) in wish.chunks.iter().zip(kept) {
+            for ((some, ways), kept) in source.wanted.iter().zip(ways).zip(kept) {
+                for (&chunk, taken) in some.chunks.iter().zip(kept) {
                     let path = &ways.paths[usize::from(taken.expect("kept ways are complete"))];
                     self.repeat(&mut routes, chunk, path);
                 }

@@ -28,7 +28,7 @@ use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::SeedableRng;
 use rounds::{Aligned, rounds};
 use schedule::{Message, Schedule, Transfer, makespan, replay};
-use staged::Roads;
+use staged::MemberPaths;
 use topology::{LinkId, Micros};
 
 /// The strategy `flow`.
@@ -93,11 +93,11 @@ impl Strategy for Flow {
         let quotient = Quotient::new(problem, mirror).ok_or_else(several)?;
         let largest_alpha = problem.topology.links().iter().map(|link| link.alpha.0).fold(0.0, f64::max);
         let mut random = Pcg64Mcg::seed_from_u64(context.options.seed);
-        for taste in tastes(problem) {
+        for weights in route_weights(problem) {
             if search.best.is_some() && context.deadline.has_passed() || search.is_good_enough() {
                 break;
             }
-            let mut balance = Balance::new(&quotient, taste);
+            let mut balance = Balance::new(&quotient, weights);
             let effort = BalanceEffort { work: WORK, floor: context.bound.0 - largest_alpha };
             if !balance.play(effort, &mut random, context.deadline) {
                 // Some chunk has no route yet.
@@ -120,15 +120,15 @@ impl Strategy for Flow {
 
 /// The objectives for which routes are searched: chunks that are messages of their own and, where α occupies, chunks
 /// that share messages, once for large and once for small ones.
-fn tastes(problem: &Problem) -> Vec<RouteWeights> {
+fn route_weights(problem: &Problem) -> Vec<RouteWeights> {
     if problem.demand.chunks().len() > MOST_ALONE {
         return vec![RouteWeights { alpha: 0.0, detour: DETOURS[0], lockstep: true }];
     }
-    let mut tastes = vec![RouteWeights { alpha: 1.0, detour: DETOURS[0], lockstep: false }];
+    let mut route_weights = vec![RouteWeights { alpha: 1.0, detour: DETOURS[0], lockstep: false }];
     if merging_pays_somewhere(&problem.topology) {
-        tastes.extend(DETOURS.map(|detour| RouteWeights { alpha: 0.0, detour, lockstep: true }));
+        route_weights.extend(DETOURS.map(|detour| RouteWeights { alpha: 0.0, detour, lockstep: true }));
     }
-    tastes
+    route_weights
 }
 
 /// The state of the search, with the best plan so far.
@@ -229,13 +229,13 @@ impl FlowSearch<'_> {
         {
             return;
         }
-        let Some(roads) = Roads::new(self.problem) else { return };
+        let Some(paths) = MemberPaths::new(self.problem) else { return };
         let mut left = STAGED;
         for way in staged::ways(self.problem) {
             if self.is_over() || left == 0 {
                 break;
             }
-            let messages = way.messages(self.problem, &roads);
+            let messages = way.messages(self.problem, &paths);
             left = left.saturating_sub(messages.iter().map(|message| message.chunks.len()).sum());
             self.keep(&messages, "flow/staged");
         }

@@ -27,7 +27,7 @@ pub(crate) struct Use {
 
 /// Chunks with the same holders, the same usable links and the same destination.
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) struct Wish {
+pub(crate) struct WantedChunks {
     pub(crate) to: Rank,
     /// The size of each chunk.
     pub(crate) bytes: Bytes,
@@ -35,11 +35,11 @@ pub(crate) struct Wish {
     pub(crate) chunks: Vec<ChunkId>,
 }
 
-/// All wishes for chunks of the same holders.
+/// What is wanted of chunks of the same holders.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Source {
     pub(crate) holders: RankSet,
-    pub(crate) wishes: Vec<Wish>,
+    pub(crate) wanted: Vec<WantedChunks>,
 }
 
 /// A problem in which every chunk has one destination, up to the symmetries of a [`Mirror`].
@@ -125,8 +125,8 @@ impl<'a> Quotient<'a> {
     /// different for each orbit. All images of a chunk have the same value, so that they leave together and find ports
     /// and links free together.
     pub(crate) fn head_starts(&self, most: Micros, random: &mut Pcg64Mcg) -> Vec<Micros> {
-        let wishes = self.sources.iter().flat_map(|source| &source.wishes);
-        let mut order: Vec<ChunkId> = wishes.flat_map(|wish| &wish.chunks).copied().collect();
+        let wanted = self.sources.iter().flat_map(|source| &source.wanted);
+        let mut order: Vec<ChunkId> = wanted.flat_map(|some| &some.chunks).copied().collect();
         for last in (1..order.len()).rev() {
             order.swap(last, (random.next_u64() % (last as u64 + 1)) as usize);
         }
@@ -170,12 +170,12 @@ fn sources(problem: &Problem, mirror: &Mirror) -> Option<Vec<Source>> {
         };
         last = Some((&chunk.holders, index));
         if index == sources.len() {
-            sources.push(Source { holders: chunk.holders.clone(), wishes: Vec::new() });
+            sources.push(Source { holders: chunk.holders.clone(), wanted: Vec::new() });
         }
-        let (bytes, wishes) = (demand.bytes_of(id), &mut sources[index].wishes);
-        match wishes.last_mut() {
-            Some(wish) if (wish.to, wish.bytes) == (to, bytes) => wish.chunks.push(id),
-            _ => wishes.push(Wish { to, bytes, chunks: vec![id] }),
+        let (bytes, wanted) = (demand.bytes_of(id), &mut sources[index].wanted);
+        match wanted.last_mut() {
+            Some(some) if (some.to, some.bytes) == (to, bytes) => some.chunks.push(id),
+            _ => wanted.push(WantedChunks { to, bytes, chunks: vec![id] }),
         }
     }
     Some(sources)

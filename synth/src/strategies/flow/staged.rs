@@ -157,13 +157,13 @@ fn nested(levels: Vec<Vec<Vec<Rank>>>, members: usize) -> Vec<Vec<Vec<Rank>>> {
 }
 
 /// Shortest paths between members.
-pub(super) struct Roads<'a> {
+pub(super) struct MemberPaths<'a> {
     topology: &'a Topology,
     /// For each rank, its tree; `None` for ranks that are not members.
     trees: Vec<Option<PathTree>>,
 }
 
-impl<'a> Roads<'a> {
+impl<'a> MemberPaths<'a> {
     /// The paths of `problem`; `None` if some member cannot be reached from another.
     pub(super) fn new(problem: &'a Problem) -> Option<Self> {
         let (topology, demand) = (&*problem.topology, &*problem.demand);
@@ -185,7 +185,7 @@ impl<'a> Roads<'a> {
         Some(Self { topology, trees })
     }
 
-    fn road(&self, from: Rank, to: Rank) -> Vec<LinkId> {
+    fn path(&self, from: Rank, to: Rank) -> Vec<LinkId> {
         self.trees[from.index()].as_ref().map_or_else(Vec::new, |tree| tree.path_to(self.topology, to))
     }
 }
@@ -195,7 +195,7 @@ type Hop = (u32, u32, LinkId);
 
 impl StagedWay {
     /// The messages of all chunks, stage by stage; in a stage, every rank sends to the next rank first.
-    pub(super) fn messages(&self, problem: &Problem, roads: &Roads<'_>) -> Vec<Message> {
+    pub(super) fn messages(&self, problem: &Problem, paths: &MemberPaths<'_>) -> Vec<Message> {
         let (topology, demand) = (&*problem.topology, &*problem.demand);
         let plan = StagedPlan::new(self, topology.rank_count());
         let ranks = topology.rank_count() as u32;
@@ -206,7 +206,7 @@ impl StagedWay {
             let ends = (chunk.holders[0], to);
             let hops = match previous.take() {
                 Some((like, hops)) if like == ends => hops,
-                _ => plan.hops(ends.0, ends.1, roads),
+                _ => plan.hops(ends.0, ends.1, paths),
             };
             for &(stage, along, link) in &hops {
                 let turn = (topology.link(link).to.0 + ranks - topology.link(link).from.0) % ranks;
@@ -258,14 +258,14 @@ impl<'a> StagedPlan<'a> {
     }
 
     /// The links from one rank to another. A detour that comes back to a rank is cut out.
-    fn hops(&self, from: Rank, to: Rank, roads: &Roads<'_>) -> Vec<Hop> {
+    fn hops(&self, from: Rank, to: Rank, paths: &MemberPaths<'_>) -> Vec<Hop> {
         let mut legs = Vec::new();
         self.legs(self.stages.len() - 1, 0, from, to, &mut legs);
         let mut hops: Vec<Hop> = Vec::new();
         let mut passed = vec![from];
         for Leg { stage, from, to } in legs {
-            for (along, link) in (0..).zip(roads.road(from, to)) {
-                let next = roads.topology.link(link).to;
+            for (along, link) in (0..).zip(paths.path(from, to)) {
+                let next = paths.topology.link(link).to;
                 match passed.iter().position(|&rank| rank == next) {
                     Some(before) => {
                         hops.truncate(before);
@@ -329,9 +329,9 @@ mod tests {
 
     /// The verified makespans of all ways.
     fn makespans(problem: &Problem) -> Vec<f64> {
-        let roads = Roads::new(problem).expect("a connected topology");
+        let paths = MemberPaths::new(problem).expect("a connected topology");
         let time = |way: StagedWay| {
-            let messages = way.messages(problem, &roads);
+            let messages = way.messages(problem, &paths);
             let mut transfers = replay(&problem.demand, &problem.topology, &messages)
                 .unwrap_or_else(|error| panic!("{way:?}: {error}"));
             let makespan = makespan(&transfers).0;

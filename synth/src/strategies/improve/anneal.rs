@@ -24,7 +24,7 @@ const COLD: f64 = 1e-4;
 pub(super) struct Chain<'a> {
     problem: &'a Problem,
     clock: DraftClock<'a>,
-    diary: ChunkHistory<'a>,
+    history: ChunkHistory<'a>,
     present: Draft,
     cost: f64,
     critical: Vec<SendingId>,
@@ -40,7 +40,7 @@ impl<'a> Chain<'a> {
         let mut chain = Self {
             problem,
             clock: DraftClock::new(problem),
-            diary: ChunkHistory::new(problem),
+            history: ChunkHistory::new(problem),
             present: Draft::default(),
             cost: f64::INFINITY,
             critical: Vec::new(),
@@ -57,7 +57,7 @@ impl<'a> Chain<'a> {
     /// deadline passes meanwhile.
     pub(super) fn from_nothing(
         problem: &'a Problem,
-        taste: RepairWeights,
+        weights: RepairWeights,
         deadline: &Deadline,
         random: Pcg64Mcg,
     ) -> Option<Self> {
@@ -67,7 +67,9 @@ impl<'a> Chain<'a> {
         shuffle(&mut order, &mut chain.random);
         for chunk in order {
             let mut draft = chain.present.clone();
-            if deadline.has_passed() || !recreate(problem, &mut draft, &chain.diary, chunk, taste, &mut chain.random) {
+            if deadline.has_passed()
+                || !recreate(problem, &mut draft, &chain.history, chunk, weights, &mut chain.random)
+            {
                 return None;
             }
             let cost = chain.clock.play(&draft, f64::INFINITY)?;
@@ -87,7 +89,7 @@ impl<'a> Chain<'a> {
             }
             candidate.clone_from(&self.present);
             lacking.clear();
-            if !ruin(self.problem, &mut candidate, &self.diary, &self.critical, &mut lacking, &mut self.random) {
+            if !ruin(self.problem, &mut candidate, &self.history, &self.critical, &mut lacking, &mut self.random) {
                 continue;
             }
             if !self.repair(&mut candidate, &mut lacking) {
@@ -108,13 +110,13 @@ impl<'a> Chain<'a> {
         shuffle(lacking, &mut self.random);
         let random = &mut self.random;
         let price = [0.0, 0.25, 1.0, 4.0][random.random_range(0..4)];
-        let taste = RepairWeights {
+        let weights = RepairWeights {
             price,
             noise: random.random::<f64>() * 0.5,
             push: random.random::<f64>() * 0.3,
-            blink: [0.0, 0.05, 0.2][random.random_range(0..3)],
+            overlook: [0.0, 0.05, 0.2][random.random_range(0..3)],
         };
-        lacking.iter().all(|&chunk| recreate(self.problem, candidate, &self.diary, chunk, taste, &mut self.random))
+        lacking.iter().all(|&chunk| recreate(self.problem, candidate, &self.history, chunk, weights, &mut self.random))
     }
 
     /// Makes the draft that was just played the present one.
@@ -123,8 +125,8 @@ impl<'a> Chain<'a> {
         draft.renumbered(&mut self.present, &mut played, self.clock.start(), &self.problem.topology);
         self.clock.played = played;
         self.cost = cost;
-        self.diary.write(&self.present, self.clock.held());
-        self.critical = self.diary.critical();
+        self.history.write(&self.present, self.clock.held());
+        self.critical = self.history.critical();
         if beats(self.clock.makespan, self.makespan) {
             self.makespan = self.clock.makespan;
             self.best.clone_from(&self.present);

@@ -46,9 +46,9 @@ const LEAST_STEPS: usize = 2_000;
 /// The rounds: each takes 1/n of the steps. If the short first round gains nothing, a long one hardly ever does.
 const ROUNDS: [u32; 2] = [4, 1];
 /// The chains of a round. The first starts from the best plan so far; the others start from plans that they build, if
-/// these take at most `HOPEFUL` times as long.
+/// these take at most `MOST_WORSE` times as long.
 const CHAINS: u64 = 2;
-const HOPEFUL: f64 = 1.25;
+const MOST_WORSE: f64 = 1.25;
 /// How many plans a chain builds from nothing, to start from the best of them.
 const BUILT: u64 = 8;
 
@@ -145,7 +145,7 @@ impl Improvement<'_> {
         if self.context.deadline.has_passed() {
             return None;
         }
-        let hopeful = built.filter(|built| built.makespan.0 <= makespan(from).0 * HOPEFUL);
+        let hopeful = built.filter(|built| built.makespan.0 <= makespan(from).0 * MOST_WORSE);
         let mut chain = hopeful.or_else(|| self.near(from, number))?;
         chain.run(steps, self.context.goal(), self.context.deadline);
         replay(&problem.demand, &problem.topology, &chain.best.messages()).ok()
@@ -167,8 +167,8 @@ impl Improvement<'_> {
 
     fn built(&self, number: u64, build: u64) -> Option<Chain<'_>> {
         let price = [0.0, 0.5, 2.0, 8.0][build as usize % 4];
-        let taste = RepairWeights { price, noise: 0.2, push: 0.0, blink: 0.0 };
-        Chain::from_nothing(self.problem, taste, self.context.deadline, self.random(1000 * number + build))
+        let weights = RepairWeights { price, noise: 0.2, push: 0.0, overlook: 0.0 };
+        Chain::from_nothing(self.problem, weights, self.context.deadline, self.random(1000 * number + build))
     }
 
     fn random(&self, number: u64) -> Pcg64Mcg {
@@ -186,7 +186,7 @@ mod tests {
     use std::sync::Arc;
     use topology::{Micros, resolve};
 
-    const TASTE: RepairWeights = RepairWeights { price: 1.0, noise: 0.2, push: 0.1, blink: 0.05 };
+    const TASTE: RepairWeights = RepairWeights { price: 1.0, noise: 0.2, push: 0.1, overlook: 0.05 };
 
     fn problem(spec: &str, collective: Collective, size: u64, sketch: &str) -> Problem {
         let topology = Arc::new(resolve(spec).expect("a known topology"));

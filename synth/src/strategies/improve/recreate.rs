@@ -24,7 +24,7 @@ pub(super) struct RepairWeights {
     /// The probability that a message takes its place without looking for a gap.
     pub(super) push: f64,
     /// The probability that a way is overlooked.
-    pub(super) blink: f64,
+    pub(super) overlook: f64,
 }
 
 /// How a chunk uses a link.
@@ -62,18 +62,18 @@ const OVERLOOKED: f64 = 1e3;
 pub(super) fn recreate(
     problem: &Problem,
     draft: &mut Draft,
-    diary: &ChunkHistory<'_>,
+    history: &ChunkHistory<'_>,
     chunk: ChunkId,
-    taste: RepairWeights,
+    weights: RepairWeights,
     random: &mut Pcg64Mcg,
 ) -> bool {
     let mut growth = Growth {
         problem,
         topology: &problem.topology,
         draft,
-        diary,
+        history,
         chunk,
-        taste,
+        weights,
         random,
         standing: Vec::new(),
         arrival: Vec::new(),
@@ -90,9 +90,9 @@ struct Growth<'a, 'b> {
     problem: &'a Problem,
     topology: &'a Topology,
     draft: &'b mut Draft,
-    diary: &'b ChunkHistory<'a>,
+    history: &'b ChunkHistory<'a>,
     chunk: ChunkId,
-    taste: RepairWeights,
+    weights: RepairWeights,
     random: &'b mut Pcg64Mcg,
     standing: Vec<Standing>,
     /// When an attached rank has the chunk.
@@ -189,7 +189,7 @@ impl Growth<'_, '_> {
     /// When the message that brings the chunk to `rank` is expected to arrive: as in the history, or later if it now
     /// carries more chunks.
     fn expected(&self, rank: Rank) -> Micros {
-        let known = self.diary.held(self.chunk, rank);
+        let known = self.history.held(self.chunk, rank);
         let known = if known.0.is_finite() { known } else { Micros::ZERO };
         self.draft.via(self.chunk, rank).map_or(known, |id| {
             let sending = self.draft.sending(id);
@@ -221,25 +221,25 @@ impl Growth<'_, '_> {
         let (link, demand) = (self.topology.link(id), &self.problem.demand);
         let bytes = demand.bytes_of(self.chunk);
         let duration = link.transfer_time(bytes);
-        let noise = duration * (self.taste.noise * self.random.random::<f64>());
-        let start = if self.random.random::<f64>() < self.taste.push {
+        let noise = duration * (self.weights.noise * self.random.random::<f64>());
+        let start = if self.random.random::<f64>() < self.weights.push {
             ready
         } else {
-            let gap = self.diary.gap(id, self.chunk, ready, |id| !self.draft.sending(id).chunks.is_empty());
+            let gap = self.history.gap(id, self.chunk, ready, |id| !self.draft.sending(id).chunks.is_empty());
             let fresh = self.fresh.iter().filter(|&&(other, start, end)| {
                 let shared = || self.topology.link(other).resources.iter().any(|it| link.resources.contains(it));
                 start < gap + duration && gap < end && (other == id || shared())
             });
             fresh.fold(gap, |start, &(.., end)| start.max(end))
         };
-        let cost = (start + duration + noise).0 + self.taste.price * link.occupancy(bytes).0;
+        let cost = (start + duration + noise).0 + self.weights.price * link.occupancy(bytes).0;
         let cost = if self.blinks() { cost * OVERLOOKED } else { cost };
         let mut best =
             Label { cost, arrival: start + duration, link: id, ride: MessageChoice::New(start), way: Way::default() };
         if !merging_pays(link) {
             return best;
         }
-        let visits = self.diary.visits(id);
+        let visits = self.history.visits(id);
         let next = visits.partition_point(|visit| visit.start < ready);
         for visit in visits[next.saturating_sub(2)..].iter().take(4) {
             let carried = &self.draft.sending(visit.id).chunks;
@@ -251,7 +251,7 @@ impl Growth<'_, '_> {
             let arrival = departs + link.transfer_time(all + bytes);
             // The chunks already in the message arrive later; this delay is part of the cost.
             let delay = (arrival - visit.start - link.transfer_time(all)).0;
-            let cost = (arrival + noise).0 + self.taste.price * (link.beta * bytes).0.max(delay);
+            let cost = (arrival + noise).0 + self.weights.price * (link.beta * bytes).0.max(delay);
             if cost < best.cost && !self.blinks() {
                 best = Label { cost, arrival, ride: MessageChoice::Join(visit.id), ..best };
             }
@@ -260,7 +260,7 @@ impl Growth<'_, '_> {
     }
 
     fn blinks(&mut self) -> bool {
-        self.random.random::<f64>() < self.taste.blink
+        self.random.random::<f64>() < self.weights.overlook
     }
 
     /// Takes the labelled way to `rank`; returns how many ranks that lacked the chunk get it.

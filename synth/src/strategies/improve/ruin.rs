@@ -21,7 +21,7 @@ const NEIGHBOURS: usize = 6;
 pub(super) fn ruin(
     problem: &Problem,
     draft: &mut Draft,
-    diary: &ChunkHistory<'_>,
+    history: &ChunkHistory<'_>,
     critical: &[SendingId],
     lacking: &mut Vec<ChunkId>,
     random: &mut Pcg64Mcg,
@@ -35,7 +35,7 @@ pub(super) fn ruin(
         _ if random.random_range(0..10) < 3 => SendingId::from_index(random.random_range(0..count)),
         length => critical[random.random_range(0..length)],
     };
-    let mut ruin = Ruin { problem, topology: &problem.topology, draft, diary, lacking, random };
+    let mut ruin = Ruin { problem, topology: &problem.topology, draft, history, lacking, random };
     match ruin.random.random_range(0..100) {
         0..20 => ruin.delivery(centre),
         20..30 => ruin.message(centre),
@@ -53,7 +53,7 @@ struct Ruin<'a, 'b> {
     problem: &'a Problem,
     topology: &'a Topology,
     draft: &'b mut Draft,
-    diary: &'b ChunkHistory<'a>,
+    history: &'b ChunkHistory<'a>,
     lacking: &'b mut Vec<ChunkId>,
     random: &'b mut Pcg64Mcg,
 }
@@ -119,7 +119,7 @@ impl Ruin<'_, '_> {
     /// Removes a message and its neighbours on its link or on one of its resources.
     fn neighbours(&mut self, centre: SendingId) -> bool {
         let which = self.random.random_range(0..4);
-        let visits = self.diary.visits_to_place(self.draft.sending(centre).link, which);
+        let visits = self.history.visits_to_place(self.draft.sending(centre).link, which);
         let start = self.draft.sending(centre).key;
         let at = visits.partition_point(|visit| visit.start < start);
         let before = self.random.random_range(0..=NEIGHBOURS / 2).min(at);
@@ -137,7 +137,7 @@ impl Ruin<'_, '_> {
         let links = self.topology.incoming(to);
         let mut near: Vec<(Micros, SendingId)> = Vec::new();
         for &link in links {
-            let visits = self.diary.visits(link).iter();
+            let visits = self.history.visits(link).iter();
             near.extend(visits.map(|visit| (Micros((visit.start.0 - at.0).abs()), visit.id)));
         }
         near.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
@@ -151,7 +151,7 @@ impl Ruin<'_, '_> {
     /// Plays a message just before or after another one that uses its link or one of its resources.
     fn reorder(&mut self, id: SendingId) -> bool {
         let which = self.random.random_range(0..4);
-        let visits = self.diary.visits_to_place(self.draft.sending(id).link, which);
+        let visits = self.history.visits_to_place(self.draft.sending(id).link, which);
         let Some(here) = visits.iter().position(|visit| visit.id == id) else { return false };
         // Mostly a near neighbour, sometimes a far one.
         let reach = if self.random.random_range(0..4) == 0 { visits.len() } else { 3.min(visits.len()) };
@@ -175,7 +175,7 @@ impl Ruin<'_, '_> {
 
     /// Another message on the link of `id`.
     fn partner(&mut self, id: SendingId) -> Option<SendingId> {
-        let visits = self.diary.visits(self.draft.sending(id).link);
+        let visits = self.history.visits(self.draft.sending(id).link);
         let here = visits.iter().position(|visit| visit.id == id)?;
         let there = match self.random.random_range(0..4) {
             0 => self.random.random_range(0..visits.len()),

@@ -341,12 +341,12 @@ impl<'a> MatchingSearch<'a> {
             most => most,
         };
         let turn = match number % 8 {
-            _ if plain && number % 16 == 11 => TurnOrder::Needy,
+            _ if plain && number % 16 == 11 => TurnOrder::MostLacking,
             _ if plain => TurnOrder::Scarce,
             0..3 => TurnOrder::Scarce,
-            3 => TurnOrder::Needy,
+            3 => TurnOrder::MostLacking,
             5.. if merge > 1 => TurnOrder::Bulk,
-            _ if shared => TurnOrder::Needy,
+            _ if shared => TurnOrder::MostLacking,
             _ => TurnOrder::Scarce,
         };
         let lot = if merge > 1 && dear { random.next_u32() } else { 0 };

@@ -28,7 +28,7 @@ pub(super) enum TurnOrder {
     /// Those with the most candidates, so that a message carries many chunks.
     Bulk,
     /// Those whose receiver lacks most, so that no rank is late in the end.
-    Needy,
+    MostLacking,
 }
 
 /// What a link does if another link will bring its receiver the same chunk sooner.

@@ -285,13 +285,13 @@ impl<'a> State<'a> {
             }
         }
         if items.is_empty() {
-            items.extend(contested.into_iter().find(|item| self.yields(*item, chosen, by_place)));
+            items.extend(contested.into_iter().find(|item| self.gives_way(*item, chosen, by_place)));
         }
         items
     }
 
     /// Whether the orbit that serves an item's rank at this instant finds something else to carry.
-    fn yields(
+    fn gives_way(
         &mut self,
         item: Item,
         chosen: &mut [(u32, SmallVec<[Item; 1]>)],

@@ -29,7 +29,7 @@ pub(super) struct Unit {
 
 /// The price of an arrival, per mean transfer time that it comes later.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) struct Haste(pub(super) f64);
+pub(super) struct LatenessPrice(pub(super) f64);
 
 /// The state of the search for a tree at one rank.
 #[derive(Clone, Copy)]
@@ -112,7 +112,7 @@ impl<'a> Grower<'a> {
         &mut self,
         unit: &Unit,
         load: &mut Load<'_>,
-        haste: Haste,
+        haste: LatenessPrice,
         salt: u32,
     ) -> Option<(Vec<LinkId>, f64)> {
         let chunk = self.problem.demand.chunk(unit.chunks[0]);
@@ -152,7 +152,7 @@ impl<'a> Grower<'a> {
     }
 
     /// Adds `tree` to `load`, and returns its price.
-    pub(super) fn again(&mut self, unit: &Unit, tree: &[LinkId], load: &mut Load<'_>, haste: Haste) -> f64 {
+    pub(super) fn again(&mut self, unit: &Unit, tree: &[LinkId], load: &mut Load<'_>, haste: LatenessPrice) -> f64 {
         let topology = &*self.problem.topology;
         let chunk = self.problem.demand.chunk(unit.chunks[0]);
         self.free.fill(0.0);
@@ -258,7 +258,7 @@ impl<'a> Grower<'a> {
 /// The parameters that stay the same while one tree grows.
 struct Step<'a> {
     unit: &'a Unit,
-    haste: Haste,
+    haste: LatenessPrice,
     /// Decides between links of the same price.
     salt: u32,
 }

@@ -9,7 +9,7 @@
 //! Fabrics", NSDI 2026.
 
 use super::both_ways::ways_back;
-use super::grow::{Grower, Haste, Unit};
+use super::grow::{Grower, LatenessPrice, Unit};
 use super::load::Load;
 use super::machine::LoadedMachine;
 use crate::problem::tolerance::EQUAL;
@@ -158,11 +158,11 @@ pub(super) fn pack(
 }
 
 /// Chosen such that one hop less is worth a link with the load that the style allows.
-fn haste(problem: &Problem, units: &Units, style: PackingStyle, load: &Load<'_>) -> Haste {
-    let Some(link) = problem.topology.links().first() else { return Haste(0.0) };
+fn haste(problem: &Problem, units: &Units, style: PackingStyle, load: &Load<'_>) -> LatenessPrice {
+    let Some(link) = problem.topology.links().first() else { return LatenessPrice(0.0) };
     let bytes = units.all.iter().map(|unit| unit.bytes.0).fold(0.0, f64::max);
     let part = load.steepness() * (link.occupancy(topology::Bytes(bytes)).0 / style.target);
-    Haste(part.min(1.0) * (load.steepness() * (style.idle - 1.0)).exp())
+    LatenessPrice(part.min(1.0) * (load.steepness() * (style.idle - 1.0)).exp())
 }
 
 fn shuffle(order: &mut [usize], random: &mut Pcg64Mcg) {

@@ -315,7 +315,7 @@ impl<'a> State<'a> {
         match self.style.turn {
             TurnOrder::Scarce => (candidates, 0),
             TurnOrder::Bulk => (u32::MAX - candidates, 0),
-            TurnOrder::Needy => {
+            TurnOrder::MostLacking => {
                 let to = self.instance.topology.link(link).to.index();
                 let (accepts, promised) = (self.instance.accepts.row(to), self.promised.row(to));
                 let lacks = accepts.iter().zip(promised).map(|(accepts, promised)| (accepts & !promised).count_ones());

@@ -30,16 +30,16 @@ pub(super) struct CrossingCandidate {
 
 impl CrossingCandidate {
     /// All choices of periods for a plan, each with its earliest end.
-    pub(super) fn all(enclaves: &FastComponents<'_>, plan: &CrossingPlan, bound: Micros) -> Vec<Self> {
+    pub(super) fn all(components: &FastComponents<'_>, plan: &CrossingPlan, bound: Micros) -> Vec<Self> {
         let mut candidates = Vec::new();
-        for fetching in enclaves.single_units() {
-            let crossings = enclaves.time(plan, fetching);
-            let anchor = enclaves.first_fetching(&crossings).unwrap_or(Micros::ZERO);
+        for fetching in components.single_units() {
+            let crossings = components.time(plan, fetching);
+            let anchor = components.first_fetching(&crossings).unwrap_or(Micros::ZERO);
             let arrival = last_arrival(&crossings);
             let early = stretched(fetching, anchor, PATIENCE[0]);
-            let lates = enclaves.shared_units().into_iter();
+            let lates = components.shared_units().into_iter();
             for late in distinct(lates.map(|late| stretched(late, arrival - anchor, MAX_PERIODS / 2)).collect()) {
-                let end = enclaves.earliest_end(&crossings, late).max(bound);
+                let end = components.earliest_end(&crossings, late).max(bound);
                 let rounds = ((end - arrival) / late).round();
                 let crossings = crossings.clone();
                 candidates.push(Self { crossings, anchor, arrival, early, late, rounds, end, moves: 0 });

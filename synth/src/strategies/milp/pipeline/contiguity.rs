@@ -4,7 +4,7 @@
 //! joined, so that α is paid as seldom as waiting allows. There are four differences to TACCL's third stage [1]. Any
 //! link may merge. Members of a message leave and arrive together. A message that is joined may let those of other
 //! links at a shared port go first. No big M is larger than what the best schedule so far leaves open. Large schedules
-//! are processed in windows of time. Messages outside of a window stay as they are, and their times follow.
+//! are processed in windows of time. Messages outside of a window places as they are, and their times follow.
 //!
 //! | column | meaning |
 //! |---|---|

@@ -190,19 +190,19 @@ impl<'a> FastComponents<'a> {
             let held: BTreeSet<usize> = described.holders.iter().map(|rank| self.of[rank.index()]).collect();
             let wanted: BTreeSet<usize> = described.wanted_by.iter().map(|rank| self.of[rank.index()]).collect();
             let near = self.distance(&described.holders, chunk, unit);
-            for &enclave in wanted.difference(&held) {
-                let usable = self.slow.iter().filter(|&&id| ends(id).1 == enclave && self.problem.allows(chunk, id));
+            for &component in wanted.difference(&held) {
+                let usable = self.slow.iter().filter(|&&id| ends(id).1 == component && self.problem.allows(chunk, id));
                 let nearest = usable
                     .map(|&id| {
                         let way =
                             near[topology.link(id).from.index()] + self.spread_time(topology.link(id).to, chunk, unit);
-                        let busy = by_queue.get(&(queue[&id], ends(id).0, enclave)).map_or(0, Vec::len);
+                        let busy = by_queue.get(&(queue[&id], ends(id).0, component)).map_or(0, Vec::len);
                         (way, busy, id)
                     })
                     .filter(|(way, ..)| way.is_finite())
                     .min_by(|a, b| a.0.total_cmp(&b.0).then((a.1, a.2).cmp(&(b.1, b.2))))?
                     .2;
-                by_queue.entry((queue[&nearest], ends(nearest).0, enclave)).or_default().push(chunk);
+                by_queue.entry((queue[&nearest], ends(nearest).0, component)).or_default().push(chunk);
                 if !together {
                     loads.entry(nearest).or_default().push(chunk);
                 }
@@ -250,13 +250,13 @@ impl<'a> FastComponents<'a> {
         let (queue, topology) = (self.queues(), &self.problem.topology);
         let mut queues: BTreeMap<usize, Vec<LinkId>> = BTreeMap::new();
         loads.keys().for_each(|&id| queues.entry(queue[&id]).or_default().push(id));
-        let enclaves = self.of.iter().max().map_or(1, |most| most + 1);
+        let components = self.of.iter().max().map_or(1, |most| most + 1);
         let mut placed: Vec<(usize, usize, Crossing)> = Vec::new();
         for (number, mut links) in queues {
             // Every component begins with the component after it, so that no two begin with the same.
             let turn = |id: LinkId| {
                 let link = topology.link(id);
-                (self.of[link.to.index()] + enclaves - self.of[link.from.index()]) % enclaves
+                (self.of[link.to.index()] + components - self.of[link.from.index()]) % components
             };
             links.sort_by_key(|&id| (turn(id), id));
             let parts: Vec<Vec<Vec<ChunkId>>> = links.iter().map(|&id| self.parts(id, &loads[&id], shape)).collect();

@@ -58,12 +58,12 @@ pub(super) struct Labels {
 impl Labels {
     /// All useful labels of `chunk`; `None` if they have more than `most` uses.
     pub(super) fn new(
-        enclaves: &FastComponents<'_>,
+        components: &FastComponents<'_>,
         chunk: ChunkId,
         fineness: Fineness<'_>,
         most: usize,
     ) -> Option<Self> {
-        let mut growth = Growth::new(enclaves, chunk, fineness);
+        let mut growth = Growth::new(components, chunk, fineness);
         growth.leave(None);
         let mut next = 0;
         while next < growth.grown.labels.len() {
@@ -80,7 +80,7 @@ impl Labels {
 /// Labels under construction.
 struct Growth<'a> {
     problem: &'a Problem,
-    enclaves: &'a FastComponents<'a>,
+    components: &'a FastComponents<'a>,
     chunk: ChunkId,
     fineness: Fineness<'a>,
     /// The components that hold the chunk from the start.
@@ -94,12 +94,12 @@ struct Growth<'a> {
 }
 
 impl<'a> Growth<'a> {
-    fn new(enclaves: &'a FastComponents<'a>, chunk: ChunkId, fineness: Fineness<'a>) -> Self {
-        let problem = enclaves.problem;
-        let home = problem.demand.chunk(chunk).holders.iter().map(|rank| enclaves.of(*rank)).collect();
+    fn new(components: &'a FastComponents<'a>, chunk: ChunkId, fineness: Fineness<'a>) -> Self {
+        let problem = components.problem;
+        let home = problem.demand.chunk(chunk).holders.iter().map(|rank| components.of(*rank)).collect();
         let mut growth = Self {
             problem,
-            enclaves,
+            components,
             chunk,
             fineness,
             home,
@@ -113,13 +113,13 @@ impl<'a> Growth<'a> {
     }
 
     fn count_crossings(&mut self) {
-        self.crossings = self.home.iter().map(|&enclave| (enclave, 0)).collect();
+        self.crossings = self.home.iter().map(|&component| (component, 0)).collect();
         for count in 0.. {
             let topology = &self.problem.topology;
-            let usable = self.enclaves.slow().iter().filter(|&&id| self.problem.allows(self.chunk, id));
+            let usable = self.components.slow().iter().filter(|&&id| self.problem.allows(self.chunk, id));
             let ends = usable
                 .map(|&id| topology.link(id))
-                .map(|link| (self.enclaves.of(link.from), self.enclaves.of(link.to)));
+                .map(|link| (self.components.of(link.from), self.components.of(link.to)));
             let here = |&(from, to): &(usize, usize)| {
                 self.crossings.get(&from) == Some(&count) && !self.crossings.contains_key(&to)
             };
@@ -140,9 +140,9 @@ impl<'a> Growth<'a> {
     fn distance(&mut self, entry: Option<Rank>) -> Vec<f64> {
         let holders = &self.problem.demand.chunk(self.chunk).holders;
         let from = entry.map_or_else(|| holders.to_vec(), |rank| vec![rank]);
-        let (enclaves, chunk) = (self.enclaves, self.chunk);
+        let (components, chunk) = (self.components, self.chunk);
         let known = self.distances.entry(entry);
-        known.or_insert_with(|| enclaves.distance(&from, chunk, Micros(1e-9))).clone()
+        known.or_insert_with(|| components.distance(&from, chunk, Micros(1e-9))).clone()
     }
 
     /// Adds every slow link over which a chunk can leave that entered at label `from`, or that has not left its
@@ -152,9 +152,9 @@ impl<'a> Growth<'a> {
         let (since, way) = label.map_or((Micros::ZERO, Way::default()), |label| (label.time, label.way));
         let distance = self.distance(label.map(|label| label.rank));
         let bytes = self.problem.demand.bytes_of(self.chunk);
-        for &id in self.enclaves.slow() {
+        for &id in self.components.slow() {
             let link = self.problem.topology.link(id);
-            let (here, there) = (self.enclaves.of(link.from), self.enclaves.of(link.to));
+            let (here, there) = (self.components.of(link.from), self.components.of(link.to));
             let on_the_way = self.fineness.detours
                 || self
                     .crossings
@@ -185,7 +185,7 @@ impl<'a> Growth<'a> {
     fn arrive(&mut self, link: LinkId, from: Option<usize>, departure: Micros, rank: Rank, time: Micros, way: Way) {
         let distance = self.distance(Some(rank));
         let wanting = self.problem.demand.chunk(self.chunk).wanted_by.iter();
-        let here = wanting.filter(|other| self.enclaves.of(**other) == self.enclaves.of(rank));
+        let here = wanting.filter(|other| self.components.of(**other) == self.components.of(rank));
         let tail = Micros(here.map(|other| distance[other.index()]).fold(0.0, f64::max));
         if (time + tail).0 > self.fineness.horizon.0 * (1.0 + 1e-9) {
             return;
@@ -201,12 +201,12 @@ impl<'a> Growth<'a> {
     /// Removes entries into components where the chunk is neither wanted nor sent on.
     fn useful(mut self) -> Labels {
         let wanting = self.problem.demand.chunk(self.chunk).wanted_by.iter();
-        let wanting: BTreeSet<usize> = wanting.map(|rank| self.enclaves.of(*rank)).collect();
+        let wanting: BTreeSet<usize> = wanting.map(|rank| self.components.of(*rank)).collect();
         loop {
             let Labels { labels, uses } = &mut self.grown;
             let before = uses.len();
             let onward: BTreeSet<usize> = uses.iter().filter_map(|it| it.from).collect();
-            uses.retain(|it| wanting.contains(&self.enclaves.of(labels[it.to].rank)) || onward.contains(&it.to));
+            uses.retain(|it| wanting.contains(&self.components.of(labels[it.to].rank)) || onward.contains(&it.to));
             if uses.len() == before {
                 return self.grown;
             }

@@ -23,12 +23,12 @@ mod contiguity;
 mod crossings;
 mod labels;
 mod occupant;
+mod places;
 mod plans;
 mod routed;
 mod routing;
 mod search;
 mod spreading;
-mod stay;
 mod units;
 
 use crate::problem::{Problem, StopReason, SynthError};
@@ -44,8 +44,8 @@ pub(super) const NAME: &str = "milp-routing";
 /// # Errors
 /// Failures of the solver, or of the model.
 pub(super) fn attempt(problem: &Problem, context: &Context<'_>) -> Result<Attempt, SynthError> {
-    let enclaves = FastComponents::new(problem);
-    let mut search = PipelineSearch::new(&enclaves, context);
+    let components = FastComponents::new(problem);
+    let mut search = PipelineSearch::new(&components, context);
     search.run()?;
     let stop = match () {
         () if search.is_good_enough() => StopReason::Optimal,

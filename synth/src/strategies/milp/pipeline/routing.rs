@@ -45,7 +45,7 @@ type LoadKey = Vec<(u64, Column, u64)>;
 
 /// The model, and the uses that its columns stand for.
 pub(super) struct Routing<'a> {
-    enclaves: &'a FastComponents<'a>,
+    components: &'a FastComponents<'a>,
     problem: &'a Problem,
     pub(super) model: Model,
     orbits: Option<&'a PairOrbits>,
@@ -65,19 +65,19 @@ pub(super) struct Routing<'a> {
 impl<'a> Routing<'a> {
     /// Builds the model of schedules up to `horizon`; `None` if it needs more than `most` 0/1 columns for uses.
     pub(super) fn new(
-        enclaves: &'a FastComponents<'a>,
+        components: &'a FastComponents<'a>,
         fineness: Fineness<'a>,
         orbits: Option<&'a PairOrbits>,
         most: usize,
     ) -> Option<Self> {
-        let problem = enclaves.problem;
+        let problem = components.problem;
         let mut model = Model::default();
         // A routing gives a lower bound. The tolerance keeps a schedule as long as the horizon feasible despite
         // rounding.
         let end = model.continuous(0.0, fineness.horizon.0 * (1.0 + 1e-6));
         model.set_cost(end, 1.0);
         let mut routing = Self {
-            enclaves,
+            components,
             problem,
             model,
             orbits,
@@ -91,7 +91,7 @@ impl<'a> Routing<'a> {
         };
         let mut shared: Shared = BTreeMap::new();
         for chunk in problem.demand.chunk_ids() {
-            let labels = Labels::new(enclaves, chunk, fineness, most)?;
+            let labels = Labels::new(components, chunk, fineness, most)?;
             routing.cross_with_chunk(chunk, &labels, &mut shared);
             let columns = if orbits.is_some() { shared.len() } else { routing.uses.len() };
             if columns > most {
@@ -133,7 +133,7 @@ impl<'a> Routing<'a> {
             self.on_link[it.link.index()].push((it.departure, label.tail, bytes, column));
             self.enter_for_ranks(chunk, label, column);
             incoming.entry(it.to).or_default().push(column);
-            arrivals.entry(self.enclaves.of(label.rank)).or_default().push((label, column));
+            arrivals.entry(self.components.of(label.rank)).or_default().push((label, column));
             if let Some(from) = it.from {
                 departures.entry((from, it.link)).or_default().push(column);
             }
@@ -147,9 +147,10 @@ impl<'a> Routing<'a> {
     }
 
     fn enter_for_ranks(&mut self, chunk: ChunkId, label: Label, column: Column) {
-        let enclave = self.enclaves.of(label.rank);
+        let component = self.components.of(label.rank);
         let described = self.problem.demand.chunk(chunk);
-        for rank in described.wanted_by.iter().filter(|&&rank| rank != label.rank && self.enclaves.of(rank) == enclave)
+        for rank in
+            described.wanted_by.iter().filter(|&&rank| rank != label.rank && self.components.of(rank) == component)
         {
             self.for_rank[rank.index()].push((label.time, self.problem.demand.bytes_of(chunk), column));
         }
@@ -159,12 +160,14 @@ impl<'a> Routing<'a> {
     /// chunk, T ≥ Σ of (time + tail)·x.
     fn enter_once(&mut self, chunk: ChunkId, arrivals: &BTreeMap<usize, Vec<(Label, Column)>>) {
         let described = self.problem.demand.chunk(chunk);
-        let held: BTreeSet<usize> = described.holders.iter().map(|rank| self.enclaves.of(*rank)).collect();
-        let wanted: BTreeSet<usize> = described.wanted_by.iter().map(|rank| self.enclaves.of(*rank)).collect();
+        let held: BTreeSet<usize> = described.holders.iter().map(|rank| self.components.of(*rank)).collect();
+        let wanted: BTreeSet<usize> = described.wanted_by.iter().map(|rank| self.components.of(*rank)).collect();
         let weight = WEIGHT_OF_ARRIVALS / (wanted.len().max(1) * self.problem.demand.chunks().len()) as f64;
-        for &enclave in wanted.difference(&held).chain(arrivals.keys().filter(|enclave| !wanted.contains(enclave))) {
-            let is_wanted = wanted.contains(&enclave);
-            let into = arrivals.get(&enclave).map_or(&[][..], Vec::as_slice);
+        for &component in
+            wanted.difference(&held).chain(arrivals.keys().filter(|component| !wanted.contains(component)))
+        {
+            let is_wanted = wanted.contains(&component);
+            let into = arrivals.get(&component).map_or(&[][..], Vec::as_slice);
             let once: Vec<_> = into.iter().map(|(_, column)| (*column, 1.0)).collect();
             self.model.row(if is_wanted { 1.0 } else { 0.0 }, once, 1.0);
             if is_wanted {
@@ -209,7 +212,7 @@ impl<'a> Routing<'a> {
 
     /// For every slow link: its chunks leave in time, and in turns where leaving together saves nothing.
     fn respect_links(&mut self) {
-        for &id in self.enclaves.slow() {
+        for &id in self.components.slow() {
             self.fit(&[Occupant::of_itself(&self.problem.topology, id)]);
         }
     }
@@ -305,7 +308,7 @@ impl<'a> Routing<'a> {
     /// reach it over its fast links, which takes Σ bytes·x over their joint throughput.
     fn receive_in_time(&mut self) {
         for rank in self.problem.topology.ranks() {
-            let Some(per_byte) = self.enclaves.ingress(rank) else { continue };
+            let Some(per_byte) = self.components.ingress(rank) else { continue };
             let mut load: Load = BTreeMap::new();
             for &(time, bytes, column) in &self.for_rank[rank.index()] {
                 let at = &mut load.entry(self.instant(time)).or_insert((time, Vec::new())).1;
@@ -375,21 +378,21 @@ mod tests {
     }
 
     /// The components in which links below 5 µs are fast.
-    fn enclaves(problem: &Problem) -> FastComponents<'_> {
+    fn components(problem: &Problem) -> FastComponents<'_> {
         let time = |id: LinkId| problem.topology.link(id).transfer_time(Bytes(1.0));
         FastComponents::of_fast(problem, |id| time(id) < Micros(5.0))
     }
 
-    fn routing<'a>(enclaves: &'a FastComponents<'a>, first_turns: &'a BTreeMap<LinkId, Micros>) -> Routing<'a> {
+    fn routing<'a>(components: &'a FastComponents<'a>, first_turns: &'a BTreeMap<LinkId, Micros>) -> Routing<'a> {
         let (horizon, bound, turn) = (Micros(60.0), Micros(15.0), Micros(9.0));
-        Routing::new(enclaves, Fineness { horizon, bound, first_turns, turn, detours: true }, None, 999).unwrap()
+        Routing::new(components, Fineness { horizon, bound, first_turns, turn, detours: true }, None, 999).unwrap()
     }
 
     /// Whether the model admits exactly these uses (chunk, link, departure) and this end.
     fn admits(problem: &Problem, uses: &[(u32, u32, f64)], end: f64) -> bool {
-        let enclaves = enclaves(problem);
-        let turns = enclaves.first_turns();
-        let mut routing = routing(&enclaves, &turns);
+        let components = components(problem);
+        let turns = components.first_turns();
+        let mut routing = routing(&components, &turns);
         let mut missing = uses.to_vec();
         for (it, column) in &routing.uses {
             let same = |other: &(u32, u32, f64)| {
@@ -476,8 +479,12 @@ mod tests {
         let across = [(0, 2), (2, 4), (0, 4)].map(|(from, to)| (from, to, 0.0, 9.0, false));
         let mut problem = broadcast(6, &[inside, across].concat(), 1);
         let links = |problem: &Problem| {
-            let enclaves = enclaves(problem);
-            routing(&enclaves, &enclaves.first_turns()).uses.iter().map(|(it, _)| it.link.0).collect::<BTreeSet<_>>()
+            let components = components(problem);
+            routing(&components, &components.first_turns())
+                .uses
+                .iter()
+                .map(|(it, _)| it.link.0)
+                .collect::<BTreeSet<_>>()
         };
         assert_eq!(links(&problem), BTreeSet::from([3, 4, 5]));
         problem.constraints = Arc::new(Constraints { max_machine_hops: Some((1, 1)), ..Constraints::none() });
@@ -493,9 +500,9 @@ mod tests {
             let links = vec![LinkId(2), LinkId(3)];
             let connections = vec![crate::problem::ConnectionWish { links, wish, line: 1 }];
             problem.constraints = Arc::new(Constraints { connections, ..Constraints::none() });
-            let enclaves = enclaves(&problem);
-            let turns = enclaves.first_turns();
-            let mut routing = routing(&enclaves, &turns);
+            let components = components(&problem);
+            let turns = components.first_turns();
+            let mut routing = routing(&components, &turns);
             // Long enough for one link or two, so that only the wish decides.
             routing.model.fix(routing.end, 40.0);
             let Ending::Optimal(solution) = solved(&routing.model, &[]) else { panic!("the wish made it infeasible") };
@@ -507,9 +514,9 @@ mod tests {
     #[test]
     fn a_schedule_is_a_start() {
         let bridge = bridge(0.0, 1);
-        let enclaves = enclaves(&bridge);
-        let turns = enclaves.first_turns();
-        let routing = routing(&enclaves, &turns);
+        let components = components(&bridge);
+        let turns = components.first_turns();
+        let routing = routing(&components, &turns);
         let chunks = || [ChunkId(0)].into_iter().collect();
         let message = |link| Message { chunks: chunks(), link: LinkId(link), kind: TransferKind::Copy };
         let transfers = replay(&bridge.demand, &bridge.topology, &[message(0), message(1), message(2)]).unwrap();

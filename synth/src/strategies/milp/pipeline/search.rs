@@ -53,7 +53,7 @@ enum CandidateVerdict {
 }
 
 pub(super) struct PipelineSearch<'a> {
-    enclaves: &'a FastComponents<'a>,
+    components: &'a FastComponents<'a>,
     context: &'a Context<'a>,
     orbits: Option<PairOrbits>,
     pub(super) found: Option<Schedule>,
@@ -64,11 +64,11 @@ pub(super) struct PipelineSearch<'a> {
 }
 
 impl<'a> PipelineSearch<'a> {
-    pub(super) fn new(enclaves: &'a FastComponents<'a>, context: &'a Context<'a>) -> Self {
+    pub(super) fn new(components: &'a FastComponents<'a>, context: &'a Context<'a>) -> Self {
         Self {
-            enclaves,
+            components,
             context,
-            orbits: PairOrbits::new(enclaves.problem, context.symmetries, context.deadline),
+            orbits: PairOrbits::new(components.problem, context.symmetries, context.deadline),
             found: None,
             best: context.incumbent.map(Schedule::makespan),
             calls_left: context.options.limits.solver_calls,
@@ -100,7 +100,7 @@ impl<'a> PipelineSearch<'a> {
             return Ok(());
         }
         let mut plans = self.route()?;
-        for plan in self.enclaves.plans() {
+        for plan in self.components.plans() {
             if !plans.contains(&plan) {
                 plans.push(plan);
             }
@@ -112,7 +112,7 @@ impl<'a> PipelineSearch<'a> {
             let Some(next) = next else { break };
             match self.solve(&open[next])? {
                 CandidateVerdict::Feasible | CandidateVerdict::TooLarge => drop(open.remove(next)),
-                CandidateVerdict::Infeasible | CandidateVerdict::Undecided if self.enclaves.shares_alpha() => {
+                CandidateVerdict::Infeasible | CandidateVerdict::Undecided if self.components.shares_alpha() => {
                     move_on_like(&mut open, next)
                 }
                 CandidateVerdict::Infeasible | CandidateVerdict::Undecided => {
@@ -132,13 +132,13 @@ impl<'a> PipelineSearch<'a> {
         if self.context.deadline.has_passed() {
             return Vec::new();
         }
-        CrossingCandidate::all(self.enclaves, plan, self.context.bound)
+        CrossingCandidate::all(self.components, plan, self.context.bound)
     }
 
     /// The plan for a machine without slow links: one model in the second stage decides everything, if it is small
     /// enough.
     fn whole(&mut self) -> Vec<CrossingPlan> {
-        let Problem { topology, demand, .. } = self.enclaves.problem;
+        let Problem { topology, demand, .. } = self.components.problem;
         if demand.chunks().len().saturating_mul(topology.links().len()) <= MAX_WHOLE {
             return vec![CrossingPlan::new()];
         }
@@ -149,16 +149,16 @@ impl<'a> PipelineSearch<'a> {
     /// The first stage: the crossings of the routing model, and other divisions of them into messages. Symmetries are
     /// merged first; the whole model is solved only if that gives no routes.
     fn route(&mut self) -> Result<Vec<CrossingPlan>, SynthError> {
-        if self.enclaves.slow().is_empty() {
+        if self.components.slow().is_empty() {
             return Ok(self.whole());
         }
         let horizon = self.best.unwrap_or(self.context.bound * 2.0);
-        let first_turns = self.enclaves.first_turns();
+        let first_turns = self.components.first_turns();
         let mut plans = Vec::new();
         if horizon <= Micros::ZERO {
             return Ok(plans);
         }
-        for turn in self.enclaves.turns(horizon) {
+        for turn in self.components.turns(horizon) {
             for orbits in [self.orbits.as_ref().map(Some), Some(None)].into_iter().flatten() {
                 if self.is_over() {
                     return Ok(plans);
@@ -166,7 +166,7 @@ impl<'a> PipelineSearch<'a> {
                 let bound = self.context.bound;
                 let first_turns = &first_turns;
                 let fineness = |detours: bool| Fineness { horizon, bound, first_turns, turn, detours };
-                let model = |detours: bool| Routing::new(self.enclaves, fineness(detours), orbits, MAX_USES);
+                let model = |detours: bool| Routing::new(self.components, fineness(detours), orbits, MAX_USES);
                 let Some(routing) = model(true).or_else(|| model(false)) else {
                     self.findings.push("routing needs too large a model".to_owned());
                     continue;
@@ -180,7 +180,7 @@ impl<'a> PipelineSearch<'a> {
                 let Found { routes, finding, .. } = found;
                 self.findings.push(finding);
                 if let Some(routes) = routes {
-                    plans.extend(self.enclaves.plans_of(&routes));
+                    plans.extend(self.components.plans_of(&routes));
                     break;
                 }
             }
@@ -191,7 +191,7 @@ impl<'a> PipelineSearch<'a> {
     /// Which candidate to try first. Where α is shared, the end says little about exact times: few rounds of long
     /// periods, which hold many chunks, are most likely to have a schedule. Otherwise the earlier end is better.
     fn sooner(&self, a: &CrossingCandidate, b: &CrossingCandidate) -> Ordering {
-        if !self.enclaves.shares_alpha() {
+        if !self.components.shares_alpha() {
             return a.end.total_cmp(&b.end);
         }
         let rounds = a.rounds.total_cmp(&b.rounds);
@@ -200,7 +200,7 @@ impl<'a> PipelineSearch<'a> {
 
     /// Whether a schedule of periods up to `end` cannot beat the best.
     fn is_late(&self, end: Micros) -> bool {
-        let factor = if self.enclaves.shares_alpha() { SHRINKAGE } else { 1.0 - EQUAL };
+        let factor = if self.components.shares_alpha() { SHRINKAGE } else { 1.0 - EQUAL };
         self.best.is_some_and(|best| end.0 >= best.0 * factor)
     }
 
@@ -215,7 +215,7 @@ impl<'a> PipelineSearch<'a> {
         let orbits = self.orbits_for(candidate);
         let build = |patience: usize| {
             let freedom = Freedom { patience, columns: MAX_RIDES };
-            SpreadModel::new(self.enclaves, &calendar, &candidate.crossings, freedom, orbits)
+            SpreadModel::new(self.components, &calendar, &candidate.crossings, freedom, orbits)
         };
         let mut built = PATIENCE.iter().map(|&patience| build(patience));
         let small = built.find(|built| !matches!(built, Err(Refusal::TooLarge)));
@@ -241,10 +241,10 @@ impl<'a> PipelineSearch<'a> {
             Ending::Infeasible | Ending::Unbounded => CandidateVerdict::Infeasible,
             Ending::Limit { incumbent: None, .. } => CandidateVerdict::Undecided,
             Ending::Optimal(solution) | Ending::Limit { incumbent: Some(solution), .. } => {
-                let rides = spreading.rides(&solution);
-                let schedule = self.assemble(&calendar, crossings, &rides)?;
+                let departures = spreading.departures(&solution);
+                let schedule = self.assemble(&calendar, crossings, &departures)?;
                 let schedule = match self.is_better(&schedule) {
-                    true => self.with_wished_connections(spreading, &calendar, candidate, &rides, schedule)?,
+                    true => self.with_wished_connections(spreading, &calendar, candidate, &departures, schedule)?,
                     false => schedule,
                 };
                 self.consider(schedule)?;
@@ -273,7 +273,7 @@ impl<'a> PipelineSearch<'a> {
 
     fn tighten(&mut self, schedule: &Schedule, calls: u32) -> Result<(), SynthError> {
         let controls = self.controls(FULL_COLUMNS as usize, CALL_SHARE);
-        let tightened = tighten(self.enclaves.problem, schedule, &controls, calls, NAME)?;
+        let tightened = tighten(self.components.problem, schedule, &controls, calls, NAME)?;
         self.calls_left -= tightened.calls;
         self.undecided += tightened.undecided;
         let gained = tightened.schedule.as_ref().map(Schedule::makespan);
@@ -303,32 +303,32 @@ impl<'a> PipelineSearch<'a> {
         }
     }
 
-    /// A schedule as fast as `schedule`, which is made of `rides`, with fewer or more connections if the sketch wishes
+    /// A schedule as fast as `schedule`, which is made of `departures`, with fewer or more connections if the sketch wishes
     /// so.
     fn with_wished_connections(
         &self,
         mut spreading: SpreadModel,
         calendar: &Calendar,
         candidate: &CrossingCandidate,
-        rides: &[FastDeparture],
+        departures: &[FastDeparture],
         schedule: Schedule,
     ) -> Result<Schedule, SynthError> {
-        if !spreading.wish_connections(self.enclaves.problem, self.orbits_for(candidate)) {
+        if !spreading.wish_connections(self.components.problem, self.orbits_for(candidate)) {
             return Ok(schedule);
         }
         let controls = self.controls(spreading.model.columns(), CALL_SHARE);
-        let outcome = solve(&spreading.model, &spreading.start(rides), &controls, &mut |_| {})?;
+        let outcome = solve(&spreading.model, &spreading.start(departures), &controls, &mut |_| {})?;
         let (Ending::Optimal(solution) | Ending::Limit { incumbent: Some(solution), .. }) = outcome.ending else {
             return Ok(schedule);
         };
-        let wished = self.assemble(calendar, &candidate.crossings, &spreading.rides(&solution))?;
+        let wished = self.assemble(calendar, &candidate.crossings, &spreading.departures(&solution))?;
         let as_fast = reaches(wished.makespan(), schedule.makespan());
         Ok(if as_fast { wished } else { schedule })
     }
 
     /// Whether a schedule is faster than the best, and obeys the sketch.
     fn is_better(&self, schedule: &Schedule) -> bool {
-        let Problem { topology, constraints, .. } = self.enclaves.problem;
+        let Problem { topology, constraints, .. } = self.components.problem;
         self.best.is_none_or(|best| beats(schedule.makespan(), best))
             && obey(schedule, topology, constraints).is_empty()
     }
@@ -339,9 +339,9 @@ impl<'a> PipelineSearch<'a> {
         &self,
         calendar: &Calendar,
         crossings: &[Timed],
-        rides: &[FastDeparture],
+        departures: &[FastDeparture],
     ) -> Result<Schedule, SynthError> {
-        let Problem { topology, demand, .. } = self.enclaves.problem;
+        let Problem { topology, demand, .. } = self.components.problem;
         let message = |link: LinkId, chunks: Vec<ChunkId>| Message {
             chunks: chunks.into_iter().collect(),
             link,
@@ -349,9 +349,9 @@ impl<'a> PipelineSearch<'a> {
         };
         let crossing = |timed: &Timed| (timed.start, message(timed.crossing.link, timed.crossing.chunks.clone()));
         let mut messages: Vec<(Micros, Message)> = crossings.iter().map(crossing).collect();
-        for together in rides.chunk_by(|a, b| (a.first, a.link) == (b.first, b.link)) {
+        for together in departures.chunk_by(|a, b| (a.first, a.link) == (b.first, b.link)) {
             let (start, link) = (calendar.start(together[0].first), together[0].link);
-            let chunks: Vec<ChunkId> = together.iter().map(|ride| ride.chunk).collect();
+            let chunks: Vec<ChunkId> = together.iter().map(|departure| departure.chunk).collect();
             if topology.link(link).alpha > Micros::ZERO {
                 messages.push((start, message(link, chunks)));
             } else {

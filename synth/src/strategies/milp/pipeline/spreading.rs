@@ -17,7 +17,7 @@
 use super::calendar::Calendar;
 use super::crossings::{FastComponents, Timed};
 use super::occupant::Occupant;
-use super::stay::Stay;
+use super::places::ChunkPlaces;
 use crate::problem::Connections;
 use crate::problem::Problem;
 use crate::solver::{Column, Model, Solution};
@@ -43,7 +43,7 @@ pub(super) struct FastDeparture {
 /// The model, and the departures that its columns stand for.
 pub(super) struct SpreadModel {
     pub(super) model: Model,
-    rides: Vec<(FastDeparture, Column)>,
+    departures: Vec<(FastDeparture, Column)>,
 }
 
 /// The freedom of chunks, and the limit on the size of the model.
@@ -69,28 +69,28 @@ impl SpreadModel {
     /// # Errors
     /// [`Refusal`] if the model would be infeasible or too large.
     pub(super) fn new(
-        enclaves: &FastComponents<'_>,
+        components: &FastComponents<'_>,
         calendar: &Calendar,
         crossings: &[Timed],
         freedom: Freedom,
         orbits: Option<&PairOrbits>,
     ) -> Result<Self, Refusal> {
         let mut builder = Builder {
-            problem: enclaves.problem,
+            problem: components.problem,
             calendar,
             orbits,
             model: Model::default(),
             shared: BTreeMap::new(),
-            rides: Vec::new(),
-            on_link: vec![Vec::new(); enclaves.fast.len()],
+            departures: Vec::new(),
+            on_link: vec![Vec::new(); components.fast.len()],
             messages: BTreeMap::new(),
             known: BTreeSet::new(),
         };
-        for chunk in enclaves.problem.demand.chunk_ids() {
-            let stay = Stay::new(enclaves, calendar, crossings, chunk);
-            let rides = stay.rides(enclaves, calendar, freedom).ok_or(Refusal::TooLate)?;
-            builder.spread_chunk(chunk, &stay, &rides);
-            let columns = if orbits.is_some() { builder.shared.len() } else { builder.rides.len() };
+        for chunk in components.problem.demand.chunk_ids() {
+            let places = ChunkPlaces::new(components, calendar, crossings, chunk);
+            let departures = places.departures(components, calendar, freedom).ok_or(Refusal::TooLate)?;
+            builder.spread_chunk(chunk, &places, &departures);
+            let columns = if orbits.is_some() { builder.shared.len() } else { builder.departures.len() };
             if columns > freedom.columns {
                 return Err(Refusal::TooLarge);
             }
@@ -98,7 +98,7 @@ impl SpreadModel {
         builder.leave_in_messages();
         builder.respect_links();
         builder.respect_resources();
-        Ok(Self { model: builder.model, rides: builder.rides })
+        Ok(Self { model: builder.model, departures: builder.departures })
     }
 
     /// Adds the wishes for connections; `false` if there are none. connected[l] ≥ Σ_p x[c,l,p] for every chunk where
@@ -106,11 +106,13 @@ impl SpreadModel {
     /// `uc-max`).
     pub(super) fn wish_connections(&mut self, problem: &Problem, orbits: Option<&PairOrbits>) -> bool {
         let mut on_link: BTreeMap<LinkId, Vec<(FastDeparture, Column)>> = BTreeMap::new();
-        self.rides.iter().for_each(|&(ride, column)| on_link.entry(ride.link).or_default().push((ride, column)));
+        self.departures
+            .iter()
+            .for_each(|&(departure, column)| on_link.entry(departure.link).or_default().push((departure, column)));
         let mut connected: BTreeSet<usize> = BTreeSet::new();
         for wish in &problem.constraints.connections {
             for link in &wish.links {
-                let Some(rides) = on_link.get(link) else { continue };
+                let Some(departures) = on_link.get(link) else { continue };
                 if !connected.insert(orbits.map_or(link.index(), |orbits| orbits.of_link(*link))) {
                     continue;
                 }
@@ -118,14 +120,14 @@ impl SpreadModel {
                 match wish.wish {
                     Connections::Few => {
                         self.model.set_cost(column, 1.0);
-                        for of_chunk in rides.chunk_by(|a, b| a.0.chunk == b.0.chunk) {
-                            let terms = of_chunk.iter().map(|(_, ride)| (*ride, 1.0)).chain([(column, -1.0)]);
+                        for of_chunk in departures.chunk_by(|a, b| a.0.chunk == b.0.chunk) {
+                            let terms = of_chunk.iter().map(|(_, departure)| (*departure, 1.0)).chain([(column, -1.0)]);
                             self.model.at_most(terms.collect::<Vec<_>>(), 0.0);
                         }
                     }
                     Connections::Many => {
                         self.model.set_cost(column, -1.0);
-                        let terms = rides.iter().map(|(_, ride)| (*ride, -1.0)).chain([(column, 1.0)]);
+                        let terms = departures.iter().map(|(_, departure)| (*departure, -1.0)).chain([(column, 1.0)]);
                         self.model.at_most(terms.collect::<Vec<_>>(), 0.0);
                     }
                 }
@@ -135,19 +137,19 @@ impl SpreadModel {
     }
 
     /// A start for the solver: the departures of a solution, and no others.
-    pub(super) fn start(&self, rides: &[FastDeparture]) -> Vec<(Column, f64)> {
+    pub(super) fn start(&self, departures: &[FastDeparture]) -> Vec<(Column, f64)> {
         let taken: BTreeSet<(ChunkId, LinkId, usize)> =
-            rides.iter().map(|ride| (ride.chunk, ride.link, ride.first)).collect();
-        let is_taken = |ride: &FastDeparture| taken.contains(&(ride.chunk, ride.link, ride.first));
-        self.rides.iter().map(|(ride, column)| (*column, f64::from(is_taken(ride)))).collect()
+            departures.iter().map(|departure| (departure.chunk, departure.link, departure.first)).collect();
+        let is_taken = |departure: &FastDeparture| taken.contains(&(departure.chunk, departure.link, departure.first));
+        self.departures.iter().map(|(departure, column)| (*column, f64::from(is_taken(departure)))).collect()
     }
 
     /// The departures of a solution, by period.
-    pub(super) fn rides(&self, solution: &Solution) -> Vec<FastDeparture> {
-        let taken = self.rides.iter().filter(|(_, column)| solution.is_set(*column));
-        let mut rides: Vec<FastDeparture> = taken.map(|(ride, _)| *ride).collect();
-        rides.sort_by_key(|ride| (ride.first, ride.link, ride.chunk));
-        rides
+    pub(super) fn departures(&self, solution: &Solution) -> Vec<FastDeparture> {
+        let taken = self.departures.iter().filter(|(_, column)| solution.is_set(*column));
+        let mut departures: Vec<FastDeparture> = taken.map(|(departure, _)| *departure).collect();
+        departures.sort_by_key(|departure| (departure.first, departure.link, departure.chunk));
+        departures
     }
 }
 
@@ -158,7 +160,7 @@ struct Builder<'a> {
     model: Model,
     /// The column of an orbit of departures.
     shared: BTreeMap<(usize, usize), Column>,
-    rides: Vec<(FastDeparture, Column)>,
+    departures: Vec<(FastDeparture, Column)>,
     on_link: Vec<Vec<(FastDeparture, Column)>>,
     /// message[l,p], created on demand.
     messages: BTreeMap<(usize, usize), Column>,
@@ -172,19 +174,19 @@ type CapacityRow = (Vec<(Column, u64)>, u64);
 impl Builder<'_> {
     /// The rows of one chunk: it spreads from its sources to all ranks that want it, and to the senders of its
     /// crossings.
-    fn spread_chunk(&mut self, chunk: ChunkId, stay: &Stay, rides: &[FastDeparture]) {
+    fn spread_chunk(&mut self, chunk: ChunkId, places: &ChunkPlaces, departures: &[FastDeparture]) {
         let mut incoming: BTreeMap<Rank, Vec<(FastDeparture, Column)>> = BTreeMap::new();
         let mut outgoing: BTreeMap<Rank, Vec<(FastDeparture, Column)>> = BTreeMap::new();
-        for &ride in rides {
-            let column = match self.orbits.map(|orbits| (orbits.of(ride.chunk, ride.link), ride.first)) {
+        for &departure in departures {
+            let column = match self.orbits.map(|orbits| (orbits.of(departure.chunk, departure.link), departure.first)) {
                 Some(orbit) => *self.shared.entry(orbit).or_insert_with(|| self.model.binary()),
                 None => self.model.binary(),
             };
-            let link = self.problem.topology.link(ride.link);
-            self.rides.push((ride, column));
-            self.on_link[ride.link.index()].push((ride, column));
-            incoming.entry(link.to).or_default().push((ride, column));
-            outgoing.entry(link.from).or_default().push((ride, column));
+            let link = self.problem.topology.link(departure.link);
+            self.departures.push((departure, column));
+            self.on_link[departure.link.index()].push((departure, column));
+            incoming.entry(link.to).or_default().push((departure, column));
+            outgoing.entry(link.from).or_default().push((departure, column));
         }
         // Chunks that a symmetry maps to this one have the same rows.
         if self.orbits.is_some_and(|orbits| !orbits.represents(chunk)) {
@@ -193,7 +195,7 @@ impl Builder<'_> {
         let wanted_by = &self.problem.demand.chunk(chunk).wanted_by;
         for (&rank, arrivals) in &incoming {
             let wanted = wanted_by.has(rank);
-            let fetched = stay.fetched.get(&rank).copied();
+            let fetched = places.fetched.get(&rank).copied();
             match outgoing.get(&rank) {
                 None if fetched.is_none() => self.receive_once(arrivals, wanted),
                 departures => {
@@ -213,12 +215,13 @@ impl Builder<'_> {
         wanted: bool,
         fetched: Option<usize>,
     ) -> BTreeMap<usize, Column> {
-        let times: BTreeSet<usize> = arrivals.iter().map(|(ride, _)| ride.last + 1).collect();
+        let times: BTreeSet<usize> = arrivals.iter().map(|(departure, _)| departure.last + 1).collect();
         let mut have: BTreeMap<usize, Column> = BTreeMap::new();
         let mut before: Option<Column> = None;
         for time in times {
             let now = self.model.continuous(0.0, 1.0);
-            let arriving = arrivals.iter().filter(|(ride, _)| ride.last + 1 == time).map(|(_, column)| (*column, -1.0));
+            let arriving =
+                arrivals.iter().filter(|(departure, _)| departure.last + 1 == time).map(|(_, column)| (*column, -1.0));
             let terms: Vec<_> = arriving.chain(before.map(|before| (before, -1.0))).chain([(now, 1.0)]).collect();
             self.model.equal(terms, 0.0);
             have.insert(time, now);
@@ -242,8 +245,8 @@ impl Builder<'_> {
 
     /// x[c,l,p] ≤ have[c,from(l),p].
     fn hold_before_send(&mut self, departures: &[(FastDeparture, Column)], have: &BTreeMap<usize, Column>) {
-        for (ride, column) in departures {
-            let held = have.range(..=ride.first).next_back().map(|(_, &held)| (held, -1.0));
+        for (departure, column) in departures {
+            let held = have.range(..=departure.first).next_back().map(|(_, &held)| (held, -1.0));
             self.model.at_most([(*column, 1.0)].into_iter().chain(held), 0.0);
         }
     }
@@ -263,12 +266,12 @@ impl Builder<'_> {
     /// β·Σ_c b(c)·x[c,l,p] ≤ the length of the periods that a single chunk takes, minus α.
     fn arrive_in_time(&mut self, id: LinkId) {
         let link = self.problem.topology.link(id);
-        let mut rides = self.on_link[id.index()].clone();
-        rides.sort_by_key(|(ride, _)| ride.first);
-        for together in rides.chunk_by(|a, b| a.0.first == b.0.first) {
-            let time = |ride: &FastDeparture| link.beta * self.problem.demand.bytes_of(ride.chunk);
+        let mut departures = self.on_link[id.index()].clone();
+        departures.sort_by_key(|(departure, _)| departure.first);
+        for together in departures.chunk_by(|a, b| a.0.first == b.0.first) {
+            let time = |departure: &FastDeparture| link.beta * self.problem.demand.bytes_of(departure.chunk);
             let room = self.calendar.between(together[0].0.first, together[0].0.last) - link.alpha;
-            let terms = together.iter().map(|(ride, column)| (*column, time(ride).0)).collect();
+            let terms = together.iter().map(|(departure, column)| (*column, time(departure).0)).collect();
             self.share(terms, room);
         }
     }
@@ -287,12 +290,14 @@ impl Builder<'_> {
     /// For every interval from the start of some departure to its end, or slightly longer: everything within it must
     /// fit.
     fn fit(&mut self, users: &[Occupant]) {
-        let mut rides: Vec<(FastDeparture, Column, Occupant)> = Vec::new();
+        let mut departures: Vec<(FastDeparture, Column, Occupant)> = Vec::new();
         for user in users {
-            rides.extend(self.on_link[user.link.index()].iter().map(|&(ride, column)| (ride, column, *user)));
+            departures
+                .extend(self.on_link[user.link.index()].iter().map(|&(departure, column)| (departure, column, *user)));
         }
-        rides.sort_by_key(|(ride, column, _)| (ride.first, ride.last, *column));
-        let spans: BTreeSet<(usize, usize)> = rides.iter().map(|(ride, ..)| (ride.first, ride.last)).collect();
+        departures.sort_by_key(|(departure, column, _)| (departure.first, departure.last, *column));
+        let spans: BTreeSet<(usize, usize)> =
+            departures.iter().map(|(departure, ..)| (departure.first, departure.last)).collect();
         let mut intervals: BTreeSet<(usize, usize)> = BTreeSet::new();
         for &(first, last) in &spans {
             // Up to the end of a departure that begins with the last period of the interval.
@@ -301,13 +306,15 @@ impl Builder<'_> {
             );
         }
         for (first, last) in intervals {
-            let from = rides.partition_point(|(ride, ..)| ride.first < first);
-            let to = rides.partition_point(|(ride, ..)| ride.first <= last);
+            let from = departures.partition_point(|(departure, ..)| departure.first < first);
+            let to = departures.partition_point(|(departure, ..)| departure.first <= last);
             let within: Vec<(FastDeparture, Column, Occupant)> =
-                rides[from..to].iter().filter(|(ride, ..)| ride.last <= last).copied().collect();
-            let time = |ride: &FastDeparture, user: &Occupant| user.byte_time(self.problem.demand.bytes_of(ride.chunk));
+                departures[from..to].iter().filter(|(departure, ..)| departure.last <= last).copied().collect();
+            let time = |departure: &FastDeparture, user: &Occupant| {
+                user.byte_time(self.problem.demand.bytes_of(departure.chunk))
+            };
             let mut terms: Vec<(Column, f64)> =
-                within.iter().map(|(ride, column, user)| (*column, time(ride, user))).collect();
+                within.iter().map(|(departure, column, user)| (*column, time(departure, user))).collect();
             let room = self.calendar.between(first, last);
             let messages = self.alphas(users, first, last);
             self.count_messages(&messages, terms.iter().map(|it| it.1).fold(f64::INFINITY, f64::min), room);
@@ -328,8 +335,10 @@ impl Builder<'_> {
     fn alphas(&self, users: &[Occupant], first: usize, last: usize) -> Vec<(Column, f64)> {
         let mut terms = Vec::new();
         for user in users.iter().filter(|user| user.alpha > Micros::ZERO) {
-            let rides = self.on_link[user.link.index()].iter();
-            let starts = rides.filter(|(ride, _)| ride.first >= first && ride.last <= last).map(|(ride, _)| ride.first);
+            let departures = self.on_link[user.link.index()].iter();
+            let starts = departures
+                .filter(|(departure, _)| departure.first >= first && departure.last <= last)
+                .map(|(departure, _)| departure.first);
             let orbit = self.orbits.map_or(user.link.index(), |orbits| orbits.of_link(user.link));
             let columns = starts.collect::<BTreeSet<_>>().into_iter().map(|start| self.messages[&(orbit, start)]);
             terms.extend(columns.map(|column| (column, user.alpha.0)));
@@ -340,12 +349,13 @@ impl Builder<'_> {
     /// x[c,l,p] ≤ message[l,p], where a message costs an α.
     fn leave_in_messages(&mut self) {
         let mut seen: BTreeSet<Column> = BTreeSet::new();
-        for &(ride, column) in &self.rides {
-            if self.problem.topology.link(ride.link).occupancy(Bytes::ZERO) == Micros::ZERO || !seen.insert(column) {
+        for &(departure, column) in &self.departures {
+            if self.problem.topology.link(departure.link).occupancy(Bytes::ZERO) == Micros::ZERO || !seen.insert(column)
+            {
                 continue;
             }
-            let orbit = self.orbits.map_or(ride.link.index(), |orbits| orbits.of_link(ride.link));
-            let message = *self.messages.entry((orbit, ride.first)).or_insert_with(|| self.model.binary());
+            let orbit = self.orbits.map_or(departure.link.index(), |orbits| orbits.of_link(departure.link));
+            let message = *self.messages.entry((orbit, departure.first)).or_insert_with(|| self.model.binary());
             self.model.at_most([(column, 1.0), (message, -1.0)], 0.0);
         }
     }
@@ -394,10 +404,10 @@ mod tests {
         problem: &Problem,
         (periods, length): (usize, f64),
         crossing: Option<(u32, &[u32], f64, f64)>,
-        rides: &[(u32, u32, usize)],
+        departures: &[(u32, u32, usize)],
     ) -> bool {
         let slow = crossing.map(|(link, ..)| LinkId(link));
-        let enclaves = FastComponents::of_fast(problem, |id| Some(id) != slow);
+        let components = FastComponents::of_fast(problem, |id| Some(id) != slow);
         let end = Micros(length * periods as f64);
         let calendar = Calendar::new(Micros::ZERO, Micros(length), end, Micros(length), 99).unwrap();
         let timed = crossing.map(|(link, chunks, start, end)| Timed {
@@ -406,10 +416,10 @@ mod tests {
             end: Micros(end),
         });
         let timed: Vec<Timed> = timed.into_iter().collect();
-        let Ok(mut spreading) = SpreadModel::new(&enclaves, &calendar, &timed, free(999), None) else { return false };
-        let mut missing = rides.to_vec();
-        for (ride, column) in &spreading.rides {
-            let key = (ride.chunk.0, ride.link.0, ride.first);
+        let Ok(mut spreading) = SpreadModel::new(&components, &calendar, &timed, free(999), None) else { return false };
+        let mut missing = departures.to_vec();
+        for (departure, column) in &spreading.departures {
+            let key = (departure.chunk.0, departure.link.0, departure.first);
             let wanted = missing.iter().position(|other| *other == key).map(|at| missing.remove(at));
             spreading.model.fix(*column, if wanted.is_some() { 1.0 } else { 0.0 });
         }
@@ -492,9 +502,9 @@ mod tests {
     #[test]
     fn too_many_columns_are_refused() {
         let wire = broadcast(2, &[(0, 1, 0.0, 1.0, false)], OCCUPIES, 3);
-        let enclaves = FastComponents::of_fast(&wire, |_| true);
+        let components = FastComponents::of_fast(&wire, |_| true);
         let calendar = Calendar::new(Micros::ZERO, Micros(1.0), Micros(4.0), Micros(1.0), 99).unwrap();
-        let build = |most| SpreadModel::new(&enclaves, &calendar, &[], free(most), None).err();
+        let build = |most| SpreadModel::new(&components, &calendar, &[], free(most), None).err();
         assert_eq!((build(11), build(12)), (Some(Refusal::TooLarge), None));
     }
 
@@ -508,14 +518,14 @@ mod tests {
             let connections = vec![crate::problem::ConnectionWish { links, wish, line: 1 }];
             problem.constraints =
                 Arc::new(crate::problem::Constraints { connections, ..crate::problem::Constraints::none() });
-            let enclaves = FastComponents::of_fast(&problem, |_| true);
+            let components = FastComponents::of_fast(&problem, |_| true);
             let calendar = Calendar::new(Micros::ZERO, Micros(1.0), Micros(4.0), Micros(1.0), 99).unwrap();
-            let mut spreading = SpreadModel::new(&enclaves, &calendar, &[], free(999), None).ok().unwrap();
+            let mut spreading = SpreadModel::new(&components, &calendar, &[], free(999), None).ok().unwrap();
             assert!(spreading.wish_connections(&problem, None));
             let Ending::Optimal(solution) = solved(&spreading.model, &[]) else {
                 panic!("the wish made it infeasible")
             };
-            spreading.rides(&solution).iter().map(|ride| ride.link).collect::<BTreeSet<_>>().len()
+            spreading.departures(&solution).iter().map(|departure| departure.link).collect::<BTreeSet<_>>().len()
         };
         assert_eq!((used(crate::sketch::Connections::Few), used(crate::sketch::Connections::Many)), (2, 4));
     }

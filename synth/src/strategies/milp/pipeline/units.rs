@@ -34,7 +34,7 @@ pub(super) struct Units {
 }
 
 impl Units {
-    /// The most units of a message that is open; longer messages stay whole.
+    /// The most units of a message that is open; longer messages places whole.
     pub(super) const MOST_TOGETHER: usize = 8;
     /// The most units of a resource between a unit and the next on its link, if the unit may join the next.
     const MOST_OVERTAKEN: usize = 8;

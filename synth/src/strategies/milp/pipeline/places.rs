@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use topology::{LinkId, Micros, Rank};
 
 /// The ranks where a chunk starts, and the ranks where it must be.
-pub(super) struct Stay {
+pub(super) struct ChunkPlaces {
     pub(super) chunk: ChunkId,
     /// For each rank that gets the chunk without a fast link, the period from which on it has the chunk.
     pub(super) sources: BTreeMap<Rank, usize>,
@@ -16,13 +16,18 @@ pub(super) struct Stay {
     pub(super) fetched: BTreeMap<Rank, usize>,
 }
 
-impl Stay {
-    pub(super) fn new(enclaves: &FastComponents<'_>, calendar: &Calendar, crossings: &[Timed], chunk: ChunkId) -> Self {
-        let described = enclaves.problem.demand.chunk(chunk);
+impl ChunkPlaces {
+    pub(super) fn new(
+        components: &FastComponents<'_>,
+        calendar: &Calendar,
+        crossings: &[Timed],
+        chunk: ChunkId,
+    ) -> Self {
+        let described = components.problem.demand.chunk(chunk);
         let mut sources: BTreeMap<Rank, usize> = described.holders.iter().map(|&rank| (rank, 0)).collect();
         let mut fetched: BTreeMap<Rank, usize> = BTreeMap::new();
         for timed in crossings.iter().filter(|timed| timed.crossing.chunks.contains(&chunk)) {
-            let link = enclaves.problem.topology.link(timed.crossing.link);
+            let link = components.problem.topology.link(timed.crossing.link);
             let from = calendar.first_from(timed.end);
             sources.entry(link.to).and_modify(|known| *known = from.min(*known)).or_insert(from);
             if !described.holders.has(link.from) {
@@ -34,19 +39,19 @@ impl Stay {
     }
 
     /// All departures that are possible in time and useful; `None` if the chunk cannot be where it must be in time.
-    pub(super) fn rides(
+    pub(super) fn departures(
         &self,
-        enclaves: &FastComponents<'_>,
+        components: &FastComponents<'_>,
         calendar: &Calendar,
         freedom: Freedom,
     ) -> Option<Vec<FastDeparture>> {
         let patience = freedom.patience;
-        let problem = enclaves.problem;
+        let problem = components.problem;
         let described = problem.demand.chunk(self.chunk);
         let bytes = problem.demand.bytes_of(self.chunk);
         let usable = problem.topology.link_ids().filter(|id| {
             let to = problem.topology.link(*id).to;
-            enclaves.fast[id.index()] && problem.allows(self.chunk, *id) && !self.sources.contains_key(&to)
+            components.fast[id.index()] && problem.allows(self.chunk, *id) && !self.sources.contains_key(&to)
         });
         let hops: Vec<(LinkId, usize, usize, Micros)> = usable
             .map(|id| (id, problem.topology.link(id)))
@@ -76,7 +81,7 @@ impl Stay {
             useful[from] = useful[from].max(latest);
             better
         });
-        let rides = hops.iter().flat_map(|&(link, from, to, time)| {
+        let departures = hops.iter().flat_map(|&(link, from, to, time)| {
             let first = held[from].unwrap_or(usize::MAX);
             let latest = useful[to].and_then(|before| calendar.latest_start(before, time));
             let starts = latest.filter(|_| first < calendar.len()).map(|last| first..=last);
@@ -84,7 +89,7 @@ impl Stay {
                 Some(FastDeparture { chunk: self.chunk, link, first, last: calendar.last_of(first, time)? })
             })
         });
-        Some(rides.collect())
+        Some(departures.collect())
     }
 }
 
