@@ -54,9 +54,11 @@ pub struct antiphon_comm {
     pub(crate) communicator: Communicator,
     /// What the last call of `antiphon_plan` has returned.
     pub(crate) plan: Mutex<CString>,
-    /// By address.
-    pub(crate) registered: Mutex<BTreeMap<usize, RegisteredMemory>>,
+    pub(crate) registered: Mutex<RegisteredRanges>,
 }
+
+/// What a program has registered with a communicator: by address, the bytes, and what keeps them registered.
+pub(crate) type RegisteredRanges = BTreeMap<usize, (usize, RegisteredMemory)>;
 
 /// A communicator.
 pub type antiphon_comm_t = *mut antiphon_comm;

@@ -1,9 +1,8 @@
 //! Memory for buffers, in the C interface.
 
-use crate::handles::{antiphon_comm, antiphon_comm_t, communicator};
+use crate::handles::{RegisteredRanges, antiphon_comm, antiphon_comm_t, communicator};
 use crate::status::{CallRefusal, antiphon_result_t, check, guarded};
-use comm::{CommError, RegisteredMemory, SharedMemory};
-use std::collections::BTreeMap;
+use comm::{CommError, SharedMemory};
 use std::ffi::c_void;
 use std::sync::{MutexGuard, PoisonError};
 
@@ -75,13 +74,15 @@ pub unsafe extern "C" fn antiphon_register(
         // SAFETY: the caller's promise.
         let handle = unsafe { communicator(comm)? };
         let mut registered = registered(handle);
-        if registered.contains_key(&memory.addr()) {
-            return Err(CallRefusal::argument("this memory is registered already"));
+        let end = memory.addr().saturating_add(bytes);
+        let before = registered.range(..end.max(memory.addr() + 1)).next_back();
+        if before.is_some_and(|(start, (length, _))| *start == memory.addr() || start + length > memory.addr()) {
+            return Err(CallRefusal::argument("a part of this memory is registered already"));
         }
         // SAFETY: the caller's promise.
         let pages = unsafe { handle.communicator.session().register_raw(memory.cast(), bytes) };
         let pages = pages.map_err(CommError::from)?;
-        registered.insert(memory.addr(), pages);
+        registered.insert(memory.addr(), (bytes, pages));
         Ok(())
     })
 }
@@ -99,6 +100,6 @@ pub unsafe extern "C" fn antiphon_deregister(comm: antiphon_comm_t, memory: *mut
     })
 }
 
-fn registered(handle: &antiphon_comm) -> MutexGuard<'_, BTreeMap<usize, RegisteredMemory>> {
+fn registered(handle: &antiphon_comm) -> MutexGuard<'_, RegisteredRanges> {
     handle.registered.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -53,13 +53,11 @@ static void refused(antiphon_comm_t comm) {
     CHECK(antiphon_alloc(comm, SIZE_MAX / 2 - 8192, &memory) == ANTIPHON_SYSTEM);
     OK(antiphon_register(comm, vector, 100000 * sizeof *vector));
     CHECK(antiphon_register(comm, vector, 100000 * sizeof *vector) == ANTIPHON_INVALID_ARGUMENT);
-    if (ranks > 1) {
-        /* Memory of a file that nobody may write, and nothing. */
-        CHECK(antiphon_register(comm, (void *)constant, sizeof constant) == ANTIPHON_INVALID_ARGUMENT);
-        CHECK(strstr(antiphon_last_error(), "private memory") != NULL);
-        CHECK(antiphon_register(comm, (void *)4096, 8192) == ANTIPHON_INVALID_ARGUMENT);
-        CHECK(antiphon_register(comm, (char *)vector + 8192, 8192) == ANTIPHON_INVALID_ARGUMENT);
-    }
+    /* Memory of a file that nobody may write, and nothing. */
+    CHECK(antiphon_register(comm, (void *)constant, sizeof constant) == ANTIPHON_INVALID_ARGUMENT);
+    CHECK(strstr(antiphon_last_error(), "private memory") != NULL);
+    CHECK(antiphon_register(comm, (void *)4096, 8192) == ANTIPHON_INVALID_ARGUMENT);
+    CHECK(antiphon_register(comm, (char *)vector + 8192, 8192) == ANTIPHON_INVALID_ARGUMENT);
     OK(antiphon_deregister(comm, vector));
     free(vector);
 }

@@ -19,28 +19,37 @@ pub(crate) struct SharedPages {
 }
 
 impl SharedPages {
-    /// Replaces the whole pages of some memory; `None` if it has none.
+    /// The addresses of the whole pages of some memory; empty if it has none.
     ///
     /// # Errors
-    /// If the memory is anything else than private memory that can be written and read, or there is not enough memory for a
-    /// copy.
-    ///
-    /// # Safety
-    /// Nobody uses the memory meanwhile, or while the result is dropped. It is not unmapped before.
-    pub(crate) unsafe fn replace(start: *mut u8, bytes: usize) -> io::Result<Option<Self>> {
+    /// If they cannot be replaced, because they are anything else than private memory that can be written and read.
+    pub(crate) fn check(start: *const u8, bytes: usize) -> io::Result<Range<usize>> {
         let page = rustix::param::page_size();
         let invalid = || io::Error::new(io::ErrorKind::InvalidInput, "it ends beyond all addresses");
         let end = start.addr().checked_add(bytes).ok_or_else(invalid)?;
         let first = start.addr().checked_next_multiple_of(page).ok_or_else(invalid)?;
-        let addresses = first..end / page * page;
+        let addresses = first..(end / page * page).max(first);
+        if !addresses.is_empty() {
+            check_private(&std::fs::read_to_string("/proc/self/maps")?, &addresses)?;
+        }
+        Ok(addresses)
+    }
+
+    /// Replaces the whole pages of some memory; `None` if it has none.
+    ///
+    /// # Errors
+    /// As [`Self::check`], or if there is not enough memory for a copy.
+    ///
+    /// # Safety
+    /// Nobody uses the memory meanwhile, or while the result is dropped. It is not unmapped before.
+    pub(crate) unsafe fn replace(start: *mut u8, bytes: usize) -> io::Result<Option<Self>> {
+        let addresses = Self::check(start, bytes)?;
         if addresses.is_empty() {
             return Ok(None);
         }
-        let maps = std::fs::read_to_string("/proc/self/maps")?;
-        check_private(&maps, &addresses)?;
         let file = File::from(rustix::fs::memfd_create("antiphon", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
         let at = start.wrapping_add(addresses.start - start.addr());
-        // SAFETY: mapped and readable (`check_private`), and nobody writes it meanwhile: the caller's promise.
+        // SAFETY: mapped and readable (`check`), and nobody writes it meanwhile: the caller's promise.
         file.write_all_at(unsafe { std::slice::from_raw_parts(at, addresses.len()) }, 0)?;
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         // SAFETY: these pages are the caller's, who lets nobody use them now. What is mapped has the same contents.

@@ -169,21 +169,14 @@ impl PeerSegments {
             return None;
         }
         let Self { board, process, mapped } = self;
-        let map = || {
-            let heap = board.find(name, *process).and_then(|(place, start)| match PeerHeap::open(place) {
-                Ok(heap) => Some((heap, start)),
-                Err(error) => {
-                    tracing::info!("memory that process {process} shares cannot be mapped: {error}");
-                    None
-                }
-            });
-            MappedSegment { generation, heap }
-        };
-        let segment = mapped.entry(at).or_insert_with(map);
-        if segment.generation != generation {
-            *segment = map();
+        if mapped.get(&at).is_none_or(|segment| segment.generation != generation) {
+            let (place, start) = board.find(name, *process)?;
+            let heap = PeerHeap::open(place).map(|heap| (heap, start));
+            let heap =
+                heap.map_err(|error| tracing::info!("memory that process {process} shares cannot be mapped: {error}"));
+            mapped.insert(at, MappedSegment { generation, heap: heap.ok() });
         }
-        let (heap, start) = segment.heap.as_ref()?;
+        let (heap, start) = mapped.get(&at)?.heap.as_ref()?;
         let offset = usize::try_from(address.checked_sub(*start)?).ok()?;
         heap.read(offset, bytes).ok()
     }
@@ -220,7 +213,7 @@ mod tests {
             assert!(own.publish(start + 9_999..start + 20_000, heap.place().unwrap()).is_err());
             let name = own.name_of(&memory[3..]);
             assert_eq!(name as u32, 1);
-            assert_eq!(read(&mut peer, name, &memory[3..]), Some(vec![round; 9_997]));
+            assert!(read(&mut peer, name, &memory[3..]).is_some_and(|seen| seen == [round; 9_997]));
             // Not inside, another name, a name that no board has.
             assert_eq!(own.name_of(&[0; 5]), 0);
             assert_eq!(read(&mut peer, name, &[0; 5]), None);

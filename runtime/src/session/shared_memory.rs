@@ -97,14 +97,15 @@ impl Session {
     /// Nobody uses the memory while this is called, or while the result is dropped. The memory is not unmapped before.
     #[expect(unsafe_code, reason = "replaces the pages of the caller's memory")]
     pub unsafe fn register_raw(&self, start: *mut u8, bytes: usize) -> RunResult<RegisteredMemory> {
-        if !self.shared.directory.has_processes() {
-            // Threads of this process read all memory.
-            return Ok(RegisteredMemory { _published: None, _pages: None });
-        }
         let failed = |error: io::Error| match error.kind() {
             io::ErrorKind::InvalidInput => RunError::Mismatch { what: format!("memory cannot be registered: {error}") },
             _ => RunError::system("registering memory")(error),
         };
+        if !self.shared.directory.has_processes() {
+            // Threads of this process read all memory.
+            SharedPages::check(start, bytes).map_err(failed)?;
+            return Ok(RegisteredMemory { _published: None, _pages: None });
+        }
         // SAFETY: the caller's promise.
         let Some(pages) = (unsafe { SharedPages::replace(start, bytes) }).map_err(failed)? else {
             return Ok(RegisteredMemory { _published: None, _pages: None });
