@@ -1,7 +1,7 @@
 # Every target sets up what it needs. One build profile throughout, so that HiGHS is compiled once.
 CARGO ?= cargo
 
-.PHONY: all setup build demo readme-table test test-long mpi-test python-test torch-test wheel cluster-test cluster-bench lint bench bench-library install clean
+.PHONY: all setup build demo readme-table test test-long models mpi-test python-test torch-test wheel cluster-test cluster-bench lint bench bench-library install clean
 
 all: build
 
@@ -27,7 +27,15 @@ test-long: setup
 	@.ci/setup mpi || true
 	@.ci/setup fortran || true
 	ANTIPHON_TEST_EFFORT=long $(CARGO) test --release --locked --workspace -- long_
-	@$(MAKE) --no-print-directory mpi-test python-test torch-test cluster-test
+	@$(MAKE) --no-print-directory models mpi-test python-test torch-test cluster-test
+
+# The code of lanes and bells in all orders that the memory model of C11 allows, and under Miri where a nightly compiler has it.
+models: setup
+	$(CARGO) test --release --locked -p runtime --features model --lib session::models
+	@if .ci/setup miri; then \
+		MIRIFLAGS=-Zmiri-disable-isolation CARGO_TARGET_DIR=target/miri $(CARGO) +nightly miri test --locked -p runtime --lib -- \
+			session::lane:: memory::doorbell:: session::buffers:: ; \
+	fi
 
 # Under a real mpirun. Where there is no MPI and none can be installed, it says so and is skipped.
 mpi-test: setup

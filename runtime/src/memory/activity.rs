@@ -2,9 +2,10 @@
 //!
 //! The principal type is [`Activity`]: signs of life, counters of movement, and phases.
 
+use crate::memory::atomics::AtomicU64;
 use crate::memory::segment::{BEATS, ELSEWHERE, MOVES, PHASE, PROGRESS, Words};
 use crate::verdict::Phase;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use topology::Rank;
 
 /// Counters of all ranks. Only messages and deadlines use them, so relaxed ordering is enough.

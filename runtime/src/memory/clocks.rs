@@ -2,10 +2,11 @@
 //!
 //! The principal type is [`EmulatedClocks`]; [`Pacer`](crate::pacing::pace::Pacer) decides what the clocks say.
 
+use crate::memory::atomics::AtomicU64;
 use crate::memory::region::Region;
 use crate::memory::segment::CLOCK_LOCK;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 /// One clock for each link and each resource, and one lock for all of them.
 #[derive(Clone)]

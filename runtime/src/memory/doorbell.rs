@@ -12,10 +12,13 @@
 //! ```
 
 use crate::clock::Moment;
+use crate::memory::atomics::{AtomicU32, yield_now};
 use crate::memory::fences;
 use crate::memory::poller::{Pipe, Poller, Ringer};
 use crate::memory::region::{Place, Region};
+#[cfg(not(feature = "model"))]
 use rustix::thread::futex;
+#[cfg(not(feature = "model"))]
 use rustix::time::Timespec;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -51,16 +54,16 @@ impl Doorbell {
         Self { region, offset, ringer: Arc::default(), is_registered: fences::is_registered() }
     }
 
-    fn rings(&self) -> &std::sync::atomic::AtomicU32 {
+    fn rings(&self) -> &AtomicU32 {
         self.region.word32(self.offset)
     }
 
-    fn sleeping(&self) -> &std::sync::atomic::AtomicU32 {
+    fn sleeping(&self) -> &AtomicU32 {
         self.region.word32(self.offset + 4)
     }
 
     /// Whether the owner announces its sleep with a heavy barrier.
-    fn is_heavy(&self) -> &std::sync::atomic::AtomicU32 {
+    fn is_heavy(&self) -> &AtomicU32 {
         self.region.word32(self.offset + 24)
     }
 
@@ -81,6 +84,7 @@ impl Doorbell {
             _ => {
                 self.rings().fetch_add(1, Ordering::Relaxed);
                 // It fails only for a bad address.
+                #[cfg(not(feature = "model"))]
                 let _ = futex::wake(self.rings(), futex::Flags::empty(), 1);
             }
         }
@@ -104,6 +108,19 @@ impl Doorbell {
 
     /// Sleeps until the first ring after `seen`, or for `wait`.
     fn sleep(&self, seen: u32, wait: Duration) {
+        #[cfg(feature = "model")]
+        while self.rings().load(Ordering::Relaxed) == seen {
+            // For ever, so that a ring that is lost is noticed.
+            yield_now();
+        }
+        #[cfg(not(feature = "model"))]
+        self.sleep_on_futex(seen, wait);
+        #[cfg(feature = "model")]
+        let _ = wait;
+    }
+
+    #[cfg(not(feature = "model"))]
+    fn sleep_on_futex(&self, seen: u32, wait: Duration) {
         let timeout = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) };
         // Interrupted, timed out or rung: in each case the caller polls again.
         let _ = futex::wait(self.rings(), futex::Flags::empty(), seen, Some(&timeout));
@@ -196,7 +213,7 @@ impl<'a> Waiter<'a> {
             return std::hint::spin_loop();
         }
         if idle < self.patience.looking {
-            return std::thread::yield_now();
+            return yield_now();
         }
         match self.listening.take() {
             None => {

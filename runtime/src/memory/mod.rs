@@ -4,6 +4,8 @@
 //! the parts of a region.
 
 pub(crate) mod activity;
+#[cfg_attr(feature = "model", expect(unsafe_code, reason = "a cell for the model checker"))]
+pub(crate) mod atomics;
 pub(crate) mod barrier;
 pub(crate) mod clocks;
 pub(crate) mod doorbell;

@@ -6,13 +6,13 @@
 //! All access is through atomic words, or through raw pointers that only `ring` and `heap` turn into slices. Sizes are
 //! sealed, so that no process can cause a fault in another by shrinking the file.
 
+use crate::memory::atomics::{AtomicU32, AtomicU64};
 use memmap2::{Advice, MmapOptions, MmapRaw};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// The place of an open file, for other processes of the same user.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -51,17 +51,35 @@ impl Place {
 pub(crate) struct Region {
     map: MmapRaw,
     file: File,
+    #[cfg(feature = "model")]
+    words: crate::memory::atomics::ModelWords,
 }
 
 impl Region {
+    fn of(map: MmapRaw, file: File) -> Self {
+        Self {
+            #[cfg(feature = "model")]
+            words: crate::memory::atomics::ModelWords::new(map.len()),
+            map,
+            file,
+        }
+    }
+
+    /// A new region of `bytes` zeroes. Miri has no files in memory, and sees only this process.
+    #[cfg(miri)]
+    pub(crate) fn create(bytes: usize) -> io::Result<Self> {
+        Ok(Self::of(MmapOptions::new().len(bytes).map_anon()?.into(), File::open("/dev/null")?))
+    }
+
     /// A new region of `bytes` zeroes.
+    #[cfg(not(miri))]
     pub(crate) fn create(bytes: usize) -> io::Result<Self> {
         let descriptor = rustix::fs::memfd_create("antiphon", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         let file = File::from(descriptor);
         file.set_len(bytes as u64)?;
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         let map = MmapOptions::new().len(bytes).map_raw(&file)?;
-        Ok(Self { map, file })
+        Ok(Self::of(map, file))
     }
 
     /// The region of a descriptor that [`Self::descriptor`] returned, perhaps in another process.
@@ -72,7 +90,7 @@ impl Region {
             return Err(io::Error::other("the shared region may shrink; its size is not sealed"));
         }
         let map = MmapOptions::new().map_raw(&file)?;
-        Ok(Self { map, file })
+        Ok(Self::of(map, file))
     }
 
     /// Maps the region of another process, read-only.
@@ -81,7 +99,7 @@ impl Region {
             return Err(io::Error::other("the memory of a peer may shrink; its size is not sealed"));
         }
         let map = MmapOptions::new().map_raw_read_only(&file)?;
-        Ok(Self { map, file })
+        Ok(Self::of(map, file))
     }
 
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
@@ -109,17 +127,36 @@ impl Region {
     pub(crate) fn word32(&self, offset: usize) -> &AtomicU32 {
         let pointer = self.pointer(offset, 4).cast::<u32>();
         assert!(pointer.is_aligned(), "words are aligned");
+        #[cfg(feature = "model")]
+        return self.words.word32(offset);
         // SAFETY: in bounds and aligned (just checked), mapped for the life of `self`. Every access to a word of a
         // region is atomic, in every process.
-        unsafe { AtomicU32::from_ptr(pointer) }
+        #[cfg(not(feature = "model"))]
+        unsafe {
+            AtomicU32::from_ptr(pointer)
+        }
     }
 
     /// The 64-bit word at a byte offset.
     pub(crate) fn word64(&self, offset: usize) -> &AtomicU64 {
         let pointer = self.pointer(offset, 8).cast::<u64>();
         assert!(pointer.is_aligned(), "words are aligned");
+        #[cfg(feature = "model")]
+        return self.words.word64(offset);
         // SAFETY: as for `word32`.
-        unsafe { AtomicU64::from_ptr(pointer) }
+        #[cfg(not(feature = "model"))]
+        unsafe {
+            AtomicU64::from_ptr(pointer)
+        }
+    }
+
+    /// Says that a line of plain memory is read or written, for the model checker.
+    #[inline]
+    pub(crate) fn touch(&self, offset: usize, writes: bool) {
+        #[cfg(feature = "model")]
+        self.words.touch(offset, writes);
+        #[cfg(not(feature = "model"))]
+        let _ = (offset, writes);
     }
 
     /// The address of `bytes` bytes at an offset.

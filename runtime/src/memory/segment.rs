@@ -17,6 +17,7 @@
 
 use crate::error::{RunError, RunResult};
 use crate::memory::activity::Activity;
+use crate::memory::atomics::AtomicU64;
 use crate::memory::barrier::Barrier;
 use crate::memory::clocks::EmulatedClocks;
 use crate::memory::doorbell::{BELL_BYTES, Doorbell, Patience};
@@ -27,7 +28,6 @@ use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use topology::Rank;
 
 /// Offsets of the words of the whole job.

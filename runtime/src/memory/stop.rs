@@ -3,10 +3,11 @@
 //! The principal type is [`StopFlag`]: one word of shared memory with the first verdict, and one word of this process.
 
 use crate::error::{RunError, RunResult};
+use crate::memory::atomics::AtomicU64;
 use crate::memory::segment::{Bells, VERDICT, Words};
 use crate::verdict::Verdict;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 /// Ends all waits once there is a verdict.
 #[derive(Clone)]

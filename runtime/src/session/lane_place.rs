@@ -7,16 +7,16 @@
 //!   64 bytes                   16 × 64 bytes                          256 × 64 bytes
 //! ```
 
+use crate::memory::atomics::{AtomicU32, AtomicU64};
 use crate::memory::region::Region;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Bytes of a line.
 pub(super) const LINE: usize = 64;
 /// Lines of a ring: a power of two, so that sequence numbers can wrap.
-pub(super) const LINES: u32 = 256;
+pub(super) const LINES: u32 = if cfg!(feature = "model") { 4 } else { 256 };
 /// How many offers of a lane may be open.
-pub(super) const OFFERS: usize = 16;
+pub(super) const OFFERS: usize = if cfg!(feature = "model") { 1 } else { 16 };
 pub(super) const OFFERS_AT: usize = LINE;
 pub(super) const LINES_AT: usize = OFFERS_AT + OFFERS * LINE;
 /// The bytes of a lane.
@@ -27,7 +27,8 @@ pub(super) struct LanePlace {
     /// The first byte of the lane.
     start: *mut u8,
     /// Keeps the memory mapped.
-    _region: Arc<Region>,
+    region: Arc<Region>,
+    offset: usize,
 }
 
 // SAFETY: all that two threads may use at the same time is atomic; the rest belongs to one end at a time (`publish`, `release`).
@@ -37,22 +38,32 @@ impl LanePlace {
     pub(super) fn new(region: Arc<Region>, offset: usize) -> Self {
         let start = region.pointer(offset, LANE_BYTES);
         assert!(start.cast::<u64>().is_aligned(), "lanes begin at a line");
-        Self { start, _region: region }
+        Self { start, region, offset }
     }
 
     /// A word of the lane.
     pub(super) fn word32(&self, offset: usize) -> &AtomicU32 {
         debug_assert!(offset + 4 <= LANE_BYTES, "inside the lane");
+        #[cfg(feature = "model")]
+        return self.region.word32(self.offset + offset);
         // SAFETY: inside the lane, which is mapped while `self` lives; all offsets are multiples of 8. Both ends access words
         // only as atomics.
-        unsafe { AtomicU32::from_ptr(self.start.add(offset).cast()) }
+        #[cfg(not(feature = "model"))]
+        unsafe {
+            AtomicU32::from_ptr(self.start.add(offset).cast())
+        }
     }
 
     /// A long word of the lane.
     pub(super) fn word64(&self, offset: usize) -> &AtomicU64 {
         debug_assert!(offset + 8 <= LANE_BYTES, "inside the lane");
+        #[cfg(feature = "model")]
+        return self.region.word64(self.offset + offset);
         // SAFETY: as for `word32`.
-        unsafe { AtomicU64::from_ptr(self.start.add(offset).cast()) }
+        #[cfg(not(feature = "model"))]
+        unsafe {
+            AtomicU64::from_ptr(self.start.add(offset).cast())
+        }
     }
 
     pub(super) fn released(&self) -> &AtomicU32 {
@@ -64,8 +75,9 @@ impl LanePlace {
         LINES_AT + (number % LINES) as usize * LINE
     }
 
-    /// The address of a line.
-    pub(super) fn line(&self, number: u32) -> *mut u8 {
+    /// The address of a line that the sender writes, or the receiver reads.
+    pub(super) fn line(&self, number: u32, writes: bool) -> *mut u8 {
+        self.region.touch(self.offset + Self::offset(number), writes);
         // SAFETY: inside the lane.
         unsafe { self.start.add(Self::offset(number)) }
     }

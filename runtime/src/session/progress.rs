@@ -21,7 +21,7 @@ const LOOKING_AROUND: Duration = Duration::from_millis(5);
 
 /// What the thread does.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Activity {
+enum ThreadUse {
     /// It does not exist.
     Unborn,
     /// It sleeps, because no call is under way.
@@ -34,22 +34,22 @@ enum Activity {
 
 /// What a session and its thread share.
 struct Parking {
-    state: Mutex<Activity>,
+    state: Mutex<ThreadUse>,
     changed: Condvar,
 }
 
 impl Parking {
-    fn state(&self) -> MutexGuard<'_, Activity> {
+    fn state(&self) -> MutexGuard<'_, ThreadUse> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sleeps while the thread is parked, and then for a time; false if the thread is to end.
     fn pause(&self, time: Duration) -> bool {
-        let parked = |state: &mut Activity| *state == Activity::Parked;
+        let parked = |state: &mut ThreadUse| *state == ThreadUse::Parked;
         let state = self.changed.wait_while(self.state(), parked).unwrap_or_else(PoisonError::into_inner);
-        let active = |state: &mut Activity| *state == Activity::Active;
+        let active = |state: &mut ThreadUse| *state == ThreadUse::Active;
         let waited = self.changed.wait_timeout_while(state, time, active);
-        *waited.unwrap_or_else(PoisonError::into_inner).0 != Activity::Ended
+        *waited.unwrap_or_else(PoisonError::into_inner).0 != ThreadUse::Ended
     }
 }
 
@@ -62,7 +62,7 @@ pub(super) struct ProgressThread {
 impl ProgressThread {
     /// No thread yet.
     pub(super) fn new() -> Self {
-        let parking = Parking { state: Mutex::new(Activity::Unborn), changed: Condvar::new() };
+        let parking = Parking { state: Mutex::new(ThreadUse::Unborn), changed: Condvar::new() };
         Self { parking: Arc::new(parking), thread: Mutex::default() }
     }
 
@@ -70,24 +70,24 @@ impl ProgressThread {
     pub(super) fn look_after(&self, session: &Arc<SessionParts>) {
         let mut state = self.parking.state();
         match *state {
-            Activity::Active | Activity::Ended => {}
-            Activity::Parked => {
-                *state = Activity::Active;
+            ThreadUse::Active | ThreadUse::Ended => {}
+            ThreadUse::Parked => {
+                *state = ThreadUse::Active;
                 self.parking.changed.notify_one();
             }
-            Activity::Unborn => {
+            ThreadUse::Unborn => {
                 let (parking, parts) = (self.parking.clone(), Arc::downgrade(session));
                 match background::spawn("antiphon-calls", move || look_after_calls(&parking, &parts)) {
                     Ok(thread) => {
                         *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
-                        *state = Activity::Active;
+                        *state = ThreadUse::Active;
                     }
                     // Calls go on while somebody waits for them.
                     Err(error) => {
                         tracing::info!(
                             "calls do not go on by themselves, because there is no thread for them: {error}"
                         );
-                        *state = Activity::Ended;
+                        *state = ThreadUse::Ended;
                     }
                 }
             }
@@ -100,7 +100,7 @@ impl ProgressThread {
         if is_fork {
             return std::mem::forget(thread);
         }
-        *self.parking.state() = Activity::Ended;
+        *self.parking.state() = ThreadUse::Ended;
         self.parking.changed.notify_one();
         // The thread itself may have been the last user of the session.
         if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
@@ -160,9 +160,9 @@ impl Session {
         engine.driver = Driver::Nobody;
         let outlook = if engine.is_idle() { Outlook::Idle } else { Outlook::Driven };
         if let (Outlook::Idle, mut state) = (outlook, parking.state())
-            && *state == Activity::Active
+            && *state == ThreadUse::Active
         {
-            *state = Activity::Parked;
+            *state = ThreadUse::Parked;
         }
         drop(engine);
         self.shared.turn.notify_all();

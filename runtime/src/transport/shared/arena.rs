@@ -3,12 +3,13 @@
 //! The principal type is [`Arena`]. Every process computes it from the same numbers, so no addresses are exchanged.
 
 use crate::error::{RunError, RunResult};
+use crate::memory::atomics::AtomicU64;
 use crate::memory::region::Region;
 use crate::transport::shared::ring::RingPlace;
 use program::ConnectionId;
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 /// The smallest useful ring, in bytes.
 const LEAST_RING: usize = 4096;

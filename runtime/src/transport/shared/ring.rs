@@ -16,6 +16,7 @@
 //!
 //! [1] Lamport, "Specifying concurrent program modules", TOPLAS 1983.
 
+use crate::memory::atomics::AtomicU64;
 use crate::memory::doorbell::Doorbell;
 use crate::memory::heap::{Heap, PeerHeap};
 use crate::memory::region::Region;
@@ -23,7 +24,7 @@ use crate::transport::{ReceiveLane, SendLane};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 const HEAD: usize = 0;
 const TAIL: usize = 64;
