@@ -207,7 +207,10 @@ fn join_machines(
     let streams = meeting.hold(listeners, &listening)?.into_sockets(&connections);
     let failed = || RunError::system("preparing to wait for sockets");
     let poller = Poller::new().map_err(failed())?;
-    let port = |(peer, stream)| Ok((peer, SocketPort::new(poller.watch(stream)?)));
+    let port = |(peer, stream)| {
+        tcp::suit_computer(&stream)?;
+        Ok((peer, SocketPort::new(poller.watch(stream)?)))
+    };
     let ports = streams.into_iter().map(port).collect::<io::Result<Vec<_>>>().map_err(failed())?;
     Ok(Some((poller, ports)))
 }

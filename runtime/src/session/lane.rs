@@ -29,8 +29,8 @@ use std::sync::atomic::Ordering;
 /// Bytes of the payload in the first line of a message, and in each that follows.
 pub(crate) const FIRST: usize = LINE - 32;
 const NEXT: usize = LINE - 8;
-/// The longest message that lies in the lane itself: a quarter of it.
-pub(crate) const SHORT: usize = FIRST + (LINES as usize / 4 - 1) * NEXT;
+/// The longest message that lies in the lane itself: a page and a little more, so that three fit.
+pub(crate) const SHORT: usize = FIRST + (LINES as usize * 3 / 10 - 1) * NEXT;
 /// The receiver says how far it is after so many lines.
 const REPORT: u32 = LINES / 4;
 
@@ -152,6 +152,8 @@ impl LaneSender {
             }
         }
         self.publish(head, lines);
+        // The next message is often as long. Its lines come from the receiver's core while this rank does something else.
+        (0..lines).for_each(|ahead| self.place.will_write(self.written.wrapping_add(ahead)));
         true
     }
 

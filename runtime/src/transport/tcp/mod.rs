@@ -28,6 +28,7 @@ mod transport;
 pub(crate) use handles::{Handles, raise_open_files};
 pub(crate) use handshake::{Claim, Gate, Proven, introduce};
 pub(crate) use meeting::{ListenAddresses, Meeting, UnreachableAddresses, listen};
+pub(crate) use options::suit_computer;
 pub use secret::Secret;
 pub(crate) use secret::nonce;
 pub(crate) use transport::Tcp;
@@ -95,8 +96,7 @@ impl Streams {
         poller: &Poller,
     ) -> io::Result<Box<dyn SendLane>> {
         let mut sockets = watched(&mut self.outgoing, id, poller)?;
-        let local = sockets.iter().map(Socket::stream).filter(|stream| options::is_local(stream));
-        local.into_iter().try_for_each(options::heed_losses)?;
+        sockets.iter().try_for_each(|socket| options::suit_computer(socket.stream()))?;
         let Some(Paced { rate }) = turns else { return Ok(Box::new(TcpSender::new(sockets, backlog))) };
         // Of several sockets, each sends as much as it can.
         if let [socket] = &mut sockets[..] {

@@ -25,8 +25,16 @@ pub(super) fn pace(socket: &TcpStream, rate: f64) -> io::Result<()> {
     set(socket, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, rate as u64)
 }
 
+/// Makes a socket fast if both its ends are on this computer.
+///
+/// # Errors
+/// As [`heed_losses`].
+pub(crate) fn suit_computer(socket: &TcpStream) -> io::Result<()> {
+    if is_local(socket) { heed_losses(socket) } else { Ok(()) }
+}
+
 /// Whether both ends of a connection are on this computer.
-pub(super) fn is_local(socket: &TcpStream) -> bool {
+fn is_local(socket: &TcpStream) -> bool {
     let ends = socket.local_addr().and_then(|own| Ok((own.ip(), socket.peer_addr()?.ip())));
     ends.is_ok_and(|(own, peer)| own == peer || peer.to_canonical().is_loopback())
 }
