@@ -6,7 +6,10 @@
 
 mod choose;
 mod decide;
+mod export;
 mod files;
+mod guidelines;
+mod merge;
 mod statistics;
 mod store;
 mod table;
@@ -14,7 +17,10 @@ mod turns;
 
 pub use choose::{ChoiceEdge, MeasuredSize, ranges, remaining, smooth, winner};
 pub use decide::{Choice, Decision, decide};
+pub use export::{ExportTarget, ExportedTable, export};
 pub use files::TableError;
+pub use guidelines::{Guideline, GuidelineViolation, violations};
+pub use merge::{MergeConflict, merge};
 pub use statistics::{Summary, summarize};
 pub use store::{ChoiceRange, Evidence, TableCell, TableKey, TuningTable};
 pub use table::{Entry, Plan, STOCK, Table};
