@@ -77,3 +77,110 @@ fn what_cannot_be_tuned_is_named() {
         assert!(ran.code != 0 && ran.stderr.contains(expected), "{line}: {}", ran.stderr);
     }
 }
+
+/// A table that was measured once, so that what is said about tables can be tested without measuring again.
+fn by_hand(path: &std::path::Path, plan: &Value, name: &str, sizes: [u64; 2], gain: f64) {
+    let times = |centre: f64| {
+        serde_json::json!({
+            "median_us": centre, "min_us": centre * 0.98, "max_us": centre * 1.05, "p99_us": centre * 1.05,
+            "low_us": centre * 0.99, "high_us": centre * 1.01, "samples": 40,
+        })
+    };
+    let evidence = |bytes: u64, choice: f64| {
+        serde_json::json!({
+            "bytes": bytes, "choice": times(choice), "stock": times(100.0), "launches": 3, "dtype": "f32",
+        })
+    };
+    let [low, high] = sizes;
+    let table = serde_json::json!({
+        "format": "antiphon-table/1",
+        "key": {
+            "ranks": 4, "machines": [0, 0, 0, 0], "version": env!("CARGO_PKG_VERSION"), "policy": 1,
+        },
+        "cells": [{ "collective": "allgather", "ranges": [
+            { "from_bytes": 0, "to_bytes": low, "plan": null, "evidence": [] },
+            { "from_bytes": low, "to_bytes": high + 1, "plan": name,
+              "evidence": [evidence(low, 100.0 / gain), evidence(high, 100.0 / gain)] },
+            { "from_bytes": high + 1, "to_bytes": null, "plan": null, "evidence": [] },
+        ] }, { "collective": "allreduce", "ranges": [
+            { "from_bytes": 0, "to_bytes": null, "plan": null, "evidence": [evidence(low, 100.0)] },
+        ] }, { "collective": "reducescatter", "ranges": [
+            { "from_bytes": 0, "to_bytes": null, "plan": null, "evidence": [evidence(low, 20.0)] },
+        ] }],
+        "plans": { name: plan },
+    });
+    std::fs::write(path, table.to_string()).unwrap();
+}
+
+#[test]
+fn tables_are_merged_drawn_and_judged() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |line: &str| antiphon_in(folder.path(), line);
+    run("synth --topology clique:4 --collective allgather --size 64KB --strategy classic -o a.json").ok();
+    run("synth --topology clique:4 --collective allgather --size 64KB --strategy matching -o b.json").ok();
+    let plan = |name: &str| read(&folder.path().join(name));
+    let at = |name: &str| folder.path().join(name);
+    by_hand(&at("small.json"), &plan("a.json"), "textbook", [1024, 65536], 1.5);
+    by_hand(&at("large.json"), &plan("b.json"), "planned", [16384, 1 << 20], 2.5);
+    let told = run("tune merge small.json large.json -o both.json --json").ok().json();
+    let conflicts = told["conflicts"].as_array().unwrap();
+    assert!(!conflicts.is_empty() && conflicts.iter().all(|conflict| conflict["taken"] == "planned"), "{told}");
+    assert!(conflicts.iter().all(|conflict| conflict["why"].as_str().unwrap().contains("exceeds")), "{told}");
+    let table = read(&at("both.json"));
+    let ranges: Vec<(u64, Value)> = table["cells"][0]["ranges"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|range| (range["from_bytes"].as_u64().unwrap(), range["plan"].clone()))
+        .collect();
+    let named = |plan: &str| Value::from(plan);
+    let expected =
+        [(0, Value::Null), (1024, named("textbook")), (16384, named("planned")), ((1 << 20) + 1, Value::Null)];
+    assert_eq!(ranges, expected);
+    run("tune verify both.json").ok();
+    assert_eq!(run("tune merge small.json large.json -o both.json").code, 2, "a table is not replaced unasked");
+
+    let shown = run("tune show both.json --svg map.svg").ok().stdout;
+    for word in [
+        "textbook",
+        "planned",
+        "2.50×",
+        "allreduce 1.024 KB takes 100 µs; reducescatter + allgather would take 86.67 µs",
+    ] {
+        assert!(shown.contains(word), "no `{word}` in\n{shown}");
+    }
+    let picture = std::fs::read_to_string(at("map.svg")).unwrap();
+    assert!(picture.starts_with("<svg") && picture.contains("planned") && picture.contains("stock"));
+    let judged = run("tune show both.json --json").ok().json();
+    let rules: Vec<&Value> = judged["violations"].as_array().unwrap().iter().map(|of| &of["guideline"]).collect();
+    let expected =
+        [serde_json::json!({ "larger": 16384 }), serde_json::json!({ "substitute": ["reducescatter", "allgather"] })];
+    assert_eq!(rules, expected.iter().collect::<Vec<_>>(), "{judged}");
+
+    std::fs::write(
+        at("other.json"),
+        std::fs::read_to_string(at("large.json")).unwrap().replace("[0,0,0,0]", "[0,0,1,1]"),
+    )
+    .unwrap();
+    let ran = run("tune merge small.json other.json -o none.json");
+    assert!(ran.code == 2 && ran.stderr.contains("machines") && !at("none.json").exists(), "{}", ran.stderr);
+}
+
+#[test]
+fn other_libraries_are_told_what_they_know() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |line: &str| antiphon_in(folder.path(), line);
+    run("synth --topology ring:4 --collective allgather --size 64KB --strategy classic -o ring.json").ok();
+    let plan = read(&folder.path().join("ring.json"));
+    assert_eq!(plan["produced_by"]["strategy"], "classic/ring", "{}", plan["produced_by"]);
+    by_hand(&folder.path().join("t.json"), &plan, "mine", [1024, 65536], 1.5);
+    let nccl = run("tune export t.json --format nccl-csv").ok();
+    assert!(nccl.stdout.contains("allgather,1024,65536,ring,simple,-1,1,4,-1,-1"), "{}", nccl.stdout);
+    assert!(nccl.stderr.contains("stock cannot be expressed"), "{}", nccl.stderr);
+    let ucc = run("tune export t.json --format ucc").ok().stdout;
+    assert_eq!(ucc.trim(), "allgather:1024-65537:host:[4-4]:inf:@ring");
+    run("tune export t.json --format ompi-rules -o rules.conf").ok();
+    let rules = std::fs::read_to_string(folder.path().join("rules.conf")).unwrap();
+    assert!(rules.contains("\n1024 4 0 0\n65537 0 0 0\n"), "{rules}");
+    assert_eq!(run("tune export t.json --format ompi-rules -o rules.conf").code, 2, "it is not replaced unasked");
+}

@@ -3,7 +3,7 @@
 use super::LaunchArgs;
 use super::SizeList;
 use super::values::{collective, duration, op};
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use schedule::{Collective, ReduceOp};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -77,6 +77,9 @@ pub(crate) enum TuneCommand {
         /// The table.
         #[arg(value_name = "F.json")]
         table: PathBuf,
+        /// Draw them: the fastest at each size, how much faster than stock it is, and how sure that is.
+        #[arg(long, value_name = "F.svg")]
+        svg: Option<PathBuf>,
     },
     /// Checks a table and all its plans.
     Verify {
@@ -93,6 +96,38 @@ pub(crate) enum TuneCommand {
         #[arg(value_name = "G.json")]
         second: PathBuf,
     },
+    /// Makes one table of several for the same ranks. Where they disagree, their evidence decides.
+    Merge {
+        /// The tables.
+        #[arg(value_name = "F.json", num_args = 2.., required = true)]
+        tables: Vec<PathBuf>,
+        /// The merged table.
+        #[arg(short, long, value_name = "G.json")]
+        output: PathBuf,
+    },
+    /// Writes the choices for another library, as far as it knows the algorithms.
+    Export {
+        /// The table.
+        #[arg(value_name = "F.json")]
+        table: PathBuf,
+        /// The format.
+        #[arg(long)]
+        format: TableFormat,
+        /// Where to write it (default: stdout).
+        #[arg(short, long, value_name = "OUT")]
+        output: Option<PathBuf>,
+    },
+}
+
+/// For whom `tune export` writes.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum TableFormat {
+    /// The file of NCCL's example tuner plugin (NCCL_TUNER_CONFIG_FILE).
+    NcclCsv,
+    /// The rules of Open MPI (--mca coll_tuned_use_dynamic_rules 1 --mca coll_tuned_dynamic_rules_filename OUT).
+    OmpiRules,
+    /// The value of UCC_TL_UCP_TUNE.
+    Ucc,
 }
 
 /// `antiphon tune-rank`

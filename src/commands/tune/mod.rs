@@ -2,8 +2,10 @@
 //! than stock.
 
 mod launch;
+mod merge;
 mod rank;
 mod show;
+mod winners;
 
 use crate::amounts::step_of;
 use crate::cli::{TuneArgs, TuneCommand, TuneMeasureArgs, TuneRankArgs};
@@ -32,9 +34,11 @@ const PLANNED_FACTOR: u64 = 16;
 /// Runs the command.
 pub(crate) fn run(args: &TuneArgs, screen: &Screen) -> Outcome {
     match &args.command {
-        Some(TuneCommand::Show { table }) => show::show(table, screen),
+        Some(TuneCommand::Show { table, svg }) => show::show(table, svg.as_deref(), screen),
         Some(TuneCommand::Verify { table }) => show::verify(table, screen),
         Some(TuneCommand::Diff { first, second }) => show::diff(first, second, screen),
+        Some(TuneCommand::Merge { tables, output }) => merge::merge(tables, output, screen),
+        Some(TuneCommand::Export { table, format, output }) => merge::export(table, *format, output.as_ref(), screen),
         None => measure(&args.measure, screen),
     }
 }
@@ -208,8 +212,10 @@ impl Tuning<'_> {
             seconds: self.begin.elapsed().as_secs_f64(),
             refused: refused.len(),
             rows: show::rows(table),
+            violations: tune::violations(table),
         };
-        self.screen.result(&summary, || show::text(table))?;
+        self.screen
+            .result(&summary, || format!("{}\n\n{}", show::text(table), show::guidelines(&summary.violations)))?;
         self.screen.note(&format!("use it with ANTIPHON_TABLE={}", output.display()));
         Ok(())
     }
@@ -233,6 +239,8 @@ struct TuneSummary {
     seconds: f64,
     refused: usize,
     rows: Vec<show::ShownRange>,
+    /// Times that are longer than those of calls that do the same.
+    violations: Vec<tune::GuidelineViolation>,
 }
 
 /// One line for each candidate of each cell of each launch.
