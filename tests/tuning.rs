@@ -10,8 +10,8 @@ fn a_table_holds_what_was_measured_and_its_plans() {
     run("synth --topology clique:3 --collective allgather --size 64KB --chunks 3 -o mine.json").ok();
     let line =
         "tune --ranks 3 --collective allreduce,allgather --sizes 1KiB,64KiB --budget 6s --launches 2 --plans mine.json";
-    let told = run(&format!("{line} -o table.json --samples samples.jsonl --json")).ok().json();
-    assert_eq!(told["refused"], 0, "{told}");
+    let told = run(&format!("{line} -o table.json --samples samples.jsonl --log log --load-aware --json")).ok().json();
+    assert_eq!(told["refused"], serde_json::json!([]), "{told}");
     let table = read(&folder.path().join("table.json"));
     assert_eq!(table["format"], "antiphon-table/1");
     assert_eq!(table["key"]["machines"], Value::from(vec![0, 0, 0]));
@@ -38,6 +38,16 @@ fn a_table_holds_what_was_measured_and_its_plans() {
     assert_eq!([first("stock", "allgather"), first("mine.json", "allgather")], [2, 2]);
     assert!(first("stock", "allreduce") >= 2 && first("mine.json", "allreduce") == 0);
     assert!(samples.iter().all(|line| line["refusal"].is_null()));
+
+    // Every rank has written down the same cells, and nothing failed.
+    let report = read(&folder.path().join("log/report.json"));
+    let lines: Vec<u64> = ["0", "1", "2"].iter().map(|rank| report["lines"][rank].as_u64().unwrap()).collect();
+    assert!(lines[0] > 8 && lines.iter().all(|of| *of == lines[0]), "{report}");
+    assert_eq!((&report["quarantine"], &report["problem_ranks"]), (&serde_json::json!([]), &serde_json::json!([])));
+    // Beside computing, the same candidates ran.
+    let loaded = told["loaded"].as_array().unwrap();
+    assert_eq!(loaded.len(), 4, "{told}");
+    assert!(loaded.iter().all(|cell| cell["loaded"].as_array().unwrap().contains(&"stock".into())), "{told}");
 
     run("tune verify table.json").ok();
     assert!(run("tune show table.json").ok().stdout.contains("allgather"));
@@ -164,6 +174,32 @@ fn tables_are_merged_drawn_and_judged() {
     .unwrap();
     let ran = run("tune merge small.json other.json -o none.json");
     assert!(ran.code == 2 && ran.stderr.contains("machines") && !at("none.json").exists(), "{}", ran.stderr);
+}
+
+#[test]
+fn a_run_uses_what_the_table_chooses() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |line: &str| antiphon_in(folder.path(), line);
+    run("synth --topology ring:4 --collective allgather --size 64KB --strategy classic -o ring.json").ok();
+    by_hand(&folder.path().join("t.json"), &read(&folder.path().join("ring.json")), "mine", [1024, 65536], 1.5);
+    let rows = |line: &str| -> Vec<(u64, String)> {
+        let told = run(line).ok().stdout;
+        let rows = told.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        rows.map(|row| {
+            assert_eq!(row["wrong"], 0, "{row}");
+            (row["size_bytes"].as_u64().unwrap(), row["plan"].as_str().unwrap().to_owned())
+        })
+        .collect()
+    };
+    let line = "run --collective allgather --ranks 4 --size 512,1024,65536,131072 --table t.json --iterations 3 --json";
+    let found = rows(line);
+    let of_table = |size: u64| found.iter().filter(|row| row.0 == size).all(|row| row.1 == "classic/ring (table)");
+    assert_eq!([512, 1024, 65536, 131_072].map(of_table), [false, true, true, false], "{found:?}");
+    assert_eq!(found.len(), 8, "in place and out of place: {found:?}");
+    // Ranks that the table is not for run stock, and are told.
+    let ran = run("run --collective allgather --ranks 2 --size 1024 --table t.json --iterations 3 --json").ok();
+    assert!(!ran.stdout.contains("(table)") && ran.stderr.contains("4 ranks"), "{}{}", ran.stdout, ran.stderr);
+    assert_eq!(run("run --collective allgather --ranks 4 --size 1024 --table none.json").code, 2);
 }
 
 #[test]

@@ -64,6 +64,12 @@ pub(crate) struct TuneMeasureArgs {
     /// All samples, a line of JSON for each candidate of each cell of each launch.
     #[arg(long, value_name = "F.jsonl")]
     pub samples: Option<PathBuf>,
+    /// What every rank has seen, a file each (rank-N.jsonl), and report.json with the ranks and candidates that failed.
+    #[arg(long, value_name = "DIR")]
+    pub log: Option<PathBuf>,
+    /// Measure once more while every rank computes, and show both rankings. The table is that of the ranks alone.
+    #[arg(long)]
+    pub load_aware: bool,
     /// The table.
     #[arg(short, long, value_name = "F.json", required = true)]
     pub output: Option<PathBuf>,
