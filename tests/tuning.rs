@@ -163,8 +163,8 @@ fn tables_are_merged_drawn_and_judged() {
     assert!(picture.starts_with("<svg") && picture.contains("planned") && picture.contains("stock"));
     let judged = run("tune show both.json --json").ok().json();
     let rules: Vec<&Value> = judged["violations"].as_array().unwrap().iter().map(|of| &of["guideline"]).collect();
-    let expected =
-        [serde_json::json!({ "larger": 16384 }), serde_json::json!({ "substitute": ["reducescatter", "allgather"] })];
+    let composed = serde_json::json!({ "substitute": ["reducescatter", "allgather"] });
+    let expected = [serde_json::json!({ "larger": 16384 }), composed.clone(), composed];
     assert_eq!(rules, expected.iter().collect::<Vec<_>>(), "{judged}");
 
     std::fs::write(
@@ -219,4 +219,55 @@ fn other_libraries_are_told_what_they_know() {
     let rules = std::fs::read_to_string(folder.path().join("rules.conf")).unwrap();
     assert!(rules.contains("\n1024 4 0 0\n65537 0 0 0\n"), "{rules}");
     assert_eq!(run("tune export t.json --format ompi-rules -o rules.conf").code, 2, "it is not replaced unasked");
+}
+
+/// Two-way rings of four ranks on one machine as a file.
+fn ring(path: &std::path::Path, alpha_us: f64, beta_us_per_byte: f64) {
+    let mut text =
+        String::from("format: antiphon-topology/1\nname: four\nranks: 4\nmachines: [[0, 1, 2, 3]]\nlinks:\n");
+    for from in 0..4 {
+        for to in [(from + 1) % 4, (from + 3) % 4] {
+            text.push_str(&format!(
+                "- {{from: {from}, to: {to}, alpha_us: {alpha_us}, beta_us_per_byte: {beta_us_per_byte}, latency: occupies}}\n"
+            ));
+        }
+    }
+    std::fs::write(path, text).unwrap();
+}
+
+#[test]
+fn a_plan_is_compared_with_its_prediction_message_by_message() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |line: &str| antiphon_in(folder.path(), line);
+    // The ranks behave like a machine on which messages take longer than the plan believes: 3 µs and 1 ns per byte more.
+    ring(&folder.path().join("believed.yaml"), 1.0, 0.0001);
+    ring(&folder.path().join("real.yaml"), 4.0, 0.0011);
+    let request = "--collective allgather --size 64KiB --strategy classic --chunks 1";
+    run(&format!("synth --topology believed.yaml {request} -o plan.json")).ok();
+    let line =
+        "explain plan.json --analyze --emulate real.yaml --slowdown 200 --iterations 5 --corrected fitted.yaml --json";
+    let told = run(line).ok().json();
+    let analyzed = &told["analyzed"];
+    let number = |value: &Value| value.as_f64().unwrap();
+    let steps = analyzed["steps"].as_array().unwrap();
+    assert_eq!(steps.len(), 12, "each of 4 blocks travels to 3 others: {analyzed}");
+    for step in steps {
+        assert!(number(&step["measured_start_us"]) < number(&step["measured_end_us"]), "{step}");
+        assert!(number(&step["measured_end_us"]) <= 1.01 * number(&analyzed["high_us"]), "{step}");
+    }
+    assert_eq!(analyzed["wrong"], 0);
+    // The prediction is off by about a factor of seven, and what was fitted corrects it.
+    assert!(number(&analyzed["q_error"]) > 3.0, "{analyzed}");
+    assert!(number(&analyzed["corrected"]["q_error"]) < 1.25, "{analyzed}");
+    assert!(number(&analyzed["kendall_tau"]) > 0.6, "{analyzed}");
+    let term = &analyzed["host"][0];
+    let (alpha, beta) = (number(&term["alpha_us"]), number(&term["beta_us_per_byte"]));
+    assert!((2.0..6.0).contains(&alpha) && (0.0008..0.0012).contains(&beta), "{term}");
+    // The corrected topology is one that plans can be made for.
+    run(&format!("synth --topology fitted.yaml {request} -o again.json")).ok();
+    let predicted = |name: &str| number(&run(&format!("simulate {name} --json")).ok().json()["makespan_us"]);
+    let ratio = predicted("again.json") / predicted("plan.json");
+    assert!(ratio > 3.0, "{ratio}");
+    let ran = run("explain plan.json --analyze --corrected fitted.yaml");
+    assert!(ran.code == 2 && ran.stderr.contains("exists"), "{}", ran.stderr);
 }

@@ -202,8 +202,15 @@ fn measure(args: &DemoArgs, arena: &Arena, bench: &mut Workbench, [stock, planne
     let mut wrong = 0;
     for turn in interleaved(installed.len(), BLOCKS, REPETITIONS) {
         let (warmups, repetitions) = (turn.warmups, turn.repetitions);
-        let trial =
-            Trial { count, dtype: DType::F32, warmups, repetitions, seed: args.seed, check: Check::FirstAndLast };
+        let trial = Trial {
+            count,
+            dtype: DType::F32,
+            warmups,
+            repetitions,
+            seed: args.seed,
+            check: Check::FirstAndLast,
+            steps: false,
+        };
         let report = bench.run(&installed[turn.candidate], Memory::OutOfPlace, &trial)?;
         spans[turn.candidate].extend(report.spans().iter().map(|span| span.0));
         wrong += report.wrong();

@@ -4,6 +4,7 @@
 //! into the table only if it is faster than stock beyond the noise of both ([`decide`]); in a tie, stock stays.
 //! Candidates are names; this crate never plans and never runs anything itself.
 
+mod accuracy;
 mod choose;
 mod decide;
 mod export;
@@ -15,6 +16,7 @@ mod store;
 mod table;
 mod turns;
 
+pub use accuracy::{kendall_tau, q_error, robust_line};
 pub use choose::{ChoiceEdge, MeasuredSize, ranges, remaining, smooth, winner};
 pub use decide::{Choice, Decision, decide};
 pub use export::{ExportTarget, ExportedTable, export};

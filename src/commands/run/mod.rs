@@ -165,6 +165,7 @@ impl RunSession<'_> {
             repetitions: self.args.iterations,
             seed: self.args.seed,
             check: Check::FirstAndLast,
+            steps: false,
         }
     }
 
