@@ -2,7 +2,7 @@
 //!
 //! The principal type is [`PlanTable`]. It reads what `antiphon synth` writes: one plan, which serves its collective at every
 //! size, or the index of the plans of several sizes (`synth --sizes`), or a folder of such files. It reads the tuning tables of
-//! `antiphon tune` and `antiphon demo` as well. A plan serves any data type, any reduction, and calls in place or not. It is verified before it is used.
+//! `antiphon tune` as well. A plan serves any data type, any reduction, and calls in place or not. It is verified before it is used.
 //! A plan that cannot serve a call is never used silently: stock serves the call, and one line says why.
 
 use crate::numbers::mixed;
@@ -14,7 +14,7 @@ use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use topology::Topology;
-use tune::{Table, TableKey, TuningTable};
+use tune::{TableKey, TuningTable};
 
 /// Plans from files.
 #[derive(Debug, Default)]
@@ -141,11 +141,6 @@ impl PlanTable {
                 let index: SweepIndex = serde_json::from_str(&text).map_err(|error| fault(path, error))?;
                 let windows = index.windows.into_iter();
                 windows.map(|it| (it.file, it.from_bytes, it.to_bytes)).try_for_each(|it| self.add_plan(folder, it))
-            }
-            Table::FORMAT => {
-                let entries = Table::read(path).map_err(|error| TableFault(error.to_string()))?.entries.into_iter();
-                let mut plans = entries.filter_map(|it| Some((it.plan.file?, it.from_bytes, it.to_bytes)));
-                plans.try_for_each(|it| self.add_plan(folder, it))
             }
             TuningTable::FORMAT => {
                 let shown = path.display().to_string();

@@ -146,6 +146,9 @@ pub(crate) enum Command {
     /// One rank of a launch; started by `tune`.
     #[command(hide = true)]
     TuneRank(TuneRankArgs),
+    /// One rank of the program at the end of the demo; started by `demo`.
+    #[command(hide = true)]
+    DemoRank,
     /// Plans cells of a sweep; started by `sweep`.
     #[command(hide = true)]
     SweepWorker(SweepWorkerArgs),

@@ -104,8 +104,12 @@ impl RunSession<'_> {
             None => vec![None],
             Some(sizes) => sizes.0.iter().copied().map(Some).collect(),
         };
-        let table =
-            self.args.table.as_deref().map(|path| RunTable::open(path, ranks, self.bench, self.screen)).transpose()?;
+        let table = self
+            .args
+            .table
+            .as_deref()
+            .map(|path| RunTable::open(self.args, path, ranks, self.bench, self.screen))
+            .transpose()?;
         for size in sizes {
             self.bar.message("planning");
             let chosen = match (&table, size) {

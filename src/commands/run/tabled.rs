@@ -4,7 +4,9 @@ use super::{BOTH, Part, Ready, stock};
 use crate::amounts::count;
 use crate::cli::RunArgs;
 use crate::failure::{Failure, Outcome};
+use crate::known::machines_of;
 use crate::loading::Memory;
+use crate::plan;
 use crate::screen::Screen;
 use crate::workbench::Workbench;
 use comm::PlanTable;
@@ -23,10 +25,13 @@ pub(super) struct RunTable {
 
 impl RunTable {
     /// Reads a table. If it was measured elsewhere, a note says that stock serves all calls.
-    pub(super) fn open(path: &Path, ranks: usize, bench: &Workbench, screen: &Screen) -> Outcome<Self> {
+    pub(super) fn open(args: &RunArgs, path: &Path, ranks: usize, bench: &Workbench, screen: &Screen) -> Outcome<Self> {
         let table = PlanTable::read(path).map_err(Failure::bad_input)?;
-        // Ranks whose machines are not known are on this one.
-        let mut machines = vec![0; ranks];
+        // Ranks whose machines are not known are on this one, or on those that they imitate.
+        let mut machines = match &args.emulate {
+            Some(spec) => machines_of(&*plan::topology(spec)?),
+            None => vec![0; ranks],
+        };
         for (machine, members) in (0..).zip(bench.machines().unwrap_or_default()) {
             members.iter().for_each(|rank| machines[rank.index()] = machine);
         }
