@@ -96,7 +96,10 @@ const FLOORS: &[(&str, &[&str])] = &[
             "communicator",
         ],
     ),
-    ("tune", &["statistics", "decide", "files", "table", "turns", "store", "choose"]),
+    (
+        "tune",
+        &["statistics", "accuracy", "decide", "files", "turns", "store", "choose", "merge", "guidelines", "export"],
+    ),
 ];
 
 #[test]

@@ -48,7 +48,7 @@ pub struct Trial {
     /// Whether results are checked.
     pub check: Check,
     /// Whether the times of all messages are kept.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub steps: bool,
 }
 
