@@ -245,7 +245,7 @@ fn a_plan_is_compared_with_its_prediction_message_by_message() {
     let request = "--collective allgather --size 64KiB --strategy classic --chunks 1";
     run(&format!("synth --topology believed.yaml {request} -o plan.json")).ok();
     let line =
-        "explain plan.json --analyze --emulate real.yaml --slowdown 200 --iterations 5 --corrected fitted.yaml --json";
+        "explain plan.json --analyze --emulate real.yaml --slowdown 4000 --iterations 3 --corrected fitted.yaml --json";
     let told = run(line).ok().json();
     let analyzed = &told["analyzed"];
     let number = |value: &Value| value.as_f64().unwrap();

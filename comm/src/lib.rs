@@ -24,6 +24,7 @@
 
 mod collectives;
 mod communicator;
+mod confirm;
 mod connect;
 mod error;
 pub mod launcher;

@@ -49,6 +49,7 @@ const FLOORS: &[(&str, &[&str])] = &[
             "links",
             "stock",
             "table",
+            "confirm",
             "plans",
             "communicator",
             "memory",
