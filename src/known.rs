@@ -77,6 +77,15 @@ fn are_near(from: usize, to: usize, ranks: usize) -> bool {
     apart.is_power_of_two() || (ranks - apart).is_power_of_two()
 }
 
+/// The machine of each rank of a topology.
+pub(crate) fn machines_of(topology: &Topology) -> Vec<u32> {
+    let mut machines = vec![0; topology.rank_count()];
+    for (machine, members) in (0..).zip(topology.machines()) {
+        members.iter().for_each(|rank| machines[rank.index()] = machine);
+    }
+    machines
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

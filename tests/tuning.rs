@@ -10,8 +10,8 @@ fn a_table_holds_what_was_measured_and_its_plans() {
     run("synth --topology clique:3 --collective allgather --size 64KB --chunks 3 -o mine.json").ok();
     let line =
         "tune --ranks 3 --collective allreduce,allgather --sizes 1KiB,64KiB --budget 6s --launches 2 --plans mine.json";
-    let told = run(&format!("{line} -o table.json --samples samples.jsonl --json")).ok().json();
-    assert_eq!(told["refused"], 0, "{told}");
+    let told = run(&format!("{line} -o table.json --samples samples.jsonl --log log --load-aware --json")).ok().json();
+    assert_eq!(told["refused"], serde_json::json!([]), "{told}");
     let table = read(&folder.path().join("table.json"));
     assert_eq!(table["format"], "antiphon-table/1");
     assert_eq!(table["key"]["machines"], Value::from(vec![0, 0, 0]));
@@ -38,6 +38,16 @@ fn a_table_holds_what_was_measured_and_its_plans() {
     assert_eq!([first("stock", "allgather"), first("mine.json", "allgather")], [2, 2]);
     assert!(first("stock", "allreduce") >= 2 && first("mine.json", "allreduce") == 0);
     assert!(samples.iter().all(|line| line["refusal"].is_null()));
+
+    // Every rank has written down the same cells, and nothing failed.
+    let report = read(&folder.path().join("log/report.json"));
+    let lines: Vec<u64> = ["0", "1", "2"].iter().map(|rank| report["lines"][rank].as_u64().unwrap()).collect();
+    assert!(lines[0] > 8 && lines.iter().all(|of| *of == lines[0]), "{report}");
+    assert_eq!((&report["quarantine"], &report["problem_ranks"]), (&serde_json::json!([]), &serde_json::json!([])));
+    // Beside computing, the same candidates ran.
+    let loaded = told["loaded"].as_array().unwrap();
+    assert_eq!(loaded.len(), 4, "{told}");
+    assert!(loaded.iter().all(|cell| cell["loaded"].as_array().unwrap().contains(&"stock".into())), "{told}");
 
     run("tune verify table.json").ok();
     assert!(run("tune show table.json").ok().stdout.contains("allgather"));
@@ -76,4 +86,188 @@ fn what_cannot_be_tuned_is_named() {
         let ran = antiphon(line);
         assert!(ran.code != 0 && ran.stderr.contains(expected), "{line}: {}", ran.stderr);
     }
+}
+
+/// A table that was measured once, so that what is said about tables can be tested without measuring again.
+fn by_hand(path: &std::path::Path, plan: &Value, name: &str, sizes: [u64; 2], gain: f64) {
+    let times = |centre: f64| {
+        serde_json::json!({
+            "median_us": centre, "min_us": centre * 0.98, "max_us": centre * 1.05, "p99_us": centre * 1.05,
+            "low_us": centre * 0.99, "high_us": centre * 1.01, "samples": 40,
+        })
+    };
+    let evidence = |bytes: u64, choice: f64| {
+        serde_json::json!({
+            "bytes": bytes, "choice": times(choice), "stock": times(100.0), "launches": 3, "dtype": "f32",
+        })
+    };
+    let [low, high] = sizes;
+    let table = serde_json::json!({
+        "format": "antiphon-table/1",
+        "key": {
+            "ranks": 4, "machines": [0, 0, 0, 0], "version": env!("CARGO_PKG_VERSION"), "policy": 1,
+        },
+        "cells": [{ "collective": "allgather", "ranges": [
+            { "from_bytes": 0, "to_bytes": low, "plan": null, "evidence": [] },
+            { "from_bytes": low, "to_bytes": high + 1, "plan": name,
+              "evidence": [evidence(low, 100.0 / gain), evidence(high, 100.0 / gain)] },
+            { "from_bytes": high + 1, "to_bytes": null, "plan": null, "evidence": [] },
+        ] }, { "collective": "allreduce", "ranges": [
+            { "from_bytes": 0, "to_bytes": null, "plan": null, "evidence": [evidence(low, 100.0)] },
+        ] }, { "collective": "reducescatter", "ranges": [
+            { "from_bytes": 0, "to_bytes": null, "plan": null, "evidence": [evidence(low, 20.0)] },
+        ] }],
+        "plans": { name: plan },
+    });
+    std::fs::write(path, table.to_string()).unwrap();
+}
+
+#[test]
+fn tables_are_merged_drawn_and_judged() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |line: &str| antiphon_in(folder.path(), line);
+    run("synth --topology clique:4 --collective allgather --size 64KB --strategy classic -o a.json").ok();
+    run("synth --topology clique:4 --collective allgather --size 64KB --strategy matching -o b.json").ok();
+    let plan = |name: &str| read(&folder.path().join(name));
+    let at = |name: &str| folder.path().join(name);
+    by_hand(&at("small.json"), &plan("a.json"), "textbook", [1024, 65536], 1.5);
+    by_hand(&at("large.json"), &plan("b.json"), "planned", [16384, 1 << 20], 2.5);
+    let told = run("tune merge small.json large.json -o both.json --json").ok().json();
+    let conflicts = told["conflicts"].as_array().unwrap();
+    assert!(!conflicts.is_empty() && conflicts.iter().all(|conflict| conflict["taken"] == "planned"), "{told}");
+    assert!(conflicts.iter().all(|conflict| conflict["why"].as_str().unwrap().contains("exceeds")), "{told}");
+    let table = read(&at("both.json"));
+    let ranges: Vec<(u64, Value)> = table["cells"][0]["ranges"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|range| (range["from_bytes"].as_u64().unwrap(), range["plan"].clone()))
+        .collect();
+    let named = |plan: &str| Value::from(plan);
+    let expected =
+        [(0, Value::Null), (1024, named("textbook")), (16384, named("planned")), ((1 << 20) + 1, Value::Null)];
+    assert_eq!(ranges, expected);
+    run("tune verify both.json").ok();
+    assert_eq!(run("tune merge small.json large.json -o both.json").code, 2, "a table is not replaced unasked");
+
+    let shown = run("tune show both.json --svg map.svg").ok().stdout;
+    for word in [
+        "textbook",
+        "planned",
+        "2.50×",
+        "allreduce 1.024 KB takes 100 µs; reducescatter + allgather would take 86.67 µs",
+    ] {
+        assert!(shown.contains(word), "no `{word}` in\n{shown}");
+    }
+    let picture = std::fs::read_to_string(at("map.svg")).unwrap();
+    assert!(picture.starts_with("<svg") && picture.contains("planned") && picture.contains("stock"));
+    let judged = run("tune show both.json --json").ok().json();
+    let rules: Vec<&Value> = judged["violations"].as_array().unwrap().iter().map(|of| &of["guideline"]).collect();
+    let composed = serde_json::json!({ "substitute": ["reducescatter", "allgather"] });
+    let expected = [serde_json::json!({ "larger": 16384 }), composed.clone(), composed];
+    assert_eq!(rules, expected.iter().collect::<Vec<_>>(), "{judged}");
+
+    std::fs::write(
+        at("other.json"),
+        std::fs::read_to_string(at("large.json")).unwrap().replace("[0,0,0,0]", "[0,0,1,1]"),
+    )
+    .unwrap();
+    let ran = run("tune merge small.json other.json -o none.json");
+    assert!(ran.code == 2 && ran.stderr.contains("machines") && !at("none.json").exists(), "{}", ran.stderr);
+}
+
+#[test]
+fn a_run_uses_what_the_table_chooses() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |line: &str| antiphon_in(folder.path(), line);
+    run("synth --topology ring:4 --collective allgather --size 64KB --strategy classic -o ring.json").ok();
+    by_hand(&folder.path().join("t.json"), &read(&folder.path().join("ring.json")), "mine", [1024, 65536], 1.5);
+    let rows = |line: &str| -> Vec<(u64, String)> {
+        let told = run(line).ok().stdout;
+        let rows = told.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        rows.map(|row| {
+            assert_eq!(row["wrong"], 0, "{row}");
+            (row["size_bytes"].as_u64().unwrap(), row["plan"].as_str().unwrap().to_owned())
+        })
+        .collect()
+    };
+    let line = "run --collective allgather --ranks 4 --size 512,1024,65536,131072 --table t.json --iterations 3 --json";
+    let found = rows(line);
+    let of_table = |size: u64| found.iter().filter(|row| row.0 == size).all(|row| row.1 == "classic/ring (table)");
+    assert_eq!([512, 1024, 65536, 131_072].map(of_table), [false, true, true, false], "{found:?}");
+    assert_eq!(found.len(), 8, "in place and out of place: {found:?}");
+    // Ranks that the table is not for run stock, and are told.
+    let ran = run("run --collective allgather --ranks 2 --size 1024 --table t.json --iterations 3 --json").ok();
+    assert!(!ran.stdout.contains("(table)") && ran.stderr.contains("4 ranks"), "{}{}", ran.stdout, ran.stderr);
+    assert_eq!(run("run --collective allgather --ranks 4 --size 1024 --table none.json").code, 2);
+}
+
+#[test]
+fn other_libraries_are_told_what_they_know() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |line: &str| antiphon_in(folder.path(), line);
+    run("synth --topology ring:4 --collective allgather --size 64KB --strategy classic -o ring.json").ok();
+    let plan = read(&folder.path().join("ring.json"));
+    assert_eq!(plan["produced_by"]["strategy"], "classic/ring", "{}", plan["produced_by"]);
+    by_hand(&folder.path().join("t.json"), &plan, "mine", [1024, 65536], 1.5);
+    let nccl = run("tune export t.json --format nccl-csv").ok();
+    assert!(nccl.stdout.contains("allgather,1024,65536,ring,simple,-1,1,4,-1,-1"), "{}", nccl.stdout);
+    assert!(nccl.stderr.contains("stock cannot be expressed"), "{}", nccl.stderr);
+    let ucc = run("tune export t.json --format ucc").ok().stdout;
+    assert_eq!(ucc.trim(), "allgather:1024-65537:host:[4-4]:inf:@ring");
+    run("tune export t.json --format ompi-rules -o rules.conf").ok();
+    let rules = std::fs::read_to_string(folder.path().join("rules.conf")).unwrap();
+    assert!(rules.contains("\n1024 4 0 0\n65537 0 0 0\n"), "{rules}");
+    assert_eq!(run("tune export t.json --format ompi-rules -o rules.conf").code, 2, "it is not replaced unasked");
+}
+
+/// Two-way rings of four ranks on one machine as a file.
+fn ring(path: &std::path::Path, alpha_us: f64, beta_us_per_byte: f64) {
+    let mut text =
+        String::from("format: antiphon-topology/1\nname: four\nranks: 4\nmachines: [[0, 1, 2, 3]]\nlinks:\n");
+    for from in 0..4 {
+        for to in [(from + 1) % 4, (from + 3) % 4] {
+            text.push_str(&format!(
+                "- {{from: {from}, to: {to}, alpha_us: {alpha_us}, beta_us_per_byte: {beta_us_per_byte}, latency: occupies}}\n"
+            ));
+        }
+    }
+    std::fs::write(path, text).unwrap();
+}
+
+#[test]
+fn a_plan_is_compared_with_its_prediction_message_by_message() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |line: &str| antiphon_in(folder.path(), line);
+    // The ranks behave like a machine on which messages take longer than the plan believes: 3 µs and 1 ns per byte more.
+    ring(&folder.path().join("believed.yaml"), 1.0, 0.0001);
+    ring(&folder.path().join("real.yaml"), 4.0, 0.0011);
+    let request = "--collective allgather --size 64KiB --strategy classic --chunks 1";
+    run(&format!("synth --topology believed.yaml {request} -o plan.json")).ok();
+    let line =
+        "explain plan.json --analyze --emulate real.yaml --slowdown 4000 --iterations 3 --corrected fitted.yaml --json";
+    let told = run(line).ok().json();
+    let analyzed = &told["analyzed"];
+    let number = |value: &Value| value.as_f64().unwrap();
+    let steps = analyzed["steps"].as_array().unwrap();
+    assert_eq!(steps.len(), 12, "each of 4 blocks travels to 3 others: {analyzed}");
+    for step in steps {
+        assert!(number(&step["measured_start_us"]) < number(&step["measured_end_us"]), "{step}");
+        assert!(number(&step["measured_end_us"]) <= 1.01 * number(&analyzed["high_us"]), "{step}");
+    }
+    assert_eq!(analyzed["wrong"], 0);
+    // The prediction is off by about a factor of seven, and what was fitted corrects it.
+    assert!(number(&analyzed["q_error"]) > 3.0, "{analyzed}");
+    assert!(number(&analyzed["corrected"]["q_error"]) < 1.25, "{analyzed}");
+    assert!(number(&analyzed["kendall_tau"]) > 0.6, "{analyzed}");
+    let term = &analyzed["host"][0];
+    let (alpha, beta) = (number(&term["alpha_us"]), number(&term["beta_us_per_byte"]));
+    assert!((2.0..6.0).contains(&alpha) && (0.0008..0.0012).contains(&beta), "{term}");
+    // The corrected topology is one that plans can be made for.
+    run(&format!("synth --topology fitted.yaml {request} -o again.json")).ok();
+    let predicted = |name: &str| number(&run(&format!("simulate {name} --json")).ok().json()["makespan_us"]);
+    let ratio = predicted("again.json") / predicted("plan.json");
+    assert!(ratio > 3.0, "{ratio}");
+    let ran = run("explain plan.json --analyze --corrected fitted.yaml");
+    assert!(ran.code == 2 && ran.stderr.contains("exists"), "{}", ran.stderr);
 }

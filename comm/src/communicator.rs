@@ -7,7 +7,8 @@ use crate::plans::{CallKey, PlanCache, PlanStore};
 use crate::statistics::Statistics;
 use crate::stock::CallKind;
 use crate::table::PlanTable;
-use runtime::{Call, CallPlace, DType, Prepared, RunError, RunErrorKind, SequencedProgram, Session};
+use runtime::{Call, CallPlace, DType, Moment, Prepared, RunError, RunErrorKind, SequencedProgram, Session};
+use schedule::{Collective, ReduceOp};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -180,10 +181,56 @@ impl Communicator {
 
     /// Makes a collective call.
     pub(crate) fn collective(&self, kind: CallKind, count: usize, dtype: DType, buffers: Call<'_>) -> CommResult<()> {
+        self.blocking(CallKey { kind, count, dtype }, |session, prepared, at, limit| {
+            session.call(prepared, at, buffers, limit)
+        })
+    }
+
+    /// Makes a collective call, and times it if it is its turn.
+    #[inline]
+    pub(crate) fn blocking(
+        &self,
+        key: CallKey,
+        run: impl FnOnce(&Session, &Prepared, CallPlace, Duration) -> Result<(), RunError>,
+    ) -> CommResult<()> {
         let mut state = self.state();
-        let (prepared, at) = self.ready(&mut state, kind, count, dtype)?;
-        let result = self.shared.session.call(prepared, at, buffers, self.limit());
+        let session = &self.shared.session;
+        if state.plans.times(state.calls.wrapping_add(1)) {
+            return self.timed(&mut state, key, run);
+        }
+        let (prepared, at) = self.ready(&mut state, key.kind, key.count, key.dtype)?;
+        let result = run(session, prepared, at, self.limit());
         result.map_err(|error| self.refused(&mut state, at, error))
+    }
+
+    /// Makes a call whose time decides whether the table's plan stays. All ranks learn the longest time of all, by one more call.
+    #[cold]
+    fn timed(
+        &self,
+        state: &mut CallState,
+        key: CallKey,
+        run: impl FnOnce(&Session, &Prepared, CallPlace, Duration) -> Result<(), RunError>,
+    ) -> CommResult<()> {
+        self.check(state)?;
+        let Membership { session, members, id, .. } = &*self.shared;
+        let at = CallPlace::collective(*id, state.next_call());
+        let prepared = state.plans.ready_timed(session, members, key)?;
+        let begin = Moment::now();
+        let result = run(session, prepared, at, self.limit());
+        let took = Moment::now().since(begin);
+        result.map_err(|error| self.refused(state, at, error))?;
+        if !state.plans.is_watched(key) {
+            return Ok(());
+        }
+        let kind = CallKind { op: Some(ReduceOp::Max), in_place: true, ..CallKind::plain(Collective::AllReduce) };
+        let longest = CallKey { kind, count: 1, dtype: DType::I64 };
+        let prepared = state.plans.own(session, members, longest)?;
+        let mut time = i64::try_from(took.as_nanos()).unwrap_or(i64::MAX).to_ne_bytes();
+        let at = CallPlace::collective(*id, state.next_call());
+        let result = session.call(&prepared, at, Call::InPlace(&mut time), self.limit());
+        result.map_err(|error| self.refused(state, at, error))?;
+        state.plans.confirm(key, i64::from_ne_bytes(time) as f64 / 1e3);
+        Ok(())
     }
 
     /// # Errors

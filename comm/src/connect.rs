@@ -7,6 +7,7 @@ use crate::error::{CommError, CommResult};
 use crate::launcher::environment::{Environment, Explicit, Found, address_of, find};
 use crate::launcher::{LaunchError, key};
 use crate::log::Says;
+use crate::numbers::mixed;
 use crate::plans::PlanStore;
 use crate::probe::{have_the_same, link_costs};
 use crate::statistics::StatisticsFile;
@@ -41,6 +42,9 @@ pub struct Config {
     /// The plans to use: a file or folder that [`PlanTable`] reads, the same on all ranks. Without one, textbook algorithms
     /// serve all calls.
     pub table: Option<PathBuf>,
+    /// Every so many blocking calls, one is timed, in turn with the table's plan and with stock, and stock serves such calls from
+    /// then on if it is faster. The same on all ranks, which must all make blocking calls at the same places; 0 for none.
+    pub confirm_every: u32,
     /// Whether rank 0 says on standard error which plan serves what.
     pub says_decisions: bool,
     /// The file that rank 0 writes at the end: which plan has served how many calls.
@@ -60,6 +64,7 @@ impl Config {
             joining: JOINING,
             timeout: LIMIT,
             table: None,
+            confirm_every: 0,
             says_decisions: false,
             statistics: None,
         }
@@ -83,8 +88,8 @@ impl Config {
         Self { masters, ..Self::new(rank as usize, ranks as usize, String::new()) }
     }
 
-    /// Reads what the environment says besides who this rank is: `ANTIPHON_TIMEOUT`, `ANTIPHON_TABLE`, `ANTIPHON_DISABLE`,
-    /// `ANTIPHON_DEBUG`, `ANTIPHON_STATS` and `ANTIPHON_HOST`.
+    /// Reads what the environment says besides who this rank is: `ANTIPHON_TIMEOUT`, `ANTIPHON_TABLE`, `ANTIPHON_CONFIRM`,
+    /// `ANTIPHON_DISABLE`, `ANTIPHON_DEBUG`, `ANTIPHON_STATS` and `ANTIPHON_HOST`.
     ///
     /// # Errors
     /// [`CommError::Launch`] if a variable makes no sense.
@@ -106,6 +111,11 @@ impl Config {
             self.table = None;
         } else if let Some(path) = environment.get("ANTIPHON_TABLE") {
             self.table = Some(PathBuf::from(path));
+        }
+        if let Some(text) = environment.get("ANTIPHON_CONFIRM") {
+            let every =
+                text.trim().parse().map_err(|_| LaunchError::new(format!("ANTIPHON_CONFIRM={text} is no number")));
+            self.confirm_every = every?;
         }
         if let Some(text) = environment.get("ANTIPHON_TIMEOUT") {
             let seconds: Option<f64> = text.trim().trim_end_matches('s').parse().ok();
@@ -155,11 +165,15 @@ impl Communicator {
         }
         let links = link_costs(&session, config.timeout)?;
         let file = config.statistics.clone().filter(|_| rank == 0).map(|path| Arc::new(StatisticsFile::new(path)));
-        if !have_the_same(&session, table.digest(), config.timeout)? {
+        // A table that is confirmed by some ranks only is another table.
+        let confirmed = if table.is_empty() { 0 } else { config.confirm_every };
+        let digest = mixed(table.digest(), confirmed.into());
+        if !have_the_same(&session, digest, config.timeout)? {
             says.warn(|| "the ranks have different tables: stock serves all calls".to_owned());
             table = PlanTable::default();
         }
-        let plans = Arc::new(PlanStore::new(table, says, links).counted_in(file));
+        let every = if table.is_empty() { 0 } else { confirmed };
+        let plans = Arc::new(PlanStore::new(table, says, links).confirming(every).counted_in(file));
         Ok(Self::new(session, WORLD, (members, rank), config.timeout, plans))
     }
 }

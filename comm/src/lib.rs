@@ -24,6 +24,7 @@
 
 mod collectives;
 mod communicator;
+mod confirm;
 mod connect;
 mod error;
 pub mod launcher;
@@ -59,6 +60,6 @@ pub use started::Pending;
 pub use statistics::{PlanStatistics, Statistics};
 pub use table::{PlanTable, TableFault};
 pub use tuner::{
-    CandidateFunction, CandidateSamples, CellSamples, CellWork, MeasuredTable, TuneCandidate, TuneOptions, edges_of,
-    table_of,
+    CandidateFunction, CandidateRefusal, CandidateSamples, CellSamples, CellWork, MeasuredTable, RefusedCandidate,
+    TrialPhase, TuneCandidate, TuneOptions, edges_of, table_of,
 };

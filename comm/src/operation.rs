@@ -4,6 +4,7 @@
 
 use crate::communicator::Communicator;
 use crate::error::{CommError, CommResult};
+use crate::plans::CallKey;
 use crate::request::BegunCall;
 use crate::stock::CallKind;
 use runtime::{DType, RawCall};
@@ -71,10 +72,8 @@ impl Communicator {
     /// [`CommError`].
     pub fn run(&self, operation: &CollectiveCall, buffers: RawCall) -> CommResult<()> {
         let kind = self.kind(operation)?;
-        let mut state = self.state();
-        let (prepared, at) = self.ready(&mut state, kind, operation.count, operation.dtype)?;
-        let result = self.shared.session.call_raw(prepared, at, buffers, self.limit());
-        result.map_err(|error| self.refused(&mut state, at, error))
+        let key = CallKey { kind, count: operation.count, dtype: operation.dtype };
+        self.blocking(key, |session, prepared, at, limit| session.call_raw(prepared, at, buffers, limit))
     }
 
     /// Begins a call. It goes on while this rank waits for any call, or tests one.

@@ -3,6 +3,7 @@
 //! The principal types are [`PlanStore`], the plans that related communicators share, and [`PlanCache`], what one of them has
 //! prepared. A cache is bounded: of more sizes than [`MOST_PREPARED`], the one that was called longest ago is forgotten.
 
+use crate::confirm::Confirmation;
 use crate::error::{CommError, CommResult};
 use crate::links::LinkCosts;
 use crate::log::Says;
@@ -32,6 +33,7 @@ struct ReadyPlan {
     prepared: Prepared,
     /// For statistics.
     name: Arc<str>,
+    is_of_table: bool,
 }
 
 /// The plan that was used last: calls come in loops.
@@ -46,6 +48,7 @@ struct LastPlan {
 struct ClassPlan {
     program: SequencedProgram,
     name: Arc<str>,
+    is_of_table: bool,
 }
 
 /// Sizes that have the same plan: up to 8 times the smallest. A plan takes a few milliseconds, so there are few classes.
@@ -86,6 +89,8 @@ pub(crate) struct PlanStore {
     says: Says,
     links: LinkCosts,
     pub(crate) file: Option<Arc<StatisticsFile>>,
+    /// Every so many calls, one is timed and compared with stock; 0 for none.
+    confirms_every: u32,
     /// `None` if the table's plan cannot serve the calls.
     plans: Mutex<BTreeMap<PlanKey, Option<Arc<ClassPlan>>>>,
 }
@@ -93,12 +98,17 @@ pub(crate) struct PlanStore {
 impl PlanStore {
     /// Plans of a table where it has them, and stock elsewhere.
     pub(crate) fn new(table: PlanTable, says: Says, links: LinkCosts) -> Self {
-        Self { table: Arc::new(table), says, links, file: None, plans: Mutex::default() }
+        Self { table: Arc::new(table), says, links, file: None, confirms_every: 0, plans: Mutex::default() }
     }
 
     /// What it serves is counted in a file.
     pub(crate) fn counted_in(self, file: Option<Arc<StatisticsFile>>) -> Self {
         Self { file, ..self }
+    }
+
+    /// Every so many calls, one is timed and compared with stock; 0 for none.
+    pub(crate) fn confirming(self, every: u32) -> Self {
+        Self { confirms_every: every, ..self }
     }
 
     /// The digest of the plan that serves calls of a size.
@@ -126,7 +136,8 @@ impl PlanStore {
 
     /// The same for another session.
     pub(crate) fn of_session(&self, links: LinkCosts) -> Self {
-        Self { table: self.table.clone(), says: self.says, links, file: self.file.clone(), plans: Mutex::default() }
+        let (table, says, file) = (self.table.clone(), self.says, self.file.clone());
+        Self { table, says, links, file, confirms_every: self.confirms_every, plans: Mutex::default() }
     }
 
     /// The plan that serves calls of a size among some ranks of a session.
@@ -141,13 +152,23 @@ impl PlanStore {
                 return Ok(plan.clone());
             }
         }
+        drop(plans);
+        self.stock(members, key)
+    }
+
+    /// The textbook algorithm for calls of a size.
+    fn stock(&self, members: &[Rank], key: CallKey) -> CommResult<Arc<ClassPlan>> {
+        let (ranks, machines) = (members.len(), self.links.machines_of(members));
+        let bytes = key.kind.size(ranks, key.count as u64 * key.dtype.size() as u64);
+        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         let class = size_class(bytes);
         let plan = match plans.entry((machines.clone(), key.kind, PlanSource::Stock(class))) {
             Entry::Occupied(known) => known.get().clone(),
             Entry::Vacant(place) => {
                 let (program, name) =
                     in_own_pool(|| stock::plan(&machines, &self.links, key.kind, typical_size(class)))?;
-                place.insert(Some(Arc::new(ClassPlan { program: SequencedProgram::new(program)?, name }))).clone()
+                let program = SequencedProgram::new(program)?;
+                place.insert(Some(Arc::new(ClassPlan { program, name, is_of_table: false }))).clone()
             }
         };
         plan.ok_or_else(|| CommError::NoPlan(format!("no textbook algorithm for {}", key.kind.collective)))
@@ -157,7 +178,7 @@ impl PlanStore {
     fn of_table(&self, entry: usize, kind: CallKind) -> Option<Arc<ClassPlan>> {
         let made = in_own_pool(|| self.table.program(entry, kind)).and_then(|(program, name)| {
             let program = SequencedProgram::new(program).map_err(|error| error.to_string())?;
-            Ok(Arc::new(ClassPlan { program, name }))
+            Ok(Arc::new(ClassPlan { program, name, is_of_table: true }))
         });
         let what = kind.collective;
         made.map_err(|why| {
@@ -173,6 +194,10 @@ pub(crate) struct PlanCache {
     /// With the number of the last call that used it.
     ready: BTreeMap<CallKey, (u64, ReadyPlan)>,
     last: Option<LastPlan>,
+    /// What timed calls have found out about plans of the table.
+    confirmations: BTreeMap<CallKey, Confirmation>,
+    /// Textbook algorithms, for timed calls.
+    stock: BTreeMap<CallKey, ReadyPlan>,
     /// The bytes of an exchange of blocks, if that was called last.
     exchanged: Option<usize>,
     uses: u64,
@@ -190,7 +215,8 @@ impl Drop for PlanCache {
 impl PlanCache {
     pub(crate) fn new(store: Arc<PlanStore>) -> Self {
         let statistics = Statistics::default();
-        Self { store, ready: BTreeMap::new(), last: None, exchanged: None, uses: 0, statistics }
+        let (ready, stock) = (BTreeMap::new(), BTreeMap::new());
+        Self { store, ready, last: None, confirmations: BTreeMap::new(), stock, exchanged: None, uses: 0, statistics }
     }
 
     /// The plans, for a group that is split off.
@@ -213,6 +239,80 @@ impl PlanCache {
         last.calls += 1;
         self.exchanged = None;
         Ok(&last.ready.prepared)
+    }
+
+    /// Whether the call of this number is timed.
+    #[inline]
+    pub(crate) fn times(&self, call: u32) -> bool {
+        self.store.confirms_every > 0 && call.is_multiple_of(self.store.confirms_every)
+    }
+
+    /// What serves a call that is timed: stock, if it is stock's turn to be compared with the plan of the table.
+    ///
+    /// # Errors
+    /// As [`Self::ready`].
+    pub(crate) fn ready_timed(&mut self, session: &Session, members: &[Rank], key: CallKey) -> CommResult<&Prepared> {
+        if !self.is_of_table(session, members, key)? || !self.confirmations.entry(key).or_default().is_stocks_turn() {
+            return self.ready(session, members, key);
+        }
+        let ready = self.stock_ready(session, members, key)?;
+        let bytes = ready.prepared.lengths().into_iter().max().unwrap_or(0);
+        self.statistics.count(&ready.name, 1, bytes);
+        Ok(&self.stock.entry(key).or_insert(ready).prepared)
+    }
+
+    /// Whether a plan of the table serves a call.
+    fn is_of_table(&mut self, session: &Session, members: &[Rank], key: CallKey) -> CommResult<bool> {
+        match self.last.as_ref().filter(|last| last.key == key) {
+            Some(last) => Ok(last.ready.is_of_table),
+            None => Ok(self.find(session, members, key)?.is_of_table),
+        }
+    }
+
+    /// The textbook algorithm for a call.
+    ///
+    /// # Errors
+    /// As [`Self::ready`].
+    fn stock_ready(&mut self, session: &Session, members: &[Rank], key: CallKey) -> CommResult<ReadyPlan> {
+        if let Some(known) = self.stock.get(&key) {
+            return Ok(known.clone());
+        }
+        let plan = self.store.stock(members, key)?;
+        let prepared = session.prepare(&plan.program, members, key.count as u64, key.dtype)?;
+        let ready = ReadyPlan { prepared, name: plan.name.clone(), is_of_table: false };
+        if self.stock.len() >= MOST_PREPARED {
+            self.stock.clear();
+        }
+        self.stock.insert(key, ready.clone());
+        Ok(ready)
+    }
+
+    /// What serves a call of the library itself, which is not counted.
+    ///
+    /// # Errors
+    /// As [`Self::ready`].
+    pub(crate) fn own(&mut self, session: &Session, members: &[Rank], key: CallKey) -> CommResult<Prepared> {
+        Ok(self.stock_ready(session, members, key)?.prepared)
+    }
+
+    /// Whether the time of a call is asked for: it decides about a plan of the table.
+    pub(crate) fn is_watched(&self, key: CallKey) -> bool {
+        self.confirmations.get(&key).is_some_and(|found| !found.is_lost())
+    }
+
+    /// Adds the time of a call, which is the same number on all ranks. Stock serves such calls from now on if it is faster.
+    pub(crate) fn confirm(&mut self, key: CallKey, time_us: f64) {
+        let Some(factor) = self.confirmations.get_mut(&key).and_then(|found| found.add(time_us)) else { return };
+        let what = key.kind.collective;
+        let CallKey { count, dtype, .. } = key;
+        self.store.says.warn(|| {
+            format!("stock serves {what} of {count} {dtype} from now on: it is {factor:.2} times faster than the table's plan")
+        });
+        self.count_last();
+        self.last = None;
+        if let Some(stock) = self.stock.get(&key) {
+            self.ready.insert(key, (self.uses, stock.clone()));
+        }
     }
 
     /// Counts an exchange of blocks of any lengths, which no plan serves.
@@ -260,9 +360,10 @@ impl PlanCache {
     }
 
     fn make(&mut self, session: &Session, members: &[Rank], key: CallKey) -> CommResult<ReadyPlan> {
-        let plan = self.store.plan(members, key)?;
+        let is_lost = self.confirmations.get(&key).is_some_and(Confirmation::is_lost);
+        let plan = if is_lost { self.store.stock(members, key)? } else { self.store.plan(members, key)? };
         let prepared = session.prepare(&plan.program, members, key.count as u64, key.dtype)?;
-        let ready = ReadyPlan { prepared, name: plan.name.clone() };
+        let ready = ReadyPlan { prepared, name: plan.name.clone(), is_of_table: plan.is_of_table };
         self.store.says.info(|| format!("{} of {} {}: {}", key.kind.collective, key.count, key.dtype, ready.name));
         self.statistics.prepared += 1;
         if self.ready.len() >= MOST_PREPARED

@@ -2,19 +2,19 @@
 //!
 //! The principal type is [`PlanTable`]. It reads what `antiphon synth` writes: one plan, which serves its collective at every
 //! size, or the index of the plans of several sizes (`synth --sizes`), or a folder of such files. It reads the tuning tables of
-//! `antiphon tune` and `antiphon demo` as well. A plan serves any data type, any reduction, and calls in place or not. It is verified before it is used.
+//! `antiphon tune` as well. A plan serves any data type, any reduction, and calls in place or not. It is verified before it is used.
 //! A plan that cannot serve a call is never used silently: stock serves the call, and one line says why.
 
 use crate::numbers::mixed;
 use crate::stock::CallKind;
 use program::{LowerOptions, VerifiedProgram, check, lower};
 use schedule::file::ScheduleFile;
-use schedule::{Collective, Demand, Request, Schedule, VerifiedSchedule, file};
+use schedule::{Collective, Demand, ReduceOp, Request, Schedule, VerifiedSchedule, file};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use topology::Topology;
-use tune::{Table, TableKey, TuningTable};
+use tune::{TableKey, TuningTable};
 
 /// Plans from files.
 #[derive(Debug, Default)]
@@ -142,11 +142,6 @@ impl PlanTable {
                 let windows = index.windows.into_iter();
                 windows.map(|it| (it.file, it.from_bytes, it.to_bytes)).try_for_each(|it| self.add_plan(folder, it))
             }
-            Table::FORMAT => {
-                let entries = Table::read(path).map_err(|error| TableFault(error.to_string()))?.entries.into_iter();
-                let mut plans = entries.filter_map(|it| Some((it.plan.file?, it.from_bytes, it.to_bytes)));
-                plans.try_for_each(|it| self.add_plan(folder, it))
-            }
             TuningTable::FORMAT => {
                 let shown = path.display().to_string();
                 let table = TuningTable::parse(&text, &shown).map_err(|error| TableFault(error.to_string()))?;
@@ -240,7 +235,7 @@ impl PlanTable {
     }
 
     /// Why tuned plans do not serve ranks on these machines (counted in the order of their first ranks), if that is so.
-    pub(crate) fn misfit(&self, machines: &[u32]) -> Option<String> {
+    pub fn misfit(&self, machines: &[u32]) -> Option<String> {
         let (origin, key) = self.keys.iter().find(|(_, key)| key.machines != machines)?;
         let count = |of: &[u32]| of.iter().max().map_or(0, |last| last + 1);
         Some(format!(
@@ -284,25 +279,46 @@ impl PlanTable {
         String::from_utf8(text).map_err(|error| format!("{name}: {error}"))
     }
 
+    /// The plan that serves a call among ranks on these machines (counted in the order of their first ranks), with the call's
+    /// reduction, and its name; `None` if stock serves it.
+    ///
+    /// # Errors
+    /// Why the plan cannot serve the call.
+    pub fn schedule_for(
+        &self,
+        machines: &[u32],
+        asked: &Request,
+    ) -> Option<Result<(VerifiedSchedule, String), String>> {
+        let Request { collective, root, op, size_bytes, .. } = *asked;
+        let entry = self.find(machines, CallKind { collective, root, op, in_place: false }, size_bytes)?;
+        Some(self.schedule(entry, op).map(|schedule| (schedule, self.name(entry).to_owned())))
+    }
+
+    /// The plan of an entry with another reduction: which messages move does not depend on it.
+    fn schedule(&self, entry: usize, op: Option<ReduceOp>) -> Result<VerifiedSchedule, String> {
+        let TablePlan { name, schedule, topology } = &self.entries[entry].plan;
+        let mut schedule = schedule.clone();
+        let request = schedule.demand.request();
+        if request.op != op && request.collective != Collective::Custom {
+            let request = Request { op, ..request.clone() };
+            let demand = Demand::new(request).map_err(|error| format!("{name}: {error}"))?;
+            let demand = demand.with_chunk_bytes(schedule.demand.chunk_bytes());
+            schedule.demand = Arc::new(demand.map_err(|error| format!("{name}: {error}"))?);
+        }
+        schedule::verify(schedule, topology).map_err(|rejection| {
+            let first = rejection.violations.into_iter().next();
+            format!("{name}: {}", first.map_or_else(String::new, |first| first.to_string()))
+        })
+    }
+
     /// The program of an entry for a kind of call, and its name.
     ///
     /// # Errors
     /// Why it cannot serve the call.
     pub(crate) fn program(&self, entry: usize, kind: CallKind) -> Result<(VerifiedProgram, Arc<str>), String> {
-        let TablePlan { name, schedule, topology } = &self.entries[entry].plan;
-        let mut schedule = schedule.clone();
-        let request = schedule.demand.request();
-        if request.op != kind.op && request.collective != Collective::Custom {
-            // Which messages move does not depend on the reduction.
-            let request = Request { op: kind.op, ..request.clone() };
-            let demand = Demand::new(request).map_err(|error| format!("{name}: {error}"))?;
-            let demand = demand.with_chunk_bytes(schedule.demand.chunk_bytes());
-            schedule.demand = Arc::new(demand.map_err(|error| format!("{name}: {error}"))?);
-        }
+        let name = self.name(entry);
+        let verified = self.schedule(entry, kind.op)?;
         let refused = |why: &dyn std::fmt::Display| format!("{name}: {why}");
-        let verified = schedule::verify(schedule, topology).map_err(|rejection| {
-            refused(&rejection.violations.into_iter().next().map_or_else(String::new, |first| first.to_string()))
-        })?;
         let lowering = LowerOptions { in_place: kind.in_place, ..LowerOptions::default() };
         let program = lower(&verified, &lowering).map_err(|error| refused(&error))?;
         let program = check(program).map_err(|_| refused(&"the program checker refuses it"))?;

@@ -90,9 +90,11 @@ fn candidates_that_are_wrong_or_fail_are_refused_and_the_others_are_measured() {
     assert_eq!(samples.len(), 4);
     for cell in samples.iter().filter(|cell| cell.collective == Collective::AllReduce) {
         assert!(candidate(cell, "stock").refusal.is_none() && candidate(cell, "right").refusal.is_none());
-        let why = |name: &str| candidate(cell, name).refusal.clone().unwrap();
+        let why = |name: &str| candidate(cell, name).refusal.clone().unwrap().why;
         assert!(why("wrong").contains("of rank 2 are wrong"), "{}", why("wrong"));
         assert!(!why("failing").is_empty() && !why("panicking").is_empty());
+        let rank = |name: &str| candidate(cell, name).refusal.clone().unwrap().rank;
+        assert_eq!(["wrong", "failing", "panicking"].map(rank), [2, 1, 0], "the one that failed, not one that noticed");
         assert!(candidate(cell, "wrong").spans_us.is_empty());
     }
     assert_eq!(made.refused.len(), 6);

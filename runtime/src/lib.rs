@@ -56,6 +56,7 @@ pub use execution::executor::Sample;
 pub use execution::options::Options;
 pub use group::{Choice, Group, NamedTwice};
 pub use interpreter::buffers::Call;
+pub use interpreter::recorder::StepTime;
 pub use launch::agent::attend;
 pub use launch::files::SharedFile;
 pub use launch::launcher::{Job, JobSpec, Source};

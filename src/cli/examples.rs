@@ -48,7 +48,8 @@ Examples:
 
 pub(super) const EXPLAIN: &str = "\
 Examples:
-  antiphon explain plan.json";
+  antiphon explain plan.json
+  antiphon explain plan.json --analyze --corrected corrected.yaml";
 
 pub(super) const EXPORT: &str = "\
 Examples:

@@ -17,7 +17,7 @@ mod values;
 
 pub(crate) use self::synth::{BoundArgs, RequestArgs, SearchArgs, SynthArgs};
 pub(crate) use self::topology::{ImportArgs, SketchCommand, TopologyCommand};
-pub(crate) use self::tune::{TuneArgs, TuneCommand, TuneMeasureArgs, TuneRankArgs};
+pub(crate) use self::tune::{TableFormat, TuneArgs, TuneCommand, TuneMeasureArgs, TuneRankArgs};
 pub(crate) use export::{ExportArgs, ExportFormat, Protocol};
 pub(crate) use launch::LaunchArgs;
 pub(crate) use lowering::LoweringArgs;
@@ -146,6 +146,9 @@ pub(crate) enum Command {
     /// One rank of a launch; started by `tune`.
     #[command(hide = true)]
     TuneRank(TuneRankArgs),
+    /// One rank of the program at the end of the demo; started by `demo`.
+    #[command(hide = true)]
+    DemoRank,
     /// Plans cells of a sweep; started by `sweep`.
     #[command(hide = true)]
     SweepWorker(SweepWorkerArgs),

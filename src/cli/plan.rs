@@ -1,6 +1,7 @@
 //! The arguments of the commands that read a plan: `antiphon verify`, `simulate` and `explain`.
 
-use super::values::size;
+use super::TransportChoice;
+use super::values::{size, slowdown};
 use clap::Args;
 use std::path::PathBuf;
 
@@ -60,4 +61,23 @@ pub(crate) struct ExplainArgs {
     /// What to explain.
     #[command(flatten)]
     pub plan: PlanArgs,
+    /// Run the plan on local ranks and compare the time of every message with what the model predicts.
+    #[arg(long)]
+    pub analyze: bool,
+    /// Make the local ranks behave like this topology: paced links and resources.
+    #[arg(long, value_name = "SPEC", requires = "analyze")]
+    pub emulate: Option<String>,
+    /// Slow the emulated links down by this factor.
+    #[arg(long, default_value_t = 1.0, requires = "emulate", value_name = "K", value_parser = slowdown)]
+    pub slowdown: f64,
+    /// How local ranks exchange data.
+    #[arg(long, default_value = "auto", requires = "analyze")]
+    pub transport: TransportChoice,
+    /// Measured repetitions.
+    #[arg(long, default_value_t = 9, requires = "analyze", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub iterations: u32,
+    /// Also measure smaller sizes, fit what messages take beyond the model, and write the topology with it: plans for that
+    /// topology are plans for what these ranks take.
+    #[arg(long, value_name = "F.yaml", requires = "analyze")]
+    pub corrected: Option<PathBuf>,
 }

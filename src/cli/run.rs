@@ -28,6 +28,10 @@ pub(crate) struct RunArgs {
     /// The topology of the schedule (default: the one that the file describes or names).
     #[arg(long, value_name = "SPEC")]
     pub topology: Option<String>,
+    /// At each size, run what this table (or folder of plans) chooses, as programs that use the library do by
+    /// ANTIPHON_TABLE; the best classic algorithm where it chooses none.
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["files", "members", "split", "matrix", "demand", "topology"])]
+    pub table: Option<PathBuf>,
     /// The element type.
     #[arg(long, default_value = "f32", value_name = "f32|f64|i32|i64|u8|f16|bf16")]
     pub dtype: runtime::DType,

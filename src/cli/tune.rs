@@ -3,7 +3,7 @@
 use super::LaunchArgs;
 use super::SizeList;
 use super::values::{collective, duration, op};
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use schedule::{Collective, ReduceOp};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -64,6 +64,12 @@ pub(crate) struct TuneMeasureArgs {
     /// All samples, a line of JSON for each candidate of each cell of each launch.
     #[arg(long, value_name = "F.jsonl")]
     pub samples: Option<PathBuf>,
+    /// What every rank has seen, a file each (rank-N.jsonl), and report.json with the ranks and candidates that failed.
+    #[arg(long, value_name = "DIR")]
+    pub log: Option<PathBuf>,
+    /// Measure once more while every rank computes, and show both rankings. The table is that of the ranks alone.
+    #[arg(long)]
+    pub load_aware: bool,
     /// The table.
     #[arg(short, long, value_name = "F.json", required = true)]
     pub output: Option<PathBuf>,
@@ -77,6 +83,9 @@ pub(crate) enum TuneCommand {
         /// The table.
         #[arg(value_name = "F.json")]
         table: PathBuf,
+        /// Draw them: the fastest at each size, how much faster than stock it is, and how sure that is.
+        #[arg(long, value_name = "F.svg")]
+        svg: Option<PathBuf>,
     },
     /// Checks a table and all its plans.
     Verify {
@@ -93,6 +102,38 @@ pub(crate) enum TuneCommand {
         #[arg(value_name = "G.json")]
         second: PathBuf,
     },
+    /// Makes one table of several for the same ranks. Where they disagree, their evidence decides.
+    Merge {
+        /// The tables.
+        #[arg(value_name = "F.json", num_args = 2.., required = true)]
+        tables: Vec<PathBuf>,
+        /// The merged table.
+        #[arg(short, long, value_name = "G.json")]
+        output: PathBuf,
+    },
+    /// Writes the choices for another library, as far as it knows the algorithms.
+    Export {
+        /// The table.
+        #[arg(value_name = "F.json")]
+        table: PathBuf,
+        /// The format.
+        #[arg(long)]
+        format: TableFormat,
+        /// Where to write it (default: stdout).
+        #[arg(short, long, value_name = "OUT")]
+        output: Option<PathBuf>,
+    },
+}
+
+/// For whom `tune export` writes.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum TableFormat {
+    /// The file of NCCL's example tuner plugin (NCCL_TUNER_CONFIG_FILE).
+    NcclCsv,
+    /// The rules of Open MPI (--mca coll_tuned_use_dynamic_rules 1 --mca coll_tuned_dynamic_rules_filename OUT).
+    OmpiRules,
+    /// The value of UCC_TL_UCP_TUNE.
+    Ucc,
 }
 
 /// `antiphon tune-rank`

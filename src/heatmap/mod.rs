@@ -7,7 +7,7 @@
 mod svg;
 mod terminal;
 
-pub(crate) use svg::svg;
+pub(crate) use svg::{escaped, svg};
 pub(crate) use terminal::terminal;
 
 use topology::{LinkId, Rank, Topology, quantity};
@@ -91,7 +91,7 @@ fn is_on_scale(value: f64) -> bool {
 }
 
 /// Dark blue to yellow for 0 to 1. Steps look equal, also in print and to colour-blind people.
-fn colour(share: f64) -> [u8; 3] {
+pub(crate) fn colour(share: f64) -> [u8; 3] {
     const STOPS: [[f64; 3]; 5] =
         [[68.0, 1.0, 84.0], [59.0, 82.0, 139.0], [33.0, 145.0, 140.0], [94.0, 201.0, 98.0], [253.0, 231.0, 37.0]];
     let place = share.clamp(0.0, 1.0) * (STOPS.len() - 1) as f64;

@@ -170,7 +170,8 @@ fn sharing(topology: &Topology) -> Vec<String> {
     lines
 }
 
-fn escaped(text: &str) -> String {
+/// Text as it stands in a file.
+pub(crate) fn escaped(text: &str) -> String {
     let clean = text.replace(char::is_control, " ");
     clean.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

@@ -4,6 +4,7 @@
 //! ranks, only rank 0 runs the command; on the others, [`Role::Agent`] serves the coordinator and returns.
 
 mod interfaces;
+pub(crate) mod library;
 
 use crate::cli::LaunchArgs;
 use crate::failure::{Failure, Outcome, read_text};

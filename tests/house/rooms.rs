@@ -49,6 +49,7 @@ const FLOORS: &[(&str, &[&str])] = &[
             "links",
             "stock",
             "table",
+            "confirm",
             "plans",
             "communicator",
             "memory",
@@ -96,7 +97,10 @@ const FLOORS: &[(&str, &[&str])] = &[
             "communicator",
         ],
     ),
-    ("tune", &["statistics", "decide", "files", "table", "turns", "store", "choose"]),
+    (
+        "tune",
+        &["statistics", "accuracy", "decide", "files", "turns", "store", "choose", "merge", "guidelines", "export"],
+    ),
 ];
 
 #[test]

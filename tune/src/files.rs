@@ -2,7 +2,6 @@
 //!
 //! The principal functions are [`parse`] and [`write`].
 
-use schedule::Collective;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fs::Permissions;
@@ -41,16 +40,6 @@ pub enum TableError {
         path: String,
         /// What is wrong.
         what: String,
-    },
-    /// Two entries claim the same size.
-    #[error("{collective}: the ranges {first}… and {second}… overlap or are empty")]
-    Overlap {
-        /// The collective.
-        collective: Collective,
-        /// Start of the first.
-        first: u64,
-        /// Start of the second.
-        second: u64,
     },
 }
 

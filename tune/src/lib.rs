@@ -1,21 +1,27 @@
 //! Chooses between stock and plans: turns of measurements, statistics, the decision, and the table that stores it.
 //!
-//! The principal type is [`Table`]: for every collective, a map from all sizes to plans, without overlaps. A plan gets
+//! The principal type is [`TuningTable`]: for every collective, a map from all sizes to plans, without overlaps. A plan gets
 //! into the table only if it is faster than stock beyond the noise of both ([`decide`]); in a tie, stock stays.
 //! Candidates are names; this crate never plans and never runs anything itself.
 
+mod accuracy;
 mod choose;
 mod decide;
+mod export;
 mod files;
+mod guidelines;
+mod merge;
 mod statistics;
 mod store;
-mod table;
 mod turns;
 
+pub use accuracy::{kendall_tau, q_error, robust_line};
 pub use choose::{ChoiceEdge, MeasuredSize, ranges, remaining, smooth, winner};
 pub use decide::{Choice, Decision, decide};
+pub use export::{ExportTarget, ExportedTable, export};
 pub use files::TableError;
+pub use guidelines::{Guideline, GuidelineViolation, violations};
+pub use merge::{MergeConflict, merge};
 pub use statistics::{Summary, summarize};
-pub use store::{ChoiceRange, Evidence, TableCell, TableKey, TuningTable};
-pub use table::{Entry, Plan, STOCK, Table};
+pub use store::{ChoiceRange, Evidence, STOCK, TableCell, TableKey, TuningTable};
 pub use turns::{Turn, interleaved};

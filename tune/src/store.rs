@@ -11,6 +11,9 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+/// The name of stock where a table is shown.
+pub const STOCK: &str = "stock";
+
 /// For which ranks a table was measured, and how. A table is used only by ranks that have the same key.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

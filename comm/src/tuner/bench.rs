@@ -4,6 +4,7 @@
 
 use super::candidate::{CandidateWork, MadeProgram, TuneCandidate};
 use super::clock::CommonClock;
+use super::{CandidateRefusal, TrialPhase};
 use crate::communicator::Communicator;
 use crate::error::{CommError, CommResult};
 use crate::operation::CollectiveCall;
@@ -36,8 +37,17 @@ pub(super) struct BlockTimes {
     pub(super) spans: Vec<f64>,
     /// Calls at which a rank was late.
     pub(super) invalid: usize,
-    /// Of one call of a loop without pauses, on the slowest rank.
-    pub(super) in_loop: f64,
+    /// Of one call of a loop without pauses.
+    pub(super) in_loop: LoopTime,
+}
+
+/// The time of one call of a loop without pauses, in microseconds.
+#[derive(Clone, Copy, Default)]
+pub(super) struct LoopTime {
+    /// On the slowest rank; the same number on all ranks.
+    pub(super) slowest_us: f64,
+    /// On this rank.
+    pub(super) own_us: f64,
 }
 
 /// One size of one collective.
@@ -52,6 +62,8 @@ pub(super) struct CellBench<'a> {
     clock: CommonClock,
     input: Vec<u8>,
     output: Vec<u8>,
+    /// When a call failed here the last time.
+    failed_at: i64,
 }
 
 /// The kind of call that is measured for a collective.
@@ -91,7 +103,7 @@ impl<'a> CellBench<'a> {
         .map(|elements| vec![0x5a; elements * dtype.size()]);
         let (lane, clock) = (control.duplicate()?, CommonClock::measure(control)?);
         lane.set_time_limit(limit);
-        Ok(Self { control, lane, call, kind, demand, seed, clock, input, output })
+        Ok(Self { control, lane, call, kind, demand, seed, clock, input, output, failed_at: 0 })
     }
 
     fn reference(&self) -> Reference<'_> {
@@ -123,6 +135,7 @@ impl<'a> CellBench<'a> {
     fn run(&mut self, ready: &ReadyCandidate<'_>) -> Result<(), String> {
         let ended = self.try_run(ready);
         if ended.is_err() {
+            self.failed_at = self.clock.now();
             self.lane.abort();
         }
         ended
@@ -155,7 +168,7 @@ impl<'a> CellBench<'a> {
         &mut self,
         candidate: &'c TuneCandidate,
         program: Option<MadeProgram>,
-    ) -> CommResult<Result<ReadyCandidate<'c>, String>> {
+    ) -> CommResult<Result<ReadyCandidate<'c>, CandidateRefusal>> {
         let made = program.transpose().and_then(|program| {
             let prepare =
                 |program: Arc<SequencedProgram>| self.lane.prepare(&program, self.call.count, self.call.dtype);
@@ -167,28 +180,38 @@ impl<'a> CellBench<'a> {
             Err(why) => (None, Some(why)),
         };
         if let Some((rank, _)) = self.worst(i64::from(why.is_some()))? {
-            let why = why.unwrap_or_else(|| "it cannot be prepared there".to_owned());
-            return Ok(Err(format!("rank {rank}: {why}")));
+            let why = why.unwrap_or_else(|| format!("rank {rank} cannot prepare it"));
+            return Ok(Err(CandidateRefusal { rank, phase: TrialPhase::Prepare, why }));
         }
         let ready = ReadyCandidate { candidate, prepared };
         self.fill();
         let ended = self.run(&ready);
-        let wrong = if ended.is_ok() { self.wrong() as i64 } else { -1 };
+        let wrong = if ended.is_ok() { self.wrong() as i64 } else { -self.failed_at };
         Ok(match self.worst(wrong)? {
             None => Ok(ready),
-            Some((rank, wrong)) if wrong > 0 => Err(format!("{wrong} elements of rank {rank} are wrong")),
-            Some((rank, _)) => {
-                self.renew()?;
-                Err(ended.err().unwrap_or_else(|| format!("it failed on rank {rank}")))
+            Some((rank, wrong)) => {
+                let why = match ended.err() {
+                    _ if wrong > 0 => format!("{wrong} elements of rank {rank} are wrong"),
+                    Some(own) => own,
+                    None => format!("it failed on rank {rank}"),
+                };
+                if wrong < 0 {
+                    self.renew()?;
+                }
+                Err(CandidateRefusal { rank, phase: TrialPhase::Check, why })
             }
         })
     }
 
-    /// The first rank that reports anything but 0, and what.
+    /// Of all ranks that report anything but 0, the one that failed first, and what it reports: one that is less than 0 is the
+    /// moment of a failure, after which the others could not go on either. If no rank failed, the first of them.
     fn worst(&self, own: i64) -> CommResult<Option<(usize, i64)>> {
         let mut all = vec![0; self.control.size()];
         self.control.all_gather(&[own], &mut all)?;
-        Ok(all.into_iter().enumerate().find(|(_, reported)| *reported != 0))
+        let failed =
+            all.iter().enumerate().filter(|(_, reported)| **reported < 0).max_by_key(|(_, reported)| **reported);
+        let first = || all.iter().enumerate().find(|(_, reported)| **reported != 0);
+        Ok(failed.or_else(first).map(|(rank, reported)| (rank, *reported)))
     }
 
     /// After a failure the candidates get another communicator: what is under way in the old one is of no interest.
@@ -199,28 +222,35 @@ impl<'a> CellBench<'a> {
         Ok(())
     }
 
-    /// Makes calls without pauses; the time of one, in microseconds, on the slowest rank, or why it failed.
+    /// Makes calls without pauses; the time of one, or why it failed.
     ///
     /// # Errors
     /// If a rank is lost.
-    pub(super) fn time_loop(&mut self, ready: &ReadyCandidate<'_>, calls: usize) -> CommResult<Result<f64, String>> {
+    pub(super) fn time_loop(
+        &mut self,
+        ready: &ReadyCandidate<'_>,
+        calls: usize,
+    ) -> CommResult<Result<LoopTime, CandidateRefusal>> {
         self.control.barrier()?;
         let begin = self.clock.now();
         let ended = (0..calls).try_for_each(|_| self.run(ready));
-        let took = (self.clock.now() - begin) as f64 / 1e3 / calls.max(1) as f64;
-        if let Some(why) = self.failure(ended)? {
-            return Ok(Err(why));
+        let own_us = (self.clock.now() - begin) as f64 / 1e3 / calls.max(1) as f64;
+        if let Some(refusal) = self.failure(ended)? {
+            return Ok(Err(refusal));
         }
-        let mut slowest = [took];
+        let mut slowest = [own_us];
         self.control.all_reduce(&mut slowest, schedule::ReduceOp::Max)?;
-        Ok(Ok(slowest[0]))
+        Ok(Ok(LoopTime { slowest_us: slowest[0], own_us }))
     }
 
     /// Why a block of calls failed, if it did.
-    fn failure(&mut self, ended: Result<(), String>) -> CommResult<Option<String>> {
-        let Some((rank, _)) = self.worst(i64::from(ended.is_err()))? else { return Ok(None) };
+    fn failure(&mut self, ended: Result<(), String>) -> CommResult<Option<CandidateRefusal>> {
+        let Some((rank, _)) = self.worst(if ended.is_err() { -self.failed_at } else { 0 })? else {
+            return Ok(None);
+        };
         self.renew()?;
-        Ok(Some(ended.err().unwrap_or_else(|| format!("it failed on rank {rank}"))))
+        let why = ended.err().unwrap_or_else(|| format!("it failed on rank {rank}"));
+        Ok(Some(CandidateRefusal { rank, phase: TrialPhase::Time, why }))
     }
 
     /// Makes calls whose starts are announced, and then as many without pauses. `expected_us` is about the time of one. The
@@ -233,7 +263,7 @@ impl<'a> CellBench<'a> {
         ready: &ReadyCandidate<'_>,
         calls: usize,
         expected_us: f64,
-    ) -> CommResult<Result<BlockTimes, String>> {
+    ) -> CommResult<Result<BlockTimes, CandidateRefusal>> {
         let expected = (expected_us * 1e3) as i64;
         let mut start = [self.clock.now() + ANNOUNCED];
         self.control.broadcast(&mut start, 0)?;
@@ -250,15 +280,15 @@ impl<'a> CellBench<'a> {
                 break;
             }
         }
-        if let Some(why) = self.failure(ended)? {
-            return Ok(Err(why));
+        if let Some(refusal) = self.failure(ended)? {
+            return Ok(Err(refusal));
         }
         let is_leader = self.control.rank() == 0;
         let mut all = vec![0.0; if is_leader { moments.len() * self.control.size() } else { 0 }];
         self.control.gather(&moments, &mut all, 0)?;
         let in_loop = match self.time_loop(ready, calls)? {
             Ok(in_loop) => in_loop,
-            Err(why) => return Ok(Err(why)),
+            Err(refusal) => return Ok(Err(refusal)),
         };
         let mut times = BlockTimes { in_loop, ..BlockTimes::default() };
         let latest = (LATE as f64).max(expected as f64 / 20.0);

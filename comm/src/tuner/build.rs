@@ -4,8 +4,9 @@
 //! [`table_of`].
 
 use super::measure::spans_count;
-use super::{CandidateSamples, CellSamples, CellWork};
+use super::{CandidateRefusal, CandidateSamples, CellSamples, CellWork};
 use schedule::Collective;
+use serde::Serialize;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use tune::{
@@ -17,11 +18,36 @@ use tune::{
 pub struct MeasuredTable {
     /// The table.
     pub table: TuningTable,
-    /// Candidates that were refused: where, which, and why.
-    pub refused: Vec<(Collective, u64, String, String)>,
+    /// Candidates that were refused.
+    pub refused: Vec<RefusedCandidate>,
+}
+
+/// A candidate that was refused: where, and why. It does not compete there in later launches.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct RefusedCandidate {
+    /// The operation.
+    pub collective: Collective,
+    /// The size in bytes, as the collective counts them.
+    pub bytes: u64,
+    /// Which.
+    pub name: String,
+    /// The launch, from 1.
+    pub launch: usize,
+    /// Why.
+    #[serde(flatten)]
+    pub refusal: CandidateRefusal,
 }
 
 impl CellSamples {
+    /// The candidates with their times, the fastest first.
+    pub fn ranking(&self) -> Vec<(String, Summary)> {
+        let by_span = spans_count(&self.candidates);
+        let timed = self.candidates.iter().filter_map(|of| Some((of.name.clone(), of.summary(by_span)?)));
+        let mut ranking: Vec<(String, Summary)> = timed.collect();
+        ranking.sort_by(|one, other| one.1.median_us.total_cmp(&other.1.median_us));
+        ranking
+    }
+
     /// The candidates that may be better than stock.
     pub fn rivals(&self) -> Vec<String> {
         let by_span = spans_count(&self.candidates);
@@ -227,12 +253,14 @@ pub fn table_of(
     Ok(MeasuredTable { table, refused: refused(launches) })
 }
 
-fn refused(launches: &[Vec<CellSamples>]) -> Vec<(Collective, u64, String, String)> {
+fn refused(launches: &[Vec<CellSamples>]) -> Vec<RefusedCandidate> {
     let mut all = Vec::new();
-    for cell in launches.iter().flatten() {
+    for (index, cell) in launches.iter().enumerate().flat_map(|(index, cells)| cells.iter().map(move |it| (index, it)))
+    {
         for CandidateSamples { name, refusal, .. } in &cell.candidates {
-            if let Some(why) = refusal {
-                all.push((cell.collective, cell.bytes, name.clone(), why.clone()));
+            if let Some(refusal) = refusal.clone() {
+                let (collective, bytes, name) = (cell.collective, cell.bytes, name.clone());
+                all.push(RefusedCandidate { collective, bytes, name, launch: index + 1, refusal });
             }
         }
     }
@@ -241,6 +269,7 @@ fn refused(launches: &[Vec<CellSamples>]) -> Vec<(Collective, u64, String, Strin
 
 #[cfg(test)]
 mod tests {
+    use super::super::TrialPhase;
     use super::*;
 
     fn cell(bytes: u64, scale: f64, times: &[(&str, f64)]) -> CellSamples {
@@ -311,10 +340,11 @@ mod tests {
     #[test]
     fn refusals_are_listed() {
         let mut refused = cell(64, 1.0, &[("stock", 10.0), ("mine", 1.0)]);
-        refused.candidates[1].refusal = Some("3 elements of rank 1 are wrong".to_owned());
+        let why = "3 elements of rank 1 are wrong".to_owned();
+        refused.candidates[1].refusal = Some(CandidateRefusal { rank: 1, phase: TrialPhase::Check, why });
         let key = TableKey { ranks: 2, machines: vec![0, 0], topology: None, version: String::new(), policy: 1 };
         let made = table_of(&[vec![refused]], &BTreeMap::new(), key, "f32", |_| 4).unwrap();
-        assert_eq!(made.refused.len(), 1);
+        assert_eq!((made.refused.len(), made.refused[0].launch, made.refused[0].refusal.rank), (1, 1, 1));
         assert_eq!(choice(&made.table, 64), None);
     }
 }

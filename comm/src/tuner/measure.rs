@@ -6,7 +6,7 @@
 
 use super::bench::{CellBench, ReadyCandidate, kind_of};
 use super::candidate::{CandidatePrograms, TuneCandidate};
-use super::{CandidateSamples, CellSamples, CellWork, TuneOptions};
+use super::{CandidateRefusal, CandidateSamples, CellSamples, CellWork, TuneOptions};
 use crate::communicator::Communicator;
 use crate::error::{CommError, CommResult};
 use runtime::Moment;
@@ -57,13 +57,17 @@ pub(super) fn measure_cells(
     Ok(measured)
 }
 
-/// The competition of one cell.
-struct Contest<'a> {
-    ready: Vec<Option<ReadyCandidate<'a>>>,
-    samples: Vec<CandidateSamples>,
+/// A candidate in the competition of one cell.
+struct Contender<'a> {
+    /// `None` once it was refused.
+    ready: Option<ReadyCandidate<'a>>,
+    samples: CandidateSamples,
     /// About how long a call takes, in microseconds; the same on all ranks.
-    expected_us: Vec<f64>,
+    expected_us: f64,
 }
+
+/// The competition of one cell. The first contender is stock.
+struct Contest<'a>(Vec<Contender<'a>>);
 
 fn measure_cell(
     control: &Communicator,
@@ -81,7 +85,7 @@ fn measure_cell(
         is_asked && candidate.serves(control.size(), kind, count, bytes)
     });
     let mut bench = CellBench::new(control, kind, (count, options.dtype), options.seed, options.limit)?;
-    let mut contest = Contest { ready: Vec::new(), samples: Vec::new(), expected_us: Vec::new() };
+    let mut contest = Contest(Vec::new());
     // Plans that do the same are measured once.
     let mut known: BTreeSet<u32> = [control.stock_digest(kind, count, options.dtype)?].into();
     for (index, candidate) in serving {
@@ -91,24 +95,19 @@ fn measure_cell(
         {
             continue;
         }
-        let admitted = bench.admit(candidate, program)?;
-        let refusal = admitted.as_ref().err().cloned();
-        contest.samples.push(CandidateSamples { name: candidate.name.clone(), refusal, ..CandidateSamples::default() });
-        contest.ready.push(admitted.ok());
-        contest.expected_us.push(f64::INFINITY);
+        contest.0.push(Contender::new(candidate, bench.admit(candidate, program)?));
     }
-    let mut live: Vec<usize> = (0..contest.ready.len()).filter(|&index| contest.ready[index].is_some()).collect();
-    contest.look(&mut bench, &live)?;
-    live.retain(|&index| contest.ready[index].is_some());
+    contest.look(&mut bench)?;
     // The first look tells who has no chance; a plan that takes long must not use up the time of the others.
-    let best = live.iter().map(|&index| contest.expected_us[index]).fold(f64::INFINITY, f64::min);
-    live.retain(|&index| index == 0 || contest.expected_us[index] <= 4.0 * best);
+    let best = contest.0.iter().map(|contender| contender.expected_us).fold(f64::INFINITY, f64::min);
+    let mut live = contest.ready((0..contest.0.len()).collect());
+    live.retain(|&index| index == 0 || contest.0[index].expected_us <= 4.0 * best);
     for round in 0.. {
         // Each round begins with another candidate.
-        let turns = (0..live.len()).map(|turn| live[(turn + round) % live.len()]);
-        contest.round(&mut bench, turns)?;
-        live.retain(|&index| contest.ready[index].is_some());
-        let mut said = vec![0_i64; contest.ready.len() + 1];
+        let turns: Vec<usize> = (0..live.len()).map(|turn| live[(turn + round) % live.len()]).collect();
+        contest.round(&mut bench, &turns)?;
+        live = contest.ready(live);
+        let mut said = vec![0_i64; contest.0.len() + 1];
         if control.rank() == 0 {
             let (outcome, stay) = contest.judge(&live, round, Moment::now().since(begin) >= share);
             said[0] = i64::from(outcome == RoundOutcome::Continue);
@@ -120,43 +119,60 @@ fn measure_cell(
         }
         live.retain(|&index| said[index + 1] == 1);
     }
-    Ok(CellSamples { collective: cell.collective, bytes, candidates: contest.samples })
+    let candidates = contest.0.into_iter().map(|contender| contender.samples).collect();
+    Ok(CellSamples { collective: cell.collective, bytes, candidates })
+}
+
+impl<'a> Contender<'a> {
+    fn new(candidate: &TuneCandidate, admitted: Result<ReadyCandidate<'a>, CandidateRefusal>) -> Self {
+        let refusal = admitted.as_ref().err().cloned();
+        let samples = CandidateSamples { name: candidate.name.clone(), refusal, ..CandidateSamples::default() };
+        Self { ready: admitted.ok(), samples, expected_us: f64::INFINITY }
+    }
+
+    fn refuse(&mut self, refusal: CandidateRefusal) {
+        self.samples.refusal = Some(refusal);
+        self.ready = None;
+    }
 }
 
 impl Contest<'_> {
-    fn refuse(&mut self, index: usize, why: String) {
-        self.samples[index].refusal = Some(why);
-        self.ready[index] = None;
+    /// Those that were not refused.
+    fn ready(&self, mut places: Vec<usize>) -> Vec<usize> {
+        places.retain(|&place| self.0[place].ready.is_some());
+        places
     }
 
     /// About how long each candidate takes.
-    fn look(&mut self, bench: &mut CellBench<'_>, live: &[usize]) -> CommResult<()> {
-        for &index in live {
-            let Some(ready) = &self.ready[index] else { continue };
+    fn look(&mut self, bench: &mut CellBench<'_>) -> CommResult<()> {
+        for contender in &mut self.0 {
+            let Some(ready) = &contender.ready else { continue };
             match bench.time_loop(ready, FIRST_LOOK)? {
-                Ok(expected) => self.expected_us[index] = expected,
-                Err(why) => self.refuse(index, why),
+                Ok(times) => contender.expected_us = times.slowest_us,
+                Err(refusal) => contender.refuse(refusal),
             }
         }
         Ok(())
     }
 
     /// A block of every candidate.
-    fn round(&mut self, bench: &mut CellBench<'_>, turns: impl Iterator<Item = usize>) -> CommResult<()> {
-        for index in turns.collect::<Vec<_>>() {
-            let Some(ready) = &self.ready[index] else { continue };
-            let expected = self.expected_us[index];
+    fn round(&mut self, bench: &mut CellBench<'_>, turns: &[usize]) -> CommResult<()> {
+        for &place in turns {
+            let contender = &mut self.0[place];
+            let Some(ready) = &contender.ready else { continue };
+            let expected = contender.expected_us;
             let calls = ((BLOCK_US / expected.max(1e-3)) as usize).clamp(2, MOST_CALLS);
             match bench.block(ready, calls, expected)? {
                 Ok(times) => {
                     // All ranks have the same number.
-                    self.expected_us[index] = times.in_loop;
-                    let samples = &mut self.samples[index];
+                    contender.expected_us = times.in_loop.slowest_us;
+                    let samples = &mut contender.samples;
                     samples.spans_us.extend(times.spans);
-                    samples.loops_us.push(times.in_loop);
+                    samples.loops_us.push(times.in_loop.slowest_us);
+                    samples.own_us.push(times.in_loop.own_us);
                     samples.invalid += times.invalid;
                 }
-                Err(why) => self.refuse(index, why),
+                Err(refusal) => contender.refuse(refusal),
             }
         }
         Ok(())
@@ -164,9 +180,11 @@ impl Contest<'_> {
 
     /// Whether to go on, and with whom.
     fn judge(&self, live: &[usize], round: usize, is_late: bool) -> (RoundOutcome, Vec<usize>) {
-        let by_span = spans_count(&self.samples);
-        let times = |index: usize| live.contains(&index).then(|| self.samples[index].summary(by_span)).flatten();
-        let summaries: Vec<Option<Summary>> = (0..self.samples.len()).map(times).collect();
+        let by_span = spans_count(self.0.iter().map(|contender| &contender.samples));
+        let times = |(index, contender): (usize, &Contender<'_>)| {
+            live.contains(&index).then(|| contender.samples.summary(by_span)).flatten()
+        };
+        let summaries: Vec<Option<Summary>> = self.0.iter().enumerate().map(times).collect();
         let stay = remaining(&summaries);
         let least = summaries.iter().flatten().map(|summary| summary.samples).min().unwrap_or(0);
         let is_decided = stay.len() < 2 || stay.len() == 2 && winner(&summaries).is_some();
@@ -179,9 +197,9 @@ impl Contest<'_> {
 }
 
 /// Whether spans count: unless ranks were late at most calls of a candidate, as they are where they share cores. Then loops do.
-pub(super) fn spans_count(samples: &[CandidateSamples]) -> bool {
-    let competing = samples.iter().filter(|samples| samples.refusal.is_none());
-    competing.clone().all(|samples| samples.spans_us.len() >= samples.invalid)
+pub(super) fn spans_count<'a>(samples: impl IntoIterator<Item = &'a CandidateSamples>) -> bool {
+    let mut competing = samples.into_iter().filter(|samples| samples.refusal.is_none());
+    competing.all(|samples| samples.spans_us.len() >= samples.invalid)
 }
 
 impl CandidateSamples {

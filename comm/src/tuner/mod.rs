@@ -26,7 +26,7 @@ use crate::communicator::Communicator;
 use crate::error::CommResult;
 use crate::stock::CallKind;
 use crate::table::in_order;
-pub use build::{MeasuredTable, edges_of, table_of};
+pub use build::{MeasuredTable, RefusedCandidate, edges_of, table_of};
 pub use candidate::{CandidateFunction, TuneCandidate};
 use runtime::DType;
 use schedule::{Collective, ReduceOp};
@@ -78,10 +78,36 @@ pub struct CandidateSamples {
     pub spans_us: Vec<f64>,
     /// Times of one call in loops without pauses, in microseconds, on the slowest rank.
     pub loops_us: Vec<f64>,
+    /// The same on this rank alone.
+    #[serde(default)]
+    pub own_us: Vec<f64>,
     /// Calls at which a rank was late.
     pub invalid: usize,
     /// Why it does not compete.
-    pub refusal: Option<String>,
+    pub refusal: Option<CandidateRefusal>,
+}
+
+/// When a candidate failed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TrialPhase {
+    /// It could not be prepared.
+    Prepare,
+    /// Its first call failed, or the result was wrong.
+    Check,
+    /// A measured call failed.
+    Time,
+}
+
+/// Why a candidate does not compete, and the first rank on which it failed.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CandidateRefusal {
+    /// The rank.
+    pub rank: usize,
+    /// When.
+    pub phase: TrialPhase,
+    /// What this rank, which may be another, knows about it.
+    pub why: String,
 }
 
 /// What was measured of a cell.

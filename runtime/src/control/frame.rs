@@ -226,7 +226,8 @@ mod tests {
     fn the_longest_report_fits_a_message() {
         let widest = Sample { start: Moment(u64::MAX), end: Moment(u64::MAX) };
         let length = |samples| {
-            let finding = Finding::Trial(vec![RankReport { samples: vec![widest; samples], wrong: u64::MAX }]);
+            let finding =
+                Finding::Trial(vec![RankReport { samples: vec![widest; samples], wrong: u64::MAX, steps: Vec::new() }]);
             serde_json::to_vec(&Answer::Done { task: TaskNumber(u64::MAX), finding }).unwrap().len()
         };
         let each = length(11) - length(10);

@@ -12,6 +12,7 @@ use crate::execution::local_rank::{LocalRank, Place};
 use crate::execution::options::Options;
 use crate::execution::watch::Watch;
 use crate::interpreter::buffers::Call;
+use crate::interpreter::recorder::StepTime;
 use crate::interpreter::{Interpreter, Poll};
 use crate::memory::heap::Heap;
 use crate::memory::segment::Segment;
@@ -56,6 +57,8 @@ pub(crate) struct Ran {
     pub(crate) sample: Sample,
     /// The end of each of its threadblocks.
     pub(crate) threadblocks: Vec<Moment>,
+    /// The times of its messages, if they were kept.
+    pub(crate) steps: Vec<StepTime>,
 }
 
 /// One rank, ready to run.
@@ -71,6 +74,8 @@ pub(crate) struct Executor<'a> {
     limit: Duration,
     /// How long after the last arrival a run starts.
     lead: Duration,
+    /// Whether the times of all steps are kept.
+    records: bool,
 }
 
 impl<'a> Executor<'a> {
@@ -143,12 +148,28 @@ impl<'a> Executor<'a> {
             places.into_iter().zip(areas).map(|(place, areas)| LocalRank::new(place, areas, emulation)).collect();
         let lead = if emulation.is_some() { EMULATED_LEAD } else { LEAD };
         let limit = options.work_limit;
-        Ok(Self { segment, rank, emulation, transports, is_linked: false, local_ranks, works, limit, lead })
+        Ok(Self {
+            segment,
+            rank,
+            emulation,
+            transports,
+            is_linked: false,
+            local_ranks,
+            works,
+            limit,
+            lead,
+            records: false,
+        })
     }
 
     /// This rank's local ranks, in the order of the works.
     pub(crate) fn local_ranks(&mut self) -> &mut [LocalRank<'a>] {
         &mut self.local_ranks
+    }
+
+    /// Keeps the times of all steps from now on.
+    pub(crate) fn record(&mut self) {
+        self.records = true;
     }
 
     pub(crate) fn rank(&self) -> Rank {
@@ -173,7 +194,7 @@ impl<'a> Executor<'a> {
     /// Runs every program once, together with all other ranks. `calls` are for the local ranks, in their order.
     /// `number` is the same on all ranks, and larger for each run.
     pub(crate) fn run(&mut self, calls: Vec<Call<'_>>, number: CallNumber) -> RunResult<Run> {
-        let Self { segment, rank, emulation, works, limit, .. } = *self;
+        let Self { segment, rank, emulation, works, limit, records, .. } = *self;
         self.local_ranks.iter().zip(&calls).try_for_each(|(local_rank, call)| local_rank.check_call(call))?;
         segment.activity.enter(rank, Phase::Start);
         if !self.is_linked {
@@ -183,7 +204,10 @@ impl<'a> Executor<'a> {
         let mut running = Vec::with_capacity(calls.len());
         for (local_rank, call) in self.local_ranks.iter_mut().zip(calls) {
             let work = local_rank.place.work;
-            let interpreter = local_rank.prepare(segment, call, emulation, number)?;
+            let mut interpreter = local_rank.prepare(segment, call, emulation, number)?;
+            if records {
+                interpreter.record();
+            }
             running.push(RunningProgram { work, interpreter, moved: Moment::default(), moves: false, end: None });
         }
         let mut watch = Watch::new(segment, rank, self.transports.poller());
@@ -195,9 +219,9 @@ impl<'a> Executor<'a> {
             None => announced.wait(),
         };
         play(&mut running, start, limit, works, &mut watch)?;
-        let ran = |program: RunningProgram<'_>| Ran {
-            sample: Sample { start, end: program.end.unwrap_or(start) },
-            threadblocks: program.interpreter.ends(),
+        let ran = |program: RunningProgram<'_>| {
+            let (threadblocks, steps) = program.interpreter.ends();
+            Ran { sample: Sample { start, end: program.end.unwrap_or(start) }, threadblocks, steps }
         };
         let local_ranks = running.into_iter().map(ran).collect();
         // Otherwise the later work of finished ranks would slow down ranks that still run.

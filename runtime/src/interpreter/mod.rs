@@ -6,15 +6,18 @@
 //! caller sleeps when nothing moves ([`Executor`](crate::execution::executor::Executor)).
 //!
 //! * [`carry`] moves bytes, with one match arm for each instruction.
+//! * [`recorder`] keeps when each step began and ended, where that is asked for.
 
 pub(crate) mod buffers;
 mod carry;
 pub(crate) mod lanes;
+pub(crate) mod recorder;
 
 use crate::clock::{Moment, WaitFor};
 use crate::error::{RunError, RunResult, Stamp};
 use crate::interpreter::buffers::Memory;
 use crate::interpreter::lanes::Lanes;
+use crate::interpreter::recorder::{Recorder, StepTime};
 use crate::pacing::keeper::Keeper;
 use crate::pacing::pace::Pacer;
 use crate::plan::{RankPlan, Span};
@@ -81,6 +84,7 @@ pub(crate) struct Interpreter<'a> {
     opened: Vec<bool>,
     cursors: Vec<Cursor>,
     ends: Vec<Moment>,
+    recorder: Option<Recorder>,
     finished: u64,
 }
 
@@ -97,7 +101,26 @@ impl<'a> Interpreter<'a> {
         let opened = vec![false; plan.connections.len()];
         let ends = vec![Moment::default(); cursors.len()];
         let ahead = vec![(0, 0, 0); cursors.len()];
-        Self { plan, own, lanes, memory, pacer, keeper, stamp, ahead, opened, cursors, ends, finished: 0 }
+        Self {
+            plan,
+            own,
+            lanes,
+            memory,
+            pacer,
+            keeper,
+            stamp,
+            ahead,
+            opened,
+            cursors,
+            ends,
+            recorder: None,
+            finished: 0,
+        }
+    }
+
+    /// Keeps the times of all steps from now on.
+    pub(crate) fn record(&mut self) {
+        self.recorder = Some(Recorder::new(self.own));
     }
 
     /// Call before the first round, with the common start.
@@ -136,9 +159,9 @@ impl<'a> Interpreter<'a> {
         self.finished
     }
 
-    /// When each threadblock finished.
-    pub(crate) fn ends(self) -> Vec<Moment> {
-        self.ends
+    /// When each threadblock finished, and the times of the steps that carry messages, if they were kept.
+    pub(crate) fn ends(self) -> (Vec<Moment>, Vec<StepTime>) {
+        (self.ends, self.recorder.map_or_else(Vec::new, |recorder| recorder.times(self.own)))
     }
 
     /// Admits the incoming messages that may arrive now.
@@ -199,6 +222,9 @@ impl<'a> Interpreter<'a> {
             }
             self.cursors[block].started = true;
             opened = true;
+            if let Some(recorder) = &mut self.recorder {
+                recorder.begins(block, index, tile);
+            }
         }
         let moved = self.advance(block, step)? | self.look_ahead(block)? || opened;
         let cursor = &mut self.cursors[block];
@@ -208,6 +234,9 @@ impl<'a> Interpreter<'a> {
         }
         if cursor.not_before > Moment::now() {
             return Ok(if moved { Poll::Moved } else { Poll::Blocked(WaitFor::Moment(cursor.not_before)) });
+        }
+        if let Some(recorder) = &mut self.recorder {
+            recorder.ends(block, cursor.step);
         }
         let wraps = cursor.step + 1 == steps;
         if wraps && cursor.tile + 1 == self.plan.geometry.tiles() {

@@ -9,6 +9,7 @@ use crate::error::{RunError, RunResult};
 use crate::execution::executor::{Executor, Sample};
 use crate::execution::local_rank::{Buffers, GUARD, LocalRank};
 use crate::interpreter::buffers::Call;
+use crate::interpreter::recorder::StepTime;
 use crate::measure::reference::Reference;
 use crate::memory::heap::Area;
 use crate::numbers::TaskNumber;
@@ -46,12 +47,15 @@ pub struct Trial {
     pub seed: u64,
     /// Whether results are checked.
     pub check: Check,
+    /// Whether the times of all messages are kept.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub steps: bool,
 }
 
 impl Trial {
     /// One checked repetition.
     pub fn once(count: u64, dtype: DType) -> Self {
-        Self { count, dtype, warmups: 0, repetitions: 1, seed: 0, check: Check::FirstAndLast }
+        Self { count, dtype, warmups: 0, repetitions: 1, seed: 0, check: Check::FirstAndLast, steps: false }
     }
 }
 
@@ -63,6 +67,9 @@ pub struct RankReport {
     /// Errors over all checked repetitions: wrong elements of the output, changed elements of an input that must not
     /// change, and damaged guard bytes.
     pub wrong: u64,
+    /// The messages of each timed repetition, if they were to be kept.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<Vec<StepTime>>,
 }
 
 /// What all ranks found.
@@ -202,6 +209,9 @@ pub(crate) fn run_rank(executor: &mut Executor<'_>, trials: &[&Trial], task: Tas
     let (warmups, repetitions) = trials.first().map_or((0, 0), |trial| (trial.warmups, trial.repetitions));
     let checked = trials.iter().any(|trial| trial.check == Check::FirstAndLast);
     let total = u64::from(warmups) + u64::from(repetitions);
+    if trials.iter().any(|trial| trial.steps) {
+        executor.record();
+    }
     for repetition in 0..total {
         benches.iter_mut().for_each(Bench::refill);
         let calls = benches.iter_mut().map(Bench::call).collect();
@@ -210,6 +220,9 @@ pub(crate) fn run_rank(executor: &mut Executor<'_>, trials: &[&Trial], task: Tas
         for (bench, ran) in benches.iter_mut().zip(run.local_ranks) {
             if repetition >= u64::from(warmups) {
                 bench.report.samples.push(ran.sample);
+                if !ran.steps.is_empty() {
+                    bench.report.steps.push(ran.steps);
+                }
             }
             if checked && edge {
                 bench.check();

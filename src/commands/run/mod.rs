@@ -3,6 +3,7 @@
 mod fixed;
 mod report;
 mod stock;
+mod tabled;
 
 use crate::amounts::{self, bus_factor, count};
 use crate::cli::RunArgs;
@@ -19,6 +20,7 @@ use runtime::{Check, Group, Trial, TrialReport};
 use schedule::Request;
 use std::rc::Rc;
 use std::sync::Arc;
+use tabled::RunTable;
 use topology::{Micros, Rank, Topology};
 use tune::{Summary, summarize};
 
@@ -102,9 +104,20 @@ impl RunSession<'_> {
             None => vec![None],
             Some(sizes) => sizes.0.iter().copied().map(Some).collect(),
         };
+        let table = self
+            .args
+            .table
+            .as_deref()
+            .map(|path| RunTable::open(self.args, path, ranks, self.bench, self.screen))
+            .transpose()?;
         for size in sizes {
             self.bar.message("planning");
+            let chosen = match (&table, size) {
+                (Some(table), Some(size)) => table.part(self.args, ranks, size, self.bench)?,
+                _ => None,
+            };
             let parts = match fixed {
+                _ if chosen.is_some() => chosen.into_iter().collect(),
                 [] => stock::parts(self.args, groups, ranks, size, self.bench)?,
                 fixed => fixed_parts(self.args, fixed, groups, self.bench)?,
             };
@@ -156,6 +169,7 @@ impl RunSession<'_> {
             repetitions: self.args.iterations,
             seed: self.args.seed,
             check: Check::FirstAndLast,
+            steps: false,
         }
     }
 

@@ -2,17 +2,23 @@
 //! than stock.
 
 mod launch;
+mod load;
+mod log;
+mod merge;
 mod rank;
 mod show;
+mod winners;
 
 use crate::amounts::step_of;
 use crate::cli::{TuneArgs, TuneCommand, TuneMeasureArgs, TuneRankArgs};
 use crate::content::Content;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, io_failure};
 use crate::launch::config_of;
 use crate::plan;
 use crate::screen::{Screen, bytes};
-use comm::{CellSamples, CellWork, Communicator, MeasuredTable, TuneOptions, edges_of, table_of};
+use comm::{CellSamples, CellWork, Communicator, MeasuredTable, RefusedCandidate, TuneOptions, edges_of, table_of};
+use load::{Burner, LoadedCell};
+use log::RankLog;
 use rank::{LaunchEnd, TuneJob};
 use schedule::{Collective, Request};
 use serde::Serialize;
@@ -24,6 +30,8 @@ use synth::Options;
 
 /// The share of the budget for the first launch, which measures everything.
 const FIRST: f64 = 0.6;
+/// The share of the budget for measuring beside computing, where that is asked for and there is one launch.
+const BESIDE: f64 = 0.3;
 /// How long planning of one cell may take.
 const PLANNING: Duration = Duration::from_secs(2);
 /// Plans are made for sizes that differ at least by this factor: the tuner finds out where each is the best.
@@ -32,9 +40,11 @@ const PLANNED_FACTOR: u64 = 16;
 /// Runs the command.
 pub(crate) fn run(args: &TuneArgs, screen: &Screen) -> Outcome {
     match &args.command {
-        Some(TuneCommand::Show { table }) => show::show(table, screen),
+        Some(TuneCommand::Show { table, svg }) => show::show(table, svg.as_deref(), screen),
         Some(TuneCommand::Verify { table }) => show::verify(table, screen),
         Some(TuneCommand::Diff { first, second }) => show::diff(first, second, screen),
+        Some(TuneCommand::Merge { tables, output }) => merge::merge(tables, output, screen),
+        Some(TuneCommand::Export { table, format, output }) => merge::export(table, *format, output.as_ref(), screen),
         None => measure(&args.measure, screen),
     }
 }
@@ -55,7 +65,8 @@ fn measure(args: &TuneMeasureArgs, screen: &Screen) -> Outcome {
         limit: args.timeout,
         seed: args.seed,
     };
-    let mut job = TuneJob { options, plans: args.plans.clone(), work: None };
+    let (plans, log) = (args.plans.clone(), args.log.clone());
+    let mut job = TuneJob { options, plans, work: None, launch: 1, log, loaded: false };
     let Some(output) = &args.output else {
         return Err(Failure::bad_input(anyhow::anyhow!("--output is needed")));
     };
@@ -63,15 +74,24 @@ fn measure(args: &TuneMeasureArgs, screen: &Screen) -> Outcome {
     if let Some(spec) = &args.topology {
         job.plans.extend(planned(args, spec, folder.path(), screen)?);
     }
+    if let Some(log) = &args.log {
+        screen.may_write([&log.join("report.json")])?;
+        std::fs::create_dir_all(log).map_err(|error| io_failure(log, error))?;
+        // Another rank of a launcher may write already.
+        for rank in 0..args.launch.ranks.unwrap_or(0) {
+            drop(std::fs::remove_file(log.join(format!("rank-{rank}.jsonl"))));
+        }
+    }
     let tuning = Tuning { args, screen, begin: Instant::now() };
-    let (launches, end) = match args.launch.ranks {
-        Some(ranks) => tuning.in_launches(ranks as usize, job, folder.path())?,
-        None => match tuning.as_a_rank(&job)? {
-            Some(measured) => measured,
-            // Another rank writes the table.
-            None => return Ok(()),
-        },
+    let measured = match args.launch.ranks {
+        Some(ranks) => tuning.in_launches(ranks as usize, job, folder.path()).map(Some),
+        None => tuning.as_a_rank(&job),
     };
+    if let (Some(log), Err(failure)) = (&args.log, &measured) {
+        log::merge(log, args.launch.ranks.unwrap_or(0) as usize, &[], Some(&failure.to_string()))?;
+    }
+    // Another rank writes the table.
+    let Some(MeasuredLaunches { launches, loaded, end }) = measured? else { return Ok(()) };
     let ranks = end.key.ranks;
     let step = |collective| step_of(collective, ranks, args.dtype);
     let measured = table_of(&launches, &end.texts, end.key, &args.dtype.to_string(), step);
@@ -79,8 +99,12 @@ fn measure(args: &TuneMeasureArgs, screen: &Screen) -> Outcome {
     if let Some(path) = &args.samples {
         write_samples(&launches, path)?;
     }
+    if let Some(log) = &args.log {
+        log::merge(log, ranks, &measured.refused, None)?;
+    }
     measured.table.write(output).map_err(Failure::no)?;
-    tuning.tell(&measured, output)
+    let loaded = loaded.map(|loaded| load::compared(&launches[0], &loaded));
+    tuning.tell(measured, loaded, output)
 }
 
 /// Plans for a topology, as files.
@@ -111,8 +135,13 @@ fn planned(args: &TuneMeasureArgs, spec: &str, folder: &Path, screen: &Screen) -
     Ok(files)
 }
 
-/// All that was measured, by launch, and what is known at the end.
-type MeasuredLaunches = (Vec<Vec<CellSamples>>, LaunchEnd);
+/// All that was measured, and what is known at the end.
+struct MeasuredLaunches {
+    launches: Vec<Vec<CellSamples>>,
+    /// The grid while every rank computed.
+    loaded: Option<Vec<CellSamples>>,
+    end: LaunchEnd,
+}
 
 /// A tuning under way.
 struct Tuning<'a> {
@@ -132,11 +161,13 @@ impl Tuning<'_> {
         let bar = self.screen.progress("tune");
         let mut launches: Vec<Vec<CellSamples>> = Vec::new();
         let mut end = None;
+        let extra = u32::from(self.args.load_aware);
         for number in 1..=self.args.launches {
+            job.launch = number;
             if number > 1 {
                 job.work = Some(self.next_work(&launches, ranks));
             }
-            let rest = f64::from(self.args.launches - number + 1);
+            let rest = f64::from(self.args.launches - number + 1 + extra);
             let share = if number == 1 && rest > 1.0 { FIRST } else { 1.0 / rest };
             job.options.budget = self.left().mul_f64(share);
             let (samples, told) = launch::measure(ranks, &job, folder, |cell| {
@@ -145,8 +176,16 @@ impl Tuning<'_> {
             launches.push(samples);
             end = Some(told);
         }
+        let loaded = match self.args.load_aware {
+            true => {
+                job.options.budget = self.left();
+                job = TuneJob { work: None, launch: self.args.launches + 1, loaded: true, ..job };
+                Some(launch::measure(ranks, &job, folder, |_| bar.message("beside computing"))?.0)
+            }
+            false => None,
+        };
         let none = || Failure::no(anyhow::anyhow!("nothing was measured"));
-        Ok((launches, end.ok_or_else(none)?))
+        Ok(MeasuredLaunches { launches, loaded, end: end.ok_or_else(none)? })
     }
 
     /// Cells where something may be better than stock, with those that may; and what decides the edges between choices.
@@ -176,40 +215,59 @@ impl Tuning<'_> {
         config.timeout = job.options.limit.max(config.timeout);
         let comm = Communicator::connect(&config).map_err(Failure::no)?;
         let bar = self.screen.progress("tune");
-        let say = |cell: &CellSamples| bar.message(format!("{} {}", cell.collective, bytes(cell.bytes)));
         let candidates = job.candidates(&comm)?;
-        let measure = |work: &[CellWork], share: f64| {
+        let mut log = job.log.as_deref().map(|folder| RankLog::open(folder, 1, comm.rank())).transpose()?;
+        let mut measure = |work: &[CellWork], share: f64| {
             let options = TuneOptions { budget: job.options.budget.mul_f64(share), ..job.options.clone() };
+            let say = |cell: &CellSamples| {
+                bar.message(format!("{} {}", cell.collective, bytes(cell.bytes)));
+                log.iter_mut().for_each(|log| log.add(cell));
+            };
             comm.measure(work, &candidates, &options, say).map_err(Failure::no)
         };
-        let grid = measure(&job.options.grid(), FIRST)?;
+        let beside = if self.args.load_aware { BESIDE } else { 0.0 };
+        let grid = measure(&job.options.grid(), FIRST * (1.0 - beside))?;
         // Rank 0 says what decides the edges.
         let step = |collective| step_of(collective, comm.size(), job.options.dtype);
         let edges = serde_json::to_string(&edges_of(std::slice::from_ref(&grid), step)).map_err(Failure::no)?;
         let edges: Vec<CellWork> = serde_json::from_str(&shared(&comm, edges)?).map_err(Failure::no)?;
-        let edges = measure(&edges, 1.0 - FIRST)?;
+        let edges = measure(&edges, (1.0 - FIRST) * (1.0 - beside))?;
+        let loaded = match self.args.load_aware {
+            true => {
+                let _burner = Burner::start();
+                Some(measure(&job.options.grid(), BESIDE)?)
+            }
+            false => None,
+        };
         if comm.rank() > 0 {
             return Ok(None);
         }
-        Ok(Some((vec![grid, edges], LaunchEnd::new(&comm, &candidates)?)))
+        let end = LaunchEnd::new(&comm, &candidates)?;
+        Ok(Some(MeasuredLaunches { launches: vec![grid, edges], loaded, end }))
     }
 
-    fn tell(&self, measured: &MeasuredTable, output: &Path) -> Outcome {
+    fn tell(&self, measured: MeasuredTable, loaded: Option<Vec<LoadedCell>>, output: &Path) -> Outcome {
         let MeasuredTable { table, refused } = measured;
         let mut seen = BTreeSet::new();
-        for (collective, size, name, why) in refused {
+        for RefusedCandidate { collective, bytes: size, name, refusal, .. } in &refused {
             if seen.insert((collective, name)) {
-                self.screen.note(&format!("note: {name} does not compete at {collective} {}: {why}", bytes(*size)));
+                let (size, why) = (bytes(*size), &refusal.why);
+                self.screen.note(&format!("note: {name} does not compete at {collective} {size}: {why}"));
             }
         }
         let summary = TuneSummary {
             table: output.to_owned(),
             ranks: table.key.ranks,
             seconds: self.begin.elapsed().as_secs_f64(),
-            refused: refused.len(),
-            rows: show::rows(table),
+            refused,
+            rows: show::rows(&table),
+            violations: tune::violations(&table),
+            loaded,
         };
-        self.screen.result(&summary, || show::text(table))?;
+        self.screen.result(&summary, || {
+            let loaded = summary.loaded.as_ref().map_or_else(String::new, |cells| format!("\n\n{}", load::text(cells)));
+            format!("{}\n\n{}{loaded}", show::text(&table), show::guidelines(&summary.violations))
+        })?;
         self.screen.note(&format!("use it with ANTIPHON_TABLE={}", output.display()));
         Ok(())
     }
@@ -231,8 +289,13 @@ struct TuneSummary {
     table: PathBuf,
     ranks: usize,
     seconds: f64,
-    refused: usize,
+    refused: Vec<RefusedCandidate>,
     rows: Vec<show::ShownRange>,
+    /// Times that are longer than those of calls that do the same.
+    violations: Vec<tune::GuidelineViolation>,
+    /// With `--load-aware`: who wins while the ranks compute.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    loaded: Option<Vec<LoadedCell>>,
 }
 
 /// One line for each candidate of each cell of each launch.

@@ -1,5 +1,7 @@
 //! One rank of a launch: it joins the others, measures with them, and rank 0 tells what came out.
 
+use super::load::Burner;
+use super::log::RankLog;
 use crate::cli::TuneRankArgs;
 use crate::failure::{Failure, Outcome, read_text};
 use comm::{CellSamples, CellWork, Communicator, Config, PlanTable, TuneCandidate, TuneOptions};
@@ -17,6 +19,12 @@ pub(super) struct TuneJob {
     pub(super) plans: Vec<PathBuf>,
     /// The cells; `None` for all sizes of all collectives.
     pub(super) work: Option<Vec<CellWork>>,
+    /// The number of the launch, from 1.
+    pub(super) launch: u32,
+    /// The folder in which every rank writes down what it measures.
+    pub(super) log: Option<PathBuf>,
+    /// Whether every rank computes meanwhile.
+    pub(super) loaded: bool,
 }
 
 /// What rank 0 says.
@@ -49,8 +57,11 @@ pub(crate) fn run(args: &TuneRankArgs) -> Outcome {
         writeln!(std::io::stdout().lock(), "{line}").map_err(Failure::no)
     };
     let candidates = job.candidates(&comm)?;
-    let work = job.work.unwrap_or_else(|| job.options.grid());
+    let work = job.work.clone().unwrap_or_else(|| job.options.grid());
+    let mut log = job.log.as_deref().map(|folder| RankLog::open(folder, job.launch, comm.rank())).transpose()?;
+    let _burner = job.loaded.then(Burner::start);
     let tell = |cell: &CellSamples| {
+        log.iter_mut().for_each(|log| log.add(cell));
         if comm.rank() == 0 {
             drop(say(&RankWord::Cell(cell.clone())));
         }

@@ -1,12 +1,13 @@
 //! What tables say, for people.
 
-use crate::failure::{Failure, Outcome};
+use super::winners::{self, WinnerMap};
+use crate::failure::{Failure, Outcome, write_to};
 use crate::screen::{Screen, bytes, table as columns, time};
 use comm::PlanTable;
 use schedule::Collective;
 use serde::Serialize;
 use std::path::Path;
-use tune::{ChoiceRange, STOCK, TuningTable};
+use tune::{ChoiceRange, GuidelineViolation, STOCK, TuningTable};
 
 /// A range of a table, as it is shown.
 #[derive(Serialize)]
@@ -24,7 +25,7 @@ pub(super) struct ShownRange {
     samples: usize,
 }
 
-fn read(path: &Path) -> Outcome<TuningTable> {
+pub(super) fn read(path: &Path) -> Outcome<TuningTable> {
     TuningTable::read(path).map_err(Failure::bad_input)
 }
 
@@ -67,17 +68,32 @@ pub(super) fn text(table: &TuningTable) -> String {
     columns(&["collective", "from", "to", "choice", "faster than stock", "samples"], &rows)
 }
 
-pub(super) fn show(path: &Path, screen: &Screen) -> Outcome {
+pub(super) fn show(path: &Path, svg: Option<&Path>, screen: &Screen) -> Outcome {
     let table = read(path)?;
-    screen.result(&rows(&table), || {
-        let machines = table.key.machines.iter().max().map_or(0, |last| last + 1);
-        let at = |range: &ChoiceRange| {
-            let evidence = range.evidence.first()?;
-            Some(format!("{} {}", bytes(evidence.bytes), time(evidence.choice.median_us)))
-        };
-        let first = table.cells.iter().flat_map(|cell| &cell.ranges).find_map(at).unwrap_or_default();
-        format!("{} ranks on {machines} machines; first measured: {first}\n{}", table.key.ranks, text(&table))
+    let map = WinnerMap::new(&table);
+    let machines = table.key.machines.iter().max().map_or(0, |last| last + 1);
+    let title = format!("{} ranks on {machines} machines", table.key.ranks);
+    if let Some(svg) = svg {
+        screen.may_write([&svg.to_owned()])?;
+        write_to(svg, |out| out.write_all(winners::svg(&map, &title).as_bytes()))?;
+    }
+    let violations = tune::violations(&table);
+    screen.result(&serde_json::json!({ "rows": rows(&table), "violations": violations }), || {
+        let drawn = if map.is_empty() { String::new() } else { format!("\n{}\n", map.terminal(screen.has_colours())) };
+        format!("{title}\n{drawn}\n{}\n\n{}", text(&table), guidelines(&violations))
     })
+}
+
+/// What the table's times should obey and do not.
+pub(super) fn guidelines(violations: &[GuidelineViolation]) -> String {
+    if violations.is_empty() {
+        return "no call takes longer than others that do the same".to_owned();
+    }
+    let line = |of: &GuidelineViolation| {
+        let (own, limit) = (time(of.time_us), time(of.limit_us));
+        format!("{} {} takes {own}; {} would take {limit}", of.collective, bytes(of.bytes), of.guideline)
+    };
+    violations.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
 pub(super) fn verify(path: &Path, screen: &Screen) -> Outcome {

@@ -154,9 +154,13 @@ pub fn synthesize_sizes(
 }
 
 /// `schedule`, found for another size, timed for `size_bytes`; not verified. `None` if its order cannot be replayed
-/// there, or if it is for another request than that of `task`.
+/// there, or if it is for another request than that of `task`. The topology of `task` may have other costs.
 pub fn retimed(schedule: &VerifiedSchedule, task: &SizeTask, size_bytes: u64) -> Option<Schedule> {
-    SendOrder::new(schedule).at(task, size_bytes)
+    let order = SendOrder::new(schedule);
+    match schedule.topology().digest() == task.topology.digest() {
+        true => order.at(task, size_bytes),
+        false => order.replayed(task, size_bytes),
+    }
 }
 
 /// The fewest of `plans` that serve all sizes well; each plan is for `task` at one of `sizes`. Nothing is searched.

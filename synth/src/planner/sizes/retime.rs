@@ -46,6 +46,11 @@ impl SendOrder {
         if self.origin.0 == size {
             return Some(self.origin.1.clone());
         }
+        self.replayed(task, size)
+    }
+
+    /// The same, also for another topology with the same links.
+    pub(super) fn replayed(&self, task: &SizeTask, size: u64) -> Option<Schedule> {
         let problem = task.problem(size, self.chunks_per_rank).ok()?;
         if self.origin.1.demand.chunks() != problem.demand.chunks() {
             return None;

@@ -3,13 +3,23 @@
 //! There are two machines: this computer, profiled at the start, and an unequal cluster that is emulated on it with
 //! paced links. On each, for three collectives and three sizes, the best classic algorithm (stock) is compared with our
 //! plan. Both obey the same sketch, are verified, run by real processes on real buffers, checked, and measured in turn.
+//! At the end the plans for this computer are tuned, and a small program uses the table through the library.
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `program` | the small program |
+//! | `tuned` | tuning, and the program without the table and with it |
+
+mod program;
+mod tuned;
 
 use crate::amounts::count;
 use crate::cli::{DemoArgs, LoweringArgs, TransportChoice};
 use crate::commands::profile;
 use crate::content::Content;
-use crate::failure::{Failure, Outcome, io_failure, write_to};
+use crate::failure::{Failure, Outcome, io_failure, read_text, write_to};
 use crate::interrupt;
+use crate::known::machines_of;
 use crate::launch::Launch;
 use crate::loading::Memory;
 use crate::plan;
@@ -19,6 +29,7 @@ use interop::view;
 use runtime::{Check, DType, Trial};
 use schedule::{Collective, Request, VerifiedSchedule};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,7 +37,9 @@ use synth::sketch::{Sketch, SketchFile};
 use synth::{Options, StrategyKind, Synthesis};
 use topology::Topology;
 use topology::profile::ProfileOptions;
-use tune::{Choice, Entry, Plan, STOCK, Summary, Table, decide, interleaved, summarize};
+use tune::{
+    Choice, Evidence, MeasuredSize, Summary, TableCell, TableKey, TuningTable, decide, interleaved, ranges, summarize,
+};
 
 const RANKS: u32 = 8;
 const COLLECTIVES: [Collective; 3] = [Collective::AllGather, Collective::AllReduce, Collective::AllToAll];
@@ -39,7 +52,7 @@ const PLANNING: Duration = Duration::from_millis(900);
 const REPETITIONS: u32 = 9;
 const BLOCKS: u32 = 3;
 /// The sketch if the user gives none.
-const SKETCH: &str = include_str!("../../sketches/demo.yaml");
+const SKETCH: &str = include_str!("../../../sketches/demo.yaml");
 
 /// A machine on which collectives are compared.
 struct Arena {
@@ -91,12 +104,18 @@ pub(crate) fn run(args: &DemoArgs, screen: &Screen) -> Outcome {
         screen.say(&block);
         text.push_str(&block);
         markdown.push_str(&format!("{}\n\n{}\n\n", heading(arena), in_markdown(&fresh)));
-        tuning(&args.output, arena, &fresh)?;
         cells.extend(fresh);
     }
+    tuning(&args.output, &arenas[1], &cells)?;
+    let ours = cells.iter().filter(|cell| cell.arena == arenas[0].name);
+    let plans: Vec<PathBuf> = ours.map(|cell| args.output.join(&cell.planned.file)).collect();
+    let calls = tuned::tuned(&args.output, &plans, screen)?;
+    let block = format!("\n{}\n", tuned::report(&calls));
+    screen.say(&block);
+    text.push_str(&block);
     write_text(&args.output.join("table.txt"), &text)?;
     write_text(&args.output.join("table.md"), &markdown)?;
-    let answer = serde_json::json!({"format": "antiphon-demo/1", "cells": cells});
+    let answer = serde_json::json!({"format": "antiphon-demo/1", "cells": cells, "program": calls});
     write_text(&args.output.join("results.json"), &serde_json::to_string_pretty(&answer).map_err(Failure::no)?)?;
     draw(args, &arenas[1])?;
     if screen.is_json() {
@@ -107,7 +126,8 @@ pub(crate) fn run(args: &DemoArgs, screen: &Screen) -> Outcome {
         args.output.display(),
         started.elapsed().as_secs_f64()
     ));
-    match cells.iter().map(|cell| cell.wrong).sum::<u64>() {
+    let of_program = calls.iter().map(|call| call.wrong).sum::<u64>();
+    match of_program + cells.iter().map(|cell| cell.wrong).sum::<u64>() {
         0 => Ok(()),
         wrong => Err(Failure::no(anyhow::anyhow!("{wrong} elements are wrong"))),
     }
@@ -202,8 +222,15 @@ fn measure(args: &DemoArgs, arena: &Arena, bench: &mut Workbench, [stock, planne
     let mut wrong = 0;
     for turn in interleaved(installed.len(), BLOCKS, REPETITIONS) {
         let (warmups, repetitions) = (turn.warmups, turn.repetitions);
-        let trial =
-            Trial { count, dtype: DType::F32, warmups, repetitions, seed: args.seed, check: Check::FirstAndLast };
+        let trial = Trial {
+            count,
+            dtype: DType::F32,
+            warmups,
+            repetitions,
+            seed: args.seed,
+            check: Check::FirstAndLast,
+            steps: false,
+        };
         let report = bench.run(&installed[turn.candidate], Memory::OutOfPlace, &trial)?;
         spans[turn.candidate].extend(report.spans().iter().map(|span| span.0));
         wrong += report.wrong();
@@ -302,22 +329,51 @@ fn correctness(cells: &[Cell]) -> String {
     format!("every result compared with the naive reference: {wrong} wrong elements")
 }
 
-/// The tuning table of a machine: which algorithm to use for which size.
+/// The tuning table of the emulated machine: for which sizes its plans are faster than stock. `antiphon run --emulate` uses it.
 fn tuning(output: &Path, arena: &Arena, cells: &[Cell]) -> Outcome {
-    let entries = cells.iter().map(|cell| {
-        let wins = cell.choice == Choice::Candidate;
-        let (name, side) = if wins { (&*cell.planned.plan, &cell.planned) } else { (STOCK, &cell.stock) };
-        Entry {
-            collective: cell.collective,
-            from_bytes: cell.size_bytes,
-            to_bytes: cell.size_bytes,
-            plan: Plan { name: name.to_owned(), file: wins.then(|| cell.planned.file.clone()) },
-            median_us: side.measured.median_us,
-            stock_us: cell.stock.measured.median_us,
+    let mut plans = BTreeMap::new();
+    let mut of_table = Vec::new();
+    for collective in COLLECTIVES {
+        let own: Vec<&Cell> =
+            cells.iter().filter(|cell| cell.arena == arena.name && cell.collective == collective).collect();
+        // Each size has a plan of its own, and was measured with that one only.
+        let size = |(index, cell): (usize, &&Cell)| {
+            let mut times = vec![None; own.len() + 1];
+            times[0] = Some(cell.stock.measured);
+            times[index + 1] = Some(cell.planned.measured);
+            let choice = if cell.choice == Choice::Candidate { index + 1 } else { 0 };
+            MeasuredSize { bytes: cell.size_bytes, times, choice }
+        };
+        let sizes: Vec<MeasuredSize> = own.iter().enumerate().map(size).collect();
+        let name = |choice: usize| Some(own.get(choice.checked_sub(1)?)?.planned.file.clone());
+        for file in sizes.iter().filter_map(|size| name(size.choice)) {
+            let plan = serde_json::from_str(&read_text(&output.join(&file))?).map_err(Failure::no)?;
+            plans.insert(file, plan);
         }
-    });
-    let name = if arena.emulate.is_some() { "tuning-emulated.json" } else { "tuning.json" };
-    Table::new(&arena.topology, entries.collect()).write(&output.join(name)).map_err(Failure::bad_input)
+        let evidence = |size: &MeasuredSize| Evidence {
+            bytes: size.bytes,
+            choice: size.times[size.choice].unwrap_or_default(),
+            stock: size.times[0].unwrap_or_default(),
+            launches: 1,
+            dtype: DType::F32.to_string(),
+        };
+        of_table.push(TableCell { collective, ranges: ranges(&sizes, |_| None, name, evidence) });
+    }
+    let topology = &arena.topology;
+    let key = TableKey {
+        ranks: topology.rank_count(),
+        machines: machines_of(topology),
+        topology: Some(topology.digest()),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        policy: TuningTable::POLICY,
+    };
+    let table = TuningTable { format: TuningTable::FORMAT.to_owned(), key, cells: of_table, plans };
+    table.write(&output.join("tuning-emulated.json")).map_err(Failure::bad_input)
+}
+
+/// Runs a rank of the program at the end.
+pub(crate) fn run_rank() -> Outcome {
+    program::run()
 }
 
 /// A timeline of one plan, as a picture.

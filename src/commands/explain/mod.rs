@@ -1,6 +1,9 @@
 //! `antiphon explain`: the critical path of a plan, the bound of all plans, what would make it faster, and the other
 //! candidates.
 
+mod analyze;
+
+use self::analyze::AnalyzedPlan;
 use super::{bound, usage};
 use crate::answer::answer;
 use crate::cli::ExplainArgs;
@@ -33,6 +36,8 @@ struct Explained {
     leverage: Option<Leverage>,
     /// All candidates, if the schedule's file lists them.
     candidates: Vec<Rival>,
+    /// What it takes on real ranks.
+    analyzed: Option<AnalyzedPlan>,
 }
 
 /// How long to search for such changes.
@@ -48,6 +53,7 @@ pub(crate) fn run(args: &ExplainArgs, screen: &Screen) -> Outcome {
             let path = critical_path(&schedule);
             let simulation = simulate(&schedule);
             let timeline = Timeline::of(&schedule);
+            let analyzed = args.analyze.then(|| analyze::analyze(&schedule, args, screen)).transpose()?;
             let leverage = Some(leverage(&schedule, screen));
             let schedule = schedule.into_schedule();
             Explained {
@@ -62,7 +68,13 @@ pub(crate) fn run(args: &ExplainArgs, screen: &Screen) -> Outcome {
                 candidates: schedule.produced_by.candidates,
                 bound: schedule.bound,
                 leverage,
+                analyzed,
             }
+        }
+        Verified::Programs(_) if args.analyze => {
+            return Err(Failure::bad_input(anyhow::anyhow!(
+                "--analyze is for schedules, whose messages have predicted times"
+            )));
         }
         Verified::Programs(programs) => {
             let topology = plan::needed_topology(spec)?;
@@ -84,10 +96,15 @@ pub(crate) fn run(args: &ExplainArgs, screen: &Screen) -> Outcome {
                 gap: None,
                 leverage: None,
                 candidates: Vec::new(),
+                analyzed: None,
             }
         }
     };
-    screen.result(&as_json(&explained)?, || for_people(&explained, screen.width()))
+    screen.result(&as_json(&explained)?, || for_people(&explained, screen.width()))?;
+    match explained.analyzed.map_or(0, |analyzed| analyzed.wrong) {
+        0 => Ok(()),
+        wrong => Err(Failure::no(anyhow::anyhow!("{wrong} elements are wrong"))),
+    }
 }
 
 fn leverage(schedule: &VerifiedSchedule, screen: &Screen) -> Leverage {
@@ -135,6 +152,7 @@ fn as_json(explained: &Explained) -> Outcome<Value> {
         "latency_us": path.latency, "bandwidth_us": path.bandwidth, "idle_us": path.idle,
         "busiest_link": link, "busiest_resource": resource, "critical_path": steps.collect::<Vec<_>>(),
         "links": links, "resources": resources, "leverage": explained.leverage, "candidates": explained.candidates,
+        "analyzed": explained.analyzed,
     });
     answer("explain", Some(&TopologyRef::to(&explained.timeline.topology)), Some(&explained.request), &rest)
 }
@@ -172,6 +190,7 @@ fn for_people(explained: &Explained, width: usize) -> String {
     lines.push(String::new());
     lines.push(usage::table(topology, &explained.links, &explained.resources, SHOWN));
     lines.extend(explained.leverage.as_ref().map(|leverage| worth(leverage, explained.timeline.makespan())));
+    lines.extend(explained.analyzed.as_ref().map(analyze::text));
     if !explained.candidates.is_empty() {
         lines.push(format!("\n{}", rivals(&explained.candidates, width)));
     }

@@ -1,0 +1,92 @@
+//! Tables that are confirmed while a program runs.
+
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+use comm::{Communicator, Config, Op};
+use schedule::{Collective, Demand, ReduceOp, Request, file};
+use std::collections::BTreeMap;
+use std::net::TcpListener;
+use std::path::Path;
+use std::sync::Arc;
+use synth::{Options, Problem, StrategyKind};
+use tune::{ChoiceRange, TableCell, TableKey, TuningTable};
+
+const RANKS: usize = 3;
+const CALLS: usize = 600;
+const EVERY: u32 = 8;
+
+/// A table whose plan sends a short vector around a ring in 64 chunks, twice: no other way is as slow.
+fn slow_table(path: &Path) {
+    let topology = Arc::new(topology::resolve("ring:3").unwrap());
+    let mut request = Request::new(Collective::AllReduce, RANKS, 3 * 64 * 4).with_chunks(64);
+    request.op = Some(ReduceOp::Sum);
+    let problem = Problem::new(topology, Arc::new(Demand::new(request).unwrap()));
+    let options = Options { strategy: Some(StrategyKind::Classic), ..Options::default() };
+    let plan = synth::synthesize(&[problem], &options, &|_| {}).unwrap().schedule;
+    let mut text = Vec::new();
+    file::write(&plan, &mut text).unwrap();
+    let ranges =
+        vec![ChoiceRange { from_bytes: 0, to_bytes: None, plan: Some("slow".to_owned()), evidence: Vec::new() }];
+    let table = TuningTable {
+        format: TuningTable::FORMAT.to_owned(),
+        key: TableKey {
+            ranks: RANKS,
+            machines: vec![0; RANKS],
+            topology: None,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            policy: TuningTable::POLICY,
+        },
+        cells: vec![TableCell { collective: Collective::AllReduce, ranges }],
+        plans: BTreeMap::from([("slow".to_owned(), serde_json::from_slice(&text).unwrap())]),
+    };
+    table.write(path).unwrap();
+}
+
+/// What has served each call, on each rank.
+fn served(table: &Path, every: u32) -> Vec<Vec<String>> {
+    let master = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let rank = |rank: usize| {
+        let config = Config {
+            table: Some(table.to_owned()),
+            confirm_every: every,
+            secret: Some("a secret of this test".to_owned()),
+            ..Config::new(rank, RANKS, master.clone())
+        };
+        move || {
+            let comm = Communicator::connect(&config).unwrap();
+            let call = |number: usize| {
+                let mut vector = [number as f32; 192];
+                comm.all_reduce(&mut vector, Op::Sum).unwrap();
+                assert_eq!(vector, [(RANKS * number) as f32; 192], "call {number}");
+                comm.last_plan()
+            };
+            (0..CALLS).map(call).collect()
+        }
+    };
+    let ranks: Vec<_> = (0..RANKS).map(|number| std::thread::spawn(rank(number))).collect();
+    ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+}
+
+#[test]
+fn all_ranks_leave_a_plan_that_is_slower_than_stock_at_the_same_call() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("table.json");
+    slow_table(&path);
+    let all = served(&path, EVERY);
+    assert!(all.iter().all(|rank| *rank == all[0]), "every call has the same plan on all ranks");
+    let is_of_table = |plan: &String| plan.contains("table.json");
+    assert!(is_of_table(&all[0][0]) && !is_of_table(&all[0][CALLS - 1]), "{} … {}", all[0][0], all[0][CALLS - 1]);
+    // It was compared after 9 timed calls of each, and a timed call has a call of the library after it.
+    let left = all[0].iter().position(|plan| !is_of_table(plan)).unwrap();
+    assert!(left < 2 * 18 * EVERY as usize, "{left}");
+    assert!(all[0][left..].iter().all(|plan| !is_of_table(plan)));
+}
+
+#[test]
+fn a_plan_stays_if_nobody_asks_for_confirmation() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("table.json");
+    slow_table(&path);
+    let all = served(&path, 0);
+    assert!(all.iter().flatten().all(|plan| plan.contains("table.json")));
+}

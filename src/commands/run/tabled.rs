@@ -1,0 +1,66 @@
+//! The plans that a table chooses.
+
+use super::{BOTH, Part, Ready, stock};
+use crate::amounts::count;
+use crate::cli::RunArgs;
+use crate::failure::{Failure, Outcome};
+use crate::known::machines_of;
+use crate::loading::Memory;
+use crate::plan;
+use crate::screen::Screen;
+use crate::workbench::Workbench;
+use comm::PlanTable;
+use runtime::Group;
+use schedule::{Collective, ReduceOp, Request};
+use std::path::Path;
+use std::rc::Rc;
+use topology::Rank;
+
+/// A table, and on which machines the ranks are that use it.
+pub(super) struct RunTable {
+    table: PlanTable,
+    /// The machine of each rank, counted in the order of their first ranks.
+    machines: Vec<u32>,
+}
+
+impl RunTable {
+    /// Reads a table. If it was measured elsewhere, a note says that stock serves all calls.
+    pub(super) fn open(args: &RunArgs, path: &Path, ranks: usize, bench: &Workbench, screen: &Screen) -> Outcome<Self> {
+        let table = PlanTable::read(path).map_err(Failure::bad_input)?;
+        // Ranks whose machines are not known are on this one, or on those that they imitate.
+        let mut machines = match &args.emulate {
+            Some(spec) => machines_of(&*plan::topology(spec)?),
+            None => vec![0; ranks],
+        };
+        for (machine, members) in (0..).zip(bench.machines().unwrap_or_default()) {
+            members.iter().for_each(|rank| machines[rank.index()] = machine);
+        }
+        if let Some(why) = table.misfit(&machines) {
+            screen.note(&format!("note: {why}"));
+        }
+        Ok(Self { table, machines })
+    }
+
+    /// What the table chooses for a size; `None` for stock. Calls in place that its plan cannot serve are stock's.
+    pub(super) fn part(&self, args: &RunArgs, ranks: usize, size: u64, bench: &Workbench) -> Outcome<Option<Part>> {
+        let collective = args.collective.unwrap_or(Collective::AllReduce);
+        let mut asked = Request::new(collective, ranks, size);
+        asked.op = collective.combines().then_some(args.op.unwrap_or(ReduceOp::Sum));
+        asked.root = collective.is_rooted().then_some(Rank(args.root.unwrap_or(0)));
+        asked.size_bytes = count(&asked, size, args.dtype, 1).1;
+        let Some(found) = self.table.schedule_for(&self.machines, &asked) else { return Ok(None) };
+        let (schedule, _) = found.map_err(|why| Failure::bad_input(anyhow::anyhow!(why)))?;
+        let installed = bench.install(&schedule)?;
+        let name = format!("{} (table)", schedule.schedule().produced_by.strategy);
+        let members: Vec<Rank> = (0..ranks).map(Rank::from_index).collect();
+        let serves_all = installed.serves(Memory::InPlace);
+        let ready = |installed| (Ready { installed, name, model: None }, &BOTH[..]);
+        let mut plans = vec![ready(installed)];
+        if !serves_all {
+            let others = stock::parts(args, &[Group::all(ranks)], ranks, Some(size), bench)?;
+            let others = others.into_iter().filter_map(|part| Rc::into_inner(part.plans));
+            plans.extend(others.flatten());
+        }
+        Ok(Some(Part { group: Group::all(ranks), members, plans: Rc::new(plans) }))
+    }
+}

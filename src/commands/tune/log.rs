@@ -1,0 +1,169 @@
+//! What every rank writes down while it measures, and the report of all of them.
+
+use crate::failure::{Failure, Outcome, io_failure};
+use comm::{CandidateRefusal, CandidateSamples, CellSamples, RefusedCandidate, TrialPhase};
+use schedule::Collective;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+
+/// What a rank knows of a candidate in a cell.
+#[derive(Serialize, Deserialize)]
+struct RankLine {
+    launch: u32,
+    rank: usize,
+    collective: Collective,
+    bytes: u64,
+    candidate: String,
+    /// Times of one call in loops without pauses, in microseconds, on this rank.
+    own_us: Vec<f64>,
+    refusal: Option<CandidateRefusal>,
+}
+
+/// The lines of one rank in one launch.
+pub(super) struct RankLog {
+    file: File,
+    launch: u32,
+    rank: usize,
+}
+
+impl RankLog {
+    /// Opens the file of a rank; later launches are added to it.
+    ///
+    /// # Errors
+    /// If the folder cannot be written.
+    pub(super) fn open(folder: &Path, launch: u32, rank: usize) -> Outcome<Self> {
+        let path = folder.join(format!("rank-{rank}.jsonl"));
+        let file = File::options().create(true).append(true).open(&path).map_err(|error| io_failure(&path, error))?;
+        Ok(Self { file, launch, rank })
+    }
+
+    /// Adds a cell. A log that cannot be written does not end the measuring.
+    pub(super) fn add(&mut self, cell: &CellSamples) {
+        for CandidateSamples { name, own_us, refusal, .. } in &cell.candidates {
+            let line = RankLine {
+                launch: self.launch,
+                rank: self.rank,
+                collective: cell.collective,
+                bytes: cell.bytes,
+                candidate: name.clone(),
+                own_us: own_us.clone(),
+                refusal: refusal.clone(),
+            };
+            if let Ok(text) = serde_json::to_string(&line) {
+                drop(writeln!(self.file, "{text}"));
+            }
+        }
+    }
+}
+
+/// A rank on which candidates failed.
+#[derive(Serialize)]
+struct ProblemRank {
+    rank: usize,
+    failures: usize,
+    phases: BTreeSet<TrialPhase>,
+    candidates: BTreeSet<String>,
+}
+
+/// The report of all ranks.
+#[derive(Serialize)]
+struct RankReport<'a> {
+    format: &'static str,
+    ranks: usize,
+    /// Why the measuring ended early, if it did.
+    failed: Option<&'a str>,
+    /// Lines of each rank.
+    lines: BTreeMap<usize, usize>,
+    /// Blocks in which each rank was the slowest.
+    slowest: BTreeMap<usize, usize>,
+    problem_ranks: Vec<ProblemRank>,
+    /// Candidates that no longer compete where they failed.
+    quarantine: &'a [RefusedCandidate],
+}
+
+/// Merges the lines of all ranks into `report.json`.
+///
+/// # Errors
+/// If the folder cannot be written.
+pub(super) fn merge(folder: &Path, ranks: usize, refused: &[RefusedCandidate], failed: Option<&str>) -> Outcome {
+    let (mut lines, mut slowest) = (BTreeMap::new(), BTreeMap::new());
+    let mut blocks: BTreeMap<(u32, String, u64, String, usize), Vec<(usize, f64)>> = BTreeMap::new();
+    for rank in 0..ranks {
+        let Ok(file) = File::open(folder.join(format!("rank-{rank}.jsonl"))) else { continue };
+        // The last line of a rank that has died may be incomplete.
+        let own = BufReader::new(file).lines().map_while(Result::ok);
+        for line in own.filter_map(|line| serde_json::from_str::<RankLine>(&line).ok()) {
+            *lines.entry(rank).or_insert(0) += 1;
+            for (block, time) in line.own_us.iter().enumerate() {
+                let key = (line.launch, line.collective.to_string(), line.bytes, line.candidate.clone(), block);
+                blocks.entry(key).or_default().push((rank, *time));
+            }
+        }
+    }
+    for times in blocks.values() {
+        if let Some((rank, _)) = times.iter().max_by(|one, other| one.1.total_cmp(&other.1)) {
+            *slowest.entry(*rank).or_insert(0) += 1;
+        }
+    }
+    let mut problems: BTreeMap<usize, ProblemRank> = BTreeMap::new();
+    for RefusedCandidate { name, refusal, .. } in refused {
+        let new =
+            || ProblemRank { rank: refusal.rank, failures: 0, phases: BTreeSet::new(), candidates: BTreeSet::new() };
+        let problem = problems.entry(refusal.rank).or_insert_with(new);
+        problem.failures += 1;
+        problem.phases.insert(refusal.phase);
+        problem.candidates.insert(name.clone());
+    }
+    let problem_ranks = problems.into_values().collect();
+    let format = "antiphon-tune-report/1";
+    let report = RankReport { format, ranks, failed, lines, slowest, problem_ranks, quarantine: refused };
+    let text = serde_json::to_string_pretty(&report).map_err(Failure::no)? + "\n";
+    let path = folder.join("report.json");
+    std::fs::write(&path, text).map_err(|error| io_failure(&path, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+
+    #[test]
+    fn the_report_names_the_rank_that_failed_and_the_one_that_was_slow() {
+        let folder = tempfile::tempdir().unwrap();
+        let refusal = CandidateRefusal { rank: 1, phase: TrialPhase::Time, why: "no".to_owned() };
+        for rank in 0..3 {
+            let own_us = vec![1.0 + f64::from(u8::from(rank == 2)); 4];
+            let fine = CandidateSamples { name: "stock".to_owned(), own_us, ..CandidateSamples::default() };
+            let bad = CandidateSamples {
+                name: "mine".to_owned(),
+                refusal: Some(refusal.clone()),
+                ..CandidateSamples::default()
+            };
+            let cell = CellSamples { collective: Collective::AllReduce, bytes: 64, candidates: vec![fine, bad] };
+            for launch in 1..3 {
+                RankLog::open(folder.path(), launch, rank).unwrap().add(&cell);
+            }
+        }
+        // A rank that died in the middle of a line.
+        let path = folder.path().join("rank-2.jsonl");
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, &text[..text.len() - 20]).unwrap();
+        let refused = RefusedCandidate {
+            collective: Collective::AllReduce,
+            bytes: 64,
+            name: "mine".to_owned(),
+            launch: 1,
+            refusal,
+        };
+        merge(folder.path(), 3, &[refused], Some("rank 2 is gone")).unwrap();
+        let report: Value =
+            serde_json::from_str(&std::fs::read_to_string(folder.path().join("report.json")).unwrap()).unwrap();
+        assert_eq!(report["lines"], serde_json::json!({ "0": 4, "1": 4, "2": 3 }));
+        assert_eq!(report["slowest"], serde_json::json!({ "2": 8 }));
+        assert_eq!(report["problem_ranks"][0]["rank"], 1);
+        assert_eq!((&report["quarantine"][0]["phase"], &report["failed"]), (&"time".into(), &"rank 2 is gone".into()));
+    }
+}

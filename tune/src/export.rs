@@ -1,0 +1,310 @@
+//! Choices of a table in the formats of other libraries.
+//!
+//! The principal function is [`export`]. Other libraries have algorithms of their own and know no plans, so only a textbook
+//! algorithm that they have too can be named to them. All else is left to their own choice, and a note says so.
+
+use crate::store::{ChoiceRange, TuningTable};
+use schedule::Collective;
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+/// For whom a table is exported.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ExportTarget {
+    /// The CSV file of the example tuner plugin of NCCL.
+    NcclCsv,
+    /// The dynamic rules file of Open MPI's `tuned` component.
+    OmpiRules,
+    /// The value of `UCC_TL_UCP_TUNE`.
+    Ucc,
+}
+
+/// An exported table, and what it does not say.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ExportedTable {
+    /// The text.
+    pub text: String,
+    /// What the format cannot express, each once.
+    pub notes: Vec<String>,
+}
+
+/// The largest size that a line for NCCL can name.
+const NCCL_MOST: u64 = 4_294_967_295;
+
+/// The algorithm of a plan, without the name of the strategy `classic`; `None` if it is no textbook algorithm.
+fn algorithm<'a>(table: &'a TuningTable, range: &ChoiceRange) -> Option<&'a str> {
+    let plan = table.plans.get(range.plan.as_ref()?)?;
+    plan.get("produced_by")?.get("strategy")?.as_str()?.strip_prefix("classic/")
+}
+
+/// Open MPI's number of a collective (the order of its enumeration), and of an algorithm in it.
+fn ompi_number(collective: Collective, algorithm: &str) -> Option<u32> {
+    Some(match (collective, algorithm) {
+        (Collective::AllReduce, "doubling") => 3,
+        (Collective::AllReduce, "ring") => 4,
+        (Collective::AllGather, "bruck") => 2,
+        (Collective::AllGather, "recursive-doubling") => 3,
+        (Collective::AllGather, "ring") => 4,
+        (Collective::AllToAll, "all-pairs") => 1,
+        (Collective::Broadcast, "binomial") => 6,
+        (Collective::Reduce, "binomial") => 5,
+        (Collective::ReduceScatter, "recursive-doubling") => 2,
+        (Collective::ReduceScatter, "ring") => 3,
+        (Collective::Gather | Collective::Scatter, "all-pairs") => 1,
+        (Collective::Gather | Collective::Scatter, "binomial") => 2,
+        _ => return None,
+    })
+}
+
+const fn ompi_collective(collective: Collective) -> Option<u32> {
+    Some(match collective {
+        Collective::AllGather => 0,
+        Collective::AllReduce => 2,
+        Collective::AllToAll => 3,
+        Collective::Broadcast => 7,
+        Collective::Gather => 9,
+        Collective::Reduce => 11,
+        Collective::ReduceScatter => 12,
+        Collective::Scatter => 15,
+        _ => return None,
+    })
+}
+
+/// What UCC calls a collective and an algorithm of its `ucp` layer.
+fn ucc_names(collective: Collective, algorithm: &str) -> Option<(&'static str, &'static str)> {
+    Some(match (collective, algorithm) {
+        (Collective::AllReduce, "doubling") => ("allreduce", "knomial"),
+        (Collective::AllGather, "ring") => ("allgather", "ring"),
+        (Collective::AllGather, "bruck") => ("allgather", "bruck"),
+        (Collective::AllGather, "recursive-doubling") => ("allgather", "knomial"),
+        (Collective::AllToAll, "all-pairs") => ("alltoall", "pairwise"),
+        (Collective::Broadcast, "binomial") => ("bcast", "knomial"),
+        (Collective::Reduce, "binomial") => ("reduce", "knomial"),
+        (Collective::ReduceScatter, "ring") => ("reduce_scatter", "ring"),
+        (Collective::ReduceScatter, "recursive-doubling") => ("reduce_scatter", "knomial"),
+        (Collective::Gather, "binomial") => ("gather", "knomial"),
+        (Collective::Scatter, "binomial") => ("scatter", "knomial"),
+        _ => return None,
+    })
+}
+
+/// What NCCL calls a collective and an algorithm.
+fn nccl_names(collective: Collective, algorithm: &str) -> Option<(&'static str, &'static str)> {
+    Some(match (collective, algorithm) {
+        (Collective::AllReduce, "ring") => ("allreduce", "ring"),
+        (Collective::AllReduce, "binomial") => ("allreduce", "tree"),
+        (Collective::AllGather, "ring") => ("allgather", "ring"),
+        (Collective::ReduceScatter, "ring") => ("reducescatter", "ring"),
+        (Collective::Broadcast, "chain") => ("broadcast", "ring"),
+        (Collective::Reduce, "chain") => ("reduce", "ring"),
+        _ => return None,
+    })
+}
+
+/// Writes a table for another library. The text has no line for what that library cannot be told.
+pub fn export(table: &TuningTable, target: ExportTarget) -> ExportedTable {
+    let mut notes = Vec::new();
+    let text = match target {
+        ExportTarget::NcclCsv => nccl(table, &mut notes),
+        ExportTarget::OmpiRules => ompi(table, &mut notes),
+        ExportTarget::Ucc => ucc(table, &mut notes),
+    };
+    let mut seen = BTreeSet::new();
+    notes.retain(|note| seen.insert(note.clone()));
+    ExportedTable { text, notes }
+}
+
+/// Says that a plan is left to the other library.
+fn left(notes: &mut Vec<String>, who: &str, collective: Collective, range: &ChoiceRange) {
+    if let Some(plan) = &range.plan {
+        notes.push(format!("{who} has no counterpart of the plan `{plan}` of {collective}, and chooses itself there"));
+    }
+}
+
+fn nccl(table: &TuningTable, notes: &mut Vec<String>) -> String {
+    let machines: BTreeSet<u32> = table.key.machines.iter().copied().collect();
+    let mut text =
+        String::from("# collective,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff\n");
+    for (collective, range) in ranges(table) {
+        let names = algorithm(table, range).and_then(|algorithm| nccl_names(collective, algorithm));
+        match names {
+            Some((name, algorithm)) if range.from_bytes <= NCCL_MOST => {
+                let to = range.to_bytes.map_or(NCCL_MOST, |end| (end - 1).min(NCCL_MOST));
+                if range.to_bytes.is_none_or(|end| end - 1 > NCCL_MOST) {
+                    notes.push(format!("a line for NCCL ends at {NCCL_MOST} bytes"));
+                }
+                let (nodes, ranks) = (machines.len(), table.key.ranks);
+                let _ = writeln!(text, "{name},{},{to},{algorithm},simple,-1,{nodes},{ranks},-1,-1", range.from_bytes);
+            }
+            _ => left(notes, "NCCL", collective, range),
+        }
+    }
+    notes.push(
+        "protocols and channels were not measured: the lines say `simple`, and leave channels to NCCL".to_owned(),
+    );
+    notes.push("the plugin takes ring and simple where no line matches, so stock cannot be expressed".to_owned());
+    text
+}
+
+fn ompi(table: &TuningTable, notes: &mut Vec<String>) -> String {
+    let cells: Vec<_> = table.cells.iter().filter_map(|cell| Some((ompi_collective(cell.collective)?, cell))).collect();
+    let mut text = format!("{} # collectives\n", cells.len());
+    for (number, cell) in cells {
+        let mut lines: Vec<(u64, u32)> = Vec::new();
+        for range in &cell.ranges {
+            let known = algorithm(table, range).and_then(|algorithm| ompi_number(cell.collective, algorithm));
+            if known.is_none() {
+                left(notes, "Open MPI", cell.collective, range);
+            }
+            // Its own choice is algorithm 0.
+            let known = known.unwrap_or(0);
+            if lines.last().is_none_or(|(_, last)| *last != known) {
+                lines.push((range.from_bytes, known));
+            }
+        }
+        let _ = writeln!(text, "{number} # {}\n1 # communicator sizes", cell.collective);
+        let _ =
+            writeln!(text, "{} # ranks\n{} # sizes: bytes, algorithm, fan-out, segment", table.key.ranks, lines.len());
+        for (from, algorithm) in lines {
+            let _ = writeln!(text, "{from} {algorithm} 0 0");
+        }
+    }
+    notes.push(
+        "Open MPI uses the rules for every communicator of at least so many ranks, wherever its ranks are".to_owned(),
+    );
+    let blocks = [Collective::Gather, Collective::Scatter, Collective::ReduceScatter];
+    if table.cells.iter().any(|cell| blocks.contains(&cell.collective)) {
+        notes.push(
+            "what Open MPI takes for the size of gather, scatter and reduce_scatter differs between its versions"
+                .to_owned(),
+        );
+    }
+    text
+}
+
+fn ucc(table: &TuningTable, notes: &mut Vec<String>) -> String {
+    let mut parts = Vec::new();
+    for (collective, range) in ranges(table) {
+        match algorithm(table, range).and_then(|algorithm| ucc_names(collective, algorithm)) {
+            Some((name, algorithm)) => {
+                let end = range.to_bytes.map_or_else(|| "inf".to_owned(), |end| end.to_string());
+                let (from, ranks) = (range.from_bytes, table.key.ranks);
+                parts.push(format!("{name}:{from}-{end}:host:[{ranks}-{ranks}]:inf:@{algorithm}"));
+            }
+            None => left(notes, "UCC", collective, range),
+        }
+    }
+    notes.push("UCC uses them for every team of so many ranks, wherever its ranks are".to_owned());
+    parts.join("#") + "\n"
+}
+
+fn ranges(table: &TuningTable) -> impl Iterator<Item = (Collective, &ChoiceRange)> {
+    table.cells.iter().flat_map(|cell| cell.ranges.iter().map(move |range| (cell.collective, range)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{TableCell, TableKey};
+    use serde_json::json;
+
+    /// All textbook algorithms that tables contain, and one that only this project has.
+    fn table() -> TuningTable {
+        let range = |from_bytes, to_bytes, plan: Option<&str>| ChoiceRange {
+            from_bytes,
+            to_bytes,
+            plan: plan.map(str::to_owned),
+            evidence: Vec::new(),
+        };
+        let cell = |collective, first: &str, second: &str| {
+            let ranges = vec![
+                range(0, Some(100), None),
+                range(100, Some(200), Some(first)),
+                range(200, Some(300), Some(second)),
+                range(300, None, None),
+            ];
+            TableCell { collective, ranges }
+        };
+        let plan = |name: &str, strategy: &str| (name.to_owned(), json!({ "produced_by": { "strategy": strategy } }));
+        TuningTable {
+            format: TuningTable::FORMAT.to_owned(),
+            key: TableKey { ranks: 4, machines: vec![0, 0, 1, 1], topology: None, version: String::new(), policy: 1 },
+            cells: vec![
+                cell(Collective::AllReduce, "d", "r"),
+                cell(Collective::AllGather, "m", "r"),
+                cell(Collective::ReduceScatter, "r", "r"),
+            ],
+            plans: [plan("d", "classic/doubling"), plan("r", "classic/ring"), plan("m", "milp")].into(),
+        }
+    }
+
+    /// What a reader of the rules would choose, as Open MPI documents them: the last line whose size is not larger.
+    fn rule(text: &str, collective: u64, bytes: u64) -> Option<u64> {
+        let tokens: Vec<u64> = text
+            .lines()
+            .flat_map(|line| line.split('#').next().unwrap_or_default().split_whitespace())
+            .map(|token| token.parse().unwrap())
+            .collect();
+        let mut tokens = tokens.into_iter();
+        let mut next = || tokens.next().unwrap();
+        let mut found = None;
+        for _ in 0..next() {
+            let number = next();
+            for _ in 0..next() {
+                assert_eq!(next(), 4, "ranks");
+                for _ in 0..next() {
+                    let (from, algorithm) = (next(), next());
+                    assert_eq!((next(), next()), (0, 0));
+                    if number == collective && from <= bytes {
+                        found = Some(algorithm);
+                    }
+                }
+            }
+        }
+        assert_eq!(tokens.next(), None, "nothing is left");
+        found
+    }
+
+    #[test]
+    fn rules_of_open_mpi_choose_as_the_table_at_every_edge() {
+        let ExportedTable { text, notes } = export(&table(), ExportTarget::OmpiRules);
+        let of = |collective, sizes: [u64; 6]| sizes.map(|bytes| rule(&text, collective, bytes).unwrap());
+        let sizes = [0, 99, 100, 200, 299, 300];
+        assert_eq!(of(2, sizes), [0, 0, 3, 4, 4, 0]);
+        assert_eq!(of(0, sizes), [0, 0, 0, 4, 4, 0]);
+        assert_eq!(of(12, sizes), [0, 0, 3, 3, 3, 0]);
+        assert!(notes.iter().any(|note| note.contains("`m`")) && rule(&text, 7, 100).is_none());
+    }
+
+    #[test]
+    fn lines_for_nccl_are_disjoint_and_inclusive() {
+        let mut table = table();
+        table.cells[1].ranges[3].plan = Some("r".to_owned());
+        let ExportedTable { text, notes } = export(&table, ExportTarget::NcclCsv);
+        let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        let expected = [
+            "allreduce,200,299,ring,simple,-1,2,4,-1,-1",
+            "allgather,200,299,ring,simple,-1,2,4,-1,-1",
+            "allgather,300,4294967295,ring,simple,-1,2,4,-1,-1",
+            "reducescatter,100,199,ring,simple,-1,2,4,-1,-1",
+            "reducescatter,200,299,ring,simple,-1,2,4,-1,-1",
+        ];
+        assert_eq!(lines, expected);
+        for word in ["`d`", "`m`", "4294967295", "stock cannot"] {
+            assert!(notes.iter().any(|note| note.contains(word)), "{word}: {notes:?}");
+        }
+    }
+
+    #[test]
+    fn the_string_of_ucc_names_only_what_it_has() {
+        let ExportedTable { text, notes } = export(&table(), ExportTarget::Ucc);
+        let expected = [
+            "allreduce:100-200:host:[4-4]:inf:@knomial",
+            "allgather:200-300:host:[4-4]:inf:@ring",
+            "reduce_scatter:100-200:host:[4-4]:inf:@ring",
+            "reduce_scatter:200-300:host:[4-4]:inf:@ring",
+        ];
+        assert_eq!(text.trim_end(), expected.join("#"));
+        assert!(notes.iter().any(|note| note.contains("`r` of allreduce")), "{notes:?}");
+    }
+}
