@@ -96,7 +96,8 @@ const FLOORS: &[(&str, &[&str])] = &[
             "communicator",
         ],
     ),
-    ("tune", &["statistics", "decide", "files", "table", "turns", "store", "choose"]),
+    ("tune", &["statistics", "decide", "files", "table", "turns", "store", "choose", "nccl"]),
+    ("plugin/nccl", &["abi", "rules", "tuner"]),
 ];
 
 #[test]

@@ -7,6 +7,7 @@
 mod choose;
 mod decide;
 mod files;
+mod nccl;
 mod statistics;
 mod store;
 mod table;
@@ -15,6 +16,7 @@ mod turns;
 pub use choose::{ChoiceEdge, MeasuredSize, ranges, remaining, smooth, winner};
 pub use decide::{Choice, Decision, decide};
 pub use files::TableError;
+pub use nccl::{NcclAlgorithm, NcclCall, NcclChoice, NcclProtocol, NcclRule};
 pub use statistics::{Summary, summarize};
 pub use store::{ChoiceRange, Evidence, TableCell, TableKey, TuningTable};
 pub use table::{Entry, Plan, STOCK, Table};
