@@ -32,6 +32,7 @@ const FLOORS: &[(&str, &[&str])] = &[
             "pacing",
             "interpreter",
             "execution",
+            "device",
             "session",
             "measure",
             "control",

@@ -216,7 +216,8 @@ impl<'a> Grid<'a> {
         }) else {
             return Ok(false);
         };
-        let is_elsewhere = |state: &State| matches!(state, State::Waits(other) if *other != line) || *state == State::Ended;
+        let is_elsewhere =
+            |state: &State| matches!(state, State::Waits(other) if *other != line) || *state == State::Ended;
         if states.iter().any(is_elsewhere) {
             return Err(Fault::Divergence { place: Place { line, block, thread: first as u32 } });
         }
@@ -276,7 +277,8 @@ impl<'a> Grid<'a> {
             Operation::Store(access) => self.store(number, instruction, access)?,
             Operation::Pack(count) => {
                 let bits = 8 * instruction.ty.bytes / count as u32;
-                let part = |at: usize| (self.value(number, instruction.from[at]) & ((1 << bits) - 1)) << (at as u32 * bits);
+                let part =
+                    |at: usize| (self.value(number, instruction.from[at]) & ((1 << bits) - 1)) << (at as u32 * bits);
                 let whole = (0..count).map(part).sum();
                 self.set(number, instruction.to[0], whole);
             }

@@ -97,8 +97,9 @@ impl Draft {
             self.labels.insert(label.to_owned(), self.kernel.code.len());
             return Ok(());
         }
-        let is_directive =
-            [".reg ", ".maxntid", ".minnctapersm", ".reqntid", ".pragma", ".loc", ".file"].iter().any(|word| code.starts_with(word));
+        let is_directive = [".reg ", ".maxntid", ".minnctapersm", ".reqntid", ".pragma", ".loc", ".file"]
+            .iter()
+            .any(|word| code.starts_with(word));
         if is_directive || ["", "{", ")", "("].contains(&code) {
             return Ok(());
         }
@@ -181,7 +182,12 @@ impl Draft {
     }
 
     /// An instruction with its registers: first those that it writes.
-    fn filled(&mut self, mut instruction: Instruction, operands: &[String], written: usize) -> Result<Instruction, String> {
+    fn filled(
+        &mut self,
+        mut instruction: Instruction,
+        operands: &[String],
+        written: usize,
+    ) -> Result<Instruction, String> {
         if operands.len() < written || written > 4 || operands.len() - written > 5 {
             return Err("a strange number of operands".to_owned());
         }
@@ -194,7 +200,12 @@ impl Draft {
         Ok(instruction)
     }
 
-    fn access(&mut self, mut instruction: Instruction, parts: &[&str], operands: Vec<String>) -> Result<Instruction, String> {
+    fn access(
+        &mut self,
+        mut instruction: Instruction,
+        parts: &[&str],
+        operands: Vec<String>,
+    ) -> Result<Instruction, String> {
         let mut access = MemoryAccess { space: Space::Global, order: Order::Weak, values: 1, offset: 0 };
         let mut order = None;
         for &part in &parts[1..parts.len() - 1] {
