@@ -416,13 +416,18 @@ impl KernelPlan {
     pub(super) fn mutant(&self, rank: usize, index: usize, slip: usize) -> Option<Option<Self>> {
         let mut plan = self.clone();
         let tables = &mut plan.ranks[rank];
-        let step = tables.blocks.iter_mut().flatten().nth(index)?;
+        let place =
+            |(block, steps): (usize, &Vec<KernelStep>)| (0..steps.len()).map(|at| (block, at)).collect::<Vec<_>>();
+        let (block, at) = tables.blocks.iter().enumerate().flat_map(place).nth(index)?;
+        // A later signal of the same block tells the same.
+        let is_last = tables.blocks[block][at + 1..].iter().all(|step| step.kind & PUBLISHES == 0);
+        let step = &mut tables.blocks[block][at];
         let piece = &mut tables.pieces[step.first_piece as usize];
         let has = |flag: u32| step.kind & flag != 0;
         let is_possible = match slip {
             0 => step.wait_count > 0,
             1 | 3 => has(RECEIVES),
-            2 => has(PUBLISHES),
+            2 => has(PUBLISHES) && is_last,
             4 => has(READS) && piece.length > 0,
             5 => has(STORES) && piece.length > 0,
             6 => has(READS) && piece.length > 0,
@@ -430,6 +435,9 @@ impl KernelPlan {
             8 => has(REDUCES),
             _ => has(SENDS),
         };
+        if !is_possible {
+            return Some(None);
+        }
         match slip {
             0 => step.wait_count -= 1,
             1 => step.kind &= !RECEIVES,
@@ -442,6 +450,6 @@ impl KernelPlan {
             8 => step.kind &= !REDUCES,
             _ => step.kind &= !SENDS,
         }
-        Some(is_possible.then_some(plan))
+        Some(Some(plan))
     }
 }

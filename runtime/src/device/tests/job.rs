@@ -138,7 +138,8 @@ impl<'a> Job<'a> {
         for (rank, memory) in self.ranks.iter().enumerate() {
             let Places { input, output, input_at, output_at } = memory.places;
             let (rank, in_place) = (Rank::from_index(rank), program.in_place);
-            let mut common = vec![0xA5; (output_at + output).max(if in_place { input_at + input } else { 0 }) * size];
+            let length = if in_place { (output_at + output).max(input_at + input) } else { output };
+            let mut common = vec![0xA5; length * size];
             if in_place {
                 reference.fill(rank, &mut common, input_at);
             } else {

@@ -3,9 +3,9 @@
 use super::job::{MODULE, Outcome, Terms, run_changed, run_plan};
 use crate::device::KERNEL_PTX;
 use crate::device::kernel_plan::KernelPlan;
-use program::VerifiedProgram;
 use program::testing::schedules::{Random, demand, random_topology, random_trees, ring_allreduce};
 use program::testing::{checked, lowered};
+use program::{Program, VerifiedProgram, check};
 use ptx::{Fault, Module};
 use schedule::Collective;
 
@@ -97,31 +97,40 @@ const SLIPS: [Slip; 10] = [
 ];
 
 /// All plans with one such mistake.
-fn slipped(plan: &KernelPlan, slip: Slip) -> Vec<KernelPlan> {
+fn slipped(program: &Program, plan: &KernelPlan, slip: Slip) -> Vec<KernelPlan> {
     let mut mutants = Vec::new();
     for rank in 0..plan.ranks() {
         let mut index = 0;
         while let Some(mutant) = plan.mutant(rank, index, slip as usize) {
-            mutants.extend(mutant);
+            let is_harmless = matches!(slip, Slip::DropWait) && is_idle_wait(program, rank, index);
+            mutants.extend(mutant.filter(|_| !is_harmless));
             index += 1;
         }
     }
     mutants
 }
 
+/// Whether the program checker proves that the last wait of a step is not needed, because others imply it.
+fn is_idle_wait(program: &Program, rank: usize, index: usize) -> bool {
+    let mut program = program.clone();
+    let mut steps = program.ranks[rank].threadblocks.iter_mut().flat_map(|block| &mut block.steps);
+    steps.nth(index).is_some_and(|step| step.after.pop().is_some()) && check(program).is_ok()
+}
+
 #[test]
 fn wrong_tables_are_found() {
+    let mut made = [0; SLIPS.len()];
     for program in programs() {
         let terms = |seed| Terms { seed, count: 23, tile_bytes: 16, ..Terms::PLAIN };
         let plan = KernelPlan::new(&program, 23, Terms::PLAIN.dtype, 16).unwrap();
-        for slip in SLIPS {
-            let mutants = slipped(&plan, slip);
-            let hidden = mutants.iter().filter(|mutant| {
-                (0..SEEDS).all(|seed| run_plan(&program, mutant, terms(seed), &MODULE, |_, _| {}) == Outcome::Right)
-            });
-            let hidden = hidden.count();
-            eprintln!("{slip:?}: {} mutants, {hidden} not found", mutants.len());
-            assert_eq!(hidden, 0, "{slip:?}");
+        for (slip, made) in SLIPS.into_iter().zip(&mut made) {
+            let mutants = slipped(program.program(), &plan, slip);
+            *made += mutants.len();
+            for (number, mutant) in mutants.iter().enumerate() {
+                let is_right = |seed| run_plan(&program, mutant, terms(seed), &MODULE, |_, _| {}) == Outcome::Right;
+                assert!(!(0..SEEDS).all(is_right), "{slip:?}, mutant {number} of {}", mutants.len());
+            }
         }
     }
+    assert!(made.iter().all(|made| *made > 0), "a mistake was never made: {made:?}");
 }

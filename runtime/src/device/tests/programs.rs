@@ -93,12 +93,15 @@ fn every_type_with_every_reduction() {
 /// More steps than the window in shared memory holds, and tiles that follow each other through rings of few slots.
 #[test]
 fn long_programs_and_many_tiles() {
-    let program = checked(lowered(&ring_allgather(3, 40), false));
+    let mut random = Random(2);
+    let topology = random_topology(3, &mut random);
+    let trees = random_trees(&topology, &demand(Collective::AllGather, 3, 60), &mut random);
+    let program = checked(lowered(&trees, false));
     let longest =
         program.program().ranks.iter().flat_map(|rank| &rank.threadblocks).map(|block| block.steps.len()).max();
     assert!(longest.unwrap() > 32, "{longest:?}");
     for seed in 0..3 {
-        right(&program, Terms { seed, count: 97, tile_bytes: 8, ..Terms::PLAIN }, "40 chunks");
+        right(&program, Terms { seed, count: 97, tile_bytes: 4, ..Terms::PLAIN }, "60 chunks");
         let average = with_op(checked(lowered(&ring_allreduce(4, 2), false)), ReduceOp::Avg);
         right(&average, Terms { seed, count: 300, tile_bytes: 16, calls: 3, ..Terms::PLAIN }, "many tiles");
     }
