@@ -93,6 +93,15 @@ pub(crate) enum TuneCommand {
         #[arg(value_name = "G.json")]
         second: PathBuf,
     },
+    /// Writes what a table chooses for NCCL as rules, one a line, for NCCL's tuner plugins.
+    Nccl {
+        /// The table.
+        #[arg(value_name = "F.json")]
+        table: PathBuf,
+        /// Where to write them (default: stdout).
+        #[arg(short, long, value_name = "F.csv")]
+        output: Option<PathBuf>,
+    },
 }
 
 /// `antiphon tune-rank`

@@ -35,6 +35,7 @@ pub(crate) fn run(args: &TuneArgs, screen: &Screen) -> Outcome {
         Some(TuneCommand::Show { table }) => show::show(table, screen),
         Some(TuneCommand::Verify { table }) => show::verify(table, screen),
         Some(TuneCommand::Diff { first, second }) => show::diff(first, second, screen),
+        Some(TuneCommand::Nccl { table, output }) => show::nccl(table, output.as_deref(), screen),
         None => measure(&args.measure, screen),
     }
 }

@@ -1,12 +1,12 @@
 //! What tables say, for people.
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, write_to};
 use crate::screen::{Screen, bytes, table as columns, time};
 use comm::PlanTable;
 use schedule::Collective;
 use serde::Serialize;
 use std::path::Path;
-use tune::{ChoiceRange, STOCK, TuningTable};
+use tune::{ChoiceRange, NcclRule, STOCK, TuningTable};
 
 /// A range of a table, as it is shown.
 #[derive(Serialize)]
@@ -87,6 +87,24 @@ pub(super) fn verify(path: &Path, screen: &Screen) -> Outcome {
     let (ranges, distinct) = (rows(&table).len(), table.plans.len());
     screen.result(&serde_json::json!({ "valid": true, "ranges": ranges, "plans": distinct }), || {
         format!("{}: {ranges} ranges, {distinct} plans, all valid", path.display())
+    })
+}
+
+/// The rules for NCCL's tuner plugins.
+pub(super) fn nccl(path: &Path, output: Option<&Path>, screen: &Screen) -> Outcome {
+    let table = read(path)?;
+    let rules = NcclRule::of_table(&table, &path.display().to_string()).map_err(Failure::bad_input)?;
+    if rules.is_empty() {
+        screen.note("note: the table chooses nothing for NCCL");
+    }
+    let text = NcclRule::to_csv(&rules);
+    let Some(output) = output else {
+        return screen
+            .result(&serde_json::json!({ "rules": rules.len(), "content": text }), || text.trim_end().to_owned());
+    };
+    write_to(output, |out| out.write_all(text.as_bytes()))?;
+    screen.result(&serde_json::json!({ "rules": rules.len(), "output": output }), || {
+        format!("{} rules written to {}", rules.len(), output.display())
     })
 }
 

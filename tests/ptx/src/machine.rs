@@ -163,7 +163,7 @@ impl<'a> Grid<'a> {
     }
 
     fn run(mut self) -> Result<Ran, Fault> {
-        let patience = 100_000 + 4_000 * self.threads.len() as u64;
+        let patience = 10_000 + 4_000 * self.threads.len() as u64;
         let mut runnable: Vec<usize> = (0..self.threads.len()).collect();
         while !runnable.is_empty() {
             let at = self.below(runnable.len() as u64) as usize;
