@@ -1,7 +1,7 @@
 # Every target sets up what it needs. One build profile throughout, so that HiGHS is compiled once.
 CARGO ?= cargo
 
-.PHONY: all setup build demo readme-table test test-long models mpi-test python-test torch-test wheel cluster-test cluster-bench lint bench bench-library install clean
+.PHONY: all setup build demo readme-table test test-long models mpi-test python-test torch-test wheel kernels gpu-test gpu-bench cluster-test cluster-bench lint bench bench-library install clean
 
 all: build
 
@@ -26,6 +26,7 @@ test: setup
 test-long: setup
 	@.ci/setup mpi || true
 	@.ci/setup fortran || true
+	@.ci/setup gpu || true
 	ANTIPHON_TEST_EFFORT=long $(CARGO) test --release --locked --workspace -- long_
 	@$(MAKE) --no-print-directory models mpi-test python-test torch-test cluster-test
 
@@ -58,6 +59,18 @@ python-test: wheel
 # The same with PyTorch, which it gets from PyPI without CUDA (540 MB).
 torch-test: wheel
 	@if [ -x target/python/build/bin/maturin ] && .ci/setup torch; then python/torch-test.sh target/wheels; fi
+
+# The interpreter kernel for GPUs, compiled anew by NVRTC from PyPI, which needs no GPU.
+kernels: setup
+	@if .ci/setup gpu; then ANTIPHON_UPDATE=1 $(CARGO) test --release --locked -p runtime --lib -- long_the_kernel_is; fi
+
+# The tests that need a GPU, and its measurements: docs/gpu.md says what they are.
+gpu-test gpu-bench:
+	@if [ -e /dev/nvidiactl ] || [ -e /dev/dxg ]; then \
+		echo "$@: there is a GPU here, but this version has nothing yet that runs on one (docs/gpu.md)" >&2; exit 1; \
+	else \
+		echo "$@: there is no GPU here; nothing was run"; \
+	fi
 
 # Between hosts that are network namespaces with shaped links: needs root, ip and tc, and says so where it skips.
 cluster-test: setup

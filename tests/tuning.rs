@@ -271,3 +271,32 @@ fn a_plan_is_compared_with_its_prediction_message_by_message() {
     let ran = run("explain plan.json --analyze --corrected fitted.yaml");
     assert!(ran.code == 2 && ran.stderr.contains("exists"), "{}", ran.stderr);
 }
+
+#[test]
+fn what_a_table_chooses_for_nccl_becomes_rules() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |line: &str| antiphon_in(folder.path(), line);
+    let table = serde_json::json!({
+        "format": "antiphon-table/1",
+        "key": {"ranks": 4, "machines": [0, 0, 1, 1], "version": "0.1.0", "policy": 1},
+        "cells": [{"collective": "allreduce", "ranges": [
+            {"from_bytes": 0, "to_bytes": 4096, "plan": null, "evidence": []},
+            {"from_bytes": 4096, "to_bytes": null, "plan": "nccl-ring-ll128", "evidence": []}]}],
+        "plans": {"nccl-ring-ll128": {"format": "antiphon-nccl/1", "algorithm": "ring", "protocol": "ll128", "channels": 16}},
+    });
+    std::fs::write(folder.path().join("t.json"), table.to_string()).unwrap();
+    run("tune verify t.json").ok();
+    let rule = "allreduce,4096,4294967295,ring,ll128,16,2,4,-1,-1";
+    assert!(run("tune export t.json --format nccl-csv").ok().stdout.trim_end().ends_with(rule));
+    run("tune export t.json --format nccl-csv -o rules.csv").ok();
+    let written = std::fs::read_to_string(folder.path().join("rules.csv")).unwrap();
+    assert_eq!(run("tune export t.json --format nccl-csv --json").ok().json()["text"], written);
+    assert_eq!(written.lines().nth(1), Some(rule));
+    let wrong = table.to_string().replace("\"ring\"", "\"rings\"");
+    std::fs::write(folder.path().join("w.json"), wrong).unwrap();
+    for command in ["export --format nccl-csv", "verify"] {
+        let ran = run(&format!("tune {command} w.json"));
+        assert_eq!(ran.code, 2, "{command}: {}", ran.stderr);
+        assert!(ran.stderr.contains("nccl-ring-ll128") && ran.stderr.contains("rings"), "{}", ran.stderr);
+    }
+}

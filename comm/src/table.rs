@@ -14,7 +14,7 @@ use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use topology::Topology;
-use tune::{TableKey, TuningTable};
+use tune::{NcclChoice, TableKey, TuningTable};
 
 /// Plans from files.
 #[derive(Debug, Default)]
@@ -172,6 +172,11 @@ impl PlanTable {
         let machines: Arc<[u32]> = machines.as_slice().into();
         for range in table.cells.iter().flat_map(|cell| &cell.ranges) {
             let Some(plan) = &range.plan else { continue };
+            let choice = NcclChoice::of_plan(&table.plans[plan]);
+            if choice.map_err(|why| TableFault(format!("{origin}, plan `{plan}`: {why}")))?.is_some() {
+                // NCCL serves these sizes, where there is NCCL.
+                continue;
+            }
             let machines = Some(machines.clone());
             let range = EntryRange { from_bytes: range.from_bytes, to_bytes: range.to_bytes, machines };
             self.push(&format!("{origin}, plan `{plan}`"), &table.plans[plan].to_string(), range)?;

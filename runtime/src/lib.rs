@@ -20,6 +20,7 @@
 //! pacing         when a message may begin
 //! interpreter    one rank's part of one program
 //! execution      one rank's part of the programs that run at the same time
+//! device         programs as tables for the interpreter kernel of GPUs
 //! session        ranks that have met once, and call collectives as often as they like
 //! measure        timed runs of collectives, whose answers are checked
 //! control        what the parties of a job say to each other, and what each decides
@@ -30,6 +31,7 @@
 mod background;
 mod clock;
 mod control;
+mod device;
 mod dtype;
 mod element;
 mod error;
@@ -48,6 +50,8 @@ mod transport;
 mod verdict;
 
 pub use clock::Moment;
+pub use device::kernel_plan::{KernelAddresses, KernelNeeds, KernelPlan, KernelTables};
+pub use device::{KERNEL_PTX, KERNEL_SOURCE, kernel_name};
 pub use dtype::DType;
 pub use element::Element;
 pub use error::{Breach, RunError, RunErrorKind, RunResult, Stamp, chain};

@@ -11,10 +11,12 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("program", &["schedule", "topology"]),
     ("interop", &["program", "schedule", "topology"]),
     ("synth", &["schedule", "topology"]),
-    ("runtime", &["program", "schedule", "topology"]),
+    ("ptx", &[]),
+    ("runtime", &["program", "schedule", "topology", "ptx"]),
     ("tune", &["runtime", "program", "schedule", "topology"]),
     ("comm", &["runtime", "synth", "tune", "program", "schedule", "topology"]),
     ("plugin", &["comm", "runtime", "synth", "tune", "program", "schedule", "topology"]),
+    ("plugin-nccl", &["tune", "runtime", "program", "schedule", "topology"]),
     ("python", &["comm", "runtime", "synth", "tune", "program", "schedule", "topology"]),
     ("antiphon", &["topology", "schedule", "program", "interop", "synth", "runtime", "tune", "comm"]),
 ];

@@ -12,8 +12,30 @@ mod rooms;
 use std::path::{Path, PathBuf};
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
-const CRATES: &[&str] =
-    &["topology", "schedule", "program", "interop", "synth", "runtime", "tune", "comm", "plugin", "python", "antiphon"];
+const CRATES: &[&str] = &[
+    "topology",
+    "schedule",
+    "program",
+    "interop",
+    "synth",
+    "runtime",
+    "tune",
+    "comm",
+    "plugin",
+    "plugin-nccl",
+    "python",
+    "ptx",
+    "antiphon",
+];
+
+/// The folder of a crate: most have a folder with their name.
+fn folder(name: &str) -> &str {
+    match name {
+        "plugin-nccl" => "plugin/nccl",
+        "ptx" => "tests/ptx",
+        _ => name,
+    }
+}
 
 /// A source file: its path inside the repository, and its text.
 struct Source {

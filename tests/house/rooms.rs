@@ -32,6 +32,7 @@ const FLOORS: &[(&str, &[&str])] = &[
             "pacing",
             "interpreter",
             "execution",
+            "device",
             "session",
             "measure",
             "control",
@@ -99,8 +100,21 @@ const FLOORS: &[(&str, &[&str])] = &[
     ),
     (
         "tune",
-        &["statistics", "accuracy", "decide", "files", "turns", "store", "choose", "merge", "guidelines", "export"],
+        &[
+            "statistics",
+            "accuracy",
+            "decide",
+            "files",
+            "turns",
+            "store",
+            "choose",
+            "merge",
+            "guidelines",
+            "nccl",
+            "export",
+        ],
     ),
+    ("plugin/nccl", &["abi", "rules", "tuner"]),
 ];
 
 #[test]

@@ -3,6 +3,8 @@
 //! The principal function is [`export`]. Other libraries have algorithms of their own and know no plans, so only a textbook
 //! algorithm that they have too can be named to them. All else is left to their own choice, and a note says so.
 
+use crate::files::TableError;
+use crate::nccl::{NcclAlgorithm, NcclChoice, NcclProtocol, NcclRule};
 use crate::store::{ChoiceRange, TuningTable};
 use schedule::Collective;
 use std::collections::BTreeSet;
@@ -88,30 +90,31 @@ fn ucc_names(collective: Collective, algorithm: &str) -> Option<(&'static str, &
     })
 }
 
-/// What NCCL calls a collective and an algorithm.
-fn nccl_names(collective: Collective, algorithm: &str) -> Option<(&'static str, &'static str)> {
-    Some(match (collective, algorithm) {
-        (Collective::AllReduce, "ring") => ("allreduce", "ring"),
-        (Collective::AllReduce, "binomial") => ("allreduce", "tree"),
-        (Collective::AllGather, "ring") => ("allgather", "ring"),
-        (Collective::ReduceScatter, "ring") => ("reducescatter", "ring"),
-        (Collective::Broadcast, "chain") => ("broadcast", "ring"),
-        (Collective::Reduce, "chain") => ("reduce", "ring"),
+/// NCCL's counterpart of a textbook algorithm. The plan says nothing of protocols and channels.
+fn nccl_counterpart(collective: Collective, algorithm: &str) -> Option<NcclChoice> {
+    let algorithm = match (collective, algorithm) {
+        (Collective::AllReduce, "binomial") => NcclAlgorithm::Tree,
+        (Collective::AllReduce | Collective::AllGather | Collective::ReduceScatter, "ring")
+        | (Collective::Broadcast | Collective::Reduce, "chain") => NcclAlgorithm::Ring,
         _ => return None,
-    })
+    };
+    Some(NcclChoice { algorithm, protocol: NcclProtocol::Simple, channels: None })
 }
 
 /// Writes a table for another library. The text has no line for what that library cannot be told.
-pub fn export(table: &TuningTable, target: ExportTarget) -> ExportedTable {
+///
+/// # Errors
+/// [`TableError::Senseless`] if a plan says that it is a choice for NCCL and is none; `origin` names the table.
+pub fn export(table: &TuningTable, target: ExportTarget, origin: &str) -> Result<ExportedTable, TableError> {
     let mut notes = Vec::new();
     let text = match target {
-        ExportTarget::NcclCsv => nccl(table, &mut notes),
+        ExportTarget::NcclCsv => nccl(table, &mut notes, origin)?,
         ExportTarget::OmpiRules => ompi(table, &mut notes),
         ExportTarget::Ucc => ucc(table, &mut notes),
     };
     let mut seen = BTreeSet::new();
     notes.retain(|note| seen.insert(note.clone()));
-    ExportedTable { text, notes }
+    Ok(ExportedTable { text, notes })
 }
 
 /// Says that a plan is left to the other library.
@@ -121,29 +124,33 @@ fn left(notes: &mut Vec<String>, who: &str, collective: Collective, range: &Choi
     }
 }
 
-fn nccl(table: &TuningTable, notes: &mut Vec<String>) -> String {
-    let machines: BTreeSet<u32> = table.key.machines.iter().copied().collect();
-    let mut text =
-        String::from("# collective,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff\n");
+fn nccl(table: &TuningTable, notes: &mut Vec<String>, origin: &str) -> Result<String, TableError> {
+    let mut rules = Vec::new();
     for (collective, range) in ranges(table) {
-        let names = algorithm(table, range).and_then(|algorithm| nccl_names(collective, algorithm));
-        match names {
-            Some((name, algorithm)) if range.from_bytes <= NCCL_MOST => {
-                let to = range.to_bytes.map_or(NCCL_MOST, |end| (end - 1).min(NCCL_MOST));
-                if range.to_bytes.is_none_or(|end| end - 1 > NCCL_MOST) {
+        let chosen = NcclChoice::of_range(table, range, origin)?;
+        let counterpart = || nccl_counterpart(collective, algorithm(table, range)?);
+        let unmeasured = || {
+            let choice = counterpart()?;
+            notes.push(
+                "protocols and channels of schedules were not measured: their lines say `simple`, and leave channels to NCCL"
+                    .to_owned(),
+            );
+            Some(choice)
+        };
+        match chosen.or_else(unmeasured) {
+            Some(choice) if range.from_bytes <= NCCL_MOST => {
+                let mut rule = NcclRule::of_range(table, collective, range, choice);
+                if rule.last_bytes > NCCL_MOST {
+                    rule.last_bytes = NCCL_MOST;
                     notes.push(format!("a line for NCCL ends at {NCCL_MOST} bytes"));
                 }
-                let (nodes, ranks) = (machines.len(), table.key.ranks);
-                let _ = writeln!(text, "{name},{},{to},{algorithm},simple,-1,{nodes},{ranks},-1,-1", range.from_bytes);
+                rules.push(rule);
             }
             _ => left(notes, "NCCL", collective, range),
         }
     }
-    notes.push(
-        "protocols and channels were not measured: the lines say `simple`, and leave channels to NCCL".to_owned(),
-    );
     notes.push("the plugin takes ring and simple where no line matches, so stock cannot be expressed".to_owned());
-    text
+    Ok(NcclRule::to_csv(&rules))
 }
 
 fn ompi(table: &TuningTable, notes: &mut Vec<String>) -> String {
@@ -267,7 +274,7 @@ mod tests {
 
     #[test]
     fn rules_of_open_mpi_choose_as_the_table_at_every_edge() {
-        let ExportedTable { text, notes } = export(&table(), ExportTarget::OmpiRules);
+        let ExportedTable { text, notes } = export(&table(), ExportTarget::OmpiRules, "t").unwrap();
         let of = |collective, sizes: [u64; 6]| sizes.map(|bytes| rule(&text, collective, bytes).unwrap());
         let sizes = [0, 99, 100, 200, 299, 300];
         assert_eq!(of(2, sizes), [0, 0, 3, 4, 4, 0]);
@@ -280,7 +287,7 @@ mod tests {
     fn lines_for_nccl_are_disjoint_and_inclusive() {
         let mut table = table();
         table.cells[1].ranges[3].plan = Some("r".to_owned());
-        let ExportedTable { text, notes } = export(&table, ExportTarget::NcclCsv);
+        let ExportedTable { text, notes } = export(&table, ExportTarget::NcclCsv, "t").unwrap();
         let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
         let expected = [
             "allreduce,200,299,ring,simple,-1,2,4,-1,-1",
@@ -297,7 +304,7 @@ mod tests {
 
     #[test]
     fn the_string_of_ucc_names_only_what_it_has() {
-        let ExportedTable { text, notes } = export(&table(), ExportTarget::Ucc);
+        let ExportedTable { text, notes } = export(&table(), ExportTarget::Ucc, "t").unwrap();
         let expected = [
             "allreduce:100-200:host:[4-4]:inf:@knomial",
             "allgather:200-300:host:[4-4]:inf:@ring",

@@ -20,7 +20,7 @@ use crate::plan::Span;
 use crate::plan::geometry::Geometry;
 use crate::transport::shared::arena::Arena;
 use crate::transport::{LaneRequest, MemoryKind, Paced, Transports};
-use program::{Buffer, Connection, Layout, Program};
+use program::{Buffer, Connection, Layout, Program, Slice};
 use schedule::ReduceOp;
 use topology::Rank;
 
@@ -191,22 +191,28 @@ impl<'a> LocalRank<'a> {
 
 /// What a rank has to divide after its program, and by which number: a program for averages computes sums.
 pub(crate) fn averages(program: &Program, number: Rank, geometry: &Geometry) -> RunResult<Vec<(Span, u64)>> {
+    let mut averages: Vec<(Span, u64)> = Vec::new();
+    for (slice, by) in averaged_slots(program, number)? {
+        let bytes = geometry.slot_bytes(slice);
+        match averages.last_mut() {
+            Some((last, same)) if (last.buffer, last.bytes.end, *same) == (slice.buffer, bytes.start, by) => {
+                last.bytes.end = bytes.end;
+            }
+            _ => averages.push((Span { buffer: slice.buffer, bytes }, by)),
+        }
+    }
+    Ok(averages)
+}
+
+/// The slots that a rank has to divide after its program, and by which number.
+pub(crate) fn averaged_slots(program: &Program, number: Rank) -> RunResult<Vec<(Slice, u64)>> {
     if program.op != Some(ReduceOp::Avg) {
         return Ok(Vec::new());
     }
     let (demand, in_place) = (&program.demand, program.in_place);
     let layout =
         Layout::new(demand.clone(), in_place).map_err(|error| RunError::Mismatch { what: error.to_string() })?;
-    let mut averages: Vec<(Span, u64)> = Vec::new();
-    for (id, chunk) in demand.chunk_ids().zip(demand.chunks()).filter(|(_, chunk)| chunk.combine) {
-        let Some(slot) = layout.output_slot(id, number) else { continue };
-        let (bytes, by) = (geometry.slot_bytes(slot.slice(1)), chunk.holders.len() as u64);
-        match averages.last_mut() {
-            Some((last, same)) if (last.buffer, last.bytes.end, *same) == (slot.buffer, bytes.start, by) => {
-                last.bytes.end = bytes.end;
-            }
-            _ => averages.push((Span { buffer: slot.buffer, bytes }, by)),
-        }
-    }
-    Ok(averages)
+    let combined = demand.chunk_ids().zip(demand.chunks()).filter(|(_, chunk)| chunk.combine);
+    let slots = combined.filter_map(|(id, chunk)| Some((layout.output_slot(id, number)?, chunk.holders.len() as u64)));
+    Ok(slots.map(|(slot, by)| (slot.slice(1), by)).collect())
 }

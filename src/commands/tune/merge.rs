@@ -40,7 +40,7 @@ pub(super) fn export(path: &Path, format: TableFormat, output: Option<&PathBuf>,
         TableFormat::OmpiRules => ExportTarget::OmpiRules,
         TableFormat::Ucc => ExportTarget::Ucc,
     };
-    let exported = tune::export(&read(path)?, target);
+    let exported = tune::export(&read(path)?, target, &path.display().to_string()).map_err(Failure::bad_input)?;
     if let Some(output) = output {
         write_to(output, |out| out.write_all(exported.text.as_bytes()))?;
     }

@@ -1,0 +1,80 @@
+//! Where the rules come from.
+
+use std::env::VarError;
+use std::ffi::OsString;
+use std::path::Path;
+use tune::{NcclRule, TuningTable};
+
+/// The rules of the files that the environment names, and what NCCL's log should say about them.
+pub(crate) struct Found {
+    pub(crate) rules: Vec<NcclRule>,
+    pub(crate) says: Option<String>,
+    /// Whether something is wrong.
+    pub(crate) is_warning: bool,
+}
+
+impl Found {
+    fn nothing(says: Option<String>, is_warning: bool) -> Self {
+        Self { rules: Vec::new(), says, is_warning }
+    }
+}
+
+/// The rules that the environment names.
+pub(crate) fn from_environment() -> Found {
+    if std::env::var("ANTIPHON_DISABLE").is_ok_and(|value| !["", "0"].contains(&value.as_str())) {
+        return Found::nothing(None, false);
+    }
+    let Some(path) = ["ANTIPHON_TABLE", "NCCL_TUNER_CONFIG_FILE"].into_iter().find_map(named) else {
+        return Found::nothing(None, false);
+    };
+    match read(Path::new(&path)) {
+        Ok(rules) => {
+            let says = format!("{} rules of {}", rules.len(), Path::new(&path).display());
+            Found { rules, says: Some(says), is_warning: false }
+        }
+        Err(why) => Found::nothing(Some(format!("{why}; NCCL decides by itself")), true),
+    }
+}
+
+fn named(variable: &str) -> Option<OsString> {
+    match std::env::var(variable) {
+        Ok(value) => Some(value.into()),
+        Err(VarError::NotUnicode(value)) => Some(value),
+        Err(VarError::NotPresent) => None,
+    }
+    .filter(|value| !value.is_empty())
+}
+
+/// The rules of a file, or of all files of a folder that are tables.
+fn read(path: &Path) -> Result<Vec<NcclRule>, String> {
+    if !path.is_dir() {
+        return read_file(path);
+    }
+    let listed = std::fs::read_dir(path).and_then(Iterator::collect::<std::io::Result<Vec<_>>>);
+    let mut files: Vec<_> = listed.map_err(|error| format!("{}: {error}", path.display()))?;
+    files.sort_by_key(std::fs::DirEntry::path);
+    let mut rules = Vec::new();
+    for file in files.iter().map(std::fs::DirEntry::path) {
+        // A folder of tables may hold plans too, which are not for NCCL.
+        if file.extension().is_some_and(|found| found == "json") && read_text(&file)?.contains(TuningTable::FORMAT) {
+            rules.extend(read_file(&file)?);
+        }
+    }
+    Ok(rules)
+}
+
+fn read_text(path: &Path) -> Result<String, String> {
+    topology::read_text(&path.to_string_lossy()).map_err(|error| error.to_string())
+}
+
+fn read_file(path: &Path) -> Result<Vec<NcclRule>, String> {
+    let (text, origin) = (read_text(path)?, path.display().to_string());
+    let is_json = text.trim_start().starts_with('{');
+    let rules = match is_json {
+        false => NcclRule::read_csv(&text, &origin),
+        // Plans and other tables serve calls of Antiphon, and say nothing about NCCL.
+        true if !text.contains(TuningTable::FORMAT) => return Ok(Vec::new()),
+        true => TuningTable::parse(&text, &origin).and_then(|table| NcclRule::of_table(&table, &origin)),
+    };
+    rules.map_err(|error| error.to_string())
+}

@@ -1,0 +1,399 @@
+// Runs programs on GPUs: one thread block of the grid for each threadblock of a program.
+//
+// A rank's memory is mapped into the address space of its peers. A message is put into the receiver's inbox, a ring of slots
+// for each connection; then the sender signals, and the receiver waits. Everything that a flag protects is written before
+// a release and read after an acquire, at the scope of the system between ranks, and of the GPU within a rank. One thread
+// does so for its block; barriers before a release and after an acquire extend it to all threads of the block.
+//
+// All counters only grow. Each block counts its own calls in device memory, so a CUDA graph may repeat a launch. All blocks of a
+// launch must be resident at the same time. A wait ends when the abort word is set, and sets it when it has polled too often.
+//
+// No header is needed. The structures are those of runtime/src/device/tables.rs. `make kernels` makes interpreter.ptx anew.
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+// What a block of the grid does.
+struct Block {
+    u64 steps;       // its first Step
+    u64 pieces;      // the Pieces of its rank
+    u64 waits;       // the Waits of its rank
+    u64 channels;    // the Channels of its rank, as it sees them
+    u64 buffers;     // addresses of input, output, scratch
+    u64 epoch;       // how many calls this block has finished; only this block uses it
+    u64 progress;    // how many steps it has finished, over all tiles and calls
+    u64 abort;       // the abort word (u32), in memory of the host
+    u64 report;      // where a block that gives up says at which step (u64)
+    u64 poll_limit;  // how often one wait may poll
+    u32 step_count;
+    u32 tiles;
+    u32 operation;
+    u32 unused;
+};
+
+struct Step {
+    u32 kind;
+    u32 first_piece, piece_count;
+    u32 first_wait, wait_count;
+    u32 in_channel, in_ordinal;    // the message that it takes, among those of the channel in one tile
+    u32 out_channel, out_ordinal;  // the message that it puts
+    u32 divisor;
+    u32 unused[2];
+};
+
+// A slot of a buffer: where it lies in its source and its destination, in elements.
+struct Piece {
+    u64 length;
+    u64 source, destination;
+    u32 source_buffer, destination_buffer;
+};
+
+// Another block of the rank must have finished so many of its steps of the same tile.
+struct Wait {
+    u64 progress;
+    u32 steps, step_count;
+};
+
+struct Channel {
+    u64 inbox;       // at the receiver
+    u64 arrived;     // at the receiver: how many messages were put
+    u64 taken;       // at the sender: how many messages were taken
+    u64 slot_bytes;  // a multiple of 16
+    u32 mask;        // the number of slots, a power of two, less one
+    u32 per_tile;    // how many messages a tile has
+};
+
+enum Kind { RECEIVES = 1, SENDS = 2, READS = 4, STORES = 8, REDUCES = 16, DIVIDES = 32, PUBLISHES = 64 };
+enum Operation { SUM, PRODUCT, LEAST, GREATEST };
+
+// How many steps are kept in shared memory.
+#define WINDOW 32u
+// After so many polls a wait looks at the abort word.
+#define POLLS 64u
+
+__device__ __forceinline__ u64 acquire_from_system(u64 address) {
+    u64 value;
+    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
+    return value;
+}
+
+__device__ __forceinline__ u64 acquire_from_device(u64 address) {
+    u64 value;
+    asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
+    return value;
+}
+
+__device__ __forceinline__ void release_to_system(u64 address, u64 value) {
+    asm volatile("st.release.sys.global.u64 [%0], %1;" : : "l"(address), "l"(value) : "memory");
+}
+
+__device__ __forceinline__ void release_to_device(u64 address, u64 value) {
+    asm volatile("st.release.gpu.global.u64 [%0], %1;" : : "l"(address), "l"(value) : "memory");
+}
+
+__device__ __forceinline__ bool is_aborted(u64 address) {
+    u32 value;
+    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
+    return value != 0;
+}
+
+__device__ __forceinline__ void set_abort(u64 address) {
+    asm volatile("st.relaxed.sys.global.u32 [%0], %1;" : : "l"(address), "r"(1u) : "memory");
+}
+
+// Elements and their arithmetic. Every type gives the bits that the documentation of `DType` promises.
+template <typename Bits>
+struct Integer {
+    typedef Bits Raw;
+    // Signed and unsigned values have the same sums and products.
+    template <typename Value>
+    static __device__ __forceinline__ Raw reduce(u32 operation, Raw x, Raw y) {
+        switch (operation) {
+        case SUM: return (Raw)(x + y);
+        case PRODUCT: return (Raw)(x * y);
+        case LEAST: return (Value)x < (Value)y ? x : y;
+        default: return (Value)x > (Value)y ? x : y;
+        }
+    }
+};
+
+struct I32 : Integer<u32> {
+    static __device__ __forceinline__ u32 combine(u32 operation, u32 x, u32 y) { return reduce<int>(operation, x, y); }
+    static __device__ __forceinline__ u32 divide(u32 x, u32 by) { return (u32)((long long)(int)x / (long long)by); }
+};
+
+struct I64 : Integer<u64> {
+    static __device__ __forceinline__ u64 combine(u32 operation, u64 x, u64 y) { return reduce<long long>(operation, x, y); }
+    static __device__ __forceinline__ u64 divide(u64 x, u32 by) { return (u64)((long long)x / (long long)by); }
+};
+
+struct U8 : Integer<u8> {
+    static __device__ __forceinline__ u8 combine(u32 operation, u8 x, u8 y) { return reduce<u8>(operation, x, y); }
+    static __device__ __forceinline__ u8 divide(u8 x, u32 by) { return (u8)((u32)x / by); }
+};
+
+__device__ __forceinline__ u32 bits(float x) { return __float_as_uint(x); }
+__device__ __forceinline__ u64 bits(double x) { return (u64)__double_as_longlong(x); }
+__device__ __forceinline__ float number(u32 x) { return __uint_as_float(x); }
+__device__ __forceinline__ double number(u64 x) { return __longlong_as_double((long long)x); }
+
+// NaN in, NaN out; -0 is less than +0. Which NaN it is does not matter here.
+template <typename Float>
+__device__ __forceinline__ Float arithmetic(u32 operation, Float x, Float y) {
+    switch (operation) {
+    case SUM: return x + y;
+    case PRODUCT: return x * y;
+    default: break;
+    }
+    if (x != x || y != y) return x + y;
+    if (x == y) return operation == LEAST ? number(bits(x) | bits(y)) : number(bits(x) & bits(y));
+    return (x < y) == (operation == LEAST) ? x : y;
+}
+
+template <typename Bits, typename Float, Bits NAN_BITS>
+struct Plain {
+    typedef Bits Raw;
+    static __device__ __forceinline__ Raw one_nan(Float x) { return x != x ? NAN_BITS : bits(x); }
+    static __device__ __forceinline__ Raw combine(u32 operation, Raw x, Raw y) {
+        return one_nan(arithmetic<Float>(operation, number(x), number(y)));
+    }
+    static __device__ __forceinline__ Raw divide(Raw x, u32 by) { return one_nan(number(x) / (Float)by); }
+};
+
+typedef Plain<u32, float, 0x7fc00000u> F32;
+typedef Plain<u64, double, 0x7ff8000000000000ull> F64;
+
+struct F16 {
+    typedef u16 Raw;
+    static __device__ __forceinline__ float wide(u16 x) {
+        float value;
+        asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(x));
+        return value;
+    }
+    static __device__ __forceinline__ u16 narrow(float x) {
+        u16 value;
+        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(value) : "f"(x));
+        return x != x ? (u16)0x7e00 : value;
+    }
+    static __device__ __forceinline__ u16 combine(u32 operation, u16 x, u16 y) {
+        return narrow(arithmetic<float>(operation, wide(x), wide(y)));
+    }
+    static __device__ __forceinline__ u16 divide(u16 x, u32 by) { return narrow(wide(x) / (float)by); }
+};
+
+struct BF16 {
+    typedef u16 Raw;
+    static __device__ __forceinline__ float wide(u16 x) { return number((u32)x << 16); }
+    static __device__ __forceinline__ u16 narrow(float x) {
+        u32 value = bits(x);
+        // To the nearest, ties to even.
+        return x != x ? (u16)0x7fc0 : (u16)((value + 0x7fffu + ((value >> 16) & 1u)) >> 16);
+    }
+    static __device__ __forceinline__ u16 combine(u32 operation, u16 x, u16 y) {
+        return narrow(arithmetic<float>(operation, wide(x), wide(y)));
+    }
+    static __device__ __forceinline__ u16 divide(u16 x, u32 by) { return narrow(wide(x) / (float)by); }
+};
+
+// The work of one piece: where its operands and results lie. An address that is not used is 0.
+struct Move {
+    u64 first, second;  // operands; the second one is reduced into the first
+    u64 stored, sent;   // results
+    u32 kind, operation, divisor;
+};
+
+template <typename Element>
+__device__ __forceinline__ typename Element::Raw result(const Move &move, typename Element::Raw x, typename Element::Raw y) {
+    if (move.kind & REDUCES) x = Element::combine(move.operation, x, y);
+    if (move.kind & DIVIDES) x = Element::divide(x, move.divisor);
+    return x;
+}
+
+template <typename Element>
+__device__ __forceinline__ void move_piece(const Move &move, u64 elements) {
+    typedef typename Element::Raw Raw;
+    const u32 lanes = 16 / sizeof(Raw);
+    u64 done = 0;
+    if (((move.first | move.second | move.stored | move.sent) & 15) == 0) {
+        u64 vectors = elements / lanes;
+        #pragma unroll 1
+        for (u64 at = threadIdx.x; at < vectors; at += blockDim.x) {
+            union {
+                uint4 whole;
+                Raw lane[16 / sizeof(Raw)];
+            } x, y;
+            x.whole = ((const uint4 *)move.first)[at];
+            y.whole = make_uint4(0, 0, 0, 0);
+            if (move.kind & REDUCES) y.whole = ((const uint4 *)move.second)[at];
+            if (move.kind & (REDUCES | DIVIDES)) {
+                #pragma unroll
+                for (u32 lane = 0; lane < lanes; lane++) x.lane[lane] = result<Element>(move, x.lane[lane], y.lane[lane]);
+            }
+            if (move.kind & STORES) ((uint4 *)move.stored)[at] = x.whole;
+            if (move.kind & SENDS) ((uint4 *)move.sent)[at] = x.whole;
+        }
+        done = vectors * lanes;
+    }
+    #pragma unroll 1
+    for (u64 at = done + threadIdx.x; at < elements; at += blockDim.x) {
+        Raw x = ((const Raw *)move.first)[at];
+        Raw y = move.kind & REDUCES ? ((const Raw *)move.second)[at] : (Raw)0;
+        x = result<Element>(move, x, y);
+        if (move.kind & STORES) ((Raw *)move.stored)[at] = x;
+        if (move.kind & SENDS) ((Raw *)move.sent)[at] = x;
+    }
+}
+
+// Where tile `tile` of `tiles` begins in a slot: floor(length * tile / tiles), without a product that overflows.
+__device__ __forceinline__ u64 cut(u64 length, u32 tile, u32 tiles) {
+    return length / tiles * tile + length % tiles * tile / tiles;
+}
+
+// The number of a message, counted from the first call on.
+__device__ __forceinline__ u64 message(const Channel &channel, u32 ordinal, u64 round) {
+    return round * channel.per_tile + ordinal;
+}
+
+// Waits until the counter has reached `target`. False: the call is aborted.
+template <bool OTHER_RANKS>
+__device__ __forceinline__ bool wait_for(const Block &block, u64 counter, u64 target) {
+    u64 polls = 0;
+    while ((OTHER_RANKS ? acquire_from_system(counter) : acquire_from_device(counter)) < target) {
+        polls++;
+        if (polls % POLLS != 0) continue;
+        if (is_aborted(block.abort)) return false;
+        if (polls >= block.poll_limit) {
+            set_abort(block.abort);
+            return false;
+        }
+    }
+    return true;
+}
+
+// Everything that a step waits for. False: the call is aborted.
+__device__ __forceinline__ bool wait_all(const Block &block, const Step &step, u64 round) {
+    const Wait *waits = (const Wait *)block.waits + step.first_wait;
+    for (u32 at = 0; at < step.wait_count; at++) {
+        if (!wait_for<false>(block, waits[at].progress, round * waits[at].step_count + waits[at].steps)) return false;
+    }
+    const Channel *channels = (const Channel *)block.channels;
+    if (step.kind & RECEIVES) {
+        const Channel &channel = channels[step.in_channel];
+        if (!wait_for<true>(block, channel.arrived, message(channel, step.in_ordinal, round) + 1)) return false;
+    }
+    if (step.kind & SENDS) {
+        const Channel &channel = channels[step.out_channel];
+        u64 number = message(channel, step.out_ordinal, round);
+        // The slot is free when the message that was in it has been taken.
+        if (number > channel.mask && !wait_for<true>(block, channel.taken, number - channel.mask)) return false;
+    }
+    return true;
+}
+
+template <typename Element>
+__device__ __forceinline__ void move_pieces(const Block &block, const Step &step, u32 tile, u64 inbox, u64 outbox) {
+    const Piece *pieces = (const Piece *)block.pieces + step.first_piece;
+    const u64 *buffers = (const u64 *)block.buffers;
+    const u64 size = sizeof(typename Element::Raw);
+    u64 sent = 0;  // bytes of the message so far
+    #pragma unroll 1
+    for (u32 at = 0; at < step.piece_count; at++) {
+        const Piece &piece = pieces[at];
+        u64 begin = cut(piece.length, tile, block.tiles);
+        u64 elements = cut(piece.length, tile + 1, block.tiles) - begin;
+        u64 source = step.kind & READS ? buffers[piece.source_buffer] + (piece.source + begin) * size : 0;
+        u64 destination = step.kind & STORES ? buffers[piece.destination_buffer] + (piece.destination + begin) * size : 0;
+        Move move;
+        move.first = step.kind & RECEIVES ? inbox + sent : source;
+        move.second = !(step.kind & REDUCES) ? 0 : step.kind & RECEIVES ? source : destination;
+        move.stored = destination;
+        move.sent = step.kind & SENDS ? outbox + sent : 0;
+        move.kind = step.kind;
+        move.operation = block.operation;
+        move.divisor = step.divisor;
+        move_piece<Element>(move, elements);
+        sent += (elements * size + 15) & ~(u64)15;
+    }
+}
+
+// The slot of a message in an inbox.
+__device__ __forceinline__ u64 slot(const Channel &channel, u32 ordinal, u64 round) {
+    return channel.inbox + (message(channel, ordinal, round) & channel.mask) * channel.slot_bytes;
+}
+
+// Tells others that a step is done: peers that a message has arrived or was taken, and blocks of this rank.
+__device__ __forceinline__ void signal_all(const Block &block, const Step &step, u64 round, u32 at) {
+    const Channel *channels = (const Channel *)block.channels;
+    if (step.kind & SENDS) {
+        const Channel &channel = channels[step.out_channel];
+        release_to_system(channel.arrived, message(channel, step.out_ordinal, round) + 1);
+    }
+    if (step.kind & RECEIVES) {
+        const Channel &channel = channels[step.in_channel];
+        release_to_system(channel.taken, message(channel, step.in_ordinal, round) + 1);
+    }
+    if (step.kind & PUBLISHES) release_to_device(block.progress, round * block.step_count + at + 1);
+}
+
+template <typename Element>
+__device__ __forceinline__ void run(const Block *blocks) {
+    __shared__ Step window[WINDOW];
+    __shared__ u64 epoch;
+    __shared__ u32 stop;
+    // In shared memory, where it takes no registers.
+    __shared__ Block block;
+    for (u32 word = threadIdx.x; word < sizeof(Block) / 8; word += blockDim.x) {
+        ((u64 *)&block)[word] = ((const u64 *)&blocks[blockIdx.x])[word];
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        epoch = *(const u64 *)block.epoch;
+        stop = is_aborted(block.abort);
+    }
+    __syncthreads();
+    if (stop) return;
+    const u64 first_round = epoch * block.tiles;
+    const Channel *channels = (const Channel *)block.channels;
+    #pragma unroll 1
+    for (u32 tile = 0; tile < block.tiles; tile++) {
+        const u64 round = first_round + tile;
+        #pragma unroll 1
+        for (u32 at = 0; at < block.step_count; at++) {
+            if (at % WINDOW == 0 && (tile == 0 || block.step_count > WINDOW)) {
+                u32 count = min(block.step_count - at, WINDOW);
+                const u32 *from = (const u32 *)((const Step *)block.steps + at);
+                for (u32 word = threadIdx.x; word < count * (sizeof(Step) / 4); word += blockDim.x) {
+                    ((u32 *)window)[word] = from[word];
+                }
+                __syncthreads();
+            }
+            const Step step = window[at % WINDOW];
+            if (threadIdx.x == 0) {
+                bool goes_on = wait_all(block, step, round);
+                stop = !goes_on;
+                if (!goes_on) *(u64 *)block.report = ((u64)tile << 32 | at) + 1;
+            }
+            __syncthreads();
+            if (stop) return;
+            u64 inbox = step.kind & RECEIVES ? slot(channels[step.in_channel], step.in_ordinal, round) : 0;
+            u64 outbox = step.kind & SENDS ? slot(channels[step.out_channel], step.out_ordinal, round) : 0;
+            move_pieces<Element>(block, step, tile, inbox, outbox);
+            __syncthreads();
+            if (threadIdx.x == 0) signal_all(block, step, round, at);
+        }
+    }
+    if (threadIdx.x == 0) *(u64 *)block.epoch = epoch + 1;
+}
+
+#define KERNEL(name, Element) \
+    extern "C" __global__ void __launch_bounds__(512, 1) name(const Block *blocks) { run<Element>(blocks); }
+
+KERNEL(antiphon_f32, F32)
+KERNEL(antiphon_f64, F64)
+KERNEL(antiphon_i32, I32)
+KERNEL(antiphon_i64, I64)
+KERNEL(antiphon_u8, U8)
+KERNEL(antiphon_f16, F16)
+KERNEL(antiphon_bf16, BF16)

@@ -1,0 +1,393 @@
+//! Blocks, threads, and whose turn it is.
+
+use crate::arithmetic::result;
+use crate::clocks::{Access, Releases, VectorClock};
+use crate::code::{Instruction, Kernel, MemoryAccess, Module, Operand, Operation, Order, Space};
+use crate::memory::Regions;
+use crate::report::{Fault, Place};
+
+/// Memory, on which kernels run one after the other.
+pub struct Machine {
+    memory: Regions,
+}
+
+/// How a kernel is launched.
+#[derive(Clone, Debug)]
+pub struct Launch<'a> {
+    /// The name of the entry point.
+    pub kernel: &'a str,
+    /// For each block of the grid, the device on which it is.
+    pub devices: &'a [u32],
+    /// How many threads a block has.
+    pub threads: u32,
+    /// The parameters, eight bytes each.
+    pub parameters: &'a [u64],
+    /// Decides whose turn it is.
+    pub seed: u64,
+}
+
+/// What a launch took.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ran {
+    /// Instructions of all threads.
+    pub instructions: u64,
+}
+
+impl Default for Machine {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Machine {
+    /// A machine without memory.
+    pub fn new() -> Self {
+        Self { memory: Regions::new() }
+    }
+
+    /// Zeroed memory. The address is a multiple of `align`, a power of two, and not of twice as much.
+    pub fn allocate(&mut self, bytes: usize, align: u64) -> u64 {
+        self.memory.allocate(bytes as u64, align)
+    }
+
+    /// Writes as the host does while no kernel runs.
+    ///
+    /// # Errors
+    /// [`Fault::Launch`] if there is no such memory.
+    pub fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), Fault> {
+        let place = self.memory.find(address, bytes.len() as u64).ok_or_else(|| no_memory(address, bytes.len()))?;
+        self.memory.bytes_mut(place, bytes.len()).copy_from_slice(bytes);
+        Ok(())
+    }
+
+    /// Reads as the host does while no kernel runs.
+    ///
+    /// # Errors
+    /// [`Fault::Launch`] if there is no such memory.
+    pub fn read(&self, address: u64, bytes: usize) -> Result<Vec<u8>, Fault> {
+        let place = self.memory.find(address, bytes as u64).ok_or_else(|| no_memory(address, bytes))?;
+        Ok(self.memory.bytes(place, bytes).to_vec())
+    }
+
+    /// Runs a kernel to its end.
+    ///
+    /// # Errors
+    /// The first [`Fault`].
+    pub fn launch(&mut self, module: &Module, launch: &Launch<'_>) -> Result<Ran, Fault> {
+        let kernel = module.kernels.get(launch.kernel);
+        let kernel = kernel.ok_or_else(|| Fault::Launch(format!("there is no kernel {}", launch.kernel)))?;
+        if launch.parameters.len() != kernel.parameters || launch.threads == 0 {
+            return Err(Fault::Launch("another number of parameters, or no threads".to_owned()));
+        }
+        // What happened before a launch is visible in it.
+        self.memory.forget();
+        Grid::new(&mut self.memory, kernel, launch).run()
+    }
+}
+
+fn no_memory(address: u64, bytes: usize) -> Fault {
+    Fault::Launch(format!("no memory of {bytes} bytes at {address:#x}"))
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Runs,
+    /// At the barrier of this line.
+    Waits(u32),
+    Ended,
+}
+
+struct Thread {
+    registers: Vec<u64>,
+    next: usize,
+    state: State,
+    clock: VectorClock,
+    block: u32,
+    index: u32,
+}
+
+/// A launch under way.
+struct Grid<'a> {
+    memory: &'a mut Regions,
+    kernel: &'a Kernel,
+    launch: &'a Launch<'a>,
+    shared: Vec<Regions>,
+    threads: Vec<Thread>,
+    releases: Releases,
+    random: u64,
+    /// Blocks that get fewer turns than others.
+    slow: Vec<bool>,
+    instructions: u64,
+    /// Instructions since memory has changed, a barrier was left, or a thread has ended.
+    idle: u64,
+}
+
+/// The most instructions of one turn.
+const TURN: u64 = 48;
+
+impl<'a> Grid<'a> {
+    fn new(memory: &'a mut Regions, kernel: &'a Kernel, launch: &'a Launch<'a>) -> Self {
+        let count = launch.devices.len() * launch.threads as usize;
+        let thread = |number: usize| Thread {
+            registers: vec![0; kernel.registers],
+            next: 0,
+            state: State::Runs,
+            clock: VectorClock::new(count, number),
+            block: number as u32 / launch.threads,
+            index: number as u32 % launch.threads,
+        };
+        let mut grid = Self {
+            memory,
+            kernel,
+            launch,
+            shared: launch.devices.iter().map(|_| Regions::shared(kernel.shared_bytes)).collect(),
+            threads: (0..count).map(thread).collect(),
+            releases: Releases::default(),
+            random: launch.seed,
+            slow: Vec::new(),
+            instructions: 0,
+            idle: 0,
+        };
+        grid.releases.clear();
+        grid.slow = launch.devices.iter().map(|_| grid.below(4) == 0).collect();
+        grid
+    }
+
+    /// A number below `bound` [splitmix64: Steele et al., OOPSLA 2014].
+    fn below(&mut self, bound: u64) -> u64 {
+        self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.random;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (z ^ (z >> 31)) % bound
+    }
+
+    fn run(mut self) -> Result<Ran, Fault> {
+        let patience = 10_000 + 4_000 * self.threads.len() as u64;
+        let mut runnable: Vec<usize> = (0..self.threads.len()).collect();
+        while !runnable.is_empty() {
+            let at = self.below(runnable.len() as u64) as usize;
+            let number = runnable[at];
+            if self.slow[self.threads[number].block as usize] && self.below(16) > 0 {
+                continue;
+            }
+            for _ in 0..=self.below(TURN) {
+                self.step(number)?;
+                if self.threads[number].state != State::Runs {
+                    break;
+                }
+            }
+            if self.threads[number].state != State::Runs {
+                runnable.swap_remove(at);
+                let block = self.threads[number].block;
+                if self.meet(block)? {
+                    runnable.extend(self.members(block));
+                }
+            }
+            if self.idle > patience {
+                return Err(self.deadlock());
+            }
+        }
+        Ok(Ran { instructions: self.instructions })
+    }
+
+    fn deadlock(&self) -> Fault {
+        let left = self.threads.iter().filter(|thread| thread.state != State::Ended);
+        let place = |thread: &Thread| Place {
+            line: self.kernel.code.get(thread.next).map_or(0, |instruction| instruction.line),
+            block: thread.block,
+            thread: thread.index,
+        };
+        Fault::Deadlock { waiting: left.map(place).collect() }
+    }
+
+    fn members(&self, block: u32) -> std::ops::Range<usize> {
+        let threads = self.launch.threads as usize;
+        block as usize * threads..(block as usize + 1) * threads
+    }
+
+    /// Lets the threads of a block go on if all are at the barrier.
+    fn meet(&mut self, block: u32) -> Result<bool, Fault> {
+        let members = self.members(block);
+        let states: Vec<State> = self.threads[members.clone()].iter().map(|thread| thread.state).collect();
+        let Some((first, line)) = states.iter().enumerate().find_map(|(at, state)| match state {
+            State::Waits(line) => Some((at, *line)),
+            State::Runs | State::Ended => None,
+        }) else {
+            return Ok(false);
+        };
+        let is_elsewhere =
+            |state: &State| matches!(state, State::Waits(other) if *other != line) || *state == State::Ended;
+        if states.iter().any(is_elsewhere) {
+            return Err(Fault::Divergence { place: Place { line, block, thread: first as u32 } });
+        }
+        if states.contains(&State::Runs) {
+            return Ok(false);
+        }
+        let mut joined = self.threads[members.start].clock.clone();
+        self.threads[members.clone()].iter().for_each(|thread| joined.join(&thread.clock));
+        for number in members {
+            let thread = &mut self.threads[number];
+            thread.clock.clone_from(&joined);
+            thread.clock.advance(number as u32);
+            thread.state = State::Runs;
+        }
+        self.idle = 0;
+        Ok(true)
+    }
+
+    fn place(&self, number: usize, line: u32) -> Place {
+        Place { line, block: self.threads[number].block, thread: self.threads[number].index }
+    }
+
+    fn value(&self, number: usize, operand: Operand) -> u64 {
+        let thread = &self.threads[number];
+        match operand {
+            Operand::Register(register) => thread.registers[register as usize],
+            Operand::Constant(value) => value,
+            Operand::ThreadIndex => thread.index.into(),
+            Operand::BlockIndex => thread.block.into(),
+            Operand::BlockSize => self.launch.threads.into(),
+        }
+    }
+
+    fn step(&mut self, number: usize) -> Result<(), Fault> {
+        self.instructions += 1;
+        self.idle += 1;
+        let code: &'a [Instruction] = &self.kernel.code;
+        let thread = &mut self.threads[number];
+        let Some(instruction) = code.get(thread.next) else {
+            thread.state = State::Ended;
+            return Ok(());
+        };
+        thread.next += 1;
+        if let Some((register, wanted)) = instruction.guard
+            && (thread.registers[register as usize] == 1) != wanted
+        {
+            return Ok(());
+        }
+        match instruction.operation {
+            Operation::Branch(target) => thread.next = target,
+            Operation::Return => {
+                thread.state = State::Ended;
+                self.idle = 0;
+            }
+            Operation::Barrier => thread.state = State::Waits(instruction.line),
+            Operation::Load(access) => self.load(number, instruction, access)?,
+            Operation::Store(access) => self.store(number, instruction, access)?,
+            Operation::Pack(count) => {
+                let bits = 8 * instruction.ty.bytes / count as u32;
+                let part =
+                    |at: usize| (self.value(number, instruction.from[at]) & ((1 << bits) - 1)) << (at as u32 * bits);
+                let whole = (0..count).map(part).sum();
+                self.set(number, instruction.to[0], whole);
+            }
+            Operation::Unpack(count) => {
+                let (bits, whole) = (8 * instruction.ty.bytes / count as u32, self.value(number, instruction.from[0]));
+                for at in 0..count {
+                    self.set(number, instruction.to[at], whole >> (at as u32 * bits) & ((1 << bits) - 1));
+                }
+            }
+            _ => {
+                let values = instruction.from.map(|operand| self.value(number, operand));
+                let place = self.place(number, instruction.line);
+                let value = result(instruction, values).ok_or(Fault::NoResult { place })?;
+                self.set(number, instruction.to[0], value);
+            }
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, number: usize, register: u32, value: u64) {
+        self.threads[number].registers[register as usize] = value;
+    }
+
+    fn address(&self, number: usize, instruction: &Instruction, access: MemoryAccess) -> u64 {
+        self.value(number, instruction.from[0]).wrapping_add_signed(access.offset)
+    }
+
+    /// Checks and notes an access; where its bytes are.
+    fn accessed(
+        &mut self,
+        number: usize,
+        instruction: &Instruction,
+        access: MemoryAccess,
+        is_write: bool,
+    ) -> Result<(u64, Access, (usize, usize)), Fault> {
+        let address = self.address(number, instruction, access);
+        let bytes = u64::from(instruction.ty.bytes) * access.values as u64;
+        let thread = &self.threads[number];
+        let block = thread.block;
+        let noted = Access {
+            thread: number as u32,
+            period: thread.clock.of(number as u32),
+            line: instruction.line,
+            block,
+            device: self.launch.devices[block as usize],
+            scope: access.order.scope(),
+        };
+        let memory = match access.space {
+            Space::Shared => &mut self.shared[block as usize],
+            Space::Global | Space::Parameter => &mut *self.memory,
+        };
+        let found = memory.access(address, bytes, is_write, noted, &thread.clock);
+        let threads = self.launch.threads;
+        let place_of =
+            |access: Access| Place { line: access.line, block: access.block, thread: access.thread % threads };
+        let place = found.map_err(|wrong| wrong.told(place_of(noted), address, bytes, place_of))?;
+        Ok((address, noted, place))
+    }
+
+    fn load(&mut self, number: usize, instruction: &Instruction, access: MemoryAccess) -> Result<(), Fault> {
+        if access.space == Space::Parameter {
+            let at = self.address(number, instruction, access) / 8;
+            let place = self.place(number, instruction.line);
+            let value = self.launch.parameters.get(at as usize).copied().ok_or(Fault::NoResult { place })?;
+            self.set(number, instruction.to[0], value);
+            return Ok(());
+        }
+        let (address, noted, place) = self.accessed(number, instruction, access, false)?;
+        if let (Order::Acquire(_), Space::Global) = (access.order, access.space)
+            && let Some(clock) = self.releases.acquire(address, noted)
+        {
+            self.threads[number].clock.join(clock);
+        }
+        let size = instruction.ty.bytes as usize;
+        for at in 0..access.values {
+            let memory = match access.space {
+                Space::Shared => &self.shared[noted.block as usize],
+                Space::Global | Space::Parameter => &*self.memory,
+            };
+            let mut value = [0; 8];
+            value[..size].copy_from_slice(memory.bytes((place.0, place.1 + at * size), size));
+            self.set(number, instruction.to[at], u64::from_le_bytes(value));
+        }
+        Ok(())
+    }
+
+    fn store(&mut self, number: usize, instruction: &Instruction, access: MemoryAccess) -> Result<(), Fault> {
+        let (address, noted, place) = self.accessed(number, instruction, access, true)?;
+        let size = instruction.ty.bytes as usize;
+        for at in 0..access.values {
+            let value = self.value(number, instruction.from[1 + at]).to_le_bytes();
+            let memory = match access.space {
+                Space::Shared => &mut self.shared[noted.block as usize],
+                Space::Global | Space::Parameter => &mut *self.memory,
+            };
+            let bytes = memory.bytes_mut((place.0, place.1 + at * size), size);
+            if bytes != &value[..size] {
+                self.idle = 0;
+            }
+            bytes.copy_from_slice(&value[..size]);
+        }
+        if access.space == Space::Global {
+            let releases = matches!(access.order, Order::Release(_));
+            let thread = &mut self.threads[number];
+            self.releases.store(address, noted, releases.then_some(&thread.clock));
+            if releases {
+                thread.clock.advance(number as u32);
+            }
+        }
+        Ok(())
+    }
+}
