@@ -19,6 +19,8 @@ mod latency;
 mod levers;
 pub(crate) mod multicommodity;
 mod prices;
+mod rounds;
+mod sweep;
 mod wire;
 
 use crate::problem::reversed::reversed_spreading;
@@ -48,7 +50,7 @@ pub enum Scope {
 /// A proven lower bound on the makespan.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Bound {
-    /// The argument: `latency`, `ingress`, `egress`, `cut`, `cut_tail`, `wire`, `flow`, `horizon`.
+    /// The argument: `latency`, `ingress`, `egress`, `cut`, `cut_tail`, `rounds`, `wire`, `flow`, `horizon`.
     pub name: &'static str,
     /// The schedules for which it holds.
     pub scope: Scope,
@@ -134,6 +136,7 @@ fn direct(problem: &Problem, deadline: &Deadline) -> Vec<Bound> {
         list.extend(degree(problem, &classes, Side::Ingress));
         list.extend(degree(problem, &classes, Side::Egress));
         list.extend(cut::cut(problem, &classes, deadline));
+        list.extend(rounds::rounds(problem, &classes, deadline));
     }
     list.extend(wire::wire(problem, deadline));
     if copied && !deadline.has_passed() {
@@ -167,6 +170,7 @@ fn turn_around(bound: &mut Bound, topology: &Topology) {
             *ranks = outside.collect();
         }
         Certificate::Path { links } => links.reverse(),
+        Certificate::Rounds { backwards, .. } => *backwards = !*backwards,
         Certificate::Volume { .. } | Certificate::Prices { .. } | Certificate::Horizon { .. } => {}
     }
 }

@@ -8,6 +8,7 @@
 //! the one that the verifier computed.
 
 mod conclusion;
+mod halves;
 mod portfolio;
 mod search;
 mod sizes;
@@ -15,7 +16,7 @@ mod textbook;
 
 use crate::bounds::{Bounds, bounds, bounds_like};
 use crate::problem::tolerance::reaches;
-use crate::problem::{Deadline, Options, Problem, Progress, Report, StopReason, SynthError};
+use crate::problem::{Deadline, Options, Problem, Progress, Report, StopReason, StrategyKind, SynthError};
 use crate::strategies::reversal::propose;
 use crate::strategies::{Attempt, Context};
 use crate::symmetry::Symmetries;
@@ -53,6 +54,9 @@ const PATIENT_CUTS: u32 = 4;
 const REFUSALS: u32 = 2;
 /// The bounds may take one part in this many of a limited time.
 const BOUNDS_PART: u32 = 5;
+
+/// After this strategy, which always has an answer, the halves of sums are planned.
+const BEFORE_HALVES: StrategyKind = StrategyKind::Classic;
 
 /// Plans the demand of `problems`: the same request, one problem per chunk count worth trying.
 ///
@@ -94,17 +98,8 @@ fn synthesize_among(
 ) -> Result<Synthesis, SynthError> {
     let started = Instant::now();
     let deadline = Deadline::after(options.time_limit, options.cancel.clone());
-    let session = Planning { problems, warm, options, deadline: &deadline, symmetries, started, progress };
-    let mut searches: Vec<CountSearch<'_>> = Vec::with_capacity(problems.len());
-    // The schedules of a warm start may have any chunk count.
-    while !warm.is_empty() && session.open_next(&mut searches) {}
-    let warm_start = best_so_far(&searches).map(|best| best.schedule.schedule().produced_by.strategy.clone());
-    for line in chosen(options.strategy) {
-        if searches.iter().any(|search| search.is_good_enough() || session.is_spared(line, search)) {
-            break;
-        }
-        session.run(&mut searches, line)?;
-    }
+    let planning = Planning { problems, warm, options, deadline: &deadline, symmetries, started, progress };
+    let (searches, warm_start) = planning.searched()?;
     conclude(searches, warm_start, options, &deadline, || started.elapsed().as_secs_f64())
 }
 
@@ -120,6 +115,27 @@ struct Planning<'a> {
 }
 
 impl<'a> Planning<'a> {
+    /// The searches after all strategies, and the strategy of the schedule that they began with.
+    ///
+    /// # Errors
+    /// As [`synthesize`], except that there may be no schedule.
+    fn searched(&self) -> Result<(Vec<CountSearch<'a>>, Option<String>), SynthError> {
+        let mut searches: Vec<CountSearch<'_>> = Vec::with_capacity(self.problems.len());
+        // The schedules of a warm start may have any chunk count.
+        while !self.warm.is_empty() && self.open_next(&mut searches) {}
+        let warm_start = best_so_far(&searches).map(|best| best.schedule.schedule().produced_by.strategy.clone());
+        for line in chosen(self.options.strategy) {
+            if searches.iter().any(|search| search.is_good_enough() || self.is_spared(line, search)) {
+                break;
+            }
+            self.run(&mut searches, line)?;
+            if line.kind == BEFORE_HALVES && !self.is_alone() {
+                self.join_halves(&mut searches)?;
+            }
+        }
+        Ok((searches, warm_start))
+    }
+
     /// Begins the search at the next chunk count, if there is one.
     fn open_next(&self, searches: &mut Vec<CountSearch<'a>>) -> bool {
         let Some(problem) = self.problems.get(searches.len()) else { return false };
