@@ -216,6 +216,9 @@ mod tests {
                 egress AnyChunking 834.0333
                 egress ThisChunking 2500.7000
                 egress OneChunkPerMessage 2500.7000
+                cut AnyChunking 5834.0333
+                cut_tail ThisChunking 5834.0333
+                rounds AnyChunking 1.4000
                 wire AnyChunking 5834.0333
                 flow AnyChunking 1875.7000
             "#]],
@@ -294,8 +297,8 @@ mod tests {
                 egress AnyChunking 250.7000
                 egress ThisChunking 250.7000
                 egress OneChunkPerMessage 250.7000
-                cut AnyChunking 5002.6000
-                cut_tail ThisChunking 5253.3000
+                cut AnyChunking 7750.7000
+                cut_tail ThisChunking 7750.7000
                 wire AnyChunking 7381.6524
                 flow AnyChunking 1300.7000
             "#]],
@@ -329,6 +332,9 @@ mod tests {
                 ingress AnyChunking 2.0000
                 ingress ThisChunking 2.0000
                 ingress OneChunkPerMessage 2.0000
+                cut AnyChunking 3.0000
+                cut_tail ThisChunking 4.0000
+                rounds AnyChunking 2.0000
                 wire AnyChunking 2.5000
                 flow AnyChunking 2.2500
             "#]],
@@ -339,17 +345,18 @@ mod tests {
             4_000,
             1,
             expect![[r#"
-            latency AnyChunking 3.0000
-            latency ThisChunking 6.0000
-            ingress AnyChunking 5.0000
-            ingress ThisChunking 5.0000
-            ingress OneChunkPerMessage 8.0000
-            egress AnyChunking 5.0000
-            egress ThisChunking 5.0000
-            egress OneChunkPerMessage 8.0000
-            cut AnyChunking 5.0000
-            wire AnyChunking 7.0000
-        "#]],
+                latency AnyChunking 3.0000
+                latency ThisChunking 6.0000
+                ingress AnyChunking 5.0000
+                ingress ThisChunking 5.0000
+                ingress OneChunkPerMessage 8.0000
+                egress AnyChunking 5.0000
+                egress ThisChunking 5.0000
+                egress OneChunkPerMessage 8.0000
+                cut AnyChunking 5.0000
+                rounds AnyChunking 3.0000
+                wire AnyChunking 7.0000
+            "#]],
         );
         check(
             "switch:4,alpha=1us,bandwidth=1GBps",
@@ -365,6 +372,7 @@ mod tests {
                 ingress AnyChunking 5.0000
                 ingress ThisChunking 5.0000
                 ingress OneChunkPerMessage 6.0000
+                rounds AnyChunking 5.0000
                 wire AnyChunking 4.0000
                 flow AnyChunking 2.0000
             "#]],

@@ -10,7 +10,7 @@
 //! which is then planned from that warm start.
 
 use super::search::CountSearch;
-use super::{Planning, SynthError};
+use super::{Found, Planning, Searched, SynthError};
 use crate::problem::reversed::{Halves, choices};
 use crate::problem::tolerance::reaches;
 use crate::problem::{Deadline, Options, Problem, StopReason};
@@ -21,8 +21,8 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 use topology::{LinkId, Micros, Topology};
 
-/// Each half may take one part in this many of the time left.
-const PART: u32 = 3;
+/// Each half may take one part in this many of the time left: first, where one plan serves both, second, elsewhere.
+const PARTS: [u32; 2] = [2, 3];
 /// How many pairs of halves are joined, the best sums of makespans first.
 const JOINED: usize = 3;
 /// Halves of more transfers than this are joined only once, because that takes seconds.
@@ -32,17 +32,17 @@ const MANY: usize = 1 << 16;
 const UNKNOWN: Micros = Micros(f64::INFINITY);
 
 /// The best schedule of a half at one chunk count.
-struct Half {
+pub(super) struct Half {
     schedule: Schedule,
     chunks: u32,
 }
 
-impl<'a> Planning<'a> {
+impl<'a> Planning<'a, '_> {
     /// Plans the halves of the problems, if they are sums that several ranks want, and judges the joined schedules.
     ///
     /// # Errors
     /// As [`super::synthesize`], except that halves without a schedule are left out.
-    pub(super) fn join_halves(&self, searches: &mut Vec<CountSearch<'a>>) -> Result<(), SynthError> {
+    pub(super) fn join_halves(&self, searches: &mut Vec<CountSearch<'a>>, found: &mut Found) -> Result<(), SynthError> {
         let Some(halves) = self.halves() else { return Ok(()) };
         if self.deadline.has_passed() {
             return Ok(());
@@ -50,19 +50,31 @@ impl<'a> Planning<'a> {
         let started = Instant::now();
         let collects: Vec<Problem> = halves.iter().map(|halves| halves.collect.clone()).collect();
         let spreads: Vec<Problem> = halves.iter().filter_map(|halves| halves.spread.clone()).collect();
-        let spread = self.best_of(&spreads, &[], self.deadline.part(PART));
+        let serves_both = counterparts(&collects[0].topology).is_some();
+        let part = PARTS[usize::from(!serves_both)];
+        let known = |halves: &[Half]| halves.iter().map(|half| half.schedule.clone()).collect::<Vec<_>>();
+        let spread = self.best_of(&spreads, &known(&found.spread), self.deadline.part(part));
         let turned = turned_around(&spread, &collects);
         let least = |all: &mut dyn Iterator<Item = &Schedule>| all.map(Schedule::makespan).fold(UNKNOWN, Micros::min);
         let best = least(&mut spread.iter().map(|half| &half.schedule));
         let collect = match !turned.is_empty() && reaches(least(&mut turned.iter()), best) {
             true => turned.into_iter().map(Half::of).collect(),
-            false => self.best_of(&collects, &turned, self.deadline.part(PART)),
+            false => {
+                let warm: Vec<Schedule> = turned.into_iter().chain(known(&found.collect)).collect();
+                self.best_of(&collects, &warm, self.deadline.part(part))
+            }
         };
+        let makespans = |halves: &[Half]| halves.iter().map(|half| half.schedule.makespan().0).collect::<Vec<_>>();
+        let is_new = |new: &[Half], old: &[Half]| makespans(new) != makespans(old);
+        if !is_new(&collect, &found.collect) && !is_new(&spread, &found.spread) {
+            return Ok(());
+        }
         for (name, index, joint) in self.pairs(&halves, &collect, &spread)? {
             while searches.len() <= index && self.open_next(searches) {}
             let attempt = Attempt { name, schedule: Some(joint), stop: StopReason::Exhausted, note: None };
             self.judge_all(&mut searches[index], vec![attempt], started.elapsed().as_secs_f64());
         }
+        (found.collect, found.spread) = (collect, spread);
         Ok(())
     }
 
@@ -84,7 +96,7 @@ impl<'a> Planning<'a> {
     fn best_of(&self, problems: &[Problem], warm: &[Schedule], deadline: Deadline) -> Vec<Half> {
         let options = Options { time_limit: deadline.remaining(), ..self.options.clone() };
         let planning = Planning { problems, warm, options: &options, deadline: &deadline, ..*self };
-        let Ok((searches, _)) = planning.searched() else { return Vec::new() };
+        let Ok(Searched { searches, .. }) = planning.searched() else { return Vec::new() };
         let best = searches.into_iter().filter_map(|search| search.best);
         best.map(|best| Half::of(best.schedule.into_schedule())).collect()
     }
