@@ -46,6 +46,35 @@ pub enum Certificate {
         #[serde(rename = "resource_prices")]
         resources: Vec<f64>,
     },
+    /// Data spreads (or comes together) from group to group no faster than ports pass messages. The module of the bound
+    /// has the proofs.
+    Rounds {
+        /// The groups; absent where each rank is its own group.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        groups: Vec<Vec<Rank>>,
+        /// The group whose data is followed or, backwards, that wants data.
+        group: Vec<Rank>,
+        /// Whether data is followed backwards in time, from the ranks that want it.
+        backwards: bool,
+        /// How many groups the data must reach, or come from, with the group itself.
+        reached: usize,
+        /// How many messages, one after the other, this takes.
+        rounds: u32,
+        /// The least α of the links between groups.
+        #[serde(rename = "alpha_us")]
+        alpha: Micros,
+        /// How many messages more, one after the other, until all ranks of a group have the data.
+        rounds_behind: u32,
+        /// The least α of these messages.
+        #[serde(rename = "alpha_behind_us")]
+        alpha_behind: Micros,
+        /// The least time per byte between groups; zero if bytes do not count.
+        #[serde(rename = "beta_us_per_byte")]
+        beta: MicrosPerByte,
+        /// The bytes that the group must get besides the most that one group has to begin with; zero if they do not
+        /// count.
+        gathered: f64,
+    },
     /// A shortest path that some chunk must travel.
     Path {
         /// The links, first link first.

@@ -4,7 +4,7 @@
 //! unions of machines, and the minimum cuts of ForestColl's flow problem [1]. In that problem a source feeds every rank
 //! with x times what it holds, and every sink must receive everything. A cut that forbids this has a ratio of bytes to
 //! capacity above 1/x; that ratio gives the next x (Dinkelbach). The ratio grows with every round, so few rounds are
-//! needed.
+//! needed. Sparsest cuts, which bound AllToAll, are found by [`sweeps`] over orders of the ranks.
 //!
 //! `cut_tail` adds the way that the last chunk to cross still has to go [2].
 //!
@@ -16,6 +16,7 @@ use super::capacity::capacity;
 use super::classes::Classes;
 use super::feeding::{Feeding, GROWS};
 use super::flow::Work;
+use super::sweep::sweeps;
 use super::{Bound, Certificate, Scope, Tail};
 use crate::problem::distance::PathTree;
 use crate::problem::{Deadline, Problem};
@@ -45,6 +46,7 @@ pub(super) fn cut(problem: &Problem, classes: &Classes, deadline: &Deadline) -> 
     machine_unions(problem, classes).into_iter().for_each(&mut measure);
     tightest(problem, classes, deadline).into_iter().for_each(&mut measure);
     narrowest(problem, deadline).into_iter().for_each(&mut measure);
+    sweeps(problem, deadline).into_iter().for_each(&mut measure);
     cuts.extend(climb(problem, &spans, &cuts, deadline));
     let strongest = |name, scope, values: Vec<(Micros, &Cut, Option<Tail>)>| {
         let (value, cut, tail) = values.into_iter().max_by(|a, b| a.0.total_cmp(&b.0))?;

@@ -19,6 +19,8 @@ mod latency;
 mod levers;
 pub(crate) mod multicommodity;
 mod prices;
+mod rounds;
+mod sweep;
 mod wire;
 
 use crate::problem::reversed::reversed_spreading;
@@ -48,7 +50,7 @@ pub enum Scope {
 /// A proven lower bound on the makespan.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Bound {
-    /// The argument: `latency`, `ingress`, `egress`, `cut`, `cut_tail`, `wire`, `flow`, `horizon`.
+    /// The argument: `latency`, `ingress`, `egress`, `cut`, `cut_tail`, `rounds`, `wire`, `flow`, `horizon`.
     pub name: &'static str,
     /// The schedules for which it holds.
     pub scope: Scope,
@@ -134,6 +136,7 @@ fn direct(problem: &Problem, deadline: &Deadline) -> Vec<Bound> {
         list.extend(degree(problem, &classes, Side::Ingress));
         list.extend(degree(problem, &classes, Side::Egress));
         list.extend(cut::cut(problem, &classes, deadline));
+        list.extend(rounds::rounds(problem, &classes, deadline));
     }
     list.extend(wire::wire(problem, deadline));
     if copied && !deadline.has_passed() {
@@ -167,6 +170,7 @@ fn turn_around(bound: &mut Bound, topology: &Topology) {
             *ranks = outside.collect();
         }
         Certificate::Path { links } => links.reverse(),
+        Certificate::Rounds { backwards, .. } => *backwards = !*backwards,
         Certificate::Volume { .. } | Certificate::Prices { .. } | Certificate::Horizon { .. } => {}
     }
 }
@@ -212,6 +216,9 @@ mod tests {
                 egress AnyChunking 834.0333
                 egress ThisChunking 2500.7000
                 egress OneChunkPerMessage 2500.7000
+                cut AnyChunking 5834.0333
+                cut_tail ThisChunking 5834.0333
+                rounds AnyChunking 1.4000
                 wire AnyChunking 5834.0333
                 flow AnyChunking 1875.7000
             "#]],
@@ -290,8 +297,8 @@ mod tests {
                 egress AnyChunking 250.7000
                 egress ThisChunking 250.7000
                 egress OneChunkPerMessage 250.7000
-                cut AnyChunking 5002.6000
-                cut_tail ThisChunking 5253.3000
+                cut AnyChunking 7750.7000
+                cut_tail ThisChunking 7750.7000
                 wire AnyChunking 7381.6524
                 flow AnyChunking 1300.7000
             "#]],
@@ -325,6 +332,9 @@ mod tests {
                 ingress AnyChunking 2.0000
                 ingress ThisChunking 2.0000
                 ingress OneChunkPerMessage 2.0000
+                cut AnyChunking 3.0000
+                cut_tail ThisChunking 4.0000
+                rounds AnyChunking 2.0000
                 wire AnyChunking 2.5000
                 flow AnyChunking 2.2500
             "#]],
@@ -335,17 +345,18 @@ mod tests {
             4_000,
             1,
             expect![[r#"
-            latency AnyChunking 3.0000
-            latency ThisChunking 6.0000
-            ingress AnyChunking 5.0000
-            ingress ThisChunking 5.0000
-            ingress OneChunkPerMessage 8.0000
-            egress AnyChunking 5.0000
-            egress ThisChunking 5.0000
-            egress OneChunkPerMessage 8.0000
-            cut AnyChunking 5.0000
-            wire AnyChunking 7.0000
-        "#]],
+                latency AnyChunking 3.0000
+                latency ThisChunking 6.0000
+                ingress AnyChunking 5.0000
+                ingress ThisChunking 5.0000
+                ingress OneChunkPerMessage 8.0000
+                egress AnyChunking 5.0000
+                egress ThisChunking 5.0000
+                egress OneChunkPerMessage 8.0000
+                cut AnyChunking 5.0000
+                rounds AnyChunking 3.0000
+                wire AnyChunking 7.0000
+            "#]],
         );
         check(
             "switch:4,alpha=1us,bandwidth=1GBps",
@@ -361,6 +372,7 @@ mod tests {
                 ingress AnyChunking 5.0000
                 ingress ThisChunking 5.0000
                 ingress OneChunkPerMessage 6.0000
+                rounds AnyChunking 5.0000
                 wire AnyChunking 4.0000
                 flow AnyChunking 2.0000
             "#]],

@@ -10,13 +10,14 @@ use schedule::{Rival, VerifiedSchedule};
 /// For so few transfers, preferences take milliseconds, so they are considered even if the time is up.
 const QUICK: usize = 1 << 14;
 
-/// The best schedule of all searches, which began with the schedule of the strategy `warm_start`.
+/// The best schedule of all searches, which began with the schedule of the strategy `warm_start` and ended, if they are
+/// `settled`, because restarts gained little.
 ///
 /// # Errors
 /// As [`super::synthesize`].
 pub(super) fn conclude(
     mut searches: Vec<CountSearch<'_>>,
-    warm_start: Option<String>,
+    (warm_start, settled): (Option<String>, bool),
     options: &Options,
     deadline: &Deadline,
     seconds: impl Fn() -> f64,
@@ -36,6 +37,7 @@ pub(super) fn conclude(
         _ if optimal => StopReason::Optimal,
         _ if is_good_enough => StopReason::GapLimit,
         _ if out_of_time => stopped_by_time(&options.cancel),
+        _ if settled => StopReason::Settled,
         // It was optimal at its own chunk count only, while other counts were open.
         StopReason::Optimal => StopReason::Exhausted,
         stop => stop,

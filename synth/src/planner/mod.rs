@@ -7,7 +7,9 @@
 //! A proposal counts only after `schedule::verify` and the check against the sketch have accepted it. Its makespan is
 //! the one that the verifier computed.
 
+mod again;
 mod conclusion;
+mod halves;
 mod portfolio;
 mod search;
 mod sizes;
@@ -15,10 +17,11 @@ mod textbook;
 
 use crate::bounds::{Bounds, bounds, bounds_like};
 use crate::problem::tolerance::reaches;
-use crate::problem::{Deadline, Options, Problem, Progress, Report, StopReason, SynthError};
+use crate::problem::{Deadline, Options, Problem, Progress, Report, StopReason, StrategyKind, SynthError};
 use crate::strategies::reversal::propose;
 use crate::strategies::{Attempt, Context};
 use crate::symmetry::Symmetries;
+use again::{Found, Round, best_makespan};
 use conclusion::conclude;
 use portfolio::{Auto, ChunkCounts, Due, LimitedTime, StrategyLine, chosen};
 use schedule::{Schedule, VerifiedSchedule};
@@ -54,6 +57,10 @@ const REFUSALS: u32 = 2;
 /// The bounds may take one part in this many of a limited time.
 const BOUNDS_PART: u32 = 5;
 
+/// After this strategy, the halves of sums are planned: early, because composing textbook algorithms for both halves
+/// takes longer than planning one of them.
+const BEFORE_HALVES: StrategyKind = StrategyKind::Orbits;
+
 /// Plans the demand of `problems`: the same request, one problem per chunk count worth trying.
 ///
 /// `progress` is called now and then, from any thread.
@@ -81,45 +88,74 @@ pub fn synthesize_from(
     options: &Options,
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<Synthesis, SynthError> {
-    synthesize_among(problems, warm, &Symmetries::default(), options, progress)
+    synthesize_among(problems, warm, (&Symmetries::default(), Round::First), options, progress)
 }
 
 /// The same, where several requests on one machine share their `symmetries`.
 fn synthesize_among(
     problems: &[Problem],
     warm: &[Schedule],
-    symmetries: &Symmetries,
+    (symmetries, round): (&Symmetries, Round),
     options: &Options,
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<Synthesis, SynthError> {
     let started = Instant::now();
     let deadline = Deadline::after(options.time_limit, options.cancel.clone());
-    let session = Planning { problems, warm, options, deadline: &deadline, symmetries, started, progress };
-    let mut searches: Vec<CountSearch<'_>> = Vec::with_capacity(problems.len());
-    // The schedules of a warm start may have any chunk count.
-    while !warm.is_empty() && session.open_next(&mut searches) {}
-    let warm_start = best_so_far(&searches).map(|best| best.schedule.schedule().produced_by.strategy.clone());
-    for line in chosen(options.strategy) {
-        if searches.iter().any(|search| search.is_good_enough() || session.is_spared(line, search)) {
-            break;
-        }
-        session.run(&mut searches, line)?;
-    }
-    conclude(searches, warm_start, options, &deadline, || started.elapsed().as_secs_f64())
+    let planning = Planning { problems, warm, options, deadline: &deadline, symmetries, started, progress, round };
+    let Searched { searches, warm_start, settled } = planning.searched()?;
+    conclude(searches, (warm_start, settled), options, &deadline, || started.elapsed().as_secs_f64())
+}
+
+/// The searches when nothing more is tried.
+struct Searched<'a> {
+    searches: Vec<CountSearch<'a>>,
+    /// The strategy of the schedule that they began with.
+    warm_start: Option<String>,
+    /// Whether they ended because restarts gained little.
+    settled: bool,
 }
 
 /// The inputs of one call of [`synthesize`], which stay the same.
-struct Planning<'a> {
+#[derive(Clone, Copy)]
+struct Planning<'a, 'o> {
     problems: &'a [Problem],
     warm: &'a [Schedule],
     started: Instant,
-    options: &'a Options,
-    deadline: &'a Deadline,
+    options: &'o Options,
+    deadline: &'o Deadline,
     symmetries: &'a Symmetries,
     progress: &'a (dyn Fn(Progress) + Sync),
+    round: Round,
 }
 
-impl<'a> Planning<'a> {
+impl<'a> Planning<'a, '_> {
+    /// The searches after all strategies.
+    ///
+    /// # Errors
+    /// As [`synthesize`], except that there may be no schedule.
+    fn searched(&self) -> Result<Searched<'a>, SynthError> {
+        let mut searches: Vec<CountSearch<'_>> = Vec::with_capacity(self.problems.len());
+        // The schedules of a warm start may have any chunk count.
+        while !self.warm.is_empty() && self.open_next(&mut searches) {}
+        let warm_start = best_so_far(&searches).map(|best| best.schedule.schedule().produced_by.strategy.clone());
+        let mut found = Found::default();
+        for line in chosen(self.options.strategy).filter(|line| self.round.includes(line)) {
+            if searches.iter().any(|search| search.is_good_enough() || self.is_spared(line, search)) {
+                break;
+            }
+            let before = best_makespan(&searches);
+            self.run(&mut searches, line)?;
+            if line.kind == StrategyKind::Improve {
+                found.gain = 1.0 - best_makespan(&searches) / before;
+            }
+            if line.kind == BEFORE_HALVES && !self.is_alone() {
+                self.join_halves(&mut searches, &mut found)?;
+            }
+        }
+        let settled = self.search_again(&mut searches, found)?;
+        Ok(Searched { searches, warm_start, settled })
+    }
+
     /// Begins the search at the next chunk count, if there is one.
     fn open_next(&self, searches: &mut Vec<CountSearch<'a>>) -> bool {
         let Some(problem) = self.problems.get(searches.len()) else { return false };

@@ -23,9 +23,9 @@ pub(super) const PORTFOLIO: &[StrategyLine] = &[
     line(StrategyKind::Flow, &Flow),
     line(StrategyKind::Levels, &Levels),
     StrategyLine { time: LimitedTime::Rest(2), ..line(StrategyKind::Trees, &Trees) },
-    line(StrategyKind::Symmetric, &Symmetric),
-    StrategyLine { counts: ChunkCounts::BestIfLedBy(StrategyKind::Symmetric), ..line(StrategyKind::Matching, &Matching) },
-    StrategyLine { counts: ChunkCounts::Best, ..line(StrategyKind::Improve, &Improve) },
+    StrategyLine { is_random: true, ..line(StrategyKind::Symmetric, &Symmetric) },
+    StrategyLine { counts: ChunkCounts::BestIfLedBy(StrategyKind::Symmetric), is_random: true, ..line(StrategyKind::Matching, &Matching) },
+    StrategyLine { counts: ChunkCounts::Best, is_random: true, ..line(StrategyKind::Improve, &Improve) },
     StrategyLine { counts: ChunkCounts::Best, longest: SOLVER, auto: Auto::UnlessClose, ..line(StrategyKind::Milp, &Milp) },
     StrategyLine { longest: SOLVER, auto: Auto::Never, ..line(StrategyKind::Exact, &Exact) },
 ];
@@ -41,6 +41,8 @@ pub(super) struct StrategyLine {
     /// Whether it must run after the time is up, as long as there is no schedule.
     pub(super) due: Due,
     pub(super) auto: Auto,
+    /// Whether it draws random numbers, so that it may find more with another seed.
+    pub(super) is_random: bool,
 }
 
 /// The chunk counts that a strategy tries.
@@ -108,6 +110,7 @@ const fn line(kind: StrategyKind, strategy: &'static dyn Strategy) -> StrategyLi
         longest: None,
         due: Due::UnlessInterrupted,
         auto: Auto::Always,
+        is_random: false,
     }
 }
 

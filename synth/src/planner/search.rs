@@ -206,13 +206,19 @@ pub(super) fn is_led_by(searches: &[CountSearch<'_>], kind: StrategyKind) -> boo
 
 /// The searches worth refining, the best makespan first: those whose bound is below the best makespan of all.
 pub(super) fn most_promising(searches: &[CountSearch<'_>]) -> Vec<usize> {
+    let mut order = promising(searches);
+    order.truncate(REFINED);
+    order
+}
+
+/// All searches that may still beat the best makespan of all, the best makespan first.
+pub(super) fn promising(searches: &[CountSearch<'_>]) -> Vec<usize> {
     let mut order = by_makespan(searches);
     let best = order.first().map_or(f64::INFINITY, |&index| reached(&searches[index]));
     order.retain(|&index| {
         let search = &searches[index];
         !search.reaches(&search.bound) && beats(search.bound.value, Micros(best))
     });
-    order.truncate(REFINED);
     order
 }
 

@@ -23,6 +23,8 @@ pub enum StopReason {
     Infeasible,
     /// The search tried everything within its clock-free limits.
     Exhausted,
+    /// Restarts with other seeds gain little.
+    Settled,
 }
 
 impl fmt::Display for StopReason {
@@ -35,6 +37,7 @@ impl fmt::Display for StopReason {
             Self::NotApplicable => "not applicable",
             Self::Infeasible => "infeasible",
             Self::Exhausted => "exhausted",
+            Self::Settled => "settled: restarts gain little",
         })
     }
 }

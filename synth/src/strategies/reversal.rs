@@ -14,7 +14,7 @@ use crate::problem::reach::check_reachable;
 use crate::problem::reversed::{Halves, choices};
 use crate::problem::{Deadline, Problem, StopReason, SynthError};
 use crate::strategies::{Attempt, Context, Strategy};
-use schedule::{Message, Schedule, reduce_of_gather};
+use schedule::{Message, Schedule, Transfer, reduce_of_gather};
 
 /// The bound of a half may take one part in this many of the time left.
 const BOUND_PART: u32 = 20;
@@ -108,24 +108,40 @@ fn compose(
     let Attempt { name, schedule, stop, note } = collect;
     let name = format!("{name}{label}");
     let Some(collected) = schedule else { return Ok(Attempt { name, schedule: None, stop, note }) };
-    let ranks = halves.problem.topology.rank_count();
-    let mut messages = reduce_of_gather(&collected.transfers, &halves.collect.demand, ranks);
     let mut stop = stop;
+    let mut copies: &[Transfer] = &[];
     if let Some(attempts) = spread {
         let Some((partner, schedule)) = partner(attempts, &collected) else {
             let note = Some("its second half does not apply".to_owned());
             return Ok(Attempt { name, schedule: None, stop, note });
         };
-        messages.extend(schedule.transfers.iter().map(Message::from));
+        copies = &schedule.transfers;
         // Two optimal halves need not make an optimal whole.
         stop = if stop == StopReason::Optimal { StopReason::Exhausted } else { stop };
         stop = if partner.stop == StopReason::TimeLimit { StopReason::TimeLimit } else { stop };
     }
+    let schedule = joined(halves, &collected.transfers, copies, deadline, &name)?;
+    Ok(Attempt { name, schedule: Some(schedule), stop, note })
+}
+
+/// One schedule of the whole from the transfers of its halves: those that spread on the reversed topology, and those
+/// that spread the complete sums.
+///
+/// # Errors
+/// [`SynthError::Order`] if the transfers are not those of the halves.
+pub(crate) fn joined(
+    halves: &Halves<'_>,
+    collect: &[Transfer],
+    spread: &[Transfer],
+    deadline: &Deadline,
+    name: &str,
+) -> Result<Schedule, SynthError> {
     let Problem { topology, demand, .. } = halves.problem;
+    let mut messages = reduce_of_gather(collect, &halves.collect.demand, topology.rank_count());
+    messages.extend(spread.iter().map(Message::from));
     let order = |error| SynthError::Order { strategy: "reversal", error };
     let transfers = interleaved(halves.problem, &messages, deadline).map_err(order)?;
-    let schedule = Schedule::new(topology, demand.clone(), transfers, &name);
-    Ok(Attempt { name, schedule: Some(schedule), stop, note })
+    Ok(Schedule::new(topology, demand.clone(), transfers, name))
 }
 
 /// The spreading half that goes with `collected`: the one of the same name, else the fastest.

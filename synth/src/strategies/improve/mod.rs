@@ -20,7 +20,7 @@ mod recreate;
 mod ruin;
 
 use crate::problem::tolerance::beats;
-use crate::problem::{Problem, StopReason, SynthError};
+use crate::problem::{Limits, Problem, StopReason, SynthError};
 use crate::strategies::matching::Matching;
 use crate::strategies::reversal::check_copies;
 use crate::strategies::{Attempt, Context, Strategy};
@@ -64,7 +64,9 @@ impl Strategy for Improve {
             None => Matching.propose(problem, context)?.into_iter().find_map(|attempt| attempt.schedule),
         };
         let Some(incumbent) = context.incumbent.or(started.as_ref()) else { return Err(SynthError::NothingYet) };
-        let steps = steps(problem);
+        // Restarts of the whole search come with more effort.
+        let effort = context.options.limits.restarts / Limits::default().restarts;
+        let steps = steps(problem, effort.max(1) as usize);
         if steps < LEAST_STEPS {
             let why = "so many deliveries leave no time to try changes".to_owned();
             return Err(SynthError::NotApplicable { strategy: self.name(), why });
@@ -79,12 +81,12 @@ impl Strategy for Improve {
     }
 }
 
-/// The number of steps of a chain. A step plays every delivery, and clears and copies a few tables.
-fn steps(problem: &Problem) -> usize {
+/// The number of steps of a chain, `effort` times the usual. A step plays every delivery, and clears and copies a few tables.
+fn steps(problem: &Problem, effort: usize) -> usize {
     let (topology, chunks) = (&problem.topology, problem.demand.chunks());
     let deliveries: usize = chunks.iter().map(|chunk| chunk.wanted_by.len()).sum();
     let tables = topology.links().len() + topology.resources().len() + topology.rank_count() * chunks.len();
-    (WORK / (deliveries + tables / 8).max(1)).min(deliveries * STEPS_PER_DELIVERY).min(MOST_STEPS)
+    effort * (WORK / (deliveries + tables / 8).max(1)).min(deliveries * STEPS_PER_DELIVERY).min(MOST_STEPS)
 }
 
 struct Improvement<'a> {

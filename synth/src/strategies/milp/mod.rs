@@ -3,13 +3,16 @@
 //! The principal type is [`Milp`]. [`expanded`] cuts time into equal epochs and searches a schedule within a horizon.
 //! [`pipeline`] chooses routes first, then orders, then which chunks share a message and when each leaves. Both run at
 //! the same time, each with its own thread and HiGHS ([`solver`]). They exchange nothing and are limited by counted
-//! work, so the result does not depend on which is faster. The planner judges both and keeps the better.
+//! work, so the result does not depend on which is faster. The planner judges both and keeps the better. Then
+//! [`windows`] of the best schedule are solved in exact time.
 
 mod expanded;
 mod pipeline;
+mod windows;
 
 use crate::problem::reach::check_reachable;
-use crate::problem::{Problem, StopReason, SynthError};
+use crate::problem::{Limits, Options, Problem, StopReason, SynthError};
+use crate::strategies::matching::Matching;
 use crate::strategies::reversal::check_copies;
 use crate::strategies::{Attempt, Context, Strategy};
 
@@ -20,6 +23,11 @@ const NAME: &str = "milp";
 const MAX_ROUTES: usize = 400_000;
 /// The same in a portfolio: larger models would not be solved in their share of the limits.
 const MAX_AMONG_OTHERS: usize = 100_000;
+
+/// Both formulations together get one part in this many of a limited time; the windows get the rest.
+const RACE_PART: u32 = 2;
+/// The restarts of the greedy search that gives windows a start where nothing else does.
+const GREEDY: u32 = 8;
 
 /// The strategy.
 #[derive(Clone, Copy, Debug, Default)]
@@ -38,8 +46,50 @@ impl Strategy for Milp {
             let why = format!("its models start at {routes} 0/1 columns; symmetric or local methods go further");
             return Err(SynthError::NotApplicable { strategy: NAME, why });
         }
-        race(problem, context)
+        let deadline = context.deadline.part(RACE_PART);
+        let raced = race(problem, &Context { deadline: &deadline, ..*context });
+        with_windows(problem, context, raced)
     }
+}
+
+/// The attempts of both formulations, and what windows make of the best schedule. Where the strategy runs alone and
+/// neither formulation has a schedule, windows begin with a greedy one, so that there always is an answer.
+///
+/// # Errors
+/// Those of the formulations if there is no schedule at all, and failures of the solver.
+fn with_windows(
+    problem: &Problem,
+    context: &Context<'_>,
+    raced: Result<Vec<Attempt>, SynthError>,
+) -> Result<Vec<Attempt>, SynthError> {
+    let (mut attempts, failure) = match raced {
+        Ok(attempts) => (attempts, None),
+        Err(error @ SynthError::Infeasible { .. }) => return Err(error),
+        Err(error) => (Vec::new(), Some(error)),
+    };
+    let own = attempts.iter().filter_map(|attempt| attempt.schedule.as_ref());
+    let best = own.chain(context.incumbent).min_by(|a, b| a.makespan().total_cmp(&b.makespan())).cloned();
+    let greedy = match best {
+        None if context.is_alone => {
+            let limits = Limits { restarts: GREEDY, ..context.options.limits };
+            let options = Options { limits, ..context.options.clone() };
+            let found = Matching.propose(problem, &Context { options: &options, ..*context })?;
+            found.into_iter().find_map(|attempt| attempt.schedule)
+        }
+        _ => None,
+    };
+    let Some(start) = best.as_ref().or(greedy.as_ref()) else { return failure.map_or(Ok(attempts), Err) };
+    let (found, solved) = windows::improved(problem, start, context)?;
+    let stop = match () {
+        () if found.as_ref().is_some_and(|found| context.is_enough(found.makespan())) => StopReason::Optimal,
+        () if context.deadline.has_passed() => StopReason::TimeLimit,
+        () => StopReason::Exhausted,
+    };
+    let begun = if greedy.is_some() { " from a greedy schedule" } else { "" };
+    let note = Some(format!("{solved} windows{begun}"));
+    let schedule = found.or(greedy);
+    attempts.push(Attempt { name: windows::NAME.to_owned(), schedule, stop, note });
+    Ok(attempts)
 }
 
 /// Runs both formulations, in parallel unless only one thread is allowed.

@@ -1,0 +1,190 @@
+//! Restarts after all strategies have run: new seeds and more effort, while there is time.
+//!
+//! The principal function is [`Planning::search_again`]. The strategies that draw random numbers run once with the
+//! seed of the options. If there is time left, they run again and again, each round with another seed and, every few
+//! rounds, with twice the effort. With a time limit, this goes on until the limit, or until the gap is small enough.
+//! Without one, it goes on as long as a round gains something; then the report says that the search is settled.
+
+use super::halves::Half;
+use super::portfolio::{StrategyLine, chosen};
+use super::search::{CountSearch, most_promising, promising};
+use super::{Planning, SynthError};
+use crate::problem::{Limits, Options};
+use std::time::Duration;
+
+/// Without a time limit, a round that gains less (relative) is the last one.
+const SMALL_GAIN: f64 = 2e-3;
+/// After so many rounds, the effort of each is doubled, and so often at most.
+const SAME_EFFORT: u32 = 2;
+const DOUBLINGS: u32 = 4;
+/// In less time than this, no round begins.
+const SHORT: Duration = Duration::from_millis(5);
+
+/// Which strategies run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Round {
+    /// All, and then those that draw random numbers again.
+    First,
+    /// All, once.
+    Only,
+    /// Only those that draw random numbers, with seeds of this round.
+    Again(u32),
+}
+
+impl Round {
+    pub(super) fn includes(self, line: &StrategyLine) -> bool {
+        line.is_random || !matches!(self, Self::Again(_))
+    }
+}
+
+/// What the strategies found that restarts begin with.
+#[derive(Default)]
+pub(super) struct Found {
+    /// By how much (relative) local search improved the best schedule.
+    pub(super) gain: f64,
+    /// The best schedules of the halves of sums.
+    pub(super) collect: Vec<Half>,
+    pub(super) spread: Vec<Half>,
+}
+
+/// The best makespan so far.
+pub(super) fn best_makespan(searches: &[CountSearch<'_>]) -> f64 {
+    searches.iter().filter_map(CountSearch::makespan).fold(f64::INFINITY, |best, makespan| best.min(makespan.0))
+}
+
+impl<'a> Planning<'a, '_> {
+    /// Runs the strategies that draw random numbers again. Returns whether the search ended because they gain little.
+    ///
+    /// # Errors
+    /// As [`super::synthesize`].
+    pub(super) fn search_again(
+        &self,
+        searches: &mut Vec<CountSearch<'a>>,
+        mut found: Found,
+    ) -> Result<bool, SynthError> {
+        if self.is_alone() || self.round == Round::Only || searches.iter().all(|search| search.best.is_none()) {
+            return Ok(false);
+        }
+        let first = if let Round::Again(round) = self.round { round << 10 } else { 0 };
+        for round in 1.. {
+            let is_settled = self.options.time_limit.is_none() && found.gain < SMALL_GAIN;
+            let is_over = self.deadline.has_passed() || self.deadline.remaining().is_some_and(|left| left < SHORT);
+            if is_settled || is_over || self.is_done(searches) {
+                return Ok(is_settled);
+            }
+            let before = best_makespan(searches);
+            let options = self.options_of(first + round, round);
+            let again = Planning { options: &options, round: Round::Again(first + round), ..*self };
+            if !again.round_of(searches, round, &mut found)? {
+                return Ok(false);
+            }
+            found.gain = 1.0 - best_makespan(searches) / before;
+        }
+        Ok(false)
+    }
+
+    /// Whether no chunk count can do better, or the best schedule is close enough to the bound.
+    fn is_done(&self, searches: &[CountSearch<'_>]) -> bool {
+        searches.iter().any(|search| search.is_good_enough() || search.is_within(self.options.gap))
+            || most_promising(searches).is_empty()
+    }
+
+    /// The options of a round: another seed, and more effort in later rounds.
+    fn options_of(&self, number: u32, round: u32) -> Options {
+        let Options { limits, seed, .. } = *self.options;
+        let effort = 1 << (round / SAME_EFFORT).min(DOUBLINGS);
+        let limits = Limits { restarts: limits.restarts.saturating_mul(effort), ..limits };
+        let seed = seed.wrapping_add(u64::from(number).wrapping_mul(0xD1B5_4A32_D192_ED03));
+        Options { limits, seed, ..self.options.clone() }
+    }
+
+    /// One round, at the best chunk count or, in every other round, at the next best. Returns whether any strategy
+    /// applies.
+    fn round_of(&self, searches: &mut Vec<CountSearch<'a>>, round: u32, found: &mut Found) -> Result<bool, SynthError> {
+        let mut applies = !found.spread.is_empty();
+        if applies {
+            self.join_halves(searches, found)?;
+        }
+        let order = promising(searches);
+        let Some(&index) = order.get(round as usize % order.len().clamp(1, 2)) else { return Ok(false) };
+        for line in chosen(None).filter(|line| line.is_random) {
+            if self.deadline.has_passed() {
+                return Ok(true);
+            }
+            let search = &mut searches[index];
+            let (refused, listed) = (search.refusals.len(), search.candidates.len());
+            let best = search.makespan();
+            // Many rounds would fill the report: only what improves is listed.
+            self.attempt(search, line, self.deadline.clone())?;
+            applies |= search.refusals.len() == refused;
+            search.refusals.truncate(refused);
+            if search.makespan() == best {
+                search.candidates.truncate(listed);
+            }
+        }
+        Ok(applies)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::planner::synthesize;
+    use crate::problem::{DEFAULT_GAP, Problem, StopReason};
+    use schedule::{Collective, Demand, Request};
+    use std::sync::Arc;
+    use std::time::Instant;
+
+    fn problem(spec: &str, collective: Collective, size: u64) -> Problem {
+        let topology = Arc::new(topology::resolve(spec).expect("a known topology"));
+        let request = Request::new(collective, topology.rank_count(), size);
+        Problem::new(topology, Arc::new(Demand::new(request).expect("a valid request")))
+    }
+
+    #[test]
+    fn while_there_is_time_the_search_goes_on() {
+        // Local search ends on this machine long before the limit, and above the bound.
+        let problem = problem("mesh2d:3x5", Collective::AllToAll, 15_000);
+        let limit = Duration::from_millis(2500);
+        let options = Options { time_limit: Some(limit), gap: DEFAULT_GAP, ..Options::default() };
+        let started = Instant::now();
+        let found = synthesize(std::slice::from_ref(&problem), &options, &|_| {}).expect("a schedule").report;
+        let is_proven = found.gap.is_some_and(|gap| gap <= DEFAULT_GAP * (1.0 + 1e-9));
+        assert!(is_proven || found.stop_reason == StopReason::TimeLimit, "{:?}", found.stop_reason);
+        assert!(is_proven || started.elapsed() >= limit.mul_f64(0.9), "{:?}", started.elapsed());
+    }
+
+    #[test]
+    fn without_a_limit_the_search_ends_when_rounds_gain_little_and_says_so() {
+        let problem = problem("mesh2d:3x3", Collective::AllToAll, 9_000);
+        let found =
+            synthesize(std::slice::from_ref(&problem), &Options::default(), &|_| {}).expect("a schedule").report;
+        assert!(matches!(found.stop_reason, StopReason::Settled | StopReason::Optimal), "{:?}", found.stop_reason);
+        let again =
+            synthesize(std::slice::from_ref(&problem), &Options::default(), &|_| {}).expect("a schedule").report;
+        assert_eq!((found.makespan_us, found.stop_reason), (again.makespan_us, again.stop_reason));
+    }
+
+    #[test]
+    fn every_round_has_a_seed_of_its_own_and_later_ones_more_effort() {
+        let options = Options::default();
+        let (deadline, symmetries) = (crate::problem::Deadline::default(), crate::symmetry::Symmetries::default());
+        let planning = Planning {
+            problems: &[],
+            warm: &[],
+            started: Instant::now(),
+            options: &options,
+            deadline: &deadline,
+            symmetries: &symmetries,
+            progress: &|_| {},
+            round: Round::First,
+        };
+        let rounds: Vec<Options> = (1..12).map(|round| planning.options_of(round, round)).collect();
+        let mut seeds: Vec<u64> = rounds.iter().map(|options| options.seed).chain([options.seed]).collect();
+        seeds.sort_unstable();
+        seeds.dedup();
+        assert_eq!(seeds.len(), 12);
+        assert_eq!(rounds[0].limits.restarts, options.limits.restarts);
+        assert_eq!(rounds[10].limits.restarts, options.limits.restarts * 16);
+    }
+}
