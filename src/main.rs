@@ -87,6 +87,7 @@ fn dispatch(command: Command, screen: &Screen) -> Outcome {
         Command::Export(args) => commands::export::run(&args, screen),
         Command::Run(args) => commands::run::run(&args, screen),
         Command::Tune(args) => commands::tune::run(&args, screen),
+        Command::LoopRank(args) => commands::run::run_loop_rank(&args.job),
         Command::DemoRank => commands::demo::run_rank(),
         Command::TuneRank(args) => commands::tune::run_rank(&args),
         Command::Sweep(args) => commands::sweep::run(&args, screen),

@@ -24,7 +24,7 @@ pub(crate) use lowering::LoweringArgs;
 pub(crate) use plan::{ExplainArgs, PlanArgs, SimulateArgs, VerifyArgs};
 pub(crate) use profile::ProfileArgs;
 pub(crate) use ranks::RankList;
-pub(crate) use run::{RunArgs, TransportChoice};
+pub(crate) use run::{BufferOwner, LoopRankArgs, RunArgs, TransportChoice};
 pub(crate) use sizes::SizeList;
 pub(crate) use sweep::{SweepArgs, SweepWorkerArgs};
 pub(crate) use values::{Chunks, PointChoice};
@@ -146,6 +146,9 @@ pub(crate) enum Command {
     /// One rank of a launch; started by `tune`.
     #[command(hide = true)]
     TuneRank(TuneRankArgs),
+    /// One rank of a loop of calls; started by `run --loop`.
+    #[command(hide = true)]
+    LoopRank(LoopRankArgs),
     /// One rank of the program at the end of the demo; started by `demo`.
     #[command(hide = true)]
     DemoRank,

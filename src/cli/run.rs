@@ -5,6 +5,7 @@ use super::values::{collective, duration, op, slowdown};
 use super::{LaunchArgs, LoweringArgs, RankList, SizeList};
 use clap::{Args, ValueEnum};
 use schedule::{Collective, ReduceOp};
+use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -67,6 +68,13 @@ pub(crate) struct RunArgs {
     /// Slow the emulated links down by this factor.
     #[arg(long, default_value_t = 1.0, requires = "emulate", value_name = "K", value_parser = slowdown)]
     pub slowdown: f64,
+    /// Make calls of the library back to back, as the OSU benchmarks and nccl-tests do: each iteration is a block of calls, and its
+    /// time is that of one call on the slowest rank.
+    #[arg(long = "loop", requires_all = ["collective", "size"], conflicts_with_all = ["files", "members", "split", "matrix", "demand", "topology", "emulate"])]
+    pub is_loop: bool,
+    /// With --loop: whose memory the calls read and write.
+    #[arg(long, default_value = "caller", requires = "is_loop", value_name = "WHOSE")]
+    pub buffers: BufferOwner,
     /// Print CSV, with the names of the columns in the first line.
     #[arg(long, conflicts_with = "json")]
     pub csv: bool,
@@ -82,6 +90,22 @@ pub(crate) struct RunArgs {
     /// Seed of the input data.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
+}
+
+/// Whose memory buffers are.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum BufferOwner {
+    /// The program's: the kernel copies long messages between processes.
+    Caller,
+    /// The library's: other processes read it where it lies.
+    Ours,
+}
+
+/// `antiphon loop-rank`
+#[derive(Args, Debug)]
+pub(crate) struct LoopRankArgs {
+    /// What to measure, as `antiphon run --loop` has written it.
+    pub job: PathBuf,
 }
 
 /// How local ranks exchange data.

@@ -1,6 +1,7 @@
 //! `antiphon run`: runs plans on real buffers with real ranks, checks the results, and prints the table of nccl-tests.
 
 mod fixed;
+mod looped;
 mod report;
 mod stock;
 mod tabled;
@@ -29,8 +30,14 @@ const BOTH: [Memory; 2] = [Memory::OutOfPlace, Memory::InPlace];
 
 /// Runs the command.
 pub(crate) fn run(args: &RunArgs, screen: &Screen) -> Outcome {
+    if args.is_loop {
+        return looped::conduct(args, screen);
+    }
     Role::take(&args.launch)?.play(|launch| conduct(args, launch, screen))
 }
+
+/// Runs one rank of `run --loop`.
+pub(crate) use looped::run_rank as run_loop_rank;
 
 /// Runs the command on the process that coordinates.
 fn conduct(args: &RunArgs, launch: Option<Launch>, screen: &Screen) -> Outcome {
