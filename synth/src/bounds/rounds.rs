@@ -60,7 +60,7 @@ pub(super) fn rounds(problem: &Problem, classes: &Classes, deadline: &Deadline) 
             if deadline.has_passed() {
                 return best;
             }
-            let Some(between) = Between::new(problem, &grouping, side) else { continue };
+            let Some(between) = GroupLinks::new(problem, &grouping, side) else { continue };
             for group in between.followed(problem, classes) {
                 let found = between.counted(problem, group).into_iter().chain(between.gathered(problem, group));
                 for bound in found {
@@ -75,13 +75,13 @@ pub(super) fn rounds(problem: &Problem, classes: &Classes, deadline: &Deadline) 
 }
 
 /// The group of each rank, numbered from 0 without gaps.
-type Grouping = Vec<usize>;
+type RankGroups = Vec<usize>;
 
 /// Every rank alone, the machines, and the ranks behind one resource, where these are groups.
-fn groupings(problem: &Problem) -> Vec<Grouping> {
+fn groupings(problem: &Problem) -> Vec<RankGroups> {
     let topology = &*problem.topology;
     let ranks = topology.rank_count();
-    let mut found: Vec<Grouping> = vec![(0..ranks).collect()];
+    let mut found: Vec<RankGroups> = vec![(0..ranks).collect()];
     found.push(by_first(topology.ranks().map(|rank| topology.machine_of(rank)).collect()));
     let mut behind: BTreeMap<ResourceId, BTreeSet<Rank>> = BTreeMap::new();
     for link in topology.links() {
@@ -105,7 +105,7 @@ fn groupings(problem: &Problem) -> Vec<Grouping> {
 }
 
 /// The same groups with numbers from 0 without gaps.
-fn numbered(grouping: &[usize]) -> Grouping {
+fn numbered(grouping: &[usize]) -> RankGroups {
     let mut numbers: BTreeMap<usize, usize> = BTreeMap::new();
     let mut number = |group: &usize| {
         let next = numbers.len();
@@ -116,10 +116,10 @@ fn numbered(grouping: &[usize]) -> Grouping {
 
 /// The links between groups, seen from one side. `Egress` follows data from one group to the others. `Ingress` does the
 /// same backwards, from the group that wants it to those that had it.
-struct Between<'a> {
+struct GroupLinks<'a> {
     problem: &'a Problem,
     side: Side,
-    group: &'a Grouping,
+    group: &'a RankGroups,
     members: Vec<Vec<Rank>>,
     alpha: f64,
     beta: f64,
@@ -132,9 +132,9 @@ struct Between<'a> {
     is_for_all: bool,
 }
 
-impl<'a> Between<'a> {
+impl<'a> GroupLinks<'a> {
     /// `None` if a link between groups does not occupy, so that a port passes many messages in the time α.
-    fn new(problem: &'a Problem, group: &'a Grouping, side: Side) -> Option<Self> {
+    fn new(problem: &'a Problem, group: &'a RankGroups, side: Side) -> Option<Self> {
         let topology = &*problem.topology;
         let count = group.iter().max()? + 1;
         let (mut alpha, mut beta) = (f64::INFINITY, f64::INFINITY);

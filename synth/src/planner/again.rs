@@ -5,7 +5,7 @@
 //! rounds, with twice the effort. With a time limit, this goes on until the limit, or until the gap is small enough.
 //! Without one, it goes on as long as a round gains something; then the report says that the search is settled.
 
-use super::halves::Half;
+use super::halves::PlannedHalf;
 use super::portfolio::{StrategyLine, chosen};
 use super::search::{CountSearch, most_promising, promising};
 use super::{Planning, SynthError};
@@ -22,7 +22,7 @@ const SHORT: Duration = Duration::from_millis(5);
 
 /// Which strategies run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Round {
+pub(super) enum SearchRound {
     /// All, and then those that draw random numbers again.
     First,
     /// All, once.
@@ -31,7 +31,7 @@ pub(super) enum Round {
     Again(u32),
 }
 
-impl Round {
+impl SearchRound {
     pub(super) fn includes(self, line: &StrategyLine) -> bool {
         line.is_random || !matches!(self, Self::Again(_))
     }
@@ -39,12 +39,12 @@ impl Round {
 
 /// What the strategies found that restarts begin with.
 #[derive(Default)]
-pub(super) struct Found {
+pub(super) struct FoundSoFar {
     /// By how much (relative) local search improved the best schedule.
     pub(super) gain: f64,
     /// The best schedules of the halves of sums.
-    pub(super) collect: Vec<Half>,
-    pub(super) spread: Vec<Half>,
+    pub(super) collect: Vec<PlannedHalf>,
+    pub(super) spread: Vec<PlannedHalf>,
 }
 
 /// The best makespan so far.
@@ -60,12 +60,12 @@ impl<'a> Planning<'a, '_> {
     pub(super) fn search_again(
         &self,
         searches: &mut Vec<CountSearch<'a>>,
-        mut found: Found,
+        mut found: FoundSoFar,
     ) -> Result<bool, SynthError> {
-        if self.is_alone() || self.round == Round::Only || searches.iter().all(|search| search.best.is_none()) {
+        if self.is_alone() || self.round == SearchRound::Only || searches.iter().all(|search| search.best.is_none()) {
             return Ok(false);
         }
-        let first = if let Round::Again(round) = self.round { round << 10 } else { 0 };
+        let first = if let SearchRound::Again(round) = self.round { round << 10 } else { 0 };
         for round in 1.. {
             let is_settled = self.options.time_limit.is_none() && found.gain < SMALL_GAIN;
             let is_over = self.deadline.has_passed() || self.deadline.remaining().is_some_and(|left| left < SHORT);
@@ -74,7 +74,7 @@ impl<'a> Planning<'a, '_> {
             }
             let before = best_makespan(searches);
             let options = self.options_of(first + round, round);
-            let again = Planning { options: &options, round: Round::Again(first + round), ..*self };
+            let again = Planning { options: &options, round: SearchRound::Again(first + round), ..*self };
             if !again.round_of(searches, round, &mut found)? {
                 return Ok(false);
             }
@@ -100,7 +100,12 @@ impl<'a> Planning<'a, '_> {
 
     /// One round, at the best chunk count or, in every other round, at the next best. Returns whether any strategy
     /// applies.
-    fn round_of(&self, searches: &mut Vec<CountSearch<'a>>, round: u32, found: &mut Found) -> Result<bool, SynthError> {
+    fn round_of(
+        &self,
+        searches: &mut Vec<CountSearch<'a>>,
+        round: u32,
+        found: &mut FoundSoFar,
+    ) -> Result<bool, SynthError> {
         let mut applies = !found.spread.is_empty();
         if applies {
             self.join_halves(searches, found)?;
@@ -177,7 +182,7 @@ mod tests {
             deadline: &deadline,
             symmetries: &symmetries,
             progress: &|_| {},
-            round: Round::First,
+            round: SearchRound::First,
         };
         let rounds: Vec<Options> = (1..12).map(|round| planning.options_of(round, round)).collect();
         let mut seeds: Vec<u64> = rounds.iter().map(|options| options.seed).chain([options.seed]).collect();

@@ -10,7 +10,7 @@
 //! which is then planned from that warm start.
 
 use super::search::CountSearch;
-use super::{Found, Planning, Searched, SynthError};
+use super::{FoundSoFar, Planning, Searched, SynthError};
 use crate::problem::reversed::{Halves, choices};
 use crate::problem::tolerance::reaches;
 use crate::problem::{Deadline, Options, Problem, StopReason};
@@ -32,7 +32,7 @@ const MANY: usize = 1 << 16;
 const UNKNOWN: Micros = Micros(f64::INFINITY);
 
 /// The best schedule of a half at one chunk count.
-pub(super) struct Half {
+pub(super) struct PlannedHalf {
     schedule: Schedule,
     chunks: u32,
 }
@@ -42,7 +42,11 @@ impl<'a> Planning<'a, '_> {
     ///
     /// # Errors
     /// As [`super::synthesize`], except that halves without a schedule are left out.
-    pub(super) fn join_halves(&self, searches: &mut Vec<CountSearch<'a>>, found: &mut Found) -> Result<(), SynthError> {
+    pub(super) fn join_halves(
+        &self,
+        searches: &mut Vec<CountSearch<'a>>,
+        found: &mut FoundSoFar,
+    ) -> Result<(), SynthError> {
         let Some(halves) = self.halves() else { return Ok(()) };
         if self.deadline.has_passed() {
             return Ok(());
@@ -52,20 +56,21 @@ impl<'a> Planning<'a, '_> {
         let spreads: Vec<Problem> = halves.iter().filter_map(|halves| halves.spread.clone()).collect();
         let serves_both = counterparts(&collects[0].topology).is_some();
         let part = PARTS[usize::from(!serves_both)];
-        let known = |halves: &[Half]| halves.iter().map(|half| half.schedule.clone()).collect::<Vec<_>>();
+        let known = |halves: &[PlannedHalf]| halves.iter().map(|half| half.schedule.clone()).collect::<Vec<_>>();
         let spread = self.best_of(&spreads, &known(&found.spread), self.deadline.part(part));
         let turned = turned_around(&spread, &collects);
         let least = |all: &mut dyn Iterator<Item = &Schedule>| all.map(Schedule::makespan).fold(UNKNOWN, Micros::min);
         let best = least(&mut spread.iter().map(|half| &half.schedule));
         let collect = match !turned.is_empty() && reaches(least(&mut turned.iter()), best) {
-            true => turned.into_iter().map(Half::of).collect(),
+            true => turned.into_iter().map(PlannedHalf::of).collect(),
             false => {
                 let warm: Vec<Schedule> = turned.into_iter().chain(known(&found.collect)).collect();
                 self.best_of(&collects, &warm, self.deadline.part(part))
             }
         };
-        let makespans = |halves: &[Half]| halves.iter().map(|half| half.schedule.makespan().0).collect::<Vec<_>>();
-        let is_new = |new: &[Half], old: &[Half]| makespans(new) != makespans(old);
+        let makespans =
+            |halves: &[PlannedHalf]| halves.iter().map(|half| half.schedule.makespan().0).collect::<Vec<_>>();
+        let is_new = |new: &[PlannedHalf], old: &[PlannedHalf]| makespans(new) != makespans(old);
         if !is_new(&collect, &found.collect) && !is_new(&spread, &found.spread) {
             return Ok(());
         }
@@ -93,22 +98,22 @@ impl<'a> Planning<'a, '_> {
 
     /// The best schedule at each chunk count that the portfolio finds. None if there is no schedule, for example
     /// because a sketch admits the whole but not this half.
-    fn best_of(&self, problems: &[Problem], warm: &[Schedule], deadline: Deadline) -> Vec<Half> {
+    fn best_of(&self, problems: &[Problem], warm: &[Schedule], deadline: Deadline) -> Vec<PlannedHalf> {
         let options = Options { time_limit: deadline.remaining(), ..self.options.clone() };
         let planning = Planning { problems, warm, options: &options, deadline: &deadline, ..*self };
         let Ok(Searched { searches, .. }) = planning.searched() else { return Vec::new() };
         let best = searches.into_iter().filter_map(|search| search.best);
-        best.map(|best| Half::of(best.schedule.into_schedule())).collect()
+        best.map(|best| PlannedHalf::of(best.schedule.into_schedule())).collect()
     }
 
     /// The best pairs, joined: the name of each, the place of its problem, and its schedule.
     fn pairs(
         &self,
         halves: &[Halves<'a>],
-        collect: &[Half],
-        spread: &[Half],
+        collect: &[PlannedHalf],
+        spread: &[PlannedHalf],
     ) -> Result<Vec<(String, usize, Schedule)>, SynthError> {
-        let mut pairs: Vec<(f64, usize, &Half, &Half)> = Vec::new();
+        let mut pairs: Vec<(f64, usize, &PlannedHalf, &PlannedHalf)> = Vec::new();
         for first in collect {
             for second in spread {
                 let count = |halves: &Halves<'_>| halves.problem.demand.request().chunks_per_rank;
@@ -135,7 +140,7 @@ impl<'a> Planning<'a, '_> {
     }
 }
 
-impl Half {
+impl PlannedHalf {
     fn of(schedule: Schedule) -> Self {
         let chunks = schedule.demand.request().chunks_per_rank;
         Self { schedule, chunks }
@@ -156,10 +161,10 @@ impl Half {
 
 /// The plans of one half as plans of the other, on the reversed topology. Each takes the links in the other direction;
 /// none where some link has no counterpart of the same cost.
-fn turned_around(spread: &[Half], collects: &[Problem]) -> Vec<Schedule> {
+fn turned_around(spread: &[PlannedHalf], collects: &[Problem]) -> Vec<Schedule> {
     let Some(Problem { topology, .. }) = collects.first() else { return Vec::new() };
     let Some(counterparts) = counterparts(topology) else { return Vec::new() };
-    let turned = |half: &Half| {
+    let turned = |half: &PlannedHalf| {
         let problem = collects.iter().find(|problem| problem.demand.request().chunks_per_rank == half.chunks)?;
         if half.schedule.demand.chunks() != problem.demand.chunks() {
             return None;
@@ -251,11 +256,11 @@ mod tests {
         assert!(names.iter().all(|name| name.starts_with("classic")), "a named strategy runs alone: {names:?}");
     }
 
-    fn gathered(problem: &Problem) -> Vec<Half> {
+    fn gathered(problem: &Problem) -> Vec<PlannedHalf> {
         let (options, deadline) = (Options::default(), Deadline::default());
         let context = Context::among_others(&options, &deadline, Micros::ZERO);
         let attempts = Classic.propose(problem, &context).expect("textbook algorithms");
-        attempts.into_iter().filter_map(|attempt| attempt.schedule).map(Half::of).collect()
+        attempts.into_iter().filter_map(|attempt| attempt.schedule).map(PlannedHalf::of).collect()
     }
 
     #[test]

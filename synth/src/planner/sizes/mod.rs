@@ -19,7 +19,7 @@ mod retime;
 mod windows;
 
 use crate::bounds::bounds;
-use crate::planner::again::Round;
+use crate::planner::again::SearchRound;
 use crate::planner::{accept, synthesize_among};
 use crate::problem::{Constraints, Deadline, Options, Problem, Progress, SynthError, chunk_counts};
 use crate::strategies::orbits::is_too_large_for_plain;
@@ -281,7 +281,7 @@ impl<'a> SizesSearch<'a> {
             let activity = format!("{size} bytes · {}", progress.activity);
             (self.progress)(Progress { activity, ..progress });
         };
-        match synthesize_among(&problems, &self.warm(at), (&self.symmetries, Round::Only), &options, &announce) {
+        match synthesize_among(&problems, &self.warm(at), (&self.symmetries, SearchRound::Only), &options, &announce) {
             Ok(found) => self.learn(&found.schedule),
             // For example an interrupt; plans of other sizes serve this one.
             Err(_) if best < f64::INFINITY => return Ok(()),

@@ -12,7 +12,7 @@ use crate::problem::{Problem, SynthError};
 use crate::sketch::obey;
 use crate::solver::{Controls, Ending, solve};
 use crate::strategies::Context;
-use model::Window;
+use model::FreedWindow;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 use schedule::{Schedule, Transfer, replay};
@@ -55,7 +55,7 @@ pub(super) fn improved(
             break;
         }
         let free = chosen(&best, size.min(best.transfers.len()), &mut random);
-        let Some(window) = Window::new(problem, &best, &free) else {
+        let Some(window) = FreedWindow::new(problem, &best, &free) else {
             (size, stale) = ((size / 2).max(LEAST), stale + 1);
             continue;
         };
@@ -167,7 +167,7 @@ mod tests {
                 let schedule = poor(&problem);
                 let mut random = Pcg64Mcg::seed_from_u64(seed);
                 let free = chosen(&schedule, 6.min(schedule.transfers.len()), &mut random);
-                let Some(window) = Window::new(&problem, &schedule, &free) else { continue };
+                let Some(window) = FreedWindow::new(&problem, &schedule, &free) else { continue };
                 // With its routes and orders as they are, the model has a solution no later than the schedule.
                 let mut fixed = window.model.clone();
                 let is_whole = |value: f64| value == 0.0 || value == 1.0;

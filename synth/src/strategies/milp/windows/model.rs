@@ -1,6 +1,6 @@
 //! The model of one window: new routes and a new order for a few messages of a schedule, in exact time.
 //!
-//! The principal type is [`Window`]. Every message has a start; the free ones may come over other links and at other
+//! The principal type is [`FreedWindow`]. Every message has a start; the free ones may come over other links and at other
 //! times. The others keep their links and their order among themselves, but move in time. The schedule that the window
 //! was taken from is a solution, so that the solver starts from it and can only improve it.
 //!
@@ -28,34 +28,34 @@ pub(super) const MOST_PAIRS: usize = 400;
 const WEIGHT: f64 = 1e-4;
 
 /// A link that a message may take, and the messages that bring its chunks to the sender.
-struct Way {
+struct OpenWay {
     link: LinkId,
     brought_by: Vec<usize>,
     over: Option<Column>,
 }
 
 /// One message.
-struct Part {
+struct MovingMessage {
     bytes: Bytes,
-    ways: Vec<Way>,
+    ways: Vec<OpenWay>,
     is_free: bool,
     head: f64,
     latest: f64,
 }
 
 /// The model of one window.
-pub(super) struct Window<'a> {
+pub(super) struct FreedWindow<'a> {
     problem: &'a Problem,
     transfers: &'a [Transfer],
     pub(super) model: Model,
-    parts: Vec<Part>,
+    parts: Vec<MovingMessage>,
     starts: Vec<Column>,
     before: BTreeMap<(usize, usize), Column>,
     makespan: Column,
     best: f64,
 }
 
-impl<'a> Window<'a> {
+impl<'a> FreedWindow<'a> {
     /// The model that frees the messages `free` of a schedule that only copies; `None` if too many orders are open.
     pub(super) fn new(problem: &'a Problem, schedule: &'a Schedule, free: &BTreeSet<usize>) -> Option<Self> {
         let (transfers, best) = (&schedule.transfers[..], schedule.makespan().0);
@@ -79,12 +79,12 @@ impl<'a> Window<'a> {
     }
 
     /// The time of a message over one of its links.
-    fn time(&self, part: usize, way: &Way) -> f64 {
+    fn time(&self, part: usize, way: &OpenWay) -> f64 {
         self.problem.topology.link(way.link).transfer_time(self.parts[part].bytes).0
     }
 
     /// How long a message over a link keeps that link or a resource of it busy; `None` if it does not use it.
-    fn busy(&self, part: usize, link: LinkId, place: Place) -> Option<f64> {
+    fn busy(&self, part: usize, link: LinkId, place: BusyPlace) -> Option<f64> {
         busy(self.problem, self.parts[part].bytes, link, place)
     }
 
@@ -128,7 +128,7 @@ impl<'a> Window<'a> {
 
     /// start\[next\] ≥ start\[i\] + busy, for messages that are not free and follow each other at a link or a resource.
     fn keep_turns(&mut self) {
-        let mut last: BTreeMap<Place, usize> = BTreeMap::new();
+        let mut last: BTreeMap<BusyPlace, usize> = BTreeMap::new();
         for index in (0..self.parts.len()).filter(|&index| !self.parts[index].is_free) {
             for place in places(self.problem, self.transfers[index].link) {
                 if let Some(before) = last.insert(place, index) {
@@ -150,7 +150,7 @@ impl<'a> Window<'a> {
                     continue;
                 }
                 for row in self.conflicts(one, other) {
-                    let Conflict { first_busy, second_busy, over } = row;
+                    let SharedPlaces { first_busy, second_busy, over } = row;
                     if self.before.len() > MOST_PAIRS {
                         return false;
                     }
@@ -165,17 +165,17 @@ impl<'a> Window<'a> {
     }
 
     /// The places that two messages may share, over each of their links.
-    fn conflicts(&self, one: usize, other: usize) -> Vec<Conflict> {
+    fn conflicts(&self, one: usize, other: usize) -> Vec<SharedPlaces> {
         let mut found = Vec::new();
         for first in &self.parts[one].ways {
             for second in &self.parts[other].ways {
                 let shared = places(self.problem, first.link)
                     .filter(|place| places(self.problem, second.link).any(|it| it == *place));
-                let busy = |part: usize, way: &Way, place| self.busy(part, way.link, place).unwrap_or(0.0);
+                let busy = |part: usize, way: &OpenWay, place| self.busy(part, way.link, place).unwrap_or(0.0);
                 let pairs: Vec<(f64, f64)> =
                     shared.map(|place| (busy(one, first, place), busy(other, second, place))).collect();
                 if !pairs.is_empty() {
-                    found.push(Conflict {
+                    found.push(SharedPlaces {
                         first_busy: pairs.iter().map(|it| it.0).fold(0.0, f64::max),
                         second_busy: pairs.iter().map(|it| it.1).fold(0.0, f64::max),
                         over: first.over.into_iter().chain(second.over).collect(),
@@ -233,7 +233,7 @@ impl<'a> Window<'a> {
 }
 
 /// Two messages that share places if each takes a certain link.
-struct Conflict {
+struct SharedPlaces {
     first_busy: f64,
     second_busy: f64,
     /// What must be chosen for that; nothing if neither has a choice.
@@ -242,28 +242,28 @@ struct Conflict {
 
 /// A link, or a resource of links.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Place {
+enum BusyPlace {
     Link(LinkId),
     Resource(ResourceId),
 }
 
-fn places(problem: &Problem, link: LinkId) -> impl Iterator<Item = Place> {
-    let resources = problem.topology.link(link).resources.iter().copied().map(Place::Resource);
-    std::iter::once(Place::Link(link)).chain(resources)
+fn places(problem: &Problem, link: LinkId) -> impl Iterator<Item = BusyPlace> {
+    let resources = problem.topology.link(link).resources.iter().copied().map(BusyPlace::Resource);
+    std::iter::once(BusyPlace::Link(link)).chain(resources)
 }
 
-fn busy(problem: &Problem, bytes: Bytes, id: LinkId, place: Place) -> Option<f64> {
+fn busy(problem: &Problem, bytes: Bytes, id: LinkId, place: BusyPlace) -> Option<f64> {
     let link = problem.topology.link(id);
     match place {
-        Place::Link(other) => (other == id).then(|| link.occupancy(bytes).0),
-        Place::Resource(other) => {
+        BusyPlace::Link(other) => (other == id).then(|| link.occupancy(bytes).0),
+        BusyPlace::Resource(other) => {
             link.resources.contains(&other).then(|| problem.topology.resource(other).occupancy(link, bytes).0)
         }
     }
 }
 
 /// The messages with the links that they may take.
-fn parts(problem: &Problem, transfers: &[Transfer], free: &BTreeSet<usize>) -> Vec<Part> {
+fn parts(problem: &Problem, transfers: &[Transfer], free: &BTreeSet<usize>) -> Vec<MovingMessage> {
     let mut first: BTreeMap<(ChunkId, Rank), usize> = BTreeMap::new();
     for (index, transfer) in transfers.iter().enumerate() {
         transfer.chunks.iter().for_each(|&chunk| {
@@ -278,7 +278,7 @@ fn parts(problem: &Problem, transfers: &[Transfer], free: &BTreeSet<usize>) -> V
     };
     let part = |(index, transfer): (usize, &Transfer)| {
         let bytes = problem.demand.message_bytes(&transfer.chunks);
-        let own = Way {
+        let own = OpenWay {
             link: transfer.link,
             brought_by: brought(transfer, transfer.from, index).unwrap_or_default(),
             over: None,
@@ -288,30 +288,30 @@ fn parts(problem: &Problem, transfers: &[Transfer], free: &BTreeSet<usize>) -> V
         if is_free {
             let others = problem.topology.incoming(transfer.to).iter().copied().filter(|&link| link != transfer.link);
             let allowed = others.filter(|&link| transfer.chunks.iter().all(|&chunk| problem.allows(chunk, link)));
-            let mut found: Vec<Way> = allowed
+            let mut found: Vec<OpenWay> = allowed
                 .filter_map(|link| {
                     let brought_by = brought(transfer, problem.topology.link(link).from, index)?;
-                    Some(Way { link, brought_by, over: None })
+                    Some(OpenWay { link, brought_by, over: None })
                 })
                 .collect();
             // Those that can leave soonest, as the schedule is now.
-            let arrives = |way: &Way| way.brought_by.iter().map(|&by| transfers[by].end.0).fold(0.0, f64::max);
+            let arrives = |way: &OpenWay| way.brought_by.iter().map(|&by| transfers[by].end.0).fold(0.0, f64::max);
             found.sort_by(|a, b| arrives(a).total_cmp(&arrives(b)).then(a.link.cmp(&b.link)));
             ways.extend(found.into_iter().take(MOST_WAYS - 1));
         }
-        Part { bytes, ways, is_free, head: 0.0, latest: 0.0 }
+        MovingMessage { bytes, ways, is_free, head: 0.0, latest: 0.0 }
     };
     transfers.iter().enumerate().map(part).collect()
 }
 
 /// Heads and latest starts, from what is the same in every solution: the causes of messages with one way, and the order
 /// of those that are not free.
-fn find_room(problem: &Problem, transfers: &[Transfer], parts: &mut [Part], best: f64) {
-    let shortest = |part: &Part| {
+fn find_room(problem: &Problem, transfers: &[Transfer], parts: &mut [MovingMessage], best: f64) {
+    let shortest = |part: &MovingMessage| {
         let times = part.ways.iter().map(|way| problem.topology.link(way.link).transfer_time(part.bytes).0);
         times.fold(f64::INFINITY, f64::min)
     };
-    let mut last: BTreeMap<Place, usize> = BTreeMap::new();
+    let mut last: BTreeMap<BusyPlace, usize> = BTreeMap::new();
     // (earlier, later, the least time between their starts).
     let mut arcs: Vec<(usize, usize, f64)> = Vec::new();
     for index in 0..parts.len() {
