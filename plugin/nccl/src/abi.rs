@@ -9,12 +9,12 @@ use std::ffi::{c_char, c_int, c_void};
 pub type Logger = Option<unsafe extern "C" fn(c_int, u64, *const c_char, c_int, *const c_char, ...)>;
 
 /// What NCCL holds for the plugin: a [`crate::tuner::Tuner`], or nothing.
-pub(crate) type Context = *mut c_void;
+pub(crate) type TunerContext = *mut c_void;
 
-pub(crate) type Init = unsafe extern "C" fn(usize, usize, Logger, *mut Context) -> c_int;
+pub(crate) type Init = unsafe extern "C" fn(usize, usize, Logger, *mut TunerContext) -> c_int;
 pub(crate) type InitWithDomains =
-    unsafe extern "C" fn(*mut Context, u64, usize, usize, Logger, *const c_void, *mut c_void) -> c_int;
-pub(crate) type Destroy = unsafe extern "C" fn(Context) -> c_int;
+    unsafe extern "C" fn(*mut TunerContext, u64, usize, usize, Logger, *const c_void, *mut c_void) -> c_int;
+pub(crate) type Destroy = unsafe extern "C" fn(TunerContext) -> c_int;
 
 /// Version 2 (NCCL 2.21): it names one algorithm and one protocol.
 #[repr(C)]
@@ -23,8 +23,17 @@ pub struct TunerV2 {
     pub(crate) init: Init,
     /// Context, collective, bytes, support of CollNet and of NVLS, operations put together; then algorithm, protocol, channels.
     #[expect(clippy::type_complexity, reason = "it is what NCCL calls")]
-    pub(crate) info:
-        unsafe extern "C" fn(Context, c_int, usize, c_int, c_int, c_int, *mut c_int, *mut c_int, *mut c_int) -> c_int,
+    pub(crate) info: unsafe extern "C" fn(
+        TunerContext,
+        c_int,
+        usize,
+        c_int,
+        c_int,
+        c_int,
+        *mut c_int,
+        *mut c_int,
+        *mut c_int,
+    ) -> c_int,
     pub(crate) destroy: Destroy,
 }
 
@@ -36,13 +45,13 @@ pub struct TunerV3 {
     /// Context, collective, bytes, operations put together, costs, algorithms, protocols, channels.
     #[expect(clippy::type_complexity, reason = "it is what NCCL calls")]
     pub(crate) info:
-        unsafe extern "C" fn(Context, c_int, usize, c_int, *mut *mut f32, c_int, c_int, *mut c_int) -> c_int,
+        unsafe extern "C" fn(TunerContext, c_int, usize, c_int, *mut *mut f32, c_int, c_int, *mut c_int) -> c_int,
     pub(crate) destroy: Destroy,
 }
 
 /// As in version 3, and before the channels whether buffers are registered.
 pub(crate) type InfoWithRegistration =
-    unsafe extern "C" fn(Context, c_int, usize, c_int, *mut *mut f32, c_int, c_int, c_int, *mut c_int) -> c_int;
+    unsafe extern "C" fn(TunerContext, c_int, usize, c_int, *mut *mut f32, c_int, c_int, c_int, *mut c_int) -> c_int;
 
 /// Version 4 (NCCL 2.26).
 #[repr(C)]
@@ -71,7 +80,8 @@ pub struct TunerV6 {
     pub(crate) finalize: Destroy,
     /// Context, collective, bytes, algorithm, protocol, channels, size of a chunk. Absent: NCCL chooses the size.
     #[expect(clippy::type_complexity, reason = "it is what NCCL calls")]
-    pub(crate) chunk: Option<unsafe extern "C" fn(Context, c_int, usize, c_int, c_int, c_int, *mut usize) -> c_int>,
+    pub(crate) chunk:
+        Option<unsafe extern "C" fn(TunerContext, c_int, usize, c_int, c_int, c_int, *mut usize) -> c_int>,
 }
 
 macro_rules! shared {

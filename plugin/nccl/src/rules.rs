@@ -6,33 +6,33 @@ use std::path::Path;
 use tune::{NcclRule, TuningTable};
 
 /// The rules of the files that the environment names, and what NCCL's log should say about them.
-pub(crate) struct Found {
+pub(crate) struct FoundRules {
     pub(crate) rules: Vec<NcclRule>,
     pub(crate) says: Option<String>,
     /// Whether something is wrong.
     pub(crate) is_warning: bool,
 }
 
-impl Found {
+impl FoundRules {
     fn nothing(says: Option<String>, is_warning: bool) -> Self {
         Self { rules: Vec::new(), says, is_warning }
     }
 }
 
 /// The rules that the environment names.
-pub(crate) fn from_environment() -> Found {
+pub(crate) fn from_environment() -> FoundRules {
     if std::env::var("ANTIPHON_DISABLE").is_ok_and(|value| !["", "0"].contains(&value.as_str())) {
-        return Found::nothing(None, false);
+        return FoundRules::nothing(None, false);
     }
     let Some(path) = ["ANTIPHON_TABLE", "NCCL_TUNER_CONFIG_FILE"].into_iter().find_map(named) else {
-        return Found::nothing(None, false);
+        return FoundRules::nothing(None, false);
     };
     match read(Path::new(&path)) {
         Ok(rules) => {
             let says = format!("{} rules of {}", rules.len(), Path::new(&path).display());
-            Found { rules, says: Some(says), is_warning: false }
+            FoundRules { rules, says: Some(says), is_warning: false }
         }
-        Err(why) => Found::nothing(Some(format!("{why}; NCCL decides by itself")), true),
+        Err(why) => FoundRules::nothing(Some(format!("{why}; NCCL decides by itself")), true),
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! The principal type is [`Tuner`]. The functions of all versions end in [`Tuner::choice`].
 
-use crate::abi::{Context, Logger, TunerV2, TunerV3, TunerV4, TunerV5, TunerV6};
-use crate::rules::{Found, from_environment};
+use crate::abi::{Logger, TunerContext, TunerV2, TunerV3, TunerV4, TunerV5, TunerV6};
+use crate::rules::{FoundRules, from_environment};
 use schedule::Collective;
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -69,14 +69,14 @@ fn guarded(run: impl FnOnce()) -> c_int {
 
 /// # Safety
 /// `context` is null or writable.
-unsafe fn begin(context: *mut Context, ranks: usize, nodes: usize, logger: Logger) -> c_int {
+unsafe fn begin(context: *mut TunerContext, ranks: usize, nodes: usize, logger: Logger) -> c_int {
     if context.is_null() {
         return SUCCESS;
     }
     // SAFETY: the caller promises it. Without a tuner, all that follows has no opinion.
     unsafe { context.write(std::ptr::null_mut()) };
     guarded(|| {
-        let Found { rules, says, is_warning } = from_environment();
+        let FoundRules { rules, says, is_warning } = from_environment();
         if let Some(text) = says {
             say(logger, if is_warning { LOG_WARN } else { LOG_INFO }, &text);
         }
@@ -88,7 +88,7 @@ unsafe fn begin(context: *mut Context, ranks: usize, nodes: usize, logger: Logge
 
 /// # Safety
 /// `context` is null or came from [`begin`].
-unsafe fn choice(context: Context, asked: Asked) -> Option<NcclChoice> {
+unsafe fn choice(context: TunerContext, asked: Asked) -> Option<NcclChoice> {
     // SAFETY: the caller promises it, and NCCL calls nothing after the end of the tuner.
     unsafe { context.cast::<Tuner>().as_ref() }?.choice(asked)
 }
@@ -113,13 +113,13 @@ unsafe fn put(choice: NcclChoice, table: *mut *mut f32, (algorithms, protocols):
     }
 }
 
-unsafe extern "C" fn init(ranks: usize, nodes: usize, logger: Logger, context: *mut Context) -> c_int {
+unsafe extern "C" fn init(ranks: usize, nodes: usize, logger: Logger, context: *mut TunerContext) -> c_int {
     // SAFETY: NCCL gives the address of its context.
     unsafe { begin(context, ranks, nodes, logger) }
 }
 
 unsafe extern "C" fn init_with_domains(
-    context: *mut Context,
+    context: *mut TunerContext,
     _comm: u64,
     ranks: usize,
     nodes: usize,
@@ -132,7 +132,7 @@ unsafe extern "C" fn init_with_domains(
 }
 
 unsafe extern "C" fn info_v2(
-    context: Context,
+    context: TunerContext,
     collective: c_int,
     bytes: usize,
     collnet: c_int,
@@ -169,7 +169,7 @@ unsafe extern "C" fn info_v2(
 }
 
 unsafe extern "C" fn info_v3(
-    context: Context,
+    context: TunerContext,
     collective: c_int,
     bytes: usize,
     pipe_ops: c_int,
@@ -190,7 +190,7 @@ unsafe extern "C" fn info_v3(
 }
 
 unsafe extern "C" fn info_with_registration(
-    context: Context,
+    context: TunerContext,
     collective: c_int,
     bytes: usize,
     pipe_ops: c_int,
@@ -211,7 +211,7 @@ unsafe extern "C" fn info_with_registration(
     })
 }
 
-unsafe extern "C" fn end(context: Context) -> c_int {
+unsafe extern "C" fn end(context: TunerContext) -> c_int {
     guarded(|| {
         if !context.is_null() {
             // SAFETY: it came from `begin`, and NCCL ends a tuner once.

@@ -6,6 +6,7 @@
 //! blocks as its only parameter. All blocks of a launch must be resident at the same time.
 
 pub(crate) mod kernel_plan;
+mod rank_tables;
 pub(crate) mod tables;
 
 use crate::dtype::DType;

@@ -362,35 +362,39 @@ fn operation(parts: &[&str]) -> Option<Operation> {
         "bfi" => plain(Operation::Insert),
         "prmt" => plain(Operation::Permute),
         "cvta" => (between == ["to", "global"]).then_some(Operation::Move),
-        "cvt" => {
-            let (to, from) = (type_of(parts.get(parts.len() - 2)?)?, ty);
-            let rounds = to.kind == Kind::Float && (from.kind != Kind::Float || to.bytes < from.bytes);
-            let is_known = match &parts[1..parts.len() - 2] {
-                [] => !rounds && (to.kind == Kind::Float) == (from.kind == Kind::Float),
-                ["rn"] => rounds,
-                _ => false,
-            };
-            is_known.then_some(Operation::Convert(to))
-        }
-        "setp" => {
-            let &[name] = between else { return None };
-            let (name, nan) = match name.strip_suffix('u') {
-                Some(rest) if ty.kind == Kind::Float => (rest, true),
-                _ => (name, false),
-            };
-            let comparison = match name {
-                "eq" => Comparison::Equal,
-                "ne" => Comparison::NotEqual,
-                "lt" | "lo" => Comparison::Less,
-                "le" | "ls" => Comparison::LessOrEqual,
-                "gt" | "hi" => Comparison::Greater,
-                "ge" | "hs" => Comparison::GreaterOrEqual,
-                "nan" => Comparison::IsNan,
-                "num" => Comparison::IsNumber,
-                _ => return None,
-            };
-            Some(Operation::Compare(comparison, nan))
-        }
+        "cvt" => conversion(parts),
+        "setp" => comparison(between, ty),
         _ => None,
     }
+}
+
+/// `cvt` with the rounding that it needs, and no other.
+fn conversion(parts: &[&str]) -> Option<Operation> {
+    let [_, modifiers @ .., to, from] = parts else { return None };
+    let (to, from) = (type_of(to)?, type_of(from)?);
+    let rounds = to.kind == Kind::Float && (from.kind != Kind::Float || to.bytes < from.bytes);
+    let is_exact = !rounds && (to.kind == Kind::Float) == (from.kind == Kind::Float);
+    let is_known = if rounds { modifiers == ["rn"] } else { is_exact && modifiers.is_empty() };
+    is_known.then_some(Operation::Convert(to))
+}
+
+/// `setp` without a second predicate.
+fn comparison(modifiers: &[&str], ty: Type) -> Option<Operation> {
+    let &[name] = modifiers else { return None };
+    let (name, nan) = match name.strip_suffix('u') {
+        Some(rest) if ty.kind == Kind::Float => (rest, true),
+        _ => (name, false),
+    };
+    let comparison = match name {
+        "eq" => Comparison::Equal,
+        "ne" => Comparison::NotEqual,
+        "lt" | "lo" => Comparison::Less,
+        "le" | "ls" => Comparison::LessOrEqual,
+        "gt" | "hi" => Comparison::Greater,
+        "ge" | "hs" => Comparison::GreaterOrEqual,
+        "nan" => Comparison::IsNan,
+        "num" => Comparison::IsNumber,
+        _ => return None,
+    };
+    Some(Operation::Compare(comparison, nan))
 }

@@ -3,6 +3,7 @@
 use super::job::{MODULE, Outcome, Terms, run_changed, run_plan};
 use crate::device::KERNEL_PTX;
 use crate::device::kernel_plan::KernelPlan;
+use crate::device::tables::{KernelStep, PUBLISHES, READS, RECEIVES, REDUCES, SENDS, STORES};
 use program::testing::schedules::{Random, demand, random_topology, random_trees, ring_allreduce};
 use program::testing::{checked, lowered};
 use program::{Program, VerifiedProgram, check};
@@ -98,12 +99,56 @@ const SLIPS: [Slip; 10] = [
     Slip::DropSend,
 ];
 
+impl KernelPlan {
+    /// The plan with a mistake in step `index` of a rank, counted over its blocks.
+    /// `None` after the last step, and `Some(None)` where the step cannot have this mistake.
+    fn mutant(&self, rank: usize, index: usize, slip: Slip) -> Option<Option<Self>> {
+        let mut plan = self.clone();
+        let tables = &mut plan.ranks[rank];
+        let place =
+            |(block, steps): (usize, &Vec<KernelStep>)| (0..steps.len()).map(|at| (block, at)).collect::<Vec<_>>();
+        let (block, at) = tables.blocks.iter().enumerate().flat_map(place).nth(index)?;
+        // A later signal of the same block tells the same.
+        let is_last = tables.blocks[block][at + 1..].iter().all(|step| step.kind & PUBLISHES == 0);
+        let step = &mut tables.blocks[block][at];
+        let piece = &mut tables.pieces[step.first_piece as usize];
+        let has = |flag: u32| step.kind & flag != 0;
+        let is_possible = match slip {
+            Slip::DropWait => step.wait_count > 0,
+            Slip::DropReceive | Slip::OtherMessage => has(RECEIVES),
+            Slip::DropPublish => has(PUBLISHES) && is_last,
+            Slip::SourceOffset => has(READS) && piece.length > 0,
+            Slip::DestinationOffset => has(STORES) && piece.length > 0,
+            Slip::OtherBuffer => has(READS) && piece.length > 0,
+            Slip::ShortPiece => piece.length > 0,
+            Slip::DropReduce => has(REDUCES),
+            Slip::DropSend => has(SENDS),
+        };
+        if !is_possible {
+            return Some(None);
+        }
+        match slip {
+            Slip::DropWait => step.wait_count -= 1,
+            Slip::DropReceive => step.kind &= !RECEIVES,
+            Slip::DropPublish => step.kind &= !PUBLISHES,
+            Slip::OtherMessage => step.in_ordinal += 1,
+            Slip::SourceOffset => piece.source += 1,
+            Slip::DestinationOffset => piece.destination += 1,
+            Slip::OtherBuffer => piece.source_buffer = (piece.source_buffer + 1) % 2,
+            Slip::ShortPiece => piece.length -= 1,
+            Slip::DropReduce => step.kind &= !REDUCES,
+            Slip::DropSend => step.kind &= !SENDS,
+        }
+        Some(Some(plan))
+    }
+}
+
 /// All plans with one such mistake.
 fn slipped(program: &Program, plan: &KernelPlan, slip: Slip) -> Vec<KernelPlan> {
     let mut mutants = Vec::new();
     for rank in 0..plan.ranks() {
         let mut index = 0;
-        while let Some(mutant) = plan.mutant(rank, index, slip as usize) {
+        while let Some(mutant) = plan.mutant(rank, index, slip) {
             let is_harmless = matches!(slip, Slip::DropWait) && is_idle_wait(program, rank, index);
             mutants.extend(mutant.filter(|_| !is_harmless));
             index += 1;
