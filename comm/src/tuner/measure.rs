@@ -1,7 +1,7 @@
 //! Which candidate is measured when, and when that is enough.
 //!
-//! The principal function is [`measure_cells`]. Rank 0 alone decides, by its clock and its numbers, and tells the others after every
-//! round; so all ranks do the same, and no rank derives a count from its own clock. Candidates take turns in blocks, so
+//! The principal function is [`measure_cells`]. Rank 0 alone decides, by its clock and its numbers, and tells the others after
+//! every round; so all ranks do the same, and no rank derives a count from its own clock. Candidates take turns in blocks, so
 //! that a drift of the machine affects all alike.
 
 use super::bench::{CellBench, ReadyCandidate, kind_of};
