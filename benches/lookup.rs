@@ -1,8 +1,8 @@
 //! How long a communicator takes to find what serves a call, and to begin it.
 //!
-//! Run it with `cargo bench -p antiphon --bench lookup`. The communicator has one rank, so a call moves nothing: what remains is
-//! the look-up among all sizes that were called before, and the dispatch. Sizes and collectives alternate, so that no call finds
-//! the plan of the one before. Each of the first lines is measured call by call, with the cost of the clock in it.
+//! Run it with `cargo bench -p antiphon --bench lookup`. The communicator has one rank, so a call moves nothing: what remains
+//! is the look-up among all sizes that were called before, and the dispatch. Sizes and collectives alternate, so that no call
+//! finds the plan of the one before. Each of the first lines is measured call by call, with the cost of the clock in it.
 #![expect(clippy::print_stdout, reason = "the table is the result")]
 
 use comm::{Communicator, Op};

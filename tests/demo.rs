@@ -32,6 +32,21 @@ fn the_demo_leaves_what_it_promises() {
     let table = std::fs::read_to_string(left.join("table.md")).unwrap();
     assert_eq!(table.lines().filter(|line| line.starts_with("| all")).count(), 18, "{table}");
     assert!(results["cells"].as_array().unwrap().iter().all(|cell| cell["wrong"] == 0), "{results}");
+    // At the end a program has used the table: every kind of call was right, and a choice is one of the table's or stock's.
+    let program = results["program"].as_array().unwrap();
+    assert_eq!(program.len(), 9, "{results}");
+    assert!(program.iter().all(|call| call["wrong"] == 0 && call["tuned"]["samples"].as_u64() > Some(0)), "{results}");
+    let tuned = |name: &str| -> serde_json::Value {
+        serde_json::from_str(&std::fs::read_to_string(left.join(name)).unwrap()).unwrap()
+    };
+    let has_plan = tuned("tuning.json")["plans"].as_object().is_some_and(|plans| !plans.is_empty());
+    let uses_table = program.iter().any(|call| call["plan"].as_str().unwrap().contains("tuning.json"));
+    assert_eq!(has_plan, uses_table, "{results}");
+    // On the emulated cluster the planned schedules win, and a run finds them.
+    assert!(tuned("tuning-emulated.json")["plans"].as_object().is_some_and(|plans| plans.len() > 5));
+    let line = "run --table demo-out/tuning-emulated.json --collective allgather --ranks 8 --size 1MiB --iterations 2";
+    let ran = antiphon_in(folder.path(), &format!("{line} --emulate ndv2x1 --slowdown 1000 --json")).ok();
+    assert!(ran.stdout.contains("(table)"), "{}{}", ran.stdout, ran.stderr);
     // The first part is about this computer, so it differs from computer to computer.
     let emulated = table[table.find("emulated: ").expect("the demo emulates a cluster")..].trim();
     let readme = repository("README.md");

@@ -203,7 +203,8 @@ impl Communicator {
         result.map_err(|error| self.refused(&mut state, at, error))
     }
 
-    /// Makes a call whose time decides whether the table's plan stays. All ranks learn the longest time of all, by one more call.
+    /// Makes a call whose time decides whether the table's plan stays. All ranks learn the longest time of all, by one more
+    /// call.
     #[cold]
     fn timed(
         &self,

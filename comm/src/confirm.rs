@@ -1,7 +1,7 @@
 //! Whether the plan of a table is still faster than stock, in the calls of the program itself.
 //!
-//! The principal type is [`Confirmation`]. A few calls are timed, in turn with the plan and with stock, so both see the program as
-//! it is. All ranks add the same times, so they decide alike, after the same call.
+//! The principal type is [`Confirmation`]. A few calls are timed, in turn with the plan and with stock, so both see the
+//! program as it is. All ranks add the same times, so they decide alike, after the same call.
 
 use tune::{Choice, decide, summarize};
 
@@ -27,8 +27,8 @@ impl Confirmation {
         self.is_lost
     }
 
-    /// Adds the time of the call whose turn it was. After enough of them, stock replaces the plan if it is faster beyond the noise
-    /// of both; otherwise comparing begins anew. Returns by which factor stock is faster, when it replaces the plan.
+    /// Adds the time of the call whose turn it was. After enough of them, stock replaces the plan if it is faster beyond the
+    /// noise of both; otherwise comparing begins anew. Returns by which factor stock is faster, when it replaces the plan.
     pub(crate) fn add(&mut self, time_us: f64) -> Option<f64> {
         self.times[usize::from(self.is_stocks_turn())].push(time_us);
         if self.times.iter().any(|times| times.len() < PROBES) {

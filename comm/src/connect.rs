@@ -30,8 +30,8 @@ pub struct Config {
     pub size: usize,
     /// Where rank 0 waits for the others, `HOST:PORT`; several are tried in turn.
     pub masters: Vec<String>,
-    /// What all ranks know, and nobody else: at least 16 bytes. `None` stands for `ANTIPHON_SECRET`, or mpirun's key of the job,
-    /// or a file of the user.
+    /// What all ranks know, and nobody else: at least 16 bytes. `None` stands for `ANTIPHON_SECRET`, or mpirun's key of the
+    /// job, or a file of the user.
     pub secret: Option<String>,
     /// A name of this machine: ranks with the same name share memory. `None` asks the system.
     pub machine: Option<String>,
@@ -42,8 +42,8 @@ pub struct Config {
     /// The plans to use: a file or folder that [`PlanTable`] reads, the same on all ranks. Without one, textbook algorithms
     /// serve all calls.
     pub table: Option<PathBuf>,
-    /// Every so many blocking calls, one is timed, in turn with the table's plan and with stock, and stock serves such calls from
-    /// then on if it is faster. The same on all ranks, which must all make blocking calls at the same places; 0 for none.
+    /// Every so many blocking calls, one is timed, in turn with the table's plan and with stock, and stock serves such calls
+    /// from then on if it is faster. The same on all ranks, which must all make blocking calls at the same places; 0 for none.
     pub confirm_every: u32,
     /// Whether rank 0 says on standard error which plan serves what.
     pub says_decisions: bool,

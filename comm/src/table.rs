@@ -2,8 +2,8 @@
 //!
 //! The principal type is [`PlanTable`]. It reads what `antiphon synth` writes: one plan, which serves its collective at every
 //! size, or the index of the plans of several sizes (`synth --sizes`), or a folder of such files. It reads the tuning tables of
-//! `antiphon tune` as well. A plan serves any data type, any reduction, and calls in place or not. It is verified before it is used.
-//! A plan that cannot serve a call is never used silently: stock serves the call, and one line says why.
+//! `antiphon tune` as well. A plan serves any data type, any reduction, and calls in place or not. It is verified before it is
+//! used. A plan that cannot serve a call is never used silently: stock serves the call, and one line says why.
 
 use crate::numbers::mixed;
 use crate::stock::CallKind;

@@ -16,8 +16,8 @@ pub fn q_error(predicted: f64, measured: f64) -> f64 {
     }
 }
 
-/// Kendall's τ-b of pairs of numbers [1]: 1 if both order them alike, −1 if oppositely. Equal numbers count for neither. `None` if
-/// one of the two is the same everywhere.
+/// Kendall's τ-b of pairs of numbers [1]: 1 if both order them alike, −1 if oppositely. Equal numbers count for neither.
+/// `None` if one of the two is the same everywhere.
 ///
 /// [1] Kendall, "The treatment of ties in ranking problems", Biometrika 33(3), 1945.
 pub fn kendall_tau(pairs: &[(f64, f64)]) -> Option<f64> {

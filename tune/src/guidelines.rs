@@ -1,7 +1,7 @@
 //! What a table's times must obey if every call is served well.
 //!
-//! The principal function is [`violations`]. A collective must not take longer than others that do its work together, nor longer
-//! than itself for more bytes, nor longer than itself called several times for parts of them [1]. A violation says that
+//! The principal function is [`violations`]. A collective must not take longer than others that do its work together, nor
+//! longer than itself for more bytes, nor longer than itself called several times for parts of them [1]. A violation says that
 //! something faster is known already, and which.
 //!
 //! [1] Träff, Gropp, Thakur, "Self-consistent MPI performance guidelines", IEEE TPDS 21(5), 2010.

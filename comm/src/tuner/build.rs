@@ -176,8 +176,8 @@ fn around(edge: ChoiceEdge, step: u64) -> Option<[u64; 2]> {
     (low < high).then_some([low, high])
 }
 
-/// Where two neighbours of the grid, which the first launch has measured, have different choices: the sizes between them that are
-/// to be measured, with the two and stock. `step` is the smallest difference of two sizes, by collective.
+/// Where two neighbours of the grid, which the first launch has measured, have different choices: the sizes between them that
+/// are to be measured, with the two and stock. `step` is the smallest difference of two sizes, by collective.
 pub fn edges_of(launches: &[Vec<CellSamples>], step: impl Fn(Collective) -> u64) -> Vec<CellWork> {
     let mut work = Vec::new();
     for collective in collectives_of(launches) {

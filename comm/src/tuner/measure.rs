@@ -1,7 +1,7 @@
 //! Which candidate is measured when, and when that is enough.
 //!
-//! The principal function is [`measure_cells`]. Rank 0 alone decides, by its clock and its numbers, and tells the others after every
-//! round; so all ranks do the same, and no rank derives a count from its own clock. Candidates take turns in blocks, so
+//! The principal function is [`measure_cells`]. Rank 0 alone decides, by its clock and its numbers, and tells the others after
+//! every round; so all ranks do the same, and no rank derives a count from its own clock. Candidates take turns in blocks, so
 //! that a drift of the machine affects all alike.
 
 use super::bench::{CellBench, ReadyCandidate, kind_of};
@@ -22,6 +22,8 @@ const LEAST_ROUNDS: usize = 3;
 const MOST_SAMPLES: usize = 64;
 /// About how long a block may take, in microseconds.
 const BLOCK_US: f64 = 20_000.0;
+/// The share of a cell's time in which candidates are admitted; after it, no more are.
+const ADMISSION: f64 = 0.5;
 /// Calls of the first look at a candidate's time.
 const FIRST_LOOK: usize = 3;
 
@@ -95,7 +97,13 @@ fn measure_cell(
         {
             continue;
         }
-        contest.0.push(Contender::new(candidate, bench.admit(candidate, program)?));
+        // Where calls take long, the first look at all candidates alone would use up the time.
+        let mut is_late = [i64::from(index > 0 && Moment::now().since(begin) >= share.mul_f64(ADMISSION))];
+        control.broadcast(&mut is_late, 0)?;
+        contest.0.push(match is_late {
+            [0] => Contender::new(candidate, bench.admit(candidate, program)?),
+            _ => Contender::late(candidate),
+        });
     }
     contest.look(&mut bench)?;
     // The first look tells who has no chance; a plan that takes long must not use up the time of the others.
@@ -128,6 +136,12 @@ impl<'a> Contender<'a> {
         let refusal = admitted.as_ref().err().cloned();
         let samples = CandidateSamples { name: candidate.name.clone(), refusal, ..CandidateSamples::default() };
         Self { ready: admitted.ok(), samples, expected_us: f64::INFINITY }
+    }
+
+    /// One for which there is no time.
+    fn late(candidate: &TuneCandidate) -> Self {
+        let samples = CandidateSamples { name: candidate.name.clone(), ..CandidateSamples::default() };
+        Self { ready: None, samples, expected_us: f64::INFINITY }
     }
 
     fn refuse(&mut self, refusal: CandidateRefusal) {

@@ -132,7 +132,7 @@ impl TuneOptions {
 }
 
 impl Communicator {
-    /// What competes: stock, an AllReduce of two halves, every textbook algorithm, and what is given. All ranks have the same.
+    /// What competes: stock, an AllReduce of two halves, what is given, and every textbook algorithm. All ranks have the same.
     ///
     /// # Errors
     /// [`CommError::NoPlan`](crate::CommError::NoPlan).
@@ -141,7 +141,8 @@ impl Communicator {
         let kinds: Vec<CallKind> = options.collectives.iter().map(|of| bench::kind_of(*of, options.op)).collect();
         let textbook = Arc::new(self.textbook(&kinds)?);
         let all = [TuneCandidate::stock(), TuneCandidate::composed()].into_iter();
-        Ok(all.chain(TuneCandidate::of_table(&textbook)).chain(given).collect())
+        // What is given comes first: if the time is up, fewer textbook algorithms compete.
+        Ok(all.chain(given).chain(TuneCandidate::of_table(&textbook)).collect())
     }
 
     /// The plans among candidates, by their names, for [`table_of`].

@@ -1,7 +1,7 @@
 //! When each step of a run began and ended, by the clock of the rank.
 //!
-//! The principal type is [`Recorder`]. It costs two looks at the clock for each step and tile, so it works only where it is asked
-//! for.
+//! The principal type is [`Recorder`]. It costs two looks at the clock for each step and tile, so it works only where it is
+//! asked for.
 
 use crate::clock::Moment;
 use program::{Instruction, RankProgram};

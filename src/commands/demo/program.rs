@@ -1,7 +1,7 @@
 //! A small program that uses the library: what a user would write.
 //!
-//! The principal function is [`run`]. The same program runs with textbook algorithms or with the plans of a table, as the variable
-//! `ANTIPHON_TABLE` says; nothing in it changes.
+//! The principal function is [`run`]. The same program runs with textbook algorithms or with the plans of a table, as the
+//! variable `ANTIPHON_TABLE` says; nothing in it changes.
 
 use crate::failure::{Failure, Outcome};
 use comm::{Communicator, Op};

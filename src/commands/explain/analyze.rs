@@ -13,7 +13,7 @@ use crate::loading::Memory;
 use crate::screen::{Screen, percent, table, time};
 use crate::workbench::{Installed, Setup, Workbench};
 use runtime::{Check, DType, Moment, StepTime, Trial, TrialReport};
-use schedule::{Timeline, VerifiedSchedule};
+use schedule::{TimedMessage, Timeline, VerifiedSchedule};
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::Duration;
@@ -176,31 +176,31 @@ impl PlanAnalysis<'_> {
         points
     }
 
+    /// Every message at the plan's own size.
+    fn steps(&self, measured: &MeasuredPlan) -> Vec<AnalyzedStep> {
+        let slowdown = self.args.slowdown;
+        let messages = self.timeline.messages.iter().zip(&measured.messages).enumerate();
+        let step = |(transfer, (message, own)): (usize, (&TimedMessage, &MeasuredMessage))| {
+            let of = |which: usize| median(own.times.iter().map(|times| times[which]));
+            let (predicted_end_us, measured_end_us) = (message.end.0 * slowdown, of(1));
+            AnalyzedStep {
+                transfer,
+                from: message.from,
+                to: message.to,
+                bytes: own.bytes,
+                predicted_start_us: message.start.0 * slowdown,
+                predicted_end_us,
+                measured_start_us: of(0),
+                measured_end_us,
+                q_error: q_error(predicted_end_us, measured_end_us),
+            }
+        };
+        messages.filter(|(_, (_, own))| !own.times.is_empty()).map(step).collect()
+    }
+
     fn compare(&self, all: &[MeasuredPlan]) -> Outcome<AnalyzedPlan> {
         let (measured, slowdown) = (&all[0], self.args.slowdown);
-        let steps: Vec<AnalyzedStep> = self
-            .timeline
-            .messages
-            .iter()
-            .zip(&measured.messages)
-            .enumerate()
-            .filter(|(_, (_, own))| !own.times.is_empty())
-            .map(|(transfer, (message, own))| {
-                let of = |which: usize| median(own.times.iter().map(|times| times[which]));
-                let (predicted_end_us, measured_end_us) = (message.end.0 * slowdown, of(1));
-                AnalyzedStep {
-                    transfer,
-                    from: message.from,
-                    to: message.to,
-                    bytes: own.bytes,
-                    predicted_start_us: message.start.0 * slowdown,
-                    predicted_end_us,
-                    measured_start_us: of(0),
-                    measured_end_us,
-                    q_error: q_error(predicted_end_us, measured_end_us),
-                }
-            })
-            .collect();
+        let steps = self.steps(measured);
         let spans: Vec<f64> = measured.report.spans().iter().map(|span| span.0).collect();
         let whole = summarize(&spans).ok_or_else(|| Failure::no(anyhow::anyhow!("nothing was measured")))?;
         let mut errors: Vec<f64> = steps.iter().map(|step| step.q_error).collect();

@@ -156,7 +156,8 @@ impl Tuning<'_> {
         self.args.budget.saturating_sub(self.begin.elapsed())
     }
 
-    /// Local ranks, which are started several times: where memory lies, and on which core a rank runs, differs between launches.
+    /// Local ranks, which are started several times: where memory lies, and on which core a rank runs, differs between
+    /// launches.
     fn in_launches(&self, ranks: usize, mut job: TuneJob, folder: &Path) -> Outcome<MeasuredLaunches> {
         let bar = self.screen.progress("tune");
         let mut launches: Vec<Vec<CellSamples>> = Vec::new();

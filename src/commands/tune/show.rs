@@ -72,14 +72,19 @@ pub(super) fn show(path: &Path, svg: Option<&Path>, screen: &Screen) -> Outcome 
     let table = read(path)?;
     let map = WinnerMap::new(&table);
     let machines = table.key.machines.iter().max().map_or(0, |last| last + 1);
-    let title = format!("{} ranks on {machines} machines", table.key.ranks);
+    let plural = if machines == 1 { "" } else { "s" };
+    let title = format!("{} ranks on {machines} machine{plural}", table.key.ranks);
     if let Some(svg) = svg {
         screen.may_write([&svg.to_owned()])?;
         write_to(svg, |out| out.write_all(winners::svg(&map, &title).as_bytes()))?;
     }
     let violations = tune::violations(&table);
     screen.result(&serde_json::json!({ "rows": rows(&table), "violations": violations }), || {
-        let drawn = if map.is_empty() { String::new() } else { format!("\n{}\n", map.terminal(screen.has_colours())) };
+        let drawn = if map.is_empty() {
+            String::new()
+        } else {
+            format!("\n{}\n", map.terminal(screen.has_colours(), screen.width()))
+        };
         format!("{title}\n{drawn}\n{}\n\n{}", text(&table), guidelines(&violations))
     })
 }

@@ -77,16 +77,25 @@ impl WinnerMap {
         self.sizes.is_empty()
     }
 
-    /// The map as text.
-    pub(super) fn terminal(&self, coloured: bool) -> String {
-        let heads: Vec<String> = self.sizes.iter().map(|size| bytes(*size)).collect();
-        let header: Vec<&str> = std::iter::once("").chain(heads.iter().map(String::as_str)).collect();
-        let row = |(collective, cells): &(Collective, Vec<Option<WinnerCell>>)| {
-            let cells = cells.iter().map(|cell| cell.as_ref().map_or_else(String::new, WinnerCell::short));
-            std::iter::once(collective.to_string()).chain(cells).collect()
-        };
-        let rows: Vec<Vec<String>> = self.rows.iter().map(row).collect();
-        let mut text = columns(&header, &rows);
+    /// The map as text of about `width` columns: if there are more sizes than that, one part below the other.
+    pub(super) fn terminal(&self, coloured: bool, width: usize) -> String {
+        let short = |cell: &Option<WinnerCell>| cell.as_ref().map_or_else(String::new, WinnerCell::short);
+        let cells = self.rows.iter().flat_map(|(_, cells)| cells);
+        let widest = cells.map(|cell| short(cell).chars().count()).max().unwrap_or(0) + 2;
+        let named = self.rows.iter().map(|(collective, _)| collective.to_string().len()).max().unwrap_or(0);
+        let together = (width.saturating_sub(named) / widest).max(1);
+        let mut parts: Vec<String> = Vec::new();
+        for (part, sizes) in self.sizes.chunks(together).enumerate() {
+            let heads: Vec<String> = sizes.iter().map(|size| bytes(*size)).collect();
+            let header: Vec<&str> = std::iter::once("").chain(heads.iter().map(String::as_str)).collect();
+            let row = |(collective, cells): &(Collective, Vec<Option<WinnerCell>>)| {
+                let cells = cells.iter().skip(part * together).take(sizes.len()).map(short);
+                std::iter::once(collective.to_string()).chain(cells).collect()
+            };
+            let rows: Vec<Vec<String>> = self.rows.iter().map(row).collect();
+            parts.push(columns(&header, &rows));
+        }
+        let mut text = parts.join("\n\n");
         if coloured {
             for (gain, shade) in STEPS {
                 let [red, green, blue] = colour(share(gain));
@@ -128,9 +137,17 @@ impl WinnerCell {
         Self { winner, gain, uncertainty, words }
     }
 
+    /// How sure the gain is.
+    fn noise(&self) -> String {
+        match self.uncertainty {
+            sure if sure < 1.0 => format!("±{:.0}%", sure * 100.0),
+            _ => ">100%".to_owned(),
+        }
+    }
+
     /// In a few characters: the winner's number, its gain, and how sure that is.
     fn short(&self) -> String {
-        let noise = format!("±{:.0}%", self.uncertainty * 100.0);
+        let noise = self.noise();
         match self.winner {
             None => format!("· stock {noise}"),
             Some(winner) => {
@@ -186,13 +203,15 @@ mod tests {
     fn rows_are_collectives_and_columns_are_sizes() {
         let map = WinnerMap::new(&table());
         assert_eq!(map.sizes, [1020, 4096]);
-        let text = map.terminal(false);
+        let text = map.terminal(false, 100);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 4, "{text}");
         assert!(lines[1].starts_with("allreduce") && lines[1].ends_with("█ 1 3.00× ±4%"), "{text}");
         assert!(lines[1].contains("· stock ±2%") && lines[2].ends_with("░ 1 1.10× ±4%"), "{text}");
         assert_eq!(lines[3], "1 = a <ring> & \"b\"");
-        let coloured = map.terminal(true);
+        let narrow = map.terminal(false, 30);
+        assert_eq!(narrow.lines().count(), 8, "two parts of three lines, one between them, and the name: {narrow}");
+        let coloured = map.terminal(true, 100);
         assert!(coloured.contains("\u{1b}[38;2;") && !coloured.contains('░'));
     }
 }

@@ -54,9 +54,7 @@ impl MapLayer {
             (Self::Winner, None) => (STOCK_COLOUR.to_owned(), "stock".to_owned()),
             (Self::Winner, Some(winner)) => (PALETTE[winner % PALETTE.len()].to_owned(), (winner + 1).to_string()),
             (Self::Gain, _) => (shade(share(cell.gain)), format!("{:.2}×", cell.gain)),
-            (Self::Confidence, _) => {
-                (shade(1.0 - (cell.uncertainty / LEAST_SURE).min(1.0)), format!("±{:.0} %", cell.uncertainty * 100.0))
-            }
+            (Self::Confidence, _) => (shade(1.0 - (cell.uncertainty / LEAST_SURE).min(1.0)), cell.noise()),
         }
     }
 }
