@@ -10,8 +10,6 @@
 //!   best at both ends is best between them. Paths change with the size, so larger intervals are halved.
 //!
 //! The result is the Pareto set ([`windows`]): the fewest plans such that, at every requested size, the plan of its
-//! window is within [`TOLERANCE`] of the best of all plans found. Two windows meet where the plan of the larger sizes
-//! becomes faster than the other.
 //! window is within [`TOLERANCE`] of the best of all plans found, whatever size they were found for. Two windows meet
 //! where the plan of the larger sizes overtakes the other.
 
