@@ -188,3 +188,30 @@ fn emulated_links_take_at_least_as_long_as_the_model_says() {
         assert!(measured <= 3.0 * predicted, "{measured} µs measured, {predicted} µs predicted");
     }
 }
+
+/// Calls of the library one after the other, in memory of either kind; sizes that are no whole number of elements as well.
+#[test]
+fn calls_back_to_back_are_right() {
+    let loops = |arguments: &str, rows: usize| {
+        let ran = antiphon(&format!("run --loop --ranks 3 --iterations 3 {arguments} --json")).ok();
+        let lines = lines(&ran);
+        assert_eq!(lines.len(), rows, "{arguments}: {}", ran.stdout);
+        for line in lines {
+            assert!(line["wrong"] == 0 && line["time_us"].as_f64().unwrap() > 0.0, "{arguments}: {line}");
+            assert!(line["plan"].as_str().unwrap().contains("stock"), "{arguments}: {line}");
+        }
+    };
+    for (index, collective) in COLLECTIVES.iter().take(8).enumerate() {
+        let buffers = ["caller", "ours"][index % 2];
+        loops(&format!("--collective {collective} --size 8,1000,300000 --root 1 --buffers {buffers}"), 3);
+    }
+    for (dtype, op) in [("f64", "max"), ("i32", "prod"), ("i64", "min"), ("u8", "sum"), ("f16", "avg"), ("bf16", "sum")] {
+        loops(&format!("--collective allreduce --size 30000 --dtype {dtype} --op {op} --buffers ours"), 1);
+    }
+    let csv = antiphon("run --loop --ranks 2 --iterations 2 --collective allreduce --size 1KB..4KB --csv").ok().stdout;
+    assert_eq!(csv.lines().count(), 4, "{csv}");
+    for (wrong, why) in [("--collective sendrecv --size 8", "sendrecv"), ("--collective reduce --root 9 --size 8", "--root")] {
+        let ran = antiphon(&format!("run --loop --ranks 2 {wrong}"));
+        assert!(ran.code != 0 && ran.stderr.contains(why), "{wrong}: {}", ran.stderr);
+    }
+}

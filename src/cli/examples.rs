@@ -63,7 +63,8 @@ Examples:
   antiphon run plan.json --emulate ndv2x2 --slowdown 1000
   antiphon run --collective allreduce --size 1MB --ranks 8 --split 0-3/4-7
   antiphon run plan.json --rank 1 --world-size 4 --master node0:29500
-  antiphon run --collective alltoall --size 64M --ranks 4 --csv";
+  antiphon run --collective alltoall --size 64M --ranks 4 --csv
+  antiphon run --loop --collective allreduce --size 8..64MB:8 --ranks 4 --buffers ours";
 
 pub(super) const SWEEP: &str = "\
 Examples:
