@@ -300,7 +300,7 @@ fn mistakes_name_what_would_be_right() {
     assert!(refused(&format!("{plan} allgather --members 0-5")).contains("ranks are 0-3"));
     assert!(refused(&format!("{plan} broadcast --members 0-1,3 --root 2")).contains("0-1,3"));
     assert!(refused(&format!("{plan} allgather --gap 2")).contains("`2%`"));
-    antiphon(&format!("{plan} allgather --gap 2% --time-limit 1h30m -q")).ok();
+    antiphon(&format!("{plan} allgather --strategy classic --gap 2% --time-limit 1h30m -q")).ok();
 }
 
 #[test]
