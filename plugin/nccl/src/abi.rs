@@ -22,7 +22,6 @@ pub struct TunerV2 {
     pub(crate) name: *const c_char,
     pub(crate) init: Init,
     /// Context, collective, bytes, support of CollNet and of NVLS, operations put together; then algorithm, protocol, channels.
-    #[expect(clippy::type_complexity, reason = "it is what NCCL calls")]
     pub(crate) info: unsafe extern "C" fn(
         TunerContext,
         c_int,
@@ -43,7 +42,6 @@ pub struct TunerV3 {
     pub(crate) name: *const c_char,
     pub(crate) init: Init,
     /// Context, collective, bytes, operations put together, costs, algorithms, protocols, channels.
-    #[expect(clippy::type_complexity, reason = "it is what NCCL calls")]
     pub(crate) info:
         unsafe extern "C" fn(TunerContext, c_int, usize, c_int, *mut *mut f32, c_int, c_int, *mut c_int) -> c_int,
     pub(crate) destroy: Destroy,
@@ -79,7 +77,6 @@ pub struct TunerV6 {
     pub(crate) info: InfoWithRegistration,
     pub(crate) finalize: Destroy,
     /// Context, collective, bytes, algorithm, protocol, channels, size of a chunk. Absent: NCCL chooses the size.
-    #[expect(clippy::type_complexity, reason = "it is what NCCL calls")]
     pub(crate) chunk:
         Option<unsafe extern "C" fn(TunerContext, c_int, usize, c_int, c_int, c_int, *mut usize) -> c_int>,
 }

@@ -1,7 +1,7 @@
 //! What happens before what.
 
 use crate::code::Scope;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 /// For each thread, how many of its periods have happened before. A period of a thread ends where it releases or meets others.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -66,7 +66,7 @@ impl Access {
 
 /// What releases have made visible, by address.
 #[derive(Default)]
-pub(crate) struct Releases(HashMap<u64, (Access, VectorClock)>);
+pub(crate) struct Releases(BTreeMap<u64, (Access, VectorClock)>);
 
 impl Releases {
     pub(crate) fn clear(&mut self) {

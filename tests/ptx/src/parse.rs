@@ -3,7 +3,7 @@
 use crate::code::{
     Comparison, Instruction, Kernel, Kind, MemoryAccess, Module, Operand, Operation, Order, Scope, Space, Type,
 };
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 /// A line that the machine does not understand.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -55,10 +55,10 @@ impl Module {
 struct Draft {
     name: String,
     kernel: Kernel,
-    registers: HashMap<String, u32>,
+    registers: BTreeMap<String, u32>,
     /// Where variables lie in shared memory, and parameters among each other.
-    variables: HashMap<String, u64>,
-    labels: HashMap<String, usize>,
+    variables: BTreeMap<String, u64>,
+    labels: BTreeMap<String, usize>,
     /// Branches whose labels come later: the instruction and the label.
     jumps: Vec<(usize, String)>,
 }
