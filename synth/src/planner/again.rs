@@ -6,7 +6,7 @@
 //! Without one, it goes on as long as a round gains something; then the report says that the search is settled.
 
 use super::halves::PlannedHalf;
-use super::portfolio::{StrategyLine, chosen};
+use super::portfolio::{Auto, StrategyLine, chosen};
 use super::search::{CountSearch, most_promising, promising};
 use super::{Planning, SynthError};
 use crate::problem::{Limits, Options};
@@ -27,13 +27,19 @@ pub(super) enum SearchRound {
     First,
     /// All, once.
     Only,
+    /// As [`Self::First`], but without the solver: for a half of a sum, which the solver meets again in the whole.
+    Half,
     /// Only those that draw random numbers, with seeds of this round.
     Again(u32),
 }
 
 impl SearchRound {
     pub(super) fn includes(self, line: &StrategyLine) -> bool {
-        line.is_random || !matches!(self, Self::Again(_))
+        match self {
+            Self::First | Self::Only => true,
+            Self::Half => line.auto != Auto::UnlessClose,
+            Self::Again(_) => line.is_random,
+        }
     }
 }
 

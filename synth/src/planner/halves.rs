@@ -9,6 +9,7 @@
 //! Where every link has a counterpart in the other direction, a plan of one half turned around is a plan of the other,
 //! which is then planned from that warm start.
 
+use super::again::SearchRound;
 use super::search::CountSearch;
 use super::{FoundSoFar, Planning, Searched, SynthError};
 use crate::problem::reversed::{Halves, choices};
@@ -100,7 +101,8 @@ impl<'a> Planning<'a, '_> {
     /// because a sketch admits the whole but not this half.
     fn best_of(&self, problems: &[Problem], warm: &[Schedule], deadline: Deadline) -> Vec<PlannedHalf> {
         let options = Options { time_limit: deadline.remaining(), ..self.options.clone() };
-        let planning = Planning { problems, warm, options: &options, deadline: &deadline, ..*self };
+        let round = if self.round == SearchRound::First { SearchRound::Half } else { self.round };
+        let planning = Planning { problems, warm, options: &options, deadline: &deadline, round, ..*self };
         let Ok(Searched { searches, .. }) = planning.searched() else { return Vec::new() };
         let best = searches.into_iter().filter_map(|search| search.best);
         best.map(|best| PlannedHalf::of(best.schedule.into_schedule())).collect()
