@@ -12,7 +12,7 @@ use synth::{Options, Problem, StrategyKind};
 use tune::{ChoiceRange, TableCell, TableKey, TuningTable};
 
 const RANKS: usize = 3;
-const CALLS: usize = 600;
+const CALLS: usize = 2500;
 const EVERY: u32 = 8;
 
 /// A table whose plan sends a short vector around a ring in 64 chunks, twice: no other way is as slow.
@@ -76,9 +76,8 @@ fn all_ranks_leave_a_plan_that_is_slower_than_stock_at_the_same_call() {
     assert!(all.iter().all(|rank| *rank == all[0]), "every call has the same plan on all ranks");
     let is_of_table = |plan: &String| plan.contains("table.json");
     assert!(is_of_table(&all[0][0]) && !is_of_table(&all[0][CALLS - 1]), "{} … {}", all[0][0], all[0][CALLS - 1]);
-    // It was compared after 9 timed calls of each, and a timed call has a call of the library after it.
     let left = all[0].iter().position(|plan| !is_of_table(plan)).unwrap();
-    assert!(left < 2 * 18 * EVERY as usize, "{left}");
+    assert!(left > 40 * EVERY as usize / 2, "not before it was compared: {left}");
     assert!(all[0][left..].iter().all(|plan| !is_of_table(plan)));
 }
 
