@@ -12,7 +12,9 @@ use synth::{Options, Problem, StrategyKind};
 use tune::{ChoiceRange, TableCell, TableKey, TuningTable};
 
 const RANKS: usize = 3;
-const CALLS: usize = 600;
+/// On a busy machine many comparisons may be needed, because the noise hides the difference.
+const MOST_CALLS: usize = 100_000;
+const CALLS_AFTER: usize = 100;
 const EVERY: u32 = 8;
 
 /// A table whose plan sends a short vector around a ring in 64 chunks, twice: no other way is as slow.
@@ -42,8 +44,9 @@ fn slow_table(path: &Path) {
     table.write(path).unwrap();
 }
 
-/// What has served each call, on each rank.
-fn served(table: &Path, every: u32) -> Vec<Vec<String>> {
+/// What has served each call, on each rank: up to some calls after the one that stock served first, or `most`. All ranks end
+/// after the same call if they change plans at the same call.
+fn served(table: &Path, every: u32, most: usize) -> Vec<Vec<String>> {
     let master = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let rank = |rank: usize| {
         let config = Config {
@@ -60,7 +63,14 @@ fn served(table: &Path, every: u32) -> Vec<Vec<String>> {
                 assert_eq!(vector, [(RANKS * number) as f32; 192], "call {number}");
                 comm.last_plan()
             };
-            (0..CALLS).map(call).collect()
+            let mut served: Vec<String> = Vec::new();
+            let mut left = most;
+            while left > 0 {
+                served.push(call(served.len() % 1000));
+                let is_first_of_stock = !served[served.len() - 1].contains("table.json") && left > CALLS_AFTER;
+                left = if is_first_of_stock { CALLS_AFTER } else { left - 1 };
+            }
+            served
         }
     };
     let ranks: Vec<_> = (0..RANKS).map(|number| std::thread::spawn(rank(number))).collect();
@@ -72,13 +82,12 @@ fn all_ranks_leave_a_plan_that_is_slower_than_stock_at_the_same_call() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("table.json");
     slow_table(&path);
-    let all = served(&path, EVERY);
+    let all = served(&path, EVERY, MOST_CALLS);
     assert!(all.iter().all(|rank| *rank == all[0]), "every call has the same plan on all ranks");
     let is_of_table = |plan: &String| plan.contains("table.json");
-    assert!(is_of_table(&all[0][0]) && !is_of_table(&all[0][CALLS - 1]), "{} … {}", all[0][0], all[0][CALLS - 1]);
-    // It was compared after 9 timed calls of each, and a timed call has a call of the library after it.
+    assert!(is_of_table(&all[0][0]) && !is_of_table(&all[0][all[0].len() - 1]), "{}", all[0][0]);
     let left = all[0].iter().position(|plan| !is_of_table(plan)).unwrap();
-    assert!(left < 2 * 18 * EVERY as usize, "{left}");
+    assert!(left > 40 * EVERY as usize / 2, "not before it was compared: {left}");
     assert!(all[0][left..].iter().all(|plan| !is_of_table(plan)));
 }
 
@@ -87,6 +96,6 @@ fn a_plan_stays_if_nobody_asks_for_confirmation() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("table.json");
     slow_table(&path);
-    let all = served(&path, 0);
+    let all = served(&path, 0, 2000);
     assert!(all.iter().flatten().all(|plan| plan.contains("table.json")));
 }

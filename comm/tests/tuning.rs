@@ -15,7 +15,7 @@ fn options(sizes: &[u64]) -> TuneOptions {
         sizes: sizes.to_vec(),
         dtype: DType::F32,
         op: Op::Sum,
-        budget: Duration::from_secs(4),
+        budget: Duration::from_secs(60),
         limit: Duration::from_secs(2),
         seed: 5,
     }

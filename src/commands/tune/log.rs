@@ -70,7 +70,7 @@ struct ProblemRank {
 
 /// The report of all ranks.
 #[derive(Serialize)]
-struct RankReport<'a> {
+struct TuneLogReport<'a> {
     format: &'static str,
     ranks: usize,
     /// Why the measuring ended early, if it did.
@@ -119,7 +119,7 @@ pub(super) fn merge(folder: &Path, ranks: usize, refused: &[RefusedCandidate], f
     }
     let problem_ranks = problems.into_values().collect();
     let format = "antiphon-tune-report/1";
-    let report = RankReport { format, ranks, failed, lines, slowest, problem_ranks, quarantine: refused };
+    let report = TuneLogReport { format, ranks, failed, lines, slowest, problem_ranks, quarantine: refused };
     let text = serde_json::to_string_pretty(&report).map_err(Failure::no)? + "\n";
     let path = folder.join("report.json");
     std::fs::write(&path, text).map_err(|error| io_failure(&path, error))
