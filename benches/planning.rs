@@ -4,7 +4,7 @@ use divan::Bencher;
 use program::{LowerOptions, check, lower};
 use schedule::{Collective, Demand, Request, VerifiedSchedule, verify};
 use std::sync::Arc;
-use synth::{Options, Problem, StrategyKind, Synthesis, bounds, synthesize};
+use synth::{Problem, SearchOptions, StrategyKind, Synthesis, bounds, synthesize};
 
 fn main() {
     divan::main();
@@ -27,7 +27,7 @@ fn problem(spec: &str, collective: Collective) -> Problem {
 }
 
 fn plan(problem: &Problem, strategy: StrategyKind) -> Synthesis {
-    let options = Options { strategy: Some(strategy), ..Options::default() };
+    let options = SearchOptions { strategy: Some(strategy), ..SearchOptions::default() };
     synthesize(std::slice::from_ref(problem), &options, &|_| {}).expect("a plan")
 }
 

@@ -23,7 +23,7 @@ pub(crate) type Outcome<T = ()> = Result<T, Failure>;
 
 /// Whether the input or the answer is at fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum FailureKind {
     /// The answer is "no".
     No,
     /// The input is bad.
@@ -32,7 +32,7 @@ pub(crate) enum Kind {
     Interrupted,
 }
 
-impl Kind {
+impl FailureKind {
     fn as_str(self) -> &'static str {
         match self {
             Self::No => "no",
@@ -45,7 +45,7 @@ impl Kind {
 /// Why a command did not succeed.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    kind: Kind,
+    kind: FailureKind,
     error: anyhow::Error,
     hints: Vec<String>,
     afterwards: Option<Afterwards>,
@@ -63,12 +63,12 @@ impl fmt::Debug for Afterwards {
 impl Failure {
     /// The answer is "no", because of `error`.
     pub(crate) fn no(error: impl Into<anyhow::Error>) -> Self {
-        Self { kind: Kind::No, error: error.into(), hints: Vec::new(), afterwards: None }
+        Self { kind: FailureKind::No, error: error.into(), hints: Vec::new(), afterwards: None }
     }
 
     /// The input is bad, because of `error`.
     pub(crate) fn bad_input(error: impl Into<anyhow::Error>) -> Self {
-        Self { kind: Kind::BadInput, error: error.into(), hints: Vec::new(), afterwards: None }
+        Self { kind: FailureKind::BadInput, error: error.into(), hints: Vec::new(), afterwards: None }
     }
 
     /// Ctrl-C came before there was an answer.
@@ -78,7 +78,7 @@ impl Failure {
 
     /// Ctrl-C came before the answer was whole; `error` says what is missing.
     pub(crate) fn interrupted_with(error: impl Into<anyhow::Error>) -> Self {
-        Self { kind: Kind::Interrupted, ..Self::no(error) }
+        Self { kind: FailureKind::Interrupted, ..Self::no(error) }
     }
 
     /// Adds what was being done, in front of the cause.
@@ -117,9 +117,9 @@ impl Failure {
             tell(&self.to_string());
         }
         match self.kind {
-            Kind::No => ExitCode::from(1),
-            Kind::BadInput => ExitCode::from(2),
-            Kind::Interrupted => ExitCode::from(interrupt::EXIT_CODE),
+            FailureKind::No => ExitCode::from(1),
+            FailureKind::BadInput => ExitCode::from(2),
+            FailureKind::Interrupted => ExitCode::from(interrupt::EXIT_CODE),
         }
     }
 
@@ -135,10 +135,10 @@ impl Failure {
 
 /// The JSON object for a wrong command line.
 pub(crate) fn misuse(text: &str) -> Value {
-    object(Kind::BadInput, text, &[])
+    object(FailureKind::BadInput, text, &[])
 }
 
-fn object(kind: Kind, text: &str, hints: &[String]) -> Value {
+fn object(kind: FailureKind, text: &str, hints: &[String]) -> Value {
     let place = text.lines().find_map(FilePlace::of);
     json!({
         "format": "antiphon-error/1", "kind": kind.as_str(), "text": text,

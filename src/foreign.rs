@@ -22,7 +22,7 @@ pub(crate) struct ForeignPlan {
     /// A title for people.
     pub title: String,
     /// The rules that it breaks.
-    pub violations: Findings<Finding>,
+    pub violations: Findings<ViolationText>,
     /// Notes for people.
     pub notes: Vec<String>,
     /// The program for every kind of call that it serves correctly; never empty without violations.
@@ -30,7 +30,7 @@ pub(crate) struct ForeignPlan {
 }
 
 /// A violation and its place.
-pub(crate) struct Finding {
+pub(crate) struct ViolationText {
     kind: String,
     /// The text, with the place in the form that compilers print.
     text: String,
@@ -38,13 +38,13 @@ pub(crate) struct Finding {
     rank: Option<u32>,
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for ViolationText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
 }
 
-impl Finding {
+impl ViolationText {
     /// A violation as JSON (see `docs/formats.md`).
     pub(crate) fn as_json(&self) -> Value {
         let mut object = json!({"kind": self.kind, "text": self.text});
@@ -103,7 +103,7 @@ fn read_msccl(text: &str, origin: &str, size: Option<u64>) -> Outcome<ForeignPla
     let (least, most) = algorithm.window(dialect);
     let size = size.unwrap_or(USUAL_SIZE.min(most.unwrap_or(u64::MAX)).max(least));
     let verdict = msccl::judge(&algorithm, dialect, size);
-    let finding = |violation: &msccl::Violation| Finding {
+    let finding = |violation: &msccl::FileViolation| ViolationText {
         kind: violation.kind().to_owned(),
         text: format!("{origin}:{violation}"),
         place: Some((violation.at.line as usize, violation.at.column as usize)),
@@ -114,7 +114,7 @@ fn read_msccl(text: &str, origin: &str, size: Option<u64>) -> Outcome<ForeignPla
         Some(most) => format!("{} to {}", bytes(least), bytes(most)),
         None => format!("{} and more", bytes(least)),
     };
-    let operation = algorithm.operation.map_or("?", msccl::Operation::as_str);
+    let operation = algorithm.operation.map_or("?", msccl::ClaimedCollective::as_str);
     Ok(ForeignPlan {
         title: format!(
             "{operation} over {} ranks, MSCCL XML for {dialect}, {}, {sizes}",
@@ -145,7 +145,7 @@ fn read_mscclpp(text: &str, origin: &str, size: Option<u64>) -> Outcome<ForeignP
         Err(violations) => {
             let finding = |violation: &mscclpp::PlanViolation| {
                 let value = serde_json::to_value(violation).unwrap_or_default();
-                Finding {
+                ViolationText {
                     kind: value["kind"].as_str().unwrap_or("plan").to_owned(),
                     text: placed(violation.at, violation.to_string()),
                     place: place(violation.at),
@@ -184,7 +184,7 @@ impl ForeignPlan {
     pub(crate) fn check_links(&mut self, topology: &Topology) {
         let first = self.programs.first().map(|program| program.program().clone());
         if let Some(Err(error)) = first.map(|mut program| program.bind(topology)) {
-            self.violations.push(Finding {
+            self.violations.push(ViolationText {
                 kind: "no_link".to_owned(),
                 text: error.to_string(),
                 place: None,

@@ -1,6 +1,6 @@
 //! The orders by which workers load programs, and how they do it.
 //!
-//! The principal types are [`Source`], the order of the coordinator, and [`Files`], which finds the files that it
+//! The principal types are [`LoadRequest`], the order of the coordinator, and [`Files`], which finds the files that it
 //! names. Both sides verify and lower whole plans with the same code, in one [`Form`].
 
 use crate::cli::LoweringArgs;
@@ -41,7 +41,7 @@ pub(crate) enum PlanKind {
 /// Whether input and output are the same memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Memory {
+pub(crate) enum MemoryMode {
     /// Separate buffers.
     OutOfPlace,
     /// nccl-tests' in-place convention.
@@ -61,27 +61,27 @@ pub(crate) struct Form {
 /// The order to load a program.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub(crate) enum Source {
+pub(crate) enum LoadRequest {
     /// From the files of a plan and its topology.
-    Plan { kind: PlanKind, memory: Memory, form: Form },
+    Plan { kind: PlanKind, memory: MemoryMode, form: Form },
     /// The rank's excerpt of the program with this digest, from the file of all excerpts.
     Excerpt { of: String },
 }
 
-fn load(source: &Source, files: &[PathBuf], number: Option<Rank>) -> Outcome<Loaded> {
+fn load(source: &LoadRequest, files: &[PathBuf], number: Option<Rank>) -> Outcome<Loaded> {
     match (source, files) {
-        (Source::Excerpt { of }, [excerpts]) => {
+        (LoadRequest::Excerpt { of }, [excerpts]) => {
             let excerpt = File::open(excerpts).and_then(|file| Excerpt::read(&mut BufReader::new(file), number, of));
             excerpt
                 .map(Loaded::Excerpt)
                 .map_err(|error| Failure::no(error).context("the launcher's plan cannot be read"))
         }
-        (Source::Plan { kind, memory, form }, files) => load_plan(kind, *memory, form, files).map(Loaded::Whole),
+        (LoadRequest::Plan { kind, memory, form }, files) => load_plan(kind, *memory, form, files).map(Loaded::Whole),
         _ => Err(Failure::no(anyhow::anyhow!("the excerpts of a program are one file, not {}", files.len()))),
     }
 }
 
-fn load_plan(kind: &PlanKind, memory: Memory, form: &Form, files: &[PathBuf]) -> Outcome<VerifiedProgram> {
+fn load_plan(kind: &PlanKind, memory: MemoryMode, form: &Form, files: &[PathBuf]) -> Outcome<VerifiedProgram> {
     let [plan, topology] = files else { return Err(Failure::no(anyhow::anyhow!("a plan and a topology are needed"))) };
     let topology = topology::from_json(&read_text(topology)?, "the launcher's topology")?;
     let (text, origin) = (read_text(plan)?, "the launcher's plan");
@@ -100,8 +100,8 @@ fn load_plan(kind: &PlanKind, memory: Memory, form: &Form, files: &[PathBuf]) ->
 
 impl Form {
     /// The program of a schedule.
-    pub(crate) fn compile(&self, schedule: &VerifiedSchedule, memory: Memory) -> Outcome<VerifiedProgram> {
-        self.finish(lowered::timed(schedule, &self.lowering.options(memory == Memory::InPlace))?)
+    pub(crate) fn compile(&self, schedule: &VerifiedSchedule, memory: MemoryMode) -> Outcome<VerifiedProgram> {
+        self.finish(lowered::timed(schedule, &self.lowering.options(memory == MemoryMode::InPlace))?)
     }
 
     /// The program of another tool's plan for one kind of call; `None` if it does not serve this kind.
@@ -109,10 +109,10 @@ impl Form {
         &self,
         source: &ForeignSource<'_>,
         topology: &Topology,
-        memory: Memory,
+        memory: MemoryMode,
     ) -> Outcome<Option<VerifiedProgram>> {
         let programs = foreign::read(source.text, source.origin, None)?.verified(source.origin)?;
-        let in_place = memory == Memory::InPlace;
+        let in_place = memory == MemoryMode::InPlace;
         let Some(program) = programs.iter().find(|program| program.program().in_place == in_place) else {
             return Ok(None);
         };
@@ -130,7 +130,7 @@ pub(crate) struct Files;
 
 impl runtime::Loader for Files {
     fn program(&self, source: &str, files: &[PathBuf], number: Option<Rank>) -> Result<Loaded, String> {
-        let source: Source = serde_json::from_str(source).map_err(|error| error.to_string())?;
+        let source: LoadRequest = serde_json::from_str(source).map_err(|error| error.to_string())?;
         load(&source, files, number).map_err(|failure| failure.to_string())
     }
 

@@ -21,7 +21,7 @@ mod workbench;
 use clap::Parser;
 use cli::{Cli, Command, LaunchArgs};
 use failure::Outcome;
-use launch::Waiting;
+use launch::JoiningRank;
 use screen::Screen;
 use std::io::Write;
 use std::process::ExitCode;
@@ -53,7 +53,7 @@ fn refused(error: &clap::Error) -> ExitCode {
         drop(error.print());
     }
     if error.use_stderr()
-        && let Some(role) = LaunchArgs::guess().and_then(|args| Waiting::of(&args))
+        && let Some(role) = LaunchArgs::guess().and_then(|args| JoiningRank::of(&args))
     {
         let text = error.to_string();
         role.call_off(text.lines().next().unwrap_or_default());

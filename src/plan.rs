@@ -1,6 +1,6 @@
 //! From the words of the user to the values that the crates take: topologies, requests, sketches, schedule files.
 
-use crate::cli::{Chunks, RequestArgs, SearchArgs};
+use crate::cli::{ChunkCount, RequestArgs, SearchArgs};
 use crate::content::{self, Content};
 use crate::failure::{Failure, Outcome, read_text, write_to};
 use crate::foreign::{self, ForeignPlan, no_plan};
@@ -13,7 +13,7 @@ use schedule::{MOST_PLAIN_TRANSFERS, VerifiedCompressed};
 use std::path::Path;
 use std::sync::Arc;
 use synth::sketch::{Sketch, SketchError, SketchFile, obey};
-use synth::{Options, Problem};
+use synth::{Problem, SearchOptions};
 use topology::{Rank, Topology, shorten};
 
 /// Resolves a SPEC or reads a topology file.
@@ -22,14 +22,14 @@ pub(crate) fn topology(spec: &str) -> Outcome<Arc<Topology>> {
 }
 
 /// A planning task, resolved.
-pub(crate) struct Task {
+pub(crate) struct PlanningTask {
     /// One problem per chunk count worth trying, or one for the pinned count; never empty.
     pub problems: Vec<Problem>,
     /// The sketch, if one was given.
     pub sketch: Option<Sketch>,
 }
 
-impl Task {
+impl PlanningTask {
     /// Opens the plan that the search is to begin with, and admits the chunks that it is cut into.
     pub(crate) fn warm_start(&mut self, path: &Path, args: &RequestArgs) -> Outcome<Schedule> {
         let warm = open_schedule(path, Some(&args.topology))?.into_schedule();
@@ -51,7 +51,7 @@ impl Task {
         if !self.problems.iter().any(|problem| problem.demand == warm.demand) {
             let is_same = Demand::new(warm.demand.request().clone()).is_ok_and(|demand| demand == *warm.demand);
             let is_pinned = self.sketch.as_ref().is_some_and(|sketch| sketch.pins.chunks_per_rank.is_some());
-            if args.chunks != Chunks::Auto || is_pinned || !is_same {
+            if args.chunks != ChunkCount::Auto || is_pinned || !is_same {
                 return Err(other(describe_request(wanted)));
             }
             self.problems.push(Problem { demand: warm.demand.clone(), ..first.clone() });
@@ -61,14 +61,14 @@ impl Task {
 }
 
 /// Resolves the topology, the sketch and the request.
-pub(crate) fn task(args: &RequestArgs, size: Option<u64>, screen: &Screen) -> Outcome<Task> {
+pub(crate) fn task(args: &RequestArgs, size: Option<u64>, screen: &Screen) -> Outcome<PlanningTask> {
     let topology = topology(&args.topology)?;
     let sketch = args.sketch.as_deref().map(|path| sketch(path, &topology)).transpose()?;
     let content = Content::read(args.matrix.as_deref(), args.demand.as_deref())?;
     let request = request(args, &topology, content.size(size)?)?;
     let pinned = match args.chunks {
-        Chunks::Pinned(count) => Some(count),
-        Chunks::Auto => None,
+        ChunkCount::Pinned(count) => Some(count),
+        ChunkCount::Auto => None,
     };
     let problems = problems(&topology, &request, &content, sketch.as_ref(), pinned)?;
     let size_bytes = problems.first().map_or(request.size_bytes, |problem| problem.demand.request().size_bytes);
@@ -78,7 +78,7 @@ pub(crate) fn task(args: &RequestArgs, size: Option<u64>, screen: &Screen) -> Ou
     if let Some(sketch) = sketch.as_ref().filter(|sketch| !sketch.pins.sizes.contains(size_bytes)) {
         screen.note(&format!("note: sketch {} is meant for {}, not for this size", sketch.name, sketch.pins.sizes));
     }
-    Ok(Task { problems, sketch })
+    Ok(PlanningTask { problems, sketch })
 }
 
 /// One problem per chunk count worth trying; one for the count that the user or the sketch pins.
@@ -134,28 +134,28 @@ pub(crate) fn sketch_failure(error: SketchError) -> Failure {
 }
 
 /// Planner options from the command line, then from the sketch; Ctrl-C cancels the search.
-pub(crate) fn options(args: &SearchArgs, sketch: Option<&Sketch>) -> Options {
+pub(crate) fn options(args: &SearchArgs, sketch: Option<&Sketch>) -> SearchOptions {
     let cancel = interrupt::cancels();
     if let Some(threads) = args.threads {
         drop(rayon::ThreadPoolBuilder::new().num_threads(usize::from(threads)).build_global());
     }
-    Options {
+    SearchOptions {
         strategy: args.strategy.0.or_else(|| sketch?.pins.strategy),
         time_limit: args.time_limit.or_else(|| sketch?.pins.time_limit),
         gap: args.gap,
         seed: args.seed,
         threads: args.threads.map(usize::from),
         cancel,
-        ..Options::default()
+        ..SearchOptions::default()
     }
 }
 
 /// The kinds of plan files.
 pub(crate) enum Opened {
     /// A schedule of Antiphon.
-    Schedule(Box<Claim>),
+    Schedule(Box<UnverifiedFile>),
     /// A compressed schedule.
-    Compressed(Box<Claim<CompressedFile>>),
+    Compressed(Box<UnverifiedFile<CompressedFile>>),
     /// A plan of another tool.
     Foreign(ForeignPlan),
 }
@@ -176,7 +176,7 @@ pub(crate) fn open_any(path: &Path, spec: Option<&str>, size: Option<u64>) -> Ou
 }
 
 /// A schedule file and the topology it is for, not yet verified.
-pub(crate) struct Claim<F = ScheduleFile> {
+pub(crate) struct UnverifiedFile<F = ScheduleFile> {
     /// The file as it was read.
     pub file: F,
     /// The topology of `--topology`, else the one that the file describes, or the SPEC that it names.
@@ -200,8 +200,8 @@ fn claim(text: &str, origin: &str, spec: Option<&str>) -> Outcome<Opened> {
             .hint("say which topology it was made for with --topology SPEC"),
     })?;
     Ok(match file {
-        AnyScheduleFile::Plain(file) => Opened::Schedule(Box::new(Claim { file, topology })),
-        AnyScheduleFile::Compressed(file) => Opened::Compressed(Box::new(Claim { file, topology })),
+        AnyScheduleFile::Plain(file) => Opened::Schedule(Box::new(UnverifiedFile { file, topology })),
+        AnyScheduleFile::Compressed(file) => Opened::Compressed(Box::new(UnverifiedFile { file, topology })),
     })
 }
 
@@ -265,13 +265,13 @@ fn invalid(rejection: schedule::Rejection, origin: &str) -> Failure {
         .hint(format!("`antiphon verify {origin}` lists every violation"))
 }
 
-impl Claim {
+impl UnverifiedFile {
     fn verified(self, origin: &str) -> Outcome<VerifiedSchedule> {
         self.file.verify(&self.topology).map_err(|rejection| invalid(rejection, origin))
     }
 }
 
-impl Claim<CompressedFile> {
+impl UnverifiedFile<CompressedFile> {
     /// Verifies it without expanding it.
     fn verified(self, origin: &str) -> Outcome<VerifiedCompressed> {
         self.file.verify(&self.topology).map_err(|rejection| invalid(rejection, origin))

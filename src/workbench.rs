@@ -9,7 +9,7 @@ use crate::amounts::bytes;
 use crate::cli::{LoweringArgs, TransportChoice};
 use crate::failure::{Failure, Outcome};
 use crate::launch::{self, Launch};
-use crate::loading::{ForeignSource, Form, Memory, PlanKind, Source};
+use crate::loading::{ForeignSource, Form, LoadRequest, MemoryMode, PlanKind};
 use crate::plan;
 use program::{Layout, VerifiedProgram, has_excerpts, play, write_excerpts};
 use runtime::{
@@ -39,15 +39,15 @@ pub(crate) struct Setup {
 
 /// Local ranks, ready to run plans.
 pub(crate) struct Workbench {
-    ranks: Ranks,
+    ranks: RunningRanks,
     form: Form,
     timeout: Option<Duration>,
     slowdown: f64,
 }
 
-enum Ranks {
+enum RunningRanks {
     Processes(Box<Job>),
-    Threads { count: usize, options: Box<runtime::Options> },
+    Threads { count: usize, options: Box<runtime::ExecutionOptions> },
 }
 
 /// A plan that the ranks can load.
@@ -74,7 +74,7 @@ impl Workbench {
     /// Starts the ranks.
     pub(crate) fn open(setup: &Setup) -> Outcome<Self> {
         let (ready_limit, work_limit) = (setup.ready_timeout, setup.timeout.unwrap_or(PATIENCE));
-        let mut options = runtime::Options { ready_limit, work_limit, ..runtime::Options::default() };
+        let mut options = runtime::ExecutionOptions { ready_limit, work_limit, ..runtime::ExecutionOptions::default() };
         let (mut emulated_source, count) = (String::new(), setup.launch.ranks());
         if let Some((spec, slowdown)) = &setup.emulate {
             let topology = plan::topology(spec)?;
@@ -88,10 +88,12 @@ impl Workbench {
         options.hosts = if setup.transport == TransportChoice::Tcp { Hosts::Each } else { Hosts::One };
         let spec = JobSpec { ranks: count, options, emulated_source };
         let ranks = match (&setup.launch, setup.transport) {
-            (Launch::Local(_), TransportChoice::Threads) => Ranks::Threads { count, options: Box::new(spec.options) },
+            (Launch::Local(_), TransportChoice::Threads) => {
+                RunningRanks::Threads { count, options: Box::new(spec.options) }
+            }
             (Launch::Local(_), _) => {
                 let binary = launch::binary()?;
-                Ranks::Processes(Box::new(Job::launch(&spec, |_| launch::worker(&binary)).map_err(fault)?))
+                RunningRanks::Processes(Box::new(Job::launch(&spec, |_| launch::worker(&binary)).map_err(fault)?))
             }
             (Launch::Of(_), TransportChoice::Threads) => {
                 return Err(Failure::bad_input(anyhow::anyhow!("ranks that a launcher starts are no threads"))
@@ -107,7 +109,7 @@ impl Workbench {
                         Failure::bad_input(anyhow::anyhow!(what)).hint("--transport auto uses TCP between them")
                     );
                 }
-                Ranks::Processes(Box::new(job))
+                RunningRanks::Processes(Box::new(job))
             }
         };
         let form = Form { lowering: setup.lowering.clone(), unfused: setup.emulate.is_some() };
@@ -117,7 +119,7 @@ impl Workbench {
 
     /// Ends the job because of `failure`, and tells all ranks.
     pub(crate) fn call_off(&mut self, failure: &Failure) {
-        if let Ranks::Processes(job) = &mut self.ranks {
+        if let RunningRanks::Processes(job) = &mut self.ranks {
             job.call_off(&failure.to_string());
         }
     }
@@ -143,8 +145,8 @@ impl Workbench {
             kind: PlanKind::Schedule,
             request,
             predicted: schedule.schedule().makespan(),
-            out_of_place: Some(compiled(Memory::OutOfPlace)?),
-            in_place: serves_in_place.then(|| compiled(Memory::InPlace)).transpose()?,
+            out_of_place: Some(compiled(MemoryMode::OutOfPlace)?),
+            in_place: serves_in_place.then(|| compiled(MemoryMode::InPlace)).transpose()?,
         })
     }
 
@@ -165,7 +167,7 @@ impl Workbench {
         let of = |memory| -> Outcome<_> {
             self.form.foreign(source, topology, memory)?.map(|program| self.compiled(program)).transpose()
         };
-        let (out_of_place, in_place) = (of(Memory::OutOfPlace)?, of(Memory::InPlace)?);
+        let (out_of_place, in_place) = (of(MemoryMode::OutOfPlace)?, of(MemoryMode::InPlace)?);
         let either = out_of_place.as_ref().or(in_place.as_ref()).map(|compiled| &compiled.program);
         let request = either.map(|program| program.program().demand.request().clone());
         let played = either.and_then(|program| play(program, topology).ok());
@@ -183,7 +185,7 @@ impl Workbench {
     /// The ranks of each computer; `None` if the ranks emulate other machines.
     pub(crate) fn machines(&self) -> Option<Vec<Vec<Rank>>> {
         match &self.ranks {
-            Ranks::Processes(job) if !self.form.unfused => Some(job.machines()),
+            RunningRanks::Processes(job) if !self.form.unfused => Some(job.machines()),
             _ => None,
         }
     }
@@ -191,13 +193,13 @@ impl Workbench {
     /// The ranks as a probe, which times exchanges.
     pub(crate) fn probe(&mut self) -> Outcome<&mut dyn Probe> {
         match &mut self.ranks {
-            Ranks::Processes(job) => Ok(&mut **job),
-            Ranks::Threads { .. } => Err(Failure::bad_input(anyhow::anyhow!("only processes are profiled"))),
+            RunningRanks::Processes(job) => Ok(&mut **job),
+            RunningRanks::Threads { .. } => Err(Failure::bad_input(anyhow::anyhow!("only processes are profiled"))),
         }
     }
 
     /// Runs one trial among all ranks.
-    pub(crate) fn run(&mut self, plan: &Installed, memory: Memory, trial: &Trial) -> Outcome<TrialReport> {
+    pub(crate) fn run(&mut self, plan: &Installed, memory: MemoryMode, trial: &Trial) -> Outcome<TrialReport> {
         let group = Group::all(plan.request.ranks);
         self.run_together(&[(plan, group, trial.clone())], memory).map(|mut reports| reports.remove(0))
     }
@@ -206,20 +208,20 @@ impl Workbench {
     pub(crate) fn run_together(
         &mut self,
         trials: &[(&Installed, Group, Trial)],
-        memory: Memory,
+        memory: MemoryMode,
     ) -> Outcome<Vec<TrialReport>> {
         let (mut assignments, mut words, mut files) = (Vec::new(), Vec::new(), Vec::new());
         for (plan, group, trial) in trials {
             let Compiled { program, excerpts } = plan.compiled(memory).ok_or_else(|| {
-                let kind = if memory == Memory::InPlace { "in-place" } else { "out-of-place" };
+                let kind = if memory == MemoryMode::InPlace { "in-place" } else { "out-of-place" };
                 Failure::bad_input(anyhow::anyhow!("this {} has no {kind} form", plan.request.collective))
             })?;
             assignments.push(Assignment { program, group: group.clone(), trial: trial.clone() });
             let (source, of_source) = match excerpts {
-                Some((excerpts, of)) => (Source::Excerpt { of: of.clone() }, vec![excerpts]),
+                Some((excerpts, of)) => (LoadRequest::Excerpt { of: of.clone() }, vec![excerpts]),
                 None => {
                     let (kind, form) = (plan.kind.clone(), self.form.clone());
-                    (Source::Plan { kind, memory, form }, vec![&plan.plan, &plan.topology])
+                    (LoadRequest::Plan { kind, memory, form }, vec![&plan.plan, &plan.topology])
                 }
             };
             words.push(serde_json::to_string(&source).map_err(Failure::no)?);
@@ -227,13 +229,13 @@ impl Workbench {
         }
         let limit = self.timeout.unwrap_or_else(|| self.patience(trials));
         match &mut self.ranks {
-            Ranks::Threads { count, options } => {
+            RunningRanks::Threads { count, options } => {
                 options.work_limit = limit;
                 runtime::try_together(*count, &assignments, options).map_err(fault)
             }
-            Ranks::Processes(job) => {
+            RunningRanks::Processes(job) => {
                 job.allow(limit);
-                let sources = words.iter().zip(&files).map(|(words, files)| runtime::Source { words, files });
+                let sources = words.iter().zip(&files).map(|(words, files)| runtime::ProgramSource { words, files });
                 job.run_together(&sources.zip(assignments).collect::<Vec<_>>()).map_err(fault)
             }
         }
@@ -318,14 +320,14 @@ impl Installed {
     }
 
     /// Whether it serves this kind of call.
-    pub(crate) fn serves(&self, memory: Memory) -> bool {
+    pub(crate) fn serves(&self, memory: MemoryMode) -> bool {
         self.compiled(memory).is_some()
     }
 
-    fn compiled(&self, memory: Memory) -> Option<&Compiled> {
+    fn compiled(&self, memory: MemoryMode) -> Option<&Compiled> {
         match memory {
-            Memory::OutOfPlace => self.out_of_place.as_ref(),
-            Memory::InPlace => self.in_place.as_ref(),
+            MemoryMode::OutOfPlace => self.out_of_place.as_ref(),
+            MemoryMode::InPlace => self.in_place.as_ref(),
         }
     }
 

@@ -205,12 +205,15 @@ fn calls_back_to_back_are_right() {
         let buffers = ["caller", "ours"][index % 2];
         loops(&format!("--collective {collective} --size 8,1000,300000 --root 1 --buffers {buffers}"), 3);
     }
-    for (dtype, op) in [("f64", "max"), ("i32", "prod"), ("i64", "min"), ("u8", "sum"), ("f16", "avg"), ("bf16", "sum")] {
+    for (dtype, op) in [("f64", "max"), ("i32", "prod"), ("i64", "min"), ("u8", "sum"), ("f16", "avg"), ("bf16", "sum")]
+    {
         loops(&format!("--collective allreduce --size 30000 --dtype {dtype} --op {op} --buffers ours"), 1);
     }
     let csv = antiphon("run --loop --ranks 2 --iterations 2 --collective allreduce --size 1KB..4KB --csv").ok().stdout;
     assert_eq!(csv.lines().count(), 4, "{csv}");
-    for (wrong, why) in [("--collective sendrecv --size 8", "sendrecv"), ("--collective reduce --root 9 --size 8", "--root")] {
+    for (wrong, why) in
+        [("--collective sendrecv --size 8", "sendrecv"), ("--collective reduce --root 9 --size 8", "--root")]
+    {
         let ran = antiphon(&format!("run --loop --ranks 2 {wrong}"));
         assert!(ran.code != 0 && ran.stderr.contains(why), "{wrong}: {}", ran.stderr);
     }

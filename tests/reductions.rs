@@ -1,11 +1,11 @@
 //! Whether all ranks end a reduction with the same bits, whichever strategy has made the plan.
 
 use program::{LowerOptions, check, lower};
-use runtime::{Call, DType, Options, run_threads};
+use runtime::{Call, DType, ExecutionOptions, run_threads};
 use schedule::{Collective, Demand, ReduceOp, Request, VerifiedSchedule};
 use std::sync::Arc;
 use std::time::Duration;
-use synth::{Options as Search, Problem, StrategyKind, synthesize};
+use synth::{Problem, SearchOptions, StrategyKind, synthesize};
 
 /// Sums of these depend on their order.
 const VALUES: [f32; 8] = [1.0, 1e30, -1e30, 3.0, 1e-7, -1e30, 1e30, 0.1];
@@ -19,7 +19,7 @@ fn others(schedule: &VerifiedSchedule) -> Vec<usize> {
     let inputs: Vec<Vec<u8>> = (0..ranks).map(|rank| of_rank(rank).collect()).collect();
     let mut outputs = vec![vec![0; 4 * COUNT]; ranks];
     let calls = inputs.iter().zip(&mut outputs).map(|(input, output)| Call::OutOfPlace { input, output });
-    run_threads(&program, COUNT as u64, DType::F32, calls.collect(), &Options::default()).unwrap();
+    run_threads(&program, COUNT as u64, DType::F32, calls.collect(), &ExecutionOptions::default()).unwrap();
     (0..ranks).filter(|&rank| outputs[rank] != outputs[0]).collect()
 }
 
@@ -35,7 +35,7 @@ fn plans_of_every_strategy_give_the_same_sum_on_all_ranks() {
             request.op = Some(ReduceOp::Sum);
             let problem = Problem::new(topology.clone(), Arc::new(Demand::new(request).unwrap()));
             let limit = Some(Duration::from_millis(300));
-            let search = Search { strategy: Some(strategy), time_limit: limit, ..Search::default() };
+            let search = SearchOptions { strategy: Some(strategy), time_limit: limit, ..SearchOptions::default() };
             // Not every strategy has a plan for every machine.
             let Ok(found) = synthesize(&[problem], &search, &|_| {}) else { continue };
             planned += 1;

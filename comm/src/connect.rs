@@ -4,7 +4,7 @@
 
 use crate::communicator::{Communicator, LIMIT, WORLD};
 use crate::error::{CommError, CommResult};
-use crate::launcher::environment::{Environment, Explicit, Found, address_of, find};
+use crate::launcher::environment::{Environment, Explicit, JobDescription, address_of, find};
 use crate::launcher::{LaunchError, key};
 use crate::log::Says;
 use crate::numbers::mixed;
@@ -78,13 +78,13 @@ impl Config {
     pub fn from_env() -> CommResult<Self> {
         let environment = Environment::of_process();
         let found = find(Explicit::default(), &environment)?;
-        let mut config = Self::of(found.unwrap_or(Found { rank: 0, ranks: 1, masters: Vec::new() }));
+        let mut config = Self::of(found.unwrap_or(JobDescription { rank: 0, ranks: 1, masters: Vec::new() }));
         config.read(&environment)?;
         Ok(config)
     }
 
     /// What a launcher says.
-    pub fn of(Found { rank, ranks, masters }: Found) -> Self {
+    pub fn of(JobDescription { rank, ranks, masters }: JobDescription) -> Self {
         Self { masters, ..Self::new(rank as usize, ranks as usize, String::new()) }
     }
 

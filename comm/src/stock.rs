@@ -9,7 +9,7 @@ use program::{LowerOptions, VerifiedProgram, check, lower};
 use schedule::{Collective, Demand, ReduceOp, Request, Schedule, VerifiedSchedule};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use synth::{Options, Problem, StrategyKind};
+use synth::{Problem, SearchOptions, StrategyKind};
 use topology::{Bytes, Latency, Link, Micros, MicrosPerByte, Rank, Resource, ResourceId, Topology, TopologyParts};
 
 /// The time in which a rank copies or adds one byte: 14 GB/s.
@@ -73,7 +73,7 @@ fn schedule_for(machines: &[u32], links: &LinkCosts, kind: CallKind, bytes: u64)
     // Out of place, what others read is not what was just written, and adding costs less than that.
     let counts_work = kind.in_place && kind.collective.combines() && (2..=MOST_COMPARED).contains(&machines.len());
     if !counts_work {
-        let options = Options { strategy: Some(StrategyKind::Classic), ..Options::default() };
+        let options = SearchOptions { strategy: Some(StrategyKind::Classic), ..SearchOptions::default() };
         return Ok(synth::synthesize(&[problem], &options, &|_| {}).map_err(no_plan)?.schedule);
     }
     let mut best: Option<(Micros, VerifiedSchedule)> = None;

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
-use synth::{Options, Problem, StrategyKind};
+use synth::{Problem, SearchOptions, StrategyKind};
 use tune::{ChoiceRange, TableCell, TableKey, TuningTable};
 
 const RANKS: usize = 3;
@@ -23,7 +23,7 @@ fn slow_table(path: &Path) {
     let mut request = Request::new(Collective::AllReduce, RANKS, 3 * 64 * 4).with_chunks(64);
     request.op = Some(ReduceOp::Sum);
     let problem = Problem::new(topology, Arc::new(Demand::new(request).unwrap()));
-    let options = Options { strategy: Some(StrategyKind::Classic), ..Options::default() };
+    let options = SearchOptions { strategy: Some(StrategyKind::Classic), ..SearchOptions::default() };
     let plan = synth::synthesize(&[problem], &options, &|_| {}).unwrap().schedule;
     let mut text = Vec::new();
     file::write(&plan, &mut text).unwrap();

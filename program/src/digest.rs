@@ -5,7 +5,7 @@
 //! collective, its members, the reduction, and every step. The size that the program was planned for is not included,
 //! because a program serves every element count.
 
-use super::{Connection, Program, RankProgram, Shape};
+use super::{Connection, PartShape, Program, RankProgram};
 use schedule::{Collective, RankSet, ReduceOp};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -14,7 +14,7 @@ use topology::Rank;
 
 /// The values that are hashed, as JSON in this order.
 #[derive(Serialize)]
-struct Identity<'a> {
+struct HashedFields<'a> {
     format: &'static str,
     collective: Collective,
     op: Option<ReduceOp>,
@@ -22,7 +22,7 @@ struct Identity<'a> {
     members: &'a RankSet,
     chunks_per_rank: u32,
     in_place: bool,
-    shape: &'a Shape,
+    shape: &'a PartShape,
     uniform: bool,
     connections: &'a [Connection],
     ranks: &'a [String],
@@ -41,7 +41,7 @@ pub(super) fn rank_hash(rank: &RankProgram) -> String {
 /// The digest of a program whose parts have these hashes; the parts in `program` are ignored.
 pub(super) fn digest_of(program: &Program, ranks: &[String]) -> String {
     let request = program.demand.request();
-    let identity = Identity {
+    let identity = HashedFields {
         format: "antiphon-program/3",
         collective: request.collective,
         op: program.op,

@@ -9,7 +9,7 @@
 //! is a temporary format.
 
 use super::digest::{digest_of, rank_hash};
-use super::{Connection, Program, RankProgram, Shape, Tempo, VerifiedProgram};
+use super::{Connection, PartShape, Program, RankProgram, Tempo, VerifiedProgram};
 use schedule::{Demand, ReduceOp, Request};
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, ErrorKind, Seek, Write};
@@ -31,7 +31,7 @@ struct Head {
     request: Request,
     op: Option<ReduceOp>,
     in_place: bool,
-    shape: Shape,
+    shape: PartShape,
     uniform: bool,
     connections: Vec<Connection>,
     /// For each rank: the hash of its part, and the length of its line in bytes.

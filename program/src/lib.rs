@@ -39,8 +39,8 @@ pub use instruction::{Buffer, Instruction, Slice};
 pub use layout::{Layout, LayoutError, OwnBlock, Slot};
 pub use lower::{LowerOptions, Threadblocks, lower};
 pub use rewrite::replicate;
-pub use shape::{Shape, balanced};
-pub use timing::{NoLink, Played, play};
+pub use shape::{PartShape, balanced};
+pub use timing::{NoLink, PlayedProgram, play};
 
 use schedule::{Demand, ReduceOp};
 use serde::{Deserialize, Serialize};
@@ -164,7 +164,7 @@ pub struct Program {
     /// Whether input and output are the same memory (nccl-tests' in-place convention).
     pub in_place: bool,
     /// How many elements a slot has, by its part.
-    pub shape: Shape,
+    pub shape: PartShape,
     /// Whether all parts are equal, because the element count divides. Slots of different parts may then hold the same
     /// data. Programs of other tools often assume this; lowered programs do not, and serve every count.
     pub uniform: bool,

@@ -1,6 +1,6 @@
 //! A program as text that a person can read, one step a line.
 
-use super::{Buffer, ConnectionId, Instruction, Program, RankProgram, Shape, Slice, Slot, Step};
+use super::{Buffer, ConnectionId, Instruction, PartShape, Program, RankProgram, Slice, Slot, Step};
 use std::fmt;
 
 impl fmt::Display for Buffer {
@@ -30,7 +30,7 @@ impl fmt::Display for Slot {
     }
 }
 
-impl fmt::Display for Shape {
+impl fmt::Display for PartShape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Equal { parts } => write!(f, "blocks of {parts} slots"),

@@ -1,6 +1,6 @@
 //! The number of elements in each slot of a program.
 //!
-//! The principal type is [`Shape`]. Each slot has a *part*, which determines its size: two slots with the same part
+//! The principal type is [`PartShape`]. Each slot has a *part*, which determines its size: two slots with the same part
 //! have the same size for every element count, so data may move between them.
 
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ use std::ops::Range;
 /// The sizes of parts, for any element count.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Shape {
+pub enum PartShape {
     /// A block of `count` elements is cut into parts that are as equal as possible ([`balanced`]).
     Equal {
         /// The number of parts.
@@ -25,7 +25,7 @@ pub enum Shape {
     },
 }
 
-impl Shape {
+impl PartShape {
     /// How many parts there are.
     pub fn parts(&self) -> u32 {
         match self {
@@ -79,7 +79,7 @@ mod tests {
             let ranges: Vec<Range<u64>> = (0..parts).map(|part| balanced(count, parts, part)).collect();
             assert_eq!((ranges[0].start, ranges[parts as usize - 1].end), (0, count));
             assert!(ranges.windows(2).all(|pair| pair[0].end == pair[1].start));
-            let shape = Shape::Equal { parts };
+            let shape = PartShape::Equal { parts };
             let lengths = (0..parts).map(|part| shape.length(count, part));
             assert!(lengths.clone().max().unwrap() - lengths.clone().min().unwrap() <= 1);
             assert_eq!(lengths.sum::<u64>(), count);
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn weights_are_exact_where_they_divide_and_close_elsewhere() {
-        let shape = Shape::Weighted { cuts: vec![(0, 8), (8, 8), (8, 12), (0, 20)], unit: 32 };
+        let shape = PartShape::Weighted { cuts: vec![(0, 8), (8, 8), (8, 12), (0, 20)], unit: 32 };
         let lengths = |count| (0..4).map(|part| shape.length(count, part)).collect::<Vec<_>>();
         assert_eq!(lengths(8), [2, 0, 1, 5]);
         assert_eq!(lengths(32), [8, 0, 4, 20]);
@@ -97,7 +97,7 @@ mod tests {
         assert_eq!(lengths(3), [0, 0, 1, 1]);
         assert_eq!(lengths(0), [0; 4]);
         assert_eq!(shape.length(8, 4), 0, "there is no part 4");
-        let large = Shape::Weighted { cuts: vec![(0, u64::MAX), (0, 1)], unit: 1 };
+        let large = PartShape::Weighted { cuts: vec![(0, u64::MAX), (0, 1)], unit: 1 };
         assert_eq!(large.length(u64::MAX, 0), u64::MAX, "it saturates");
     }
 }

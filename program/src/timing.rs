@@ -6,7 +6,7 @@
 //! number of messages. Slots move as a whole; pipelining by tiles makes real executions faster.
 
 use super::{ConnectionId, Instruction, Program, Slice, StepRef, VerifiedProgram};
-use schedule::explain::{Cause, CriticalPath, Wait, chain};
+use schedule::explain::{CriticalPath, LastWait, Wait, chain};
 use schedule::{Cargo, TimedMessage, Timeline, TransferKind};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -53,7 +53,7 @@ impl Program {
 
 /// The result of playing a program.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Played {
+pub struct PlayedProgram {
     /// Its messages.
     pub timeline: Timeline,
     /// Why it takes as long as it does.
@@ -64,13 +64,13 @@ pub struct Played {
 ///
 /// # Errors
 /// [`NoLink`] where the topology does not have the program's connections.
-pub fn play(program: &VerifiedProgram, topology: &Arc<Topology>) -> Result<Played, NoLink> {
+pub fn play(program: &VerifiedProgram, topology: &Arc<Topology>) -> Result<PlayedProgram, NoLink> {
     let mut program = program.program().clone().unfused();
     program.bind(topology)?;
-    let mut player = Player::new(&program, topology);
+    let mut player = ProgramPlayer::new(&program, topology);
     player.run();
     let request = program.demand.request();
-    let Player { messages, causes, .. } = player;
+    let ProgramPlayer { messages, causes, .. } = player;
     let timeline = Timeline {
         title: request.collective.to_string(),
         size_bytes: request.size_bytes,
@@ -79,12 +79,12 @@ pub fn play(program: &VerifiedProgram, topology: &Arc<Topology>) -> Result<Playe
         messages,
     };
     let path = chain(&timeline, |message| causes[message]);
-    Ok(Played { timeline, path })
+    Ok(PlayedProgram { timeline, path })
 }
 
 /// A time, and the message that caused it.
 #[derive(Clone, Copy)]
-struct Moment {
+struct CausedTime {
     at: Micros,
     by: Option<By>,
 }
@@ -96,7 +96,7 @@ enum By {
     Departure(usize),
 }
 
-impl Moment {
+impl CausedTime {
     const START: Self = Self { at: Micros::ZERO, by: None };
 
     /// The later of two moments; the first if they are equal.
@@ -104,49 +104,49 @@ impl Moment {
         if other.at > self.at { other } else { self }
     }
 
-    fn cause(self) -> Cause {
+    fn cause(self) -> LastWait {
         let wait = match self.by {
             None => Wait::Nothing,
             Some(By::Arrival(brought_by)) => Wait::Data { brought_by },
             Some(By::Departure(behind)) => Wait::Threadblock { behind },
         };
-        Cause { ready: self.at, wait }
+        LastWait { ready: self.at, wait }
     }
 }
 
 /// The state of a threadblock.
 #[derive(Clone)]
-struct Worker {
+struct ThreadblockProgress {
     rank: usize,
     threadblock: u32,
     /// The moment at which each finished step finished.
-    done: Vec<Moment>,
+    done: Vec<CausedTime>,
     /// From when on the next message may leave, once its step is reached.
-    sending: Option<Moment>,
+    sending: Option<CausedTime>,
 }
 
 /// The state of a connection.
 #[derive(Clone, Default)]
-struct Lane {
+struct ConnectionState {
     /// For each of its receives whether it adds.
     reduces: Vec<bool>,
     /// The sends of the message that has not left yet: their bytes, the first slice, their number.
     staged: Option<(Bytes, Slice, usize)>,
     /// Arrivals, one for each send whose message has left.
-    arrived: Vec<Moment>,
+    arrived: Vec<CausedTime>,
     /// How many receives are done.
     received: usize,
     /// The threadblock that waits for a message.
     receiver: Option<usize>,
 }
 
-struct Player<'a> {
+struct ProgramPlayer<'a> {
     program: &'a Program,
     topology: &'a Topology,
-    workers: Vec<Worker>,
+    workers: Vec<ThreadblockProgress>,
     /// For each rank the index of its first threadblock.
     first: Vec<usize>,
-    lanes: Vec<Lane>,
+    lanes: Vec<ConnectionState>,
     /// The threadblocks that wait for a step.
     waiting: BTreeMap<(usize, StepRef), Vec<usize>>,
     /// Messages that can leave: time, transfer, threadblock.
@@ -156,18 +156,23 @@ struct Player<'a> {
     last_of_link: Vec<usize>,
     last_of_resource: Vec<usize>,
     messages: Vec<TimedMessage>,
-    causes: Vec<Cause>,
+    causes: Vec<LastWait>,
 }
 
-impl<'a> Player<'a> {
+impl<'a> ProgramPlayer<'a> {
     fn new(program: &'a Program, topology: &'a Topology) -> Self {
         let (mut workers, mut first) = (Vec::new(), Vec::with_capacity(program.ranks.len()));
         for (rank, content) in program.ranks.iter().enumerate() {
             first.push(workers.len());
             let blocks = 0..content.threadblocks.len() as u32;
-            workers.extend(blocks.map(|threadblock| Worker { rank, threadblock, done: Vec::new(), sending: None }));
+            workers.extend(blocks.map(|threadblock| ThreadblockProgress {
+                rank,
+                threadblock,
+                done: Vec::new(),
+                sending: None,
+            }));
         }
-        let mut lanes = vec![Lane::default(); program.connections.len()];
+        let mut lanes = vec![ConnectionState::default(); program.connections.len()];
         let steps = program.ranks.iter().flat_map(|rank| &rank.threadblocks).flat_map(|block| &block.steps);
         for instruction in steps.map(|step| &step.instruction) {
             if let Some(from) = instruction.receives_from() {
@@ -207,7 +212,7 @@ impl<'a> Player<'a> {
     }
 
     fn step(&self, worker: usize) -> Option<&'a super::Step> {
-        let Worker { rank, threadblock, ref done, .. } = self.workers[worker];
+        let ThreadblockProgress { rank, threadblock, ref done, .. } = self.workers[worker];
         self.program.ranks[rank].threadblocks[threadblock as usize].steps.get(done.len())
     }
 
@@ -222,21 +227,21 @@ impl<'a> Player<'a> {
     }
 
     /// Records that the next step has finished, and collects the threadblocks that can continue.
-    fn finish(&mut self, worker: usize, moment: Moment, open: &mut Vec<usize>) {
-        let Worker { rank, threadblock, ref mut done, .. } = self.workers[worker];
+    fn finish(&mut self, worker: usize, moment: CausedTime, open: &mut Vec<usize>) {
+        let ThreadblockProgress { rank, threadblock, ref mut done, .. } = self.workers[worker];
         let step = StepRef { threadblock, step: done.len() as u32 };
         done.push(moment);
         open.extend(self.waiting.remove(&(rank, step)).unwrap_or_default());
     }
 
     /// When the next step finishes, if that is known; otherwise the event that it waits for will wake this threadblock.
-    fn try_step(&mut self, worker: usize) -> Option<Moment> {
+    fn try_step(&mut self, worker: usize) -> Option<CausedTime> {
         if self.workers[worker].sending.is_some() {
             return None;
         }
         let step = self.step(worker)?;
         let rank = self.workers[worker].rank;
-        let mut ready = self.workers[worker].done.last().copied().unwrap_or(Moment::START);
+        let mut ready = self.workers[worker].done.last().copied().unwrap_or(CausedTime::START);
         for &on in &step.after {
             let other = &self.workers[self.first[rank] + on.threadblock as usize];
             match other.done.get(on.step as usize) {
@@ -273,13 +278,13 @@ impl<'a> Player<'a> {
         to: ConnectionId,
         src: Slice,
         transfer: Option<u32>,
-        ready: Moment,
-    ) -> Option<Moment> {
+        ready: CausedTime,
+    ) -> Option<CausedTime> {
         let bytes = self.bytes(self.workers[worker].rank, src);
         let lane = &mut self.lanes[to.index()];
         let (staged, first, sends) = lane.staged.unwrap_or((Bytes(0.0), src, 0));
         lane.staged = Some((staged + bytes, first, sends + 1));
-        let Worker { rank, threadblock, ref done, .. } = self.workers[worker];
+        let ThreadblockProgress { rank, threadblock, ref done, .. } = self.workers[worker];
         let rest = &self.program.ranks[rank].threadblocks[threadblock as usize].steps[done.len() + 1..];
         let next = rest.iter().find(|step| step.instruction.sends_to() == Some(to));
         if transfer.is_some() && next.is_some_and(|next| next.transfer == transfer) {
@@ -294,7 +299,7 @@ impl<'a> Player<'a> {
         let parts = self.program.ranks[rank].parts(slice.buffer);
         let parts = &parts[slice.index as usize..(slice.index + slice.count) as usize];
         match &self.program.shape {
-            super::Shape::Equal { .. } => Bytes(self.program.demand.chunk_bytes().0 * parts.len() as f64),
+            super::PartShape::Equal { .. } => Bytes(self.program.demand.chunk_bytes().0 * parts.len() as f64),
             shape => {
                 let size = self.program.demand.request().size_bytes;
                 Bytes(parts.iter().map(|&part| shape.length(size, part) as f64).sum())
@@ -308,12 +313,12 @@ impl<'a> Player<'a> {
     }
 
     /// When a message can leave, and what it waits for until then.
-    fn departure(&self, worker: usize, ready: Moment) -> Cause {
+    fn departure(&self, worker: usize, ready: CausedTime) -> LastWait {
         let mut cause = ready.cause();
         let Some((_, link)) = self.link_of(worker) else { return cause };
         let mut consider = |free: Micros, wait| {
             if free > cause.ready {
-                cause = Cause { ready: free, wait };
+                cause = LastWait { ready: free, wait };
             }
         };
         consider(self.free.link(link), Wait::Link { behind: self.last_of_link[link.index()] });
@@ -324,14 +329,14 @@ impl<'a> Player<'a> {
         cause
     }
 
-    fn depart(&mut self, worker: usize, cause: Cause) {
+    fn depart(&mut self, worker: usize, cause: LastWait) {
         let Some((id, link)) = self.link_of(worker) else { return };
         let message = self.messages.len();
         let lane = &mut self.lanes[id.index()];
         let Some((bytes, slots, sends)) = lane.staged.take() else { return };
         let (start, cost) = (cause.ready, self.topology.link(link));
         let end = start + cost.transfer_time(bytes);
-        let arrival = Moment { at: end, by: Some(By::Arrival(message)) };
+        let arrival = CausedTime { at: end, by: Some(By::Arrival(message)) };
         let reduces = lane.reduces.get(lane.arrived.len()).copied().unwrap_or(false);
         lane.arrived.extend(std::iter::repeat_n(arrival, sends));
         let receiver = lane.receiver.take();
@@ -346,7 +351,7 @@ impl<'a> Player<'a> {
         self.causes.push(cause);
         self.workers[worker].sending = None;
         let mut open = vec![worker];
-        self.finish(worker, Moment { at: left, by: Some(By::Departure(message)) }, &mut open);
+        self.finish(worker, CausedTime { at: left, by: Some(By::Departure(message)) }, &mut open);
         open.extend(receiver);
         for worker in open {
             self.go_on(worker);

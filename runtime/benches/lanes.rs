@@ -3,11 +3,11 @@
 //! Prints medians; run it on an idle computer with `cargo bench -p runtime`.
 #![expect(clippy::print_stdout, reason = "the table is the result")]
 
-use runtime::{Options, ThreadProbe};
+use runtime::{ExecutionOptions, ThreadProbe};
 use topology::{Exchange, Probe, Rank};
 
 fn main() {
-    let mut probe = ThreadProbe::new(2, Options::default());
+    let mut probe = ThreadProbe::new(2, ExecutionOptions::default());
     println!("{:>12} {:>12} {:>8}", "bytes", "µs", "GB/s");
     for power in [6, 12, 16, 20, 23, 26] {
         let bytes = 1u64 << power;

@@ -21,7 +21,7 @@ pub struct NamedTwice(pub Rank);
 
 /// The group that a rank joins in a split, and its place there.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Choice {
+pub struct SplitChoice {
     /// Ranks with the same color join the same group.
     pub color: u32,
     /// Ranks of a group are ordered by key, then by their earlier numbers.
@@ -49,10 +49,10 @@ impl Group {
 
     /// The groups of a split, ordered by color: number r chooses `choices[r]`. A rank without a choice joins none.
     #[must_use]
-    pub fn split(&self, choices: &[Option<Choice>]) -> Vec<Self> {
+    pub fn split(&self, choices: &[Option<SplitChoice>]) -> Vec<Self> {
         let mut groups: BTreeMap<u32, Vec<(i64, usize)>> = BTreeMap::new();
         for (number, choice) in choices.iter().enumerate().take(self.0.len()) {
-            if let Some(Choice { color, key }) = *choice {
+            if let Some(SplitChoice { color, key }) = *choice {
                 groups.entry(color).or_default().push((key, number));
             }
         }
@@ -105,7 +105,7 @@ mod tests {
                 let choose = |rank: u32| {
                     let color = case / 3_u32.pow(rank) % 3;
                     let key = if together { 7 } else { direction * i64::from(rank) };
-                    (color < 2).then_some(Choice { color, key })
+                    (color < 2).then_some(SplitChoice { color, key })
                 };
                 let choices: Vec<_> = (0..6).map(choose).collect();
                 let groups = all.split(&choices);
@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn groups_of_groups_keep_the_ranks_of_the_job() {
         let odd = Group::new([5, 3, 1].map(Rank)).unwrap();
-        let choice = |color, key| Some(Choice { color, key });
+        let choice = |color, key| Some(SplitChoice { color, key });
         let groups = odd.split(&[choice(1, 0), choice(0, 0), choice(1, -1), choice(1, 0)]);
         assert_eq!(groups.iter().map(ranks).collect::<Vec<_>>(), [vec![3], vec![1, 5]]);
         assert_eq!((groups[1].number(Rank(5)), groups[1].number(Rank(3))), (Some(Rank(1)), None));

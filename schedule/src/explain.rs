@@ -103,12 +103,12 @@ impl fmt::Display for CriticalStep {
 /// Finds the chain of waits that ends with the last arrival (the first listed, among equals).
 pub fn critical_path(schedule: &VerifiedSchedule) -> CriticalPath {
     let timeline = Timeline::of(schedule);
-    let history = History::of(schedule, &timeline);
+    let history = UsageHistory::of(schedule, &timeline);
     chain(&timeline, |message| history.cause(message))
 }
 
 /// The chain of waits that ends with the last arrival.
-pub fn chain(timeline: &Timeline, cause: impl Fn(usize) -> Cause) -> CriticalPath {
+pub fn chain(timeline: &Timeline, cause: impl Fn(usize) -> LastWait) -> CriticalPath {
     let mut path =
         CriticalPath { steps: Vec::new(), latency: Micros::ZERO, bandwidth: Micros::ZERO, idle: Micros::ZERO };
     let ends = timeline.messages.iter().enumerate();
@@ -118,7 +118,7 @@ pub fn chain(timeline: &Timeline, cause: impl Fn(usize) -> Cause) -> CriticalPat
     let mut until = timeline.makespan();
     while let Some(transfer) = next {
         let message = timeline.messages[transfer].clone();
-        let Cause { ready, wait } = cause(transfer);
+        let LastWait { ready, wait } = cause(transfer);
         let idle = Micros(message.start.0 - ready.0).max(Micros::ZERO);
         let spent = until - message.start;
         let alpha = timeline.topology.link(message.link).alpha;
@@ -136,7 +136,7 @@ pub fn chain(timeline: &Timeline, cause: impl Fn(usize) -> Cause) -> CriticalPat
 
 /// The last thing a transfer waited for.
 #[derive(Clone, Copy, Debug)]
-pub struct Cause {
+pub struct LastWait {
     /// When that is ready.
     pub ready: Micros,
     /// What the transfer waits for.
@@ -144,7 +144,7 @@ pub struct Cause {
 }
 
 /// The transfers that used each link and resource, in order of departure.
-struct History<'a> {
+struct UsageHistory<'a> {
     schedule: &'a Schedule,
     order: &'a CausalOrder,
     timeline: &'a Timeline,
@@ -155,7 +155,7 @@ struct History<'a> {
     on_resource: Vec<Vec<u32>>,
 }
 
-impl<'a> History<'a> {
+impl<'a> UsageHistory<'a> {
     fn of(schedule: &'a VerifiedSchedule, timeline: &'a Timeline) -> Self {
         let topology = &*timeline.topology;
         let mut history = Self {
@@ -178,12 +178,12 @@ impl<'a> History<'a> {
         history
     }
 
-    fn cause(&self, transfer: usize) -> Cause {
+    fn cause(&self, transfer: usize) -> LastWait {
         let message = &self.schedule.transfers[transfer];
-        let mut cause = Cause { ready: Micros::ZERO, wait: Wait::Nothing };
+        let mut cause = LastWait { ready: Micros::ZERO, wait: Wait::Nothing };
         let mut consider = |ready: Micros, wait: Wait| {
             if ready > cause.ready {
-                cause = Cause { ready, wait };
+                cause = LastWait { ready, wait };
             }
         };
         // Chunks first: where a chunk and the link are ready at the same time, the chunk explains more.

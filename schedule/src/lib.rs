@@ -33,7 +33,9 @@ pub use replay::{Message, replay, replay_rounds};
 pub use reverse::reduce_of_gather;
 pub use simulate::{Simulation, Usage, busiest, simulate};
 pub use timeline::{Cargo, TimedMessage, Timeline};
-pub use transfer::{ChunkList, LowerBound, Provenance, Rival, Schedule, TopologyRef, Transfer, TransferKind, makespan};
+pub use transfer::{
+    CandidateOutcome, ChunkList, LowerBound, Provenance, Schedule, TopologyRef, Transfer, TransferKind, makespan,
+};
 pub use verify::{
     Rejection, TIME_TOLERANCE, VerifiedSchedule, Violation, check_asked, clearly_before, verify, verify_compressed,
 };

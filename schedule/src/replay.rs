@@ -30,7 +30,7 @@ impl From<&Transfer> for Message {
 
 /// The state of a chunk at a rank during replay.
 #[derive(Clone, Copy)]
-struct Holding {
+struct HeldChunk {
     /// When its value can leave; `None` while there is none.
     from: Option<Micros>,
     /// The latest departure so far: a later message must not change the value before that time.
@@ -42,7 +42,7 @@ struct Holdings<'a> {
     demand: &'a Demand,
     /// Whether any chunk combines. For other chunks only arrivals matter.
     combines: bool,
-    rows: Vec<Row>,
+    rows: Vec<HoldingsRow>,
     /// If every chunk is sent only from where it arrived last: for each chunk the time of that arrival. Otherwise
     /// empty, and the rows count.
     came: Vec<Micros>,
@@ -51,10 +51,10 @@ struct Holdings<'a> {
 /// A chunk that many messages carry has an entry for every rank. A chunk that few messages carry has entries only for
 /// the ranks that they touch: a table of chunks × ranks would have N³ entries for an AllToAll among N ranks.
 #[derive(Clone)]
-enum Row {
-    Dense(Box<[Option<Holding>]>),
+enum HoldingsRow {
+    Dense(Box<[Option<HeldChunk>]>),
     /// Ascending by rank.
-    Sparse(Vec<(Rank, Holding)>),
+    Sparse(Vec<(Rank, HeldChunk)>),
 }
 
 impl<'a> Holdings<'a> {
@@ -68,8 +68,8 @@ impl<'a> Holdings<'a> {
         messages.iter().flat_map(|message| &message.chunks).for_each(|chunk| carried[chunk.index()] += 1);
         let ranks = topology.rank_count();
         let row = |carried| match carried {
-            many if many > ranks / 8 => Row::Dense(vec![None; ranks].into()),
-            _ => Row::Sparse(Vec::new()),
+            many if many > ranks / 8 => HoldingsRow::Dense(vec![None; ranks].into()),
+            _ => HoldingsRow::Sparse(Vec::new()),
         };
         Self { demand, combines, rows: carried.into_iter().map(row).collect(), came: Vec::new() }
     }
@@ -86,14 +86,14 @@ impl<'a> Holdings<'a> {
         }
     }
 
-    fn at(&mut self, chunk: ChunkId, rank: Rank) -> &mut Holding {
+    fn at(&mut self, chunk: ChunkId, rank: Rank) -> &mut HeldChunk {
         let initial = || {
             let from = self.demand.chunk(chunk).holders.has(rank).then_some(Micros::ZERO);
-            Holding { from, last_departure: Micros::ZERO }
+            HeldChunk { from, last_departure: Micros::ZERO }
         };
         match &mut self.rows[chunk.index()] {
-            Row::Dense(row) => row[rank.index()].get_or_insert_with(initial),
-            Row::Sparse(row) => {
+            HoldingsRow::Dense(row) => row[rank.index()].get_or_insert_with(initial),
+            HoldingsRow::Sparse(row) => {
                 let place = row.binary_search_by_key(&rank, |(rank, _)| *rank).unwrap_or_else(|place| {
                     row.insert(place, (rank, initial()));
                     place
@@ -129,7 +129,7 @@ fn all_go_on(demand: &Demand, topology: &Topology, messages: &[Message]) -> bool
 /// # Errors
 /// [`ReplayError::NotHeld`] where a message sends a chunk that no earlier message brought.
 pub fn replay(demand: &Demand, topology: &Topology, messages: &[Message]) -> Result<Vec<Transfer>, ReplayError> {
-    let mut player = Player::new(demand, topology, messages);
+    let mut player = ReplayState::new(demand, topology, messages);
     let mut transfers = Vec::with_capacity(messages.len());
     for (index, message) in messages.iter().enumerate() {
         let start = player.start(index, message)?;
@@ -154,7 +154,7 @@ pub fn replay_rounds(
     messages: &[Message],
     rounds: &[usize],
 ) -> Result<Vec<Transfer>, ReplayError> {
-    let mut player = Player::new(demand, topology, messages);
+    let mut player = ReplayState::new(demand, topology, messages);
     let mut transfers = Vec::with_capacity(messages.len());
     for &length in rounds {
         let first = transfers.len();
@@ -169,13 +169,13 @@ pub fn replay_rounds(
 const MOST_DELAYS: usize = 8;
 
 /// The state of links and resources during replay.
-struct Player<'a> {
+struct ReplayState<'a> {
     topology: &'a Topology,
     holdings: Holdings<'a>,
     free: FreeTimes,
 }
 
-impl<'a> Player<'a> {
+impl<'a> ReplayState<'a> {
     fn new(demand: &'a Demand, topology: &'a Topology, messages: &[Message]) -> Self {
         Self { topology, holdings: Holdings::new(demand, topology, messages), free: FreeTimes::new(topology) }
     }

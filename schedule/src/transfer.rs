@@ -71,7 +71,7 @@ pub struct Provenance {
     pub options: BTreeMap<String, String>,
     /// All strategies that tried, and their results.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub candidates: Vec<Rival>,
+    pub candidates: Vec<CandidateOutcome>,
     /// The version of Antiphon.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub version: String,
@@ -80,7 +80,7 @@ pub struct Provenance {
 /// A strategy's attempt at the same collective; it shows why this schedule won.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Rival {
+pub struct CandidateOutcome {
     /// The strategy, such as `classic/ring`.
     pub strategy: String,
     /// Chunks per rank it used.

@@ -27,7 +27,7 @@ pub(crate) use ranks::RankList;
 pub(crate) use run::{BufferOwner, LoopRankArgs, RunArgs, TransportChoice};
 pub(crate) use sizes::SizeList;
 pub(crate) use sweep::{SweepArgs, SweepWorkerArgs};
-pub(crate) use values::{Chunks, PointChoice};
+pub(crate) use values::{ChunkCount, PointChoice};
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;

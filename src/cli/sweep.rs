@@ -1,6 +1,6 @@
 //! What `antiphon sweep` takes.
 
-use super::values::{Chunks, collective};
+use super::values::{ChunkCount, collective};
 use super::{SearchArgs, SizeList};
 use clap::Args;
 use schedule::Collective;
@@ -23,7 +23,7 @@ pub(crate) struct SweepArgs {
     pub sketch: Vec<PathBuf>,
     /// Chunks per rank, separated by commas; `auto` searches.
     #[arg(long, value_delimiter = ',', default_value = "auto", value_name = "N,M|auto")]
-    pub chunks: Vec<Chunks>,
+    pub chunks: Vec<ChunkCount>,
     /// How hard to look in every cell.
     #[command(flatten, next_help_heading = "How hard to look")]
     pub search: SearchArgs,

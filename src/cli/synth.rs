@@ -1,6 +1,6 @@
 //! The arguments of `antiphon synth` and `antiphon bound`: what to plan, and how to search.
 
-use super::values::{Chunks, PointChoice, StrategyChoice, collective, duration, op, percent, size};
+use super::values::{ChunkCount, PointChoice, StrategyChoice, collective, duration, op, percent, size};
 use super::{RankList, SizeList};
 use clap::Args;
 use schedule::{Collective, ReduceOp};
@@ -18,7 +18,7 @@ pub(crate) struct RequestArgs {
     pub collective: Collective,
     /// Chunks per rank, or `auto` to search.
     #[arg(long, default_value = "auto", value_name = "N|auto")]
-    pub chunks: Chunks,
+    pub chunks: ChunkCount,
     /// Only these ranks take part, such as 0-3,6.
     #[arg(long, value_name = "RANKS")]
     pub members: Option<RankList>,

@@ -6,14 +6,14 @@ use synth::StrategyKind;
 
 /// How many chunks to cut a rank's data into.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Chunks {
+pub(crate) enum ChunkCount {
     /// Search.
     Auto,
     /// Exactly this many.
     Pinned(u32),
 }
 
-impl std::str::FromStr for Chunks {
+impl std::str::FromStr for ChunkCount {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
         match (text, text.parse()) {

@@ -1,7 +1,7 @@
 //! `antiphon bound`: every lower bound with its certificate.
 
 use crate::answer::answer;
-use crate::cli::{BoundArgs, Chunks};
+use crate::cli::{BoundArgs, ChunkCount};
 use crate::failure::{Failure, Outcome};
 use crate::interrupt;
 use crate::plan;
@@ -17,9 +17,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Runs the command. With `--chunks auto` only bounds that hold for every chunk count are used.
 pub(crate) fn run(args: &BoundArgs, screen: &Screen) -> Outcome {
     let mut request = args.request.clone();
-    let searched = request.chunks == Chunks::Auto;
+    let searched = request.chunks == ChunkCount::Auto;
     if searched {
-        request.chunks = Chunks::Pinned(1);
+        request.chunks = ChunkCount::Pinned(1);
     }
     let task = plan::task(&request, args.size, screen)?;
     let problem = task.problems.first().ok_or_else(|| Failure::no(anyhow::anyhow!("nothing to bound")))?;

@@ -80,7 +80,7 @@ fn msccl_file(verified: Verified, args: &ExportArgs, dialect: msccl::Dialect, sc
     let program = program(verified, args)?;
     let request = program.program().demand.request();
     let (min_bytes, max_bytes) = window(args, planned, request, dialect);
-    let options = msccl::ExportOptions {
+    let options = msccl::AlgorithmExportOptions {
         dialect,
         protocol: match args.protocol {
             Protocol::Simple => msccl::Protocol::Simple,
@@ -136,7 +136,7 @@ fn mscclpp_file(verified: Verified, args: &ExportArgs, screen: &Screen) -> Outco
     let planned = planned_window(&verified);
     let program = program(verified, args)?;
     let request = program.program().demand.request();
-    let options = mscclpp::ExportOptions {
+    let options = mscclpp::PlanExportOptions {
         name: args.name.clone().unwrap_or_else(|| format!("antiphon_{}_{}", request.collective, request.members.len())),
         min_message_size: args.min_bytes.or(planned.map(|(from, _)| from)).unwrap_or(0),
         max_message_size: args.max_bytes.or(planned.map(|(_, to)| to - 1)).unwrap_or(u64::MAX),

@@ -1,13 +1,13 @@
 //! `antiphon synth --pareto`: the Pareto points of chunks, steps and rounds.
 
 use crate::answer::answer;
-use crate::cli::{Chunks, PointChoice, SynthArgs};
+use crate::cli::{ChunkCount, PointChoice, SynthArgs};
 use crate::failure::{Failure, Outcome};
 use crate::plan;
 use crate::screen::{Screen, bytes, table, time};
 use schedule::TopologyRef;
 use std::time::Instant;
-use synth::{Front, Point, Reach, Reason, StrategyKind};
+use synth::{Front, ParetoPoint, Reach, Reason, StrategyKind};
 
 /// Runs the command.
 pub(crate) fn run(args: &SynthArgs, screen: &Screen) -> Outcome {
@@ -15,9 +15,9 @@ pub(crate) fn run(args: &SynthArgs, screen: &Screen) -> Outcome {
         return Err(Failure::bad_input(anyhow::anyhow!("--pareto is for --strategy exact")));
     }
     let mut request = args.request.clone();
-    let chunks = match std::mem::replace(&mut request.chunks, Chunks::Pinned(1)) {
-        Chunks::Pinned(count) => count,
-        Chunks::Auto => Reach::default().chunks,
+    let chunks = match std::mem::replace(&mut request.chunks, ChunkCount::Pinned(1)) {
+        ChunkCount::Pinned(count) => count,
+        ChunkCount::Auto => Reach::default().chunks,
     };
     let task = plan::task(&request, args.size, screen)?;
     let problem = task.problems.first().ok_or_else(|| Failure::no(anyhow::anyhow!("nothing to plan")))?;
@@ -61,7 +61,7 @@ pub(crate) fn run(args: &SynthArgs, screen: &Screen) -> Outcome {
 }
 
 /// The point to write: the one asked for, or the fastest.
-fn chosen(front: &Front, asked: Option<PointChoice>) -> Outcome<Option<&Point>> {
+fn chosen(front: &Front, asked: Option<PointChoice>) -> Outcome<Option<&ParetoPoint>> {
     let Some(PointChoice(asked)) = asked else {
         return Ok(front.points.iter().min_by(|a, b| a.makespan.total_cmp(&b.makespan)));
     };
@@ -71,7 +71,7 @@ fn chosen(front: &Front, asked: Option<PointChoice>) -> Outcome<Option<&Point>> 
     found.map(Some).ok_or_else(none)
 }
 
-fn name(point: &Point) -> String {
+fn name(point: &ParetoPoint) -> String {
     format!("({},{},{})", point.chunks, point.steps, point.rounds)
 }
 

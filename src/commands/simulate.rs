@@ -17,7 +17,7 @@ use topology::Micros;
 const SHOWN: usize = 5000;
 
 /// A plan that was played.
-struct Played {
+struct PlayedPlan {
     title: String,
     request: Request,
     /// For a compressed schedule, the timeline of the base.
@@ -48,13 +48,13 @@ pub(crate) fn run(args: &SimulateArgs, screen: &Screen) -> Outcome {
     screen.result(&as_json(&played)?, || for_people(&played))
 }
 
-fn played(args: &PlanArgs, screen: &Screen) -> Outcome<Played> {
+fn played(args: &PlanArgs, screen: &Screen) -> Outcome<PlayedPlan> {
     match plan::open_verified(&args.file, args.topology.as_deref(), args.size, screen)? {
         Verified::Schedule(schedule) => {
             let Simulation { timeline, stated_makespan, links, resources, .. } = simulate(&schedule);
             let (title, request) = (plan::describe(schedule.schedule()), schedule.schedule().demand.request().clone());
             let stated = Some(stated_makespan);
-            Ok(Played { title, request, timeline: Timeline::of(&timeline), stated, links, resources })
+            Ok(PlayedPlan { title, request, timeline: Timeline::of(&timeline), stated, links, resources })
         }
         Verified::Programs(programs) => {
             let topology = plan::needed_topology(args.topology.as_deref())?;
@@ -63,21 +63,21 @@ fn played(args: &PlanArgs, screen: &Screen) -> Outcome<Played> {
             let (links, resources) = timeline.usage();
             let request = program.program().demand.request().clone();
             let title = plan::describe_request(&request);
-            Ok(Played { title, request, timeline, stated: None, links, resources })
+            Ok(PlayedPlan { title, request, timeline, stated: None, links, resources })
         }
     }
 }
 
 /// A compressed schedule at its stated times.
-fn played_compressed(compressed: &VerifiedCompressed) -> Played {
+fn played_compressed(compressed: &VerifiedCompressed) -> PlayedPlan {
     let (links, resources) = compressed.usage();
     let (title, timeline) = (plan::describe(compressed.base()), Timeline::of_base(compressed));
     let request = compressed.base().demand.request().clone();
-    Played { title, request, timeline, stated: Some(compressed.makespan()), links, resources }
+    PlayedPlan { title, request, timeline, stated: Some(compressed.makespan()), links, resources }
 }
 
-fn as_json(played: &Played) -> Outcome<Value> {
-    let Played { timeline, .. } = played;
+fn as_json(played: &PlayedPlan) -> Outcome<Value> {
+    let PlayedPlan { timeline, .. } = played;
     let topology = &timeline.topology;
     let (links, resources) = usage::as_json(topology, &played.links, &played.resources);
     let mut value = json!({
@@ -90,8 +90,8 @@ fn as_json(played: &Played) -> Outcome<Value> {
     answer("simulate", Some(&TopologyRef::to(topology)), Some(&played.request), &value)
 }
 
-fn for_people(played: &Played) -> String {
-    let Played { timeline, .. } = played;
+fn for_people(played: &PlayedPlan) -> String {
+    let PlayedPlan { timeline, .. } = played;
     let topology = &timeline.topology;
     let stated = played.stated.map(|stated| format!(" (stated {})", time(stated.0))).unwrap_or_default();
     format!(

@@ -11,7 +11,7 @@
 //!
 //! The plans have their window among the options of `produced_by`, so that `export` knows it.
 
-use crate::cli::{Chunks, RequestArgs, SizeList, SynthArgs};
+use crate::cli::{ChunkCount, RequestArgs, SizeList, SynthArgs};
 use crate::failure::{Failure, Outcome, io_failure, write_to};
 use crate::interrupt;
 use crate::plan;
@@ -40,14 +40,14 @@ pub(crate) struct Index {
     members: Vec<Rank>,
     tolerance: f64,
     /// By size.
-    pub windows: Vec<Window>,
+    pub windows: Vec<IndexWindow>,
     /// By size.
     pub sizes: Vec<Size>,
 }
 
 /// A plan and the sizes it is for.
 #[derive(Debug, Serialize)]
-pub(crate) struct Window {
+pub(crate) struct IndexWindow {
     /// From this size on (inclusive).
     pub from_bytes: u64,
     /// Up to this size (exclusive).
@@ -91,7 +91,7 @@ pub(crate) fn run(args: &SynthArgs, sizes: &SizeList, screen: &Screen) -> Outcom
         save(folder, &index, &found)?;
     }
     let seconds = started.elapsed().as_secs_f64();
-    screen.result(&Report { index: &index, seconds }, || report(&index, seconds, args.output.as_deref()))?;
+    screen.result(&SizesReport { index: &index, seconds }, || report(&index, seconds, args.output.as_deref()))?;
     match interrupt::was_raised() {
         false => Ok(()),
         true => Err(Failure::interrupted_with(anyhow::anyhow!("interrupted: some sizes were not searched to the end"))
@@ -101,7 +101,7 @@ pub(crate) fn run(args: &SynthArgs, sizes: &SizeList, screen: &Screen) -> Outcom
 
 /// The answer of `--json`: the index, and the time of the search.
 #[derive(Serialize)]
-struct Report<'a> {
+struct SizesReport<'a> {
     #[serde(flatten)]
     index: &'a Index,
     seconds: f64,
@@ -116,8 +116,8 @@ fn task(args: &RequestArgs, topology: Arc<::topology::Topology>, sketch: Option<
     }
     let request = plan::request(args, &topology, 0)?;
     let pinned = match args.chunks {
-        Chunks::Pinned(count) => Some(count),
-        Chunks::Auto => sketch.and_then(|sketch| sketch.pins.chunks_per_rank),
+        ChunkCount::Pinned(count) => Some(count),
+        ChunkCount::Auto => sketch.and_then(|sketch| sketch.pins.chunks_per_rank),
     };
     let constraints = Arc::new(sketch.map_or_else(Constraints::none, |sketch| sketch.constraints.clone()));
     Ok(SizeTask { topology, constraints, request, chunks: pinned })
@@ -129,7 +129,7 @@ pub(crate) fn index(task: &SizeTask, found: &SizeSweep) -> Index {
     let window = |(number, window): (usize, &synth::Windowed)| {
         let schedule = window.schedule.schedule();
         let request = schedule.demand.request();
-        Window {
+        IndexWindow {
             from_bytes: window.from_bytes,
             to_bytes: window.to_bytes,
             file: format!("plan-{number}.json"),

@@ -9,7 +9,7 @@ use crate::screen::{Screen, percent, table_with_remarks, time};
 use schedule::Schedule;
 use std::path::Path;
 use synth::{
-    Candidate, CompressedSynthesis, Options, Problem, Report, StopReason, StrategyKind, SynthError, Synthesis,
+    Candidate, CompressedSynthesis, Problem, Report, SearchOptions, StopReason, StrategyKind, SynthError, Synthesis,
 };
 
 /// Runs the command.
@@ -52,7 +52,7 @@ fn tell(told: &Report, schedule: &Schedule, output: Option<&Path>, screen: &Scre
 
 /// A compressed plan, if a plain one would be too large and symmetries allow it; otherwise the planner says why there
 /// is none.
-fn compressed(problems: &[Problem], options: &Options, screen: &Screen) -> Option<CompressedSynthesis> {
+fn compressed(problems: &[Problem], options: &SearchOptions, screen: &Screen) -> Option<CompressedSynthesis> {
     let is_asked_for = options.strategy.is_none_or(|it| matches!(it, StrategyKind::Orbits | StrategyKind::Symmetric));
     if !is_asked_for || !problems.first().is_some_and(synth::is_too_large_for_plain) {
         return None;
@@ -74,7 +74,7 @@ fn finish_compressed(found: &CompressedSynthesis, output: Option<&Path>, screen:
 fn synthesize(
     problems: &[Problem],
     warm: &[Schedule],
-    options: &Options,
+    options: &SearchOptions,
     sketch: Option<&Path>,
     screen: &Screen,
 ) -> Outcome<Synthesis> {

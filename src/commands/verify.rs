@@ -5,7 +5,7 @@ use crate::cli::VerifyArgs;
 use crate::content;
 use crate::failure::{Failure, Outcome};
 use crate::foreign::ForeignPlan;
-use crate::plan::{self, Claim, Opened};
+use crate::plan::{self, Opened, UnverifiedFile};
 use crate::screen::{Screen, percent, time};
 use schedule::file::CompressedFile;
 use schedule::{Collective, Findings, LowerBound, Request, Schedule, TopologyRef, Violation};
@@ -21,7 +21,7 @@ pub(crate) fn run(args: &VerifyArgs, screen: &Screen) -> Outcome {
         Opened::Compressed(claim) => return compressed(args, *claim, screen),
         Opened::Foreign(plan) => return foreign(args, plan, screen),
     };
-    let Claim { file, topology } = claim;
+    let UnverifiedFile { file, topology } = claim;
     if args.expand.is_some() {
         screen.note("note: the schedule is plain already; nothing was written");
     }
@@ -59,8 +59,8 @@ pub(crate) fn run(args: &VerifyArgs, screen: &Screen) -> Outcome {
 }
 
 /// A compressed schedule: verified on its orbits, and expanded if the user asks for it.
-fn compressed(args: &VerifyArgs, claim: Claim<CompressedFile>, screen: &Screen) -> Outcome {
-    let Claim { file, topology } = claim;
+fn compressed(args: &VerifyArgs, claim: UnverifiedFile<CompressedFile>, screen: &Screen) -> Outcome {
+    let UnverifiedFile { file, topology } = claim;
     if args.sketch.is_some() {
         let origin = args.file.display();
         return Err(Failure::bad_input(anyhow::anyhow!("{origin}: compressed schedules obey no sketch"))

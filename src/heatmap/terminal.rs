@@ -13,7 +13,7 @@ const GAP: &str = "    ";
 /// The bandwidth and α of all pairs, with legends, side by side if `width` columns suffice; colour codes only if
 /// `coloured`.
 pub(crate) fn terminal(map: &HeatMap<'_>, coloured: bool, width: usize) -> String {
-    let blocks = [Quantity::Bandwidth, Quantity::Alpha].map(|quantity| Block::draw(map, quantity, coloured));
+    let blocks = [Quantity::Bandwidth, Quantity::Alpha].map(|quantity| TextBlock::draw(map, quantity, coloured));
     let beside = blocks.iter().map(|block| block.width).sum::<usize>() + GAP.len() <= width;
     if !beside {
         let texts = blocks.map(|block| block.lines.join("\n"));
@@ -22,7 +22,7 @@ pub(crate) fn terminal(map: &HeatMap<'_>, coloured: bool, width: usize) -> Strin
     let [left, right] = &blocks;
     let mut text = String::new();
     for line in 0..left.lines.len().max(right.lines.len()) {
-        let of = |block: &Block| {
+        let of = |block: &TextBlock| {
             (block.lines.get(line).cloned().unwrap_or_default(), block.widths.get(line).copied().unwrap_or(0))
         };
         let ((one, columns), (other, _)) = (of(left), of(right));
@@ -32,15 +32,15 @@ pub(crate) fn terminal(map: &HeatMap<'_>, coloured: bool, width: usize) -> Strin
 }
 
 /// One map, with the width of each line without its colour codes.
-struct Block {
+struct TextBlock {
     lines: Vec<String>,
     widths: Vec<usize>,
     width: usize,
 }
 
-impl Block {
+impl TextBlock {
     fn draw(map: &HeatMap<'_>, quantity: Quantity, coloured: bool) -> Self {
-        let classes = Classes::of(&map.values(quantity));
+        let classes = ValueClasses::of(&map.values(quantity));
         let borders = map.borders();
         let mut block = Self { lines: Vec::new(), widths: Vec::new(), width: 0 };
         let digits = map.order.iter().map(|rank| rank.to_string().len()).max().unwrap_or(1);
@@ -99,9 +99,9 @@ impl Block {
 }
 
 /// Classes of values: the least, the largest and the number of each, ascending.
-struct Classes(Vec<(f64, f64, usize)>);
+struct ValueClasses(Vec<(f64, f64, usize)>);
 
-impl Classes {
+impl ValueClasses {
     /// Divides ascending values at the widest gaps.
     fn of(values: &[f64]) -> Self {
         // The step from zero to a value, or from a value to an unlimited one, is unlimited as well.

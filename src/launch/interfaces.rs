@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 /// An address of an interface of this machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Seen {
+struct InterfaceAddress {
     name: String,
     address: IpAddr,
 }
@@ -28,7 +28,8 @@ pub(super) fn addresses(named: &[String]) -> Outcome<Vec<IpAddr>> {
     let seen = if_addrs::get_if_addrs().map_err(|error| Failure::no(error).context("interfaces cannot be listed"))?;
     // An address that is valid on one link only means nothing without the link.
     let global = seen.into_iter().filter(|interface| !interface.is_link_local());
-    let seen: Vec<Seen> = global.map(|interface| Seen { address: interface.ip(), name: interface.name }).collect();
+    let seen: Vec<InterfaceAddress> =
+        global.map(|interface| InterfaceAddress { address: interface.ip(), name: interface.name }).collect();
     chosen(named, &seen)
 }
 
@@ -68,7 +69,7 @@ fn below(folder: &Path, name: &str) -> Vec<String> {
     if devices.is_empty() { vec![name.to_owned()] } else { devices }
 }
 
-fn chosen(named: &[String], seen: &[Seen]) -> Outcome<Vec<IpAddr>> {
+fn chosen(named: &[String], seen: &[InterfaceAddress]) -> Outcome<Vec<IpAddr>> {
     let mut all = Vec::new();
     for name in named {
         let found: Vec<IpAddr> = match (name.parse::<IpAddr>(), name.parse::<IpNet>()) {
@@ -92,8 +93,8 @@ fn chosen(named: &[String], seen: &[Seen]) -> Outcome<Vec<IpAddr>> {
 }
 
 /// The first IPv4 address of each interface, or its first IPv6 address.
-fn one_of_each<'a>(seen: impl Iterator<Item = &'a Seen>) -> Vec<IpAddr> {
-    let mut chosen: Vec<Seen> = Vec::new();
+fn one_of_each<'a>(seen: impl Iterator<Item = &'a InterfaceAddress>) -> Vec<IpAddr> {
+    let mut chosen: Vec<InterfaceAddress> = Vec::new();
     for seen in seen {
         match chosen.iter_mut().find(|chosen| chosen.name == seen.name) {
             None => chosen.push(seen.clone()),
@@ -110,7 +111,10 @@ mod tests {
 
     #[test]
     fn interfaces_by_name_address_and_network() {
-        let seen = |(name, address): (&str, &str)| Seen { name: name.to_owned(), address: address.parse().unwrap() };
+        let seen = |(name, address): (&str, &str)| InterfaceAddress {
+            name: name.to_owned(),
+            address: address.parse().unwrap(),
+        };
         let seen = [
             ("lo", "127.0.0.1"),
             ("eth0", "fd00::1"),

@@ -10,7 +10,7 @@ use crate::cli::LaunchArgs;
 use crate::failure::{Failure, Outcome, read_text};
 use crate::workbench::fault;
 use comm::Config;
-use comm::launcher::environment::{Environment, Explicit, Found, find};
+use comm::launcher::environment::{Environment, Explicit, JobDescription, find};
 use comm::launcher::{LaunchError, key};
 use runtime::{Machine, Rendezvous};
 use std::cell::Cell;
@@ -38,19 +38,19 @@ pub(crate) enum Launch {
     /// This process starts this many.
     Local(usize),
     /// Another program started them; this process is rank 0.
-    Of(Waiting),
+    Of(JoiningRank),
 }
 
 /// A rank that another program has started, until it meets the others.
 #[derive(Clone)]
-pub(crate) struct Waiting {
+pub(crate) struct JoiningRank {
     at: Box<Rendezvous>,
     /// How long to wait for the others.
     limit: Duration,
     has_met: Rc<Cell<bool>>,
 }
 
-impl Waiting {
+impl JoiningRank {
     /// The rank that options and environment describe, if this process is one of several ranks.
     pub(crate) fn of(args: &LaunchArgs) -> Option<Self> {
         let environment = Environment::of_process();
@@ -60,8 +60,8 @@ impl Waiting {
 
     /// # Errors
     /// Bad input if there is no secret, or this machine is unknown.
-    fn found(args: &LaunchArgs, environment: &Environment, found: Found) -> Outcome<Self> {
-        let Found { rank, ranks, masters } = found;
+    fn found(args: &LaunchArgs, environment: &Environment, found: JobDescription) -> Outcome<Self> {
+        let JobDescription { rank, ranks, masters } = found;
         let machine = match environment.get("ANTIPHON_HOST") {
             Some(name) => Machine::named(name),
             None => Machine::here().map_err(Failure::no)?,
@@ -124,7 +124,7 @@ impl Role {
         }
         let environment = Environment::of_process();
         let Some(found) = find(explicit(args), &environment)? else { return Ok(Self::Open) };
-        let mut waiting = Waiting::found(args, &environment, found)?;
+        let mut waiting = JoiningRank::found(args, &environment, found)?;
         let named = environment.get("ANTIPHON_INTERFACE").filter(|_| args.interface.is_empty());
         let named = named.map(|list| list.split(',').map(str::to_owned).collect());
         waiting.at.interfaces = interfaces::addresses(&named.unwrap_or_else(|| args.interface.clone()))

@@ -36,7 +36,7 @@ mod strategies;
 mod symmetry;
 
 pub use bounds::{
-    Bound, Bounds, Certificate, Lever, Leverage, LinkGroup, LinkPeriods, Multiplier, Proof, ResourcePeriods, Row,
+    Bound, Bounds, Certificate, Lever, Leverage, LinkGroup, LinkPeriods, ModelRow, Multiplier, Proof, ResourcePeriods,
     Scope, Tail, WholeChunks, bounds, levers,
 };
 pub use planner::{
@@ -44,12 +44,14 @@ pub use planner::{
     synthesize, synthesize_from, synthesize_sizes, textbook, textbook_sums,
 };
 pub use problem::{
-    Cancel, Candidate, ConnectionWish, Constraints, DEFAULT_GAP, Deadline, Hindrance, Limits, Milestone, Options,
-    Problem, Progress, Report, Stages, StopReason, StrategyKind, SynthError, Way, check_reachable, chunk_counts,
+    Cancel, Candidate, ConnectionWish, Constraints, DEFAULT_GAP, Deadline, Hindrance, Limits, Milestone, Problem,
+    Progress, Report, SearchOptions, Stages, StopReason, StrategyKind, SynthError, Way, check_reachable, chunk_counts,
     matrix,
 };
 pub use strategies::classic::Classic;
-pub use strategies::exact::{Exact, Front, HorizonEffort, Point, Reach, Reason, Refuted, Relaxation, horizon, pareto};
+pub use strategies::exact::{
+    Exact, Front, HorizonEffort, ParetoPoint, Reach, Reason, Refuted, Relaxation, horizon, pareto,
+};
 pub use strategies::flow::Flow;
 pub use strategies::improve::Improve;
 pub use strategies::levels::Levels;

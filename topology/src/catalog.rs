@@ -4,10 +4,10 @@
 //! file, and [`load`], which adds paths and is the only place of this crate that reads a file. [`list`] tells
 //! what there is, from the same tables.
 
-use crate::document::Step::Key;
+use crate::document::PathSegment::Key;
 use crate::document::{Document, Syntax};
 use crate::family::FAMILIES;
-use crate::machine::{self, BUILT_IN, Machine};
+use crate::machine::{self, BUILT_IN, MachineDescription};
 use crate::spec::Spec;
 use crate::spelling::{closest, shorten};
 use crate::{Topology, TopologyError, TopologyResult, cluster, interchange};
@@ -100,11 +100,11 @@ fn in_spec(spec: &str, result: TopologyResult<Topology>) -> TopologyResult<Topol
     })
 }
 
-fn built_in() -> impl Iterator<Item = TopologyResult<Machine<'static>>> {
+fn built_in() -> impl Iterator<Item = TopologyResult<MachineDescription<'static>>> {
     BUILT_IN.iter().map(|(origin, text)| Ok(machine::parse(Document::yaml(origin, text))?))
 }
 
-fn machine_form(machine: &Machine<'_>) -> String {
+fn machine_form(machine: &MachineDescription<'_>) -> String {
     format!("{}{}", machine.name(), if machine.can_be_joined() { "xN" } else { "" })
 }
 

@@ -21,9 +21,9 @@
 //! - {from: [0, 7], to: [1, 3], both: true, alpha: 2us, bandwidth: 25GBps}
 //! ```
 
-use crate::document::Step::{Index, Key};
-use crate::document::{Document, Step, TextError};
-use crate::machine::file::{self, Entries, Leg, Ranks};
+use crate::document::PathSegment::{Index, Key};
+use crate::document::{Document, PathSegment, TextError};
+use crate::machine::file::{self, Leg, OrderedEntries, RanksAsWritten};
 use crate::spelling::shorten;
 use crate::{Latency, Link, MAX_LINKS, MAX_RANKS, Micros, MicrosPerByte, Rank, Resource, ResourceId};
 use crate::{Topology, TopologyParts, TopologyResult, resolve};
@@ -46,7 +46,7 @@ struct ClusterFile {
     #[serde(default = "occupies")]
     latency: Latency,
     #[serde(default)]
-    networks: Entries<ClusterNetwork>,
+    networks: OrderedEntries<ClusterNetwork>,
     #[serde(default)]
     cables: Vec<Cable>,
 }
@@ -64,7 +64,7 @@ struct MachineEntry {
 #[serde(deny_unknown_fields)]
 struct ClusterNetwork {
     #[serde(default)]
-    leaves: Entries<Leg>,
+    leaves: OrderedEntries<Leg>,
     ports: Vec<ClusterPort>,
 }
 
@@ -72,9 +72,9 @@ struct ClusterNetwork {
 #[serde(deny_unknown_fields)]
 struct ClusterPort {
     /// Each of these machines has such a port.
-    machines: Ranks,
+    machines: RanksAsWritten,
     /// Local ranks.
-    ranks: Ranks,
+    ranks: RanksAsWritten,
     /// From the rank to the switch, which is half of the way to another port.
     #[serde(default, deserialize_with = "file::alpha")]
     alpha: Option<Micros>,
@@ -134,7 +134,7 @@ struct Cluster<'d> {
 }
 
 /// How one rank enters a network.
-struct Way<'f> {
+struct NetworkEntry<'f> {
     machine: usize,
     rank: Rank,
     alpha: Micros,
@@ -153,7 +153,7 @@ struct Leaf<'f> {
 }
 
 impl Cluster<'_> {
-    fn fault(&self, path: &[Step<'_>], reason: impl Into<String>) -> TextError {
+    fn fault(&self, path: &[PathSegment<'_>], reason: impl Into<String>) -> TextError {
         self.document.fault(path, reason)
     }
 
@@ -208,7 +208,7 @@ impl Cluster<'_> {
     }
 
     /// Rank `local` of a machine.
-    fn rank(&self, path: &[Step<'_>], machine: u32, local: u32) -> Result<Rank, TextError> {
+    fn rank(&self, path: &[PathSegment<'_>], machine: u32, local: u32) -> Result<Rank, TextError> {
         let Some(ranks) = self.parts.machines.get(machine as usize) else {
             let reason = format!("there is no machine {machine}; they are 0-{}", self.parts.machines.len() - 1);
             return Err(self.fault(path, reason));
@@ -220,7 +220,7 @@ impl Cluster<'_> {
         })
     }
 
-    fn costs(&self, path: &[Step<'_>], leg: Leg) -> Result<(Micros, MicrosPerByte), TextError> {
+    fn costs(&self, path: &[PathSegment<'_>], leg: Leg) -> Result<(Micros, MicrosPerByte), TextError> {
         match leg {
             Leg { alpha: Some(alpha), beta: Some(beta) } => Ok((alpha, beta)),
             _ => Err(self.fault(path, "it needs `alpha` and `beta` or `bandwidth`")),
@@ -242,7 +242,7 @@ impl Cluster<'_> {
             let uplinks = self.share_both(&format!("{name}.{leaf}"), ["up", "down"], beta);
             leaves.push(Leaf { name: leaf, alpha, beta, uplinks });
         }
-        let mut ways: Vec<Way<'_>> = Vec::new();
+        let mut ways: Vec<NetworkEntry<'_>> = Vec::new();
         let mut taken = vec![false; self.parts.ranks];
         for (index, port) in network.ports.iter().enumerate() {
             self.port(name, index, port, &leaves, &mut taken, &mut ways)?;
@@ -255,7 +255,7 @@ impl Cluster<'_> {
         for from in &ways {
             for to in ways.iter().filter(|to| to.machine != from.machine) {
                 let climbs = from.leaf.is_none() || from.leaf != to.leaf;
-                let leaf = |way: &Way<'_>| leaves.iter().find(|leaf| climbs && way.leaf == Some(leaf.name));
+                let leaf = |way: &NetworkEntry<'_>| leaves.iter().find(|leaf| climbs && way.leaf == Some(leaf.name));
                 let (out, back) = (leaf(from), leaf(to));
                 let (mut alpha, mut beta) = (from.alpha + to.alpha, from.beta.max(to.beta));
                 for leaf in out.into_iter().chain(back) {
@@ -285,7 +285,7 @@ impl Cluster<'_> {
         port: &'f ClusterPort,
         leaves: &[Leaf<'_>],
         taken: &mut [bool],
-        ways: &mut Vec<Way<'f>>,
+        ways: &mut Vec<NetworkEntry<'f>>,
     ) -> Result<(), TextError> {
         let path = [Key("networks"), Key(network), Key("ports"), Index(index)];
         let (alpha, beta) = self.costs(&path, Leg { alpha: port.alpha, beta: port.beta })?;
@@ -303,7 +303,14 @@ impl Cluster<'_> {
                     let reason = format!("rank {local} of machine {machine} has two ports in `{network}`");
                     return Err(self.fault(&path, reason));
                 }
-                ways.push(Way { machine: machine as usize, rank, alpha, beta, port: pair, leaf: port.leaf.as_deref() });
+                ways.push(NetworkEntry {
+                    machine: machine as usize,
+                    rank,
+                    alpha,
+                    beta,
+                    port: pair,
+                    leaf: port.leaf.as_deref(),
+                });
             }
         }
         Ok(())

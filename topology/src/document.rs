@@ -33,7 +33,7 @@ pub struct Document<'a> {
 
 /// One step of a path into a document.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Step<'a> {
+pub enum PathSegment<'a> {
     /// The value of a key.
     Key(&'a str),
     /// An element of a list, from 0.
@@ -81,7 +81,7 @@ impl<'a> Document<'a> {
     }
 
     /// The error that says `reason` at `path`, or as near to it as the path exists.
-    pub fn fault(&self, path: &[Step<'_>], reason: impl Into<String>) -> TextError {
+    pub fn fault(&self, path: &[PathSegment<'_>], reason: impl Into<String>) -> TextError {
         let reason = reason.into();
         let mut path = path;
         loop {
@@ -96,17 +96,17 @@ impl<'a> Document<'a> {
     }
 
     /// Line and column of the value at `path`, if the text has one.
-    pub fn locate(&self, path: &[Step<'_>]) -> Option<(usize, usize)> {
+    pub fn locate(&self, path: &[PathSegment<'_>]) -> Option<(usize, usize)> {
         self.walk(path).filter(|end| end.reason.starts_with(REACHED)).map(|end| (end.line, end.column))
     }
 
     /// The string at `path`, if the text has one there; what follows it is not read.
-    pub fn text_at(&self, path: &[Step<'_>]) -> Option<String> {
+    pub fn text_at(&self, path: &[PathSegment<'_>]) -> Option<String> {
         self.walk(path)?.reason.strip_prefix(REACHED).map(str::to_owned)
     }
 
     /// Walks to `path` and raises an error there, because the parser then tells the position.
-    fn walk(&self, path: &[Step<'_>]) -> Option<TextError> {
+    fn walk(&self, path: &[PathSegment<'_>]) -> Option<TextError> {
         let goal = Goal(path);
         match self.syntax {
             Syntax::Json => {
@@ -166,7 +166,7 @@ impl<'a> Document<'a> {
 const REACHED: &str = "\u{1}reached";
 
 /// Descends along a path and raises [`REACHED`] at its end.
-struct Goal<'p>(&'p [Step<'p>]);
+struct Goal<'p>(&'p [PathSegment<'p>]);
 
 impl<'de> DeserializeSeed<'de> for Goal<'_> {
     type Value = ();
@@ -188,7 +188,7 @@ impl<'de> Visitor<'de> for Goal<'_> {
             return Err(A::Error::custom(REACHED));
         };
         while let Some(key) = map.next_key::<String>()? {
-            if *step == Step::Key(&key) {
+            if *step == PathSegment::Key(&key) {
                 return map.next_value_seed(Goal(rest));
             }
             map.next_value::<IgnoredAny>()?;
@@ -198,7 +198,7 @@ impl<'de> Visitor<'de> for Goal<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
         let (index, rest) = match self.0.split_first() {
-            Some((Step::Index(index), rest)) => (*index, rest),
+            Some((PathSegment::Index(index), rest)) => (*index, rest),
             Some(_) => return Err(A::Error::custom("no such key")),
             None => return Err(A::Error::custom(REACHED)),
         };
@@ -243,7 +243,7 @@ impl Goal<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::Step::{Index, Key};
+    use super::PathSegment::{Index, Key};
     use super::*;
 
     const JSON: &str =

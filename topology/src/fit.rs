@@ -107,7 +107,7 @@ pub fn fit_link(samples: &[Sample]) -> Result<LinkFit, FitError> {
     let covariance = &best.covariance;
     let alpha_variance = |covariance: &[[f64; 3]; 3]| covariance[0][0] + covariance[1][1] + 2.0 * covariance[0][1];
     let margin = |variance: f64| CONFIDENCE * variance.max(0.0).sqrt();
-    let error = |point: &Point| (best.predict(point) / point.time - 1.0).abs();
+    let error = |point: &FitPoint| (best.predict(point) / point.time - 1.0).abs();
     let linear = LinkFit {
         alpha: Micros(delay + message),
         alpha_margin: Micros(margin(alpha_variance(covariance))),
@@ -135,7 +135,7 @@ const SEGMENTS: u64 = 192 << 10;
 
 /// The fit with α from the shortest messages alone, where the line misses them. Long messages then follow another law
 /// (credit of a shaper, another protocol), and their line does not predict a message without bytes.
-fn by_shortest(points: &[Point], fit: &LinkFit) -> Option<LinkFit> {
+fn by_shortest(points: &[FitPoint], fit: &LinkFit) -> Option<LinkFit> {
     let one = points.iter().filter(|point| point.messages == 1).min_by_key(|point| point.bytes)?;
     if (fit.predict(one.bytes) / one.time - 1.0).abs() <= MISSED {
         return None;
@@ -153,7 +153,7 @@ fn by_shortest(points: &[Point], fit: &LinkFit) -> Option<LinkFit> {
 
 /// Whether α occupies: by how much several of the shortest messages take longer than one. `None` without such a
 /// setting.
-fn latency_of_shortest(points: &[Point], alpha: f64, beta: f64) -> Option<Latency> {
+fn latency_of_shortest(points: &[FitPoint], alpha: f64, beta: f64) -> Option<Latency> {
     let shortest = points.iter().map(|point| point.bytes).min()?;
     let mut tiny = points.iter().filter(|point| point.bytes == shortest);
     let one = tiny.next().filter(|point| point.messages == 1)?;
@@ -164,15 +164,15 @@ fn latency_of_shortest(points: &[Point], alpha: f64, beta: f64) -> Option<Latenc
 
 /// The fit of a link that lets a first burst pass. There the line through the longest single messages begins clearly
 /// before the time of the shortest.
-fn shaped(points: &[Point], linear: &LinkFit) -> Option<LinkFit> {
+fn shaped(points: &[FitPoint], linear: &LinkFit) -> Option<LinkFit> {
     let single = || points.iter().filter(|point| point.messages == 1);
     let first = single().min_by_key(|point| point.bytes)?;
     let whole = single().max_by_key(|point| point.bytes)?;
     // A message that takes much longer than α has used up the credit.
-    let passes = |point: &Point| point.bytes < SEGMENTS || point.time < BEYOND * first.time;
-    let is_long = |point: &&Point| 2 * point.bytes + 64 >= whole.bytes || !passes(point);
-    let long: Vec<&Point> = single().filter(is_long).collect();
-    let placed: Vec<line::Point> = long.iter().map(|point| point.placed()).collect();
+    let passes = |point: &FitPoint| point.bytes < SEGMENTS || point.time < BEYOND * first.time;
+    let is_long = |point: &&FitPoint| 2 * point.bytes + 64 >= whole.bytes || !passes(point);
+    let long: Vec<&FitPoint> = single().filter(is_long).collect();
+    let placed: Vec<line::LinePoint> = long.iter().map(|point| point.placed()).collect();
     let line = Line::through(&placed).filter(|_| 2 * first.bytes + 64 < whole.bytes)?;
     let alpha = (first.time - line.beta * first.bytes as f64).max(0.0);
     // The error of the line where it begins: its slope is uncertain, and times are not exactly linear. A few lengths
@@ -180,7 +180,7 @@ fn shaped(points: &[Point], linear: &LinkFit) -> Option<LinkFit> {
     let few = 1.0 + 2.0 / long.len().saturating_sub(2).max(1) as f64;
     let doubt = 2.0 * CONFIDENCE * few * line.noise * whole.bytes as f64 + MODEL_ERROR * whole.time;
     // Where the line misses the shortest message or a quicker one, credit is the better explanation, however small.
-    let off = |point: &Point| linear.predict(point.bytes) / point.time - 1.0;
+    let off = |point: &FitPoint| linear.predict(point.bytes) / point.time - 1.0;
     let misses = (off(first).abs() > MISSED || single().any(|point| off(point) > MISSED)) && line.begins < alpha;
     if line.beta <= 0.0 || !misses && line.begins >= alpha.min(linear.alpha.0) - doubt {
         return None;
@@ -201,7 +201,7 @@ fn shaped(points: &[Point], linear: &LinkFit) -> Option<LinkFit> {
 }
 
 /// The repetitions of one setting as one point.
-struct Point {
+struct FitPoint {
     bytes: u64,
     messages: u32,
     time: f64,
@@ -210,7 +210,7 @@ struct Point {
     samples: usize,
 }
 
-impl Point {
+impl FitPoint {
     fn bytes(&self) -> f64 {
         self.bytes as f64 * f64::from(self.messages)
     }
@@ -220,8 +220,8 @@ impl Point {
         [1.0, f64::from(self.messages), self.bytes()]
     }
 
-    fn placed(&self) -> line::Point {
-        line::Point { bytes: self.bytes as f64, time: self.time, variance: self.variance }
+    fn placed(&self) -> line::LinePoint {
+        line::LinePoint { bytes: self.bytes as f64, time: self.time, variance: self.variance }
     }
 
     fn weight(&self) -> f64 {
@@ -229,7 +229,7 @@ impl Point {
     }
 }
 
-fn points(samples: &[Sample]) -> Result<Vec<Point>, FitError> {
+fn points(samples: &[Sample]) -> Result<Vec<FitPoint>, FitError> {
     let mut settings: BTreeMap<(u64, u32), Vec<f64>> = BTreeMap::new();
     for sample in samples {
         // Squares of these, and their inverses, are far from overflow.
@@ -246,9 +246,9 @@ fn points(samples: &[Sample]) -> Result<Vec<Point>, FitError> {
     Ok(settings.into_iter().map(|((bytes, messages), times)| point(bytes, messages, times)).collect())
 }
 
-fn point(bytes: u64, messages: u32, times: Vec<f64>) -> Point {
+fn point(bytes: u64, messages: u32, times: Vec<f64>) -> FitPoint {
     let (time, variance, samples) = middle(times);
-    Point { bytes, messages, time, variance, samples }
+    FitPoint { bytes, messages, time, variance, samples }
 }
 
 /// Which of λ, γ and β may differ from zero. Where two shapes fit equally well, the earlier wins: a sweep without
@@ -265,14 +265,14 @@ struct Solution {
 }
 
 impl Solution {
-    fn predict(&self, point: &Point) -> f64 {
+    fn predict(&self, point: &FitPoint) -> f64 {
         point.row().iter().zip(self.value).map(|(factor, value)| factor * value).sum()
     }
 }
 
 /// Minimises Σ weight·(time − row·value)² over the parameters in `shape`; `None` if they cannot be told apart or
 /// one comes out negative (the best non-negative fit then has another shape).
-fn solve(points: &[Point], shape: &[usize]) -> Option<Solution> {
+fn solve(points: &[FitPoint], shape: &[usize]) -> Option<Solution> {
     let size = shape.len();
     // Columns differ by six orders of magnitude; scaled to at most one, elimination loses nothing.
     let largest = |parameter: usize| points.iter().map(|point| point.row()[parameter]).fold(0.0, f64::max);
@@ -319,7 +319,7 @@ fn solve(points: &[Point], shape: &[usize]) -> Option<Solution> {
             }
         }
     }
-    let residual = |point: &Point| point.weight() * (solution.predict(point) - point.time).powi(2);
+    let residual = |point: &FitPoint| point.weight() * (solution.predict(point) - point.time).powi(2);
     solution.misfit = points.iter().map(residual).sum();
     // Where the model fits worse than the noise explains, the intervals widen accordingly.
     let freedom = points.len().saturating_sub(size).max(1) as f64;

@@ -4,8 +4,8 @@
 //! Wrong values (type, key, sign) are refused while parsing. Values that contradict another field are found by
 //! [`Topology::new`], and their place in the text is looked up afterwards. Every fault has a line and a column.
 
-use crate::document::Step::{Index, Key};
-use crate::document::{Document, Step, TextError};
+use crate::document::PathSegment::{Index, Key};
+use crate::document::{Document, PathSegment, TextError};
 use crate::spelling::shorten;
 use crate::{Latency, Link, LinkId, Micros, MicrosPerByte, Rank, Resource, ResourceId};
 use crate::{MAX_RANKS, Topology, TopologyError, TopologyParts, TopologyResult};
@@ -219,7 +219,7 @@ fn parts(file: TopologyFile) -> TopologyParts {
 
 /// Where in the document the cause of an error stands.
 fn place(document: &Document<'_>, error: &TopologyError) -> TextError {
-    let at = |path: &[Step<'_>]| document.fault(path, error.to_string());
+    let at = |path: &[PathSegment<'_>]| document.fault(path, error.to_string());
     match *error {
         TopologyError::UnknownRank { link, rank, .. } => {
             // The parsed values are gone. Only with an error to show is a second reading of the text worth its time.

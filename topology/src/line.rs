@@ -10,7 +10,7 @@ pub(crate) const CONFIDENCE: f64 = 1.96;
 
 /// The time of one length.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Point {
+pub(crate) struct LinePoint {
     pub(crate) bytes: f64,
     pub(crate) time: f64,
     /// The variance of the time.
@@ -29,12 +29,12 @@ pub(crate) struct Line {
 impl Line {
     /// Fits by weighted least squares; `None` for fewer than two lengths. The last segment of a message adds or saves
     /// the same time at any length, so short messages have the same absolute error as long ones.
-    pub(crate) fn through(points: &[Point]) -> Option<Self> {
+    pub(crate) fn through(points: &[LinePoint]) -> Option<Self> {
         let longest = points.iter().map(|point| point.time).fold(0.0, f64::max);
-        let weight = |point: &Point| 1.0 / (point.variance + (MODEL_ERROR * longest).powi(2));
+        let weight = |point: &LinePoint| 1.0 / (point.variance + (MODEL_ERROR * longest).powi(2));
         let total: f64 = points.iter().map(weight).sum();
         let mean =
-            |of: &dyn Fn(&Point) -> f64| points.iter().map(|point| weight(point) * of(point)).sum::<f64>() / total;
+            |of: &dyn Fn(&LinePoint) -> f64| points.iter().map(|point| weight(point) * of(point)).sum::<f64>() / total;
         let (middle, time) = (mean(&|point| point.bytes), mean(&|point| point.time));
         let spread = mean(&|point| (point.bytes - middle).powi(2)) * total;
         // With a single length this is only rounding.
@@ -43,8 +43,8 @@ impl Line {
         }
         let beta = mean(&|point| (point.bytes - middle) * point.time) * total / spread;
         let begins = time - beta * middle;
-        let pull = |point: &Point| weight(point) * (point.bytes - middle) / spread;
-        let scatter = |point: &Point| (point.time - begins - beta * point.bytes).powi(2);
+        let pull = |point: &LinePoint| weight(point) * (point.bytes - middle) / spread;
+        let scatter = |point: &LinePoint| (point.time - begins - beta * point.bytes).powi(2);
         let repeated: f64 = points.iter().map(|point| pull(point).powi(2) * point.variance).sum();
         // The distance of the given lengths from the line estimates the distance of others. Two lengths are always on
         // their line.

@@ -29,7 +29,7 @@ pub(crate) fn shifts(ranks: usize) -> impl Iterator<Item = Round> {
 }
 
 /// A shared resource, and the part of it that one pair uses; in a round the parts add up to at most 1.
-pub(crate) type Part = (usize, f64);
+pub(crate) type ResourceShare = (usize, f64);
 
 /// Puts pairs into few rounds (greedily), such that in each round no rank takes part twice and shared resources suffice
 /// for all pairs. A pair that needs more than a whole resource has it alone. `parts` says what a pair uses.
@@ -37,7 +37,7 @@ pub(crate) fn apart(
     ranks: usize,
     shared: usize,
     pairs: impl Iterator<Item = Pair>,
-    parts: &dyn Fn(&Pair) -> Vec<Part>,
+    parts: &dyn Fn(&Pair) -> Vec<ResourceShare>,
 ) -> Vec<Round> {
     struct Open {
         round: Round,

@@ -17,7 +17,7 @@ pub enum Choice {
 
 /// A decision with its evidence.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Decision {
+pub struct TuningDecision {
     /// The winner.
     pub choice: Choice,
     /// stock median / candidate median.
@@ -25,7 +25,7 @@ pub struct Decision {
 }
 
 /// Compares a candidate with stock, measured interleaved in one session.
-pub fn decide(stock: &Summary, candidate: &Summary) -> Decision {
+pub fn decide(stock: &Summary, candidate: &Summary) -> TuningDecision {
     let choice = if candidate.high_us < stock.low_us {
         Choice::Candidate
     } else if stock.high_us < candidate.low_us {
@@ -33,7 +33,7 @@ pub fn decide(stock: &Summary, candidate: &Summary) -> Decision {
     } else {
         Choice::Tie
     };
-    Decision { choice, speedup: stock.median_us / candidate.median_us }
+    TuningDecision { choice, speedup: stock.median_us / candidate.median_us }
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ mod turns;
 
 pub use accuracy::{kendall_tau, q_error, robust_line};
 pub use choose::{ChoiceEdge, MeasuredSize, ranges, remaining, smooth, winner};
-pub use decide::{Choice, Decision, decide};
+pub use decide::{Choice, TuningDecision, decide};
 pub use export::{ExportTarget, ExportedTable, export};
 pub use files::TableError;
 pub use guidelines::{Guideline, GuidelineViolation, violations};

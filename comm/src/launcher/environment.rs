@@ -32,7 +32,7 @@ pub struct Explicit<'a> {
 
 /// The description of a job by its launcher.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Found {
+pub struct JobDescription {
     /// Which rank this is.
     pub rank: u32,
     /// How many ranks there are.
@@ -111,7 +111,7 @@ fn no_master(what: &str) -> LaunchError {
 ///
 /// # Errors
 /// Bad input that names the variable or option.
-pub fn find(explicit: Explicit<'_>, environment: &Environment) -> LaunchResult<Option<Found>> {
+pub fn find(explicit: Explicit<'_>, environment: &Environment) -> LaunchResult<Option<JobDescription>> {
     let master = explicit.master.map(|master| address_of("--master", master)).transpose()?;
     let found = match (explicit.rank, explicit.ranks) {
         (Some(rank), Some(ranks)) if rank >= ranks => {
@@ -133,7 +133,7 @@ pub fn find(explicit: Explicit<'_>, environment: &Environment) -> LaunchResult<O
         None => kind.masters(ranks, environment)?,
     };
     masters.iter().try_for_each(|master| general(master))?;
-    Ok(Some(Found { rank, ranks, masters }))
+    Ok(Some(JobDescription { rank, ranks, masters }))
 }
 
 /// An address that is valid on one link only needs the name of the link, which differs from machine to machine.
@@ -349,7 +349,7 @@ mod tests {
         ];
         for (options, variables, expected) in cases {
             let found = find(args(options), &Environment::of(&variables)).unwrap();
-            let expected = expected.map(|(rank, ranks, masters)| Found {
+            let expected = expected.map(|(rank, ranks, masters)| JobDescription {
                 rank,
                 ranks,
                 masters: masters.iter().map(ToString::to_string).collect(),

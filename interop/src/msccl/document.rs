@@ -7,14 +7,14 @@ use std::fmt;
 
 /// A place in a file: line and column, from 1.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct Place {
+pub struct TextPosition {
     /// The line.
     pub line: u32,
     /// The column.
     pub column: u32,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for TextPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.line, self.column)
     }
@@ -34,7 +34,7 @@ words! {
 
 words! {
     /// The collective that a file claims to compute.
-    Operation {
+    ClaimedCollective {
         /// Every rank ends with the sum.
         AllReduce => "allreduce",
         /// Every rank ends with the blocks of all ranks.
@@ -78,7 +78,7 @@ words! {
 
 words! {
     /// The type of a step.
-    Kind {
+    StepType {
         /// Sends the source.
         Send => "s",
         /// Receives into the destination.
@@ -100,7 +100,7 @@ words! {
     }
 }
 
-impl Kind {
+impl StepType {
     /// Whether it sends to the threadblock's peer.
     pub fn sends(self) -> bool {
         matches!(self, Self::Send | Self::ReceiveCopySend | Self::ReceiveReduceSend | Self::ReceiveReduceCopySend)
@@ -133,7 +133,7 @@ impl Kind {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Algorithm {
     /// Where it starts.
-    pub at: Place,
+    pub at: TextPosition,
     /// `name`
     pub name: String,
     /// `proto`
@@ -145,7 +145,7 @@ pub struct Algorithm {
     /// `ngpus`
     pub ranks: u32,
     /// `coll`; absent in the oldest files, which no runtime loads.
-    pub operation: Option<Operation>,
+    pub operation: Option<ClaimedCollective>,
     /// `inplace`: whether the file serves in-place calls.
     pub in_place: Option<bool>,
     /// `outofplace`: whether the file serves out-of-place calls (executor; elsewhere the opposite of `inplace`).
@@ -159,14 +159,14 @@ pub struct Algorithm {
     /// `redop`: some tools write it, no runtime reads it.
     pub reduction: Option<String>,
     /// `<gpu>` elements, in the order of the file.
-    pub gpus: Vec<Gpu>,
+    pub gpus: Vec<GpuElement>,
 }
 
 /// `<gpu>`: the part of one rank.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Gpu {
+pub struct GpuElement {
     /// Where it starts.
-    pub at: Place,
+    pub at: TextPosition,
     /// `id`: the rank.
     pub id: u32,
     /// `i_chunks`
@@ -176,14 +176,14 @@ pub struct Gpu {
     /// `s_chunks`
     pub scratch_chunks: u32,
     /// `<tb>` elements, in the order of the file.
-    pub blocks: Vec<Block>,
+    pub blocks: Vec<ThreadblockElement>,
 }
 
 /// `<tb>`: steps that run one after the other.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Block {
+pub struct ThreadblockElement {
     /// Where it starts.
-    pub at: Place,
+    pub at: TextPosition,
     /// `id`
     pub id: u32,
     /// `send`: the rank it may send to.
@@ -193,22 +193,22 @@ pub struct Block {
     /// `chan`: the channel of both connections; absent for blocks that only work locally.
     pub channel: Option<u32>,
     /// `<step>` elements, in the order of the file.
-    pub steps: Vec<Step>,
+    pub steps: Vec<StepElement>,
 }
 
 /// `<step>`
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Step {
+pub struct StepElement {
     /// Where it starts.
-    pub at: Place,
+    pub at: TextPosition,
     /// `s`: its number.
     pub number: u32,
     /// `type`
-    pub kind: Kind,
+    pub kind: StepType,
     /// `srcbuf` and `srcoff`; for a receive, the sender's place of the data.
-    pub src: Location,
+    pub src: BufferOffset,
     /// `dstbuf` and `dstoff`; for a send, the receiver's place of the data.
-    pub dst: Location,
+    pub dst: BufferOffset,
     /// `cnt`: how many consecutive chunks.
     pub count: u32,
     /// `depid` and `deps`: the threadblock and the step of this rank that must have finished.
@@ -219,14 +219,14 @@ pub struct Step {
 
 /// A buffer and an offset in chunks; no offset where the file says −1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Location {
+pub struct BufferOffset {
     /// The buffer.
     pub space: Space,
     /// The first chunk.
     pub offset: Option<u32>,
 }
 
-impl fmt::Display for Location {
+impl fmt::Display for BufferOffset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.offset {
             Some(offset) => write!(f, "{}[{offset}]", self.space),

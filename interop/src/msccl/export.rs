@@ -6,14 +6,14 @@
 //! * The file is read back, imported and checked. It claims to serve only the kinds of calls for which this succeeds.
 //! * Scratch that is not read is not written: a sum that is only sent on becomes `rrs`.
 
-use super::document::{Algorithm, Operation, Protocol};
+use super::document::{Algorithm, ClaimedCollective, Protocol};
 use super::import::{collective, import};
 use super::limits::{MAX_BLOCKS_PER_CHANNEL, MAX_STEPS, check};
 use super::spell::spell;
-use super::violation::{Rule, Violation};
+use super::violation::{FileViolation, Rule};
 use super::{Dialect, fit};
 use program::rewrite::{self, Pairing};
-use program::{self, Connection, LayoutError, Program, Shape, VerifiedProgram};
+use program::{self, Connection, LayoutError, PartShape, Program, VerifiedProgram};
 use schedule::{Collective, Demand, Findings, RankSet, Request};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use topology::Rank;
 
 /// The facts about a file that do not follow from its program.
 #[derive(Clone, PartialEq, Debug)]
-pub struct ExportOptions {
+pub struct AlgorithmExportOptions {
     /// The dialect, and so the runtimes that can read the file.
     pub dialect: Dialect,
     /// How bytes cross a connection.
@@ -39,7 +39,7 @@ pub struct ExportOptions {
 /// Why a program cannot be written as a file.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum ExportError {
+pub enum AlgorithmExportError {
     /// The format has no word for the collective.
     #[error("{dialect} has no {collective}")]
     NoOperation {
@@ -76,12 +76,12 @@ pub enum ExportError {
         /// The dialect.
         dialect: Dialect,
         /// Every exceeded limit; the places mean nothing, because there is no file.
-        violations: Findings<Violation>,
+        violations: Findings<FileViolation>,
     },
 }
 
 /// The first violation of each rule.
-fn list(violations: &Findings<Violation>) -> String {
+fn list(violations: &Findings<FileViolation>) -> String {
     let mut seen = BTreeSet::new();
     let name = |rule: &Rule| match rule {
         Rule::Limit { what, .. } => what,
@@ -95,19 +95,19 @@ fn list(violations: &Findings<Violation>) -> String {
 /// Writes a program as a file of one of the dialects.
 ///
 /// # Errors
-/// [`ExportError`] if the format or its runtimes cannot express the program.
-pub fn export(program: &VerifiedProgram, options: &ExportOptions) -> Result<Algorithm, ExportError> {
+/// [`AlgorithmExportError`] if the format or its runtimes cannot express the program.
+pub fn export(program: &VerifiedProgram, options: &AlgorithmExportOptions) -> Result<Algorithm, AlgorithmExportError> {
     let room = options.protocol.window();
     let window = program.window();
     if window > room {
-        return Err(ExportError::Window { needed: window, protocol: options.protocol, room });
+        return Err(AlgorithmExportError::Window { needed: window, protocol: options.protocol, room });
     }
     let operation = operation(program.program().demand.request().collective, options.dialect)?;
     let fitted = fitted(program.program().clone(), options, window)?;
     let mut algorithm = spell(&fitted, operation, options)?;
     let violations = check(&algorithm, options.dialect).violations;
     if !violations.is_empty() {
-        return Err(ExportError::Limits { dialect: options.dialect, violations });
+        return Err(AlgorithmExportError::Limits { dialect: options.dialect, violations });
     }
     let size = fitted.demand.request().size_bytes;
     let serves = |in_place| match import(&algorithm, in_place, size) {
@@ -119,7 +119,7 @@ pub fn export(program: &VerifiedProgram, options: &ExportOptions) -> Result<Algo
         Err(violation) => Err(Findings::from(vec![violation])),
     };
     if let Err(violations) = serves(fitted.in_place) {
-        return Err(ExportError::Limits { dialect: options.dialect, violations });
+        return Err(AlgorithmExportError::Limits { dialect: options.dialect, violations });
     }
     if options.dialect == Dialect::Executor && serves(!fitted.in_place).is_ok() {
         (algorithm.in_place, algorithm.out_of_place) = (Some(true), Some(true));
@@ -127,16 +127,16 @@ pub fn export(program: &VerifiedProgram, options: &ExportOptions) -> Result<Algo
     Ok(algorithm)
 }
 
-fn operation(collective_: Collective, dialect: Dialect) -> Result<Operation, ExportError> {
-    let mut known = Operation::ALL.iter().copied().filter(|&operation| dialect.knows(operation));
+fn operation(collective_: Collective, dialect: Dialect) -> Result<ClaimedCollective, AlgorithmExportError> {
+    let mut known = ClaimedCollective::ALL.iter().copied().filter(|&operation| dialect.knows(operation));
     let found = known.find(|&operation| collective(operation) == Some(collective_));
-    found.ok_or(ExportError::NoOperation { collective: collective_, dialect })
+    found.ok_or(AlgorithmExportError::NoOperation { collective: collective_, dialect })
 }
 
 /// The program within the limits of the runtimes.
-fn fitted(program: Program, options: &ExportOptions, window: u32) -> Result<Program, ExportError> {
-    if !matches!(program.shape, Shape::Equal { .. }) {
-        return Err(ExportError::UnequalChunks);
+fn fitted(program: Program, options: &AlgorithmExportOptions, window: u32) -> Result<Program, AlgorithmExportError> {
+    if !matches!(program.shape, PartShape::Equal { .. }) {
+        return Err(AlgorithmExportError::UnequalChunks);
     }
     let program = members_only(program)?;
     let program = fit::cut(fit::narrow(fit::bounded(program), false));
@@ -158,14 +158,14 @@ fn fitted(program: Program, options: &ExportOptions, window: u32) -> Result<Prog
 }
 
 /// The members as ranks 0, 1, …, because all ranks of an MSCCL communicator take part.
-fn members_only(mut program: Program) -> Result<Program, ExportError> {
+fn members_only(mut program: Program) -> Result<Program, AlgorithmExportError> {
     let request = program.demand.request().clone();
     if request.members.len() == request.ranks {
         return Ok(program);
     }
     let place = |rank: Rank| request.members.binary_search(&rank).ok().map(Rank::from_index);
     for lane in &mut program.connections {
-        let member = |rank| place(rank).ok_or(ExportError::Relay { rank });
+        let member = |rank| place(rank).ok_or(AlgorithmExportError::Relay { rank });
         *lane = Connection { from: member(lane.from)?, to: member(lane.to)?, ..*lane };
     }
     let members = request.members.iter().map(|rank| std::mem::take(&mut program.ranks[rank.index()]));

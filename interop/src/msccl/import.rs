@@ -9,8 +9,10 @@
 //! * The file does not name the root of a rooted collective. It is the only rank that receives nothing (that sends nothing,
 //!   if the root collects), else the first rank.
 
-use super::document::{Algorithm, Block, Kind, Location, Operation, Place, Space, Step};
-use super::violation::{Rule, Violation};
+use super::document::{
+    Algorithm, BufferOffset, ClaimedCollective, Space, StepElement, StepType, TextPosition, ThreadblockElement,
+};
+use super::violation::{FileViolation, Rule};
 use program::{
     self, Buffer, Connection, ConnectionId, Instruction, Layout, Program, RankProgram, Slice, Slot, StepAt, StepRef,
     Tempo, Threadblock,
@@ -29,37 +31,37 @@ pub struct Imported {
     /// The program. Until it is bound to a topology, each connection stands for a link with the same number.
     pub program: Program,
     /// For each rank and threadblock, the steps' numbers and places in the file.
-    origins: Vec<Vec<Vec<Origin>>>,
+    origins: Vec<Vec<Vec<StepOrigin>>>,
     /// Where each rank starts in the file.
-    gpus: Vec<Place>,
+    gpus: Vec<TextPosition>,
 }
 
 /// The origin of a step.
 #[derive(Clone, Copy, PartialEq, Debug)]
-struct Origin {
-    at: Place,
+struct StepOrigin {
+    at: TextPosition,
     number: u32,
 }
 
 impl Imported {
     /// Converts a violation of the program to one of the file.
-    pub fn blame(&self, violation: program::ProgramViolation) -> Violation {
+    pub fn blame(&self, violation: program::ProgramViolation) -> FileViolation {
         let origin = |at: StepAt| {
             let block = self.origins.get(at.rank.index())?.get(at.threadblock as usize)?;
             block.get(at.step as usize).copied()
         };
         let steps = violation.steps();
-        let mut places: Vec<Place> = steps.iter().filter_map(|&at| Some(origin(at)?.at)).collect();
+        let mut places: Vec<TextPosition> = steps.iter().filter_map(|&at| Some(origin(at)?.at)).collect();
         places.dedup();
         if places.is_empty() {
             let gpu = violation.rank().and_then(|rank| self.gpus.get(rank.index()));
-            places.push(gpu.copied().unwrap_or(Place { line: 1, column: 1 }));
+            places.push(gpu.copied().unwrap_or(TextPosition { line: 1, column: 1 }));
         }
         let at = places.remove(0);
         let renumbered =
             violation.renumbered(&mut |at| StepAt { step: origin(at).map_or(at.step, |o| o.number), ..at });
         let rule = Rule::Program { violation: renumbered, in_place: self.program.in_place };
-        Violation { at, with: places, rule }
+        FileViolation { at, with: places, rule }
     }
 }
 
@@ -69,17 +71,17 @@ impl Imported {
 ///
 /// # Errors
 /// The header does not give a demand, or gives one that is too large.
-pub fn import(algorithm: &Algorithm, in_place: bool, size_bytes: u64) -> Result<Imported, Violation> {
+pub fn import(algorithm: &Algorithm, in_place: bool, size_bytes: u64) -> Result<Imported, FileViolation> {
     let demand = demand(algorithm, size_bytes)?;
     let layout = Layout::new(demand.clone(), in_place).map_err(|error| too_large(algorithm, error.to_string()))?;
     let split = split(algorithm, demand.request().collective);
-    let mut importer = Importer { layout: &layout, split, lanes: Lanes::of(algorithm) };
+    let mut importer = Importer { layout: &layout, split, lanes: UsedConnections::of(algorithm) };
     let mut gpus: Vec<_> = algorithm.gpus.iter().collect();
     gpus.sort_unstable_by_key(|gpu| gpu.id);
     let (mut ranks, mut origins) = (Vec::new(), Vec::new());
     let starts = gpus.iter().map(|gpu| gpu.at).collect();
     for gpu in gpus {
-        let mut blocks: Vec<&Block> = gpu.blocks.iter().collect();
+        let mut blocks: Vec<&ThreadblockElement> = gpu.blocks.iter().collect();
         blocks.sort_unstable_by_key(|block| block.id);
         let (rank, of_rank) = importer.rank(Rank(gpu.id), &blocks, gpu.scratch_chunks);
         ranks.push(rank);
@@ -98,22 +100,25 @@ pub fn import(algorithm: &Algorithm, in_place: bool, size_bytes: u64) -> Result<
     Ok(Imported { program, origins, gpus: starts })
 }
 
-fn too_large(algorithm: &Algorithm, reason: String) -> Violation {
-    Violation::new(algorithm.at, Rule::TooLarge { reason })
+fn too_large(algorithm: &Algorithm, reason: String) -> FileViolation {
+    FileViolation::new(algorithm.at, Rule::TooLarge { reason })
 }
 
 /// The collective that a file computes, if its result follows from the header.
-pub(super) fn collective(operation: Operation) -> Option<Collective> {
+pub(super) fn collective(operation: ClaimedCollective) -> Option<Collective> {
     Some(match operation {
-        Operation::AllReduce => Collective::AllReduce,
-        Operation::AllGather => Collective::AllGather,
-        Operation::ReduceScatterMsccl | Operation::ReduceScatterExecutor => Collective::ReduceScatter,
-        Operation::AllToAll => Collective::AllToAll,
-        Operation::Broadcast => Collective::Broadcast,
-        Operation::Reduce => Collective::Reduce,
-        Operation::Gather => Collective::Gather,
-        Operation::Scatter => Collective::Scatter,
-        Operation::AllToAllV | Operation::Send | Operation::Recv | Operation::Custom => return None,
+        ClaimedCollective::AllReduce => Collective::AllReduce,
+        ClaimedCollective::AllGather => Collective::AllGather,
+        ClaimedCollective::ReduceScatterMsccl | ClaimedCollective::ReduceScatterExecutor => Collective::ReduceScatter,
+        ClaimedCollective::AllToAll => Collective::AllToAll,
+        ClaimedCollective::Broadcast => Collective::Broadcast,
+        ClaimedCollective::Reduce => Collective::Reduce,
+        ClaimedCollective::Gather => Collective::Gather,
+        ClaimedCollective::Scatter => Collective::Scatter,
+        ClaimedCollective::AllToAllV
+        | ClaimedCollective::Send
+        | ClaimedCollective::Recv
+        | ClaimedCollective::Custom => return None,
     })
 }
 
@@ -131,11 +136,11 @@ fn gcd(a: u32, b: u32) -> u32 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-fn demand(algorithm: &Algorithm, size_bytes: u64) -> Result<Arc<Demand>, Violation> {
+fn demand(algorithm: &Algorithm, size_bytes: u64) -> Result<Arc<Demand>, FileViolation> {
     let Algorithm { at, ranks, chunks, .. } = *algorithm;
     let missing = Rule::Missing { name: "coll", dialect: super::Dialect::of(algorithm) };
-    let operation = algorithm.operation.ok_or_else(|| Violation::new(at, missing))?;
-    let collective = collective(operation).ok_or_else(|| Violation::new(at, Rule::NoDemand { operation }))?;
+    let operation = algorithm.operation.ok_or_else(|| FileViolation::new(at, missing))?;
+    let collective = collective(operation).ok_or_else(|| FileViolation::new(at, Rule::NoDemand { operation }))?;
     let (ranks, chunks, split) = (u64::from(ranks), u64::from(chunks), u64::from(split(algorithm, collective)));
     // Gathered buffers count once for every rank that has them.
     let caller = match collective {
@@ -170,14 +175,14 @@ fn root(algorithm: &Algorithm, collective: Collective) -> Rank {
 }
 
 /// The connections that steps use, and for each the numbers of its messages.
-struct Lanes {
+struct UsedConnections {
     connections: Vec<Connection>,
     ids: BTreeMap<(u32, u32, u32), ConnectionId>,
     /// For each connection the numbers of the next message sent and received.
     next: Vec<(u32, u32)>,
 }
 
-impl Lanes {
+impl UsedConnections {
     fn of(algorithm: &Algorithm) -> Self {
         let mut messages: BTreeMap<(u32, u32, u32), (u32, u32)> = BTreeMap::new();
         for (gpu, block) in algorithm.gpus.iter().flat_map(|gpu| gpu.blocks.iter().map(move |block| (gpu.id, block))) {
@@ -217,18 +222,23 @@ impl Lanes {
 struct Importer<'a> {
     layout: &'a Layout,
     split: u32,
-    lanes: Lanes,
+    lanes: UsedConnections,
 }
 
 impl Importer<'_> {
     /// The part of one rank; `blocks` are sorted by id, so their ids are their positions.
-    fn rank(&mut self, rank: Rank, blocks: &[&Block], scratch: u32) -> (RankProgram, Vec<Vec<Origin>>) {
+    fn rank(
+        &mut self,
+        rank: Rank,
+        blocks: &[&ThreadblockElement],
+        scratch: u32,
+    ) -> (RankProgram, Vec<Vec<StepOrigin>>) {
         let mut scratch = scratch * self.split;
         let (mut threadblocks, mut origins) = (Vec::new(), Vec::new());
         // The new position of each step of the file among the steps of its threadblock.
         let mut kept: Vec<Vec<Option<u32>>> = Vec::new();
         for block in blocks {
-            let unstored = block.steps.iter().filter(|step| step.kind == Kind::ReceiveReduceSend);
+            let unstored = block.steps.iter().filter(|step| step.kind == StepType::ReceiveReduceSend);
             let unstored = unstored.map(|step| step.count).max().unwrap_or(0) * self.split;
             let spare = Slot { buffer: Buffer::Scratch, index: scratch };
             scratch += unstored;
@@ -247,7 +257,7 @@ impl Importer<'_> {
                     made.transfer = sent
                 }
                 content.steps.push(made);
-                from.push(Origin { at: step.at, number: step.number });
+                from.push(StepOrigin { at: step.at, number: step.number });
             }
             threadblocks.push(content);
             origins.push(from);
@@ -263,29 +273,35 @@ impl Importer<'_> {
     }
 
     /// The instruction of a step; `None` if it does nothing. `spare` is the slot for a sum that is not stored.
-    fn instruction(&self, rank: Rank, block: &Block, step: &Step, spare: Slot) -> Option<Instruction> {
+    fn instruction(
+        &self,
+        rank: Rank,
+        block: &ThreadblockElement,
+        step: &StepElement,
+        spare: Slot,
+    ) -> Option<Instruction> {
         let channel = block.channel.unwrap_or(0);
         let to = block.send.and_then(|to| self.lanes.ids.get(&(rank.0, to, channel)).copied());
         let from = block.recv.and_then(|from| self.lanes.ids.get(&(from, rank.0, channel)).copied());
         let (src, dst) = (self.slice(rank, step.src, step.count), self.slice(rank, step.dst, step.count));
         Some(match step.kind {
-            Kind::Nop => return None,
-            Kind::Copy if src == dst => return None,
-            Kind::Copy => Instruction::Copy { src, dst },
-            Kind::Reduce => Instruction::Reduce { src, dst },
-            Kind::Send => Instruction::Send { to: to?, src },
-            Kind::Receive => Instruction::Receive { from: from?, dst },
-            Kind::ReceiveReduceCopy => Instruction::ReceiveReduce { from: from?, src, dst },
-            Kind::ReceiveCopySend => Instruction::ReceiveSend { from: from?, to: to?, dst },
-            Kind::ReceiveReduceCopySend => Instruction::ReceiveReduceSend { from: from?, to: to?, src, dst },
-            Kind::ReceiveReduceSend => {
+            StepType::Nop => return None,
+            StepType::Copy if src == dst => return None,
+            StepType::Copy => Instruction::Copy { src, dst },
+            StepType::Reduce => Instruction::Reduce { src, dst },
+            StepType::Send => Instruction::Send { to: to?, src },
+            StepType::Receive => Instruction::Receive { from: from?, dst },
+            StepType::ReceiveReduceCopy => Instruction::ReceiveReduce { from: from?, src, dst },
+            StepType::ReceiveCopySend => Instruction::ReceiveSend { from: from?, to: to?, dst },
+            StepType::ReceiveReduceCopySend => Instruction::ReceiveReduceSend { from: from?, to: to?, src, dst },
+            StepType::ReceiveReduceSend => {
                 Instruction::ReceiveReduceSend { from: from?, to: to?, src, dst: spare.slice(src.count) }
             }
         })
     }
 
     /// A slice of the file as slots of the program, with the name that in-place programs use.
-    fn slice(&self, rank: Rank, at: Location, count: u32) -> Slice {
+    fn slice(&self, rank: Rank, at: BufferOffset, count: u32) -> Slice {
         let buffer = match at.space {
             Space::Input => Buffer::Input,
             Space::Output => Buffer::Output,
@@ -297,7 +313,13 @@ impl Importer<'_> {
 }
 
 /// Gives the steps of a threadblock the dependencies that the file has.
-fn wait(blocks: &[&Block], kept: &[Vec<Option<u32>>], index: usize, block: &Block, threadblock: &mut Threadblock) {
+fn wait(
+    blocks: &[&ThreadblockElement],
+    kept: &[Vec<Option<u32>>],
+    index: usize,
+    block: &ThreadblockElement,
+    threadblock: &mut Threadblock,
+) {
     let mut pending = BTreeSet::new();
     for (place, step) in block.steps.iter().enumerate() {
         if let Some((awaited, number)) = step.after {
@@ -313,7 +335,7 @@ fn wait(blocks: &[&Block], kept: &[Vec<Option<u32>>], index: usize, block: &Bloc
 
 /// The steps of the program after which a step of the file has finished: its own step or, if it does nothing, all steps
 /// that it waits for.
-fn ends(blocks: &[&Block], kept: &[Vec<Option<u32>>], step: (u32, u32)) -> BTreeSet<StepRef> {
+fn ends(blocks: &[&ThreadblockElement], kept: &[Vec<Option<u32>>], step: (u32, u32)) -> BTreeSet<StepRef> {
     let (mut ends, mut seen, mut open) = (BTreeSet::new(), BTreeSet::new(), vec![step]);
     while let Some((block, step)) = open.pop() {
         if !seen.insert((block, step)) {

@@ -4,7 +4,7 @@
 
 use super::document::{Algorithm, Protocol};
 use super::limits::{BrokenRules, check};
-use super::violation::{Rule, Violation};
+use super::violation::{FileViolation, Rule};
 use super::{Dialect, import};
 use program::{self, VerifiedProgram};
 use schedule::Findings;
@@ -14,7 +14,7 @@ pub(super) const MSCCL_MOST: u64 = 1 << 27;
 
 /// A kind of call that a file serves, with the verified program that serves it.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Call {
+pub struct ServedCall {
     /// Whether input and output are the same memory.
     pub in_place: bool,
     /// The program.
@@ -23,13 +23,13 @@ pub struct Call {
 
 /// The result of judging a file.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Verdict {
+pub struct FileVerdict {
     /// The dialect whose rules were applied.
     pub dialect: Dialect,
     /// The rules that it breaks.
-    pub violations: Findings<Violation>,
+    pub violations: Findings<FileViolation>,
     /// The programs for the kinds of calls in which its steps are right.
-    pub calls: Vec<Call>,
+    pub calls: Vec<ServedCall>,
 }
 
 impl Protocol {
@@ -65,11 +65,11 @@ impl Algorithm {
 }
 
 /// Judges a file by the rules of `dialect`; messages are sized for a buffer of `size_bytes`.
-pub fn judge(algorithm: &Algorithm, dialect: Dialect, size_bytes: u64) -> Verdict {
+pub fn judge(algorithm: &Algorithm, dialect: Dialect, size_bytes: u64) -> FileVerdict {
     let BrokenRules { mut violations, blocks } = check(algorithm, dialect);
     let mut calls = Vec::new();
     if blocks {
-        return Verdict { dialect, violations, calls };
+        return FileVerdict { dialect, violations, calls };
     }
     let room = algorithm.protocol.window();
     for in_place in algorithm.calls() {
@@ -84,9 +84,9 @@ pub fn judge(algorithm: &Algorithm, dialect: Dialect, size_bytes: u64) -> Verdic
             Ok(program) => {
                 if program.window() > room {
                     let rule = Rule::Room { needed: program.window(), protocol: algorithm.protocol, room, in_place };
-                    violations.push(Violation::new(algorithm.at, rule));
+                    violations.push(FileViolation::new(algorithm.at, rule));
                 }
-                calls.push(Call { in_place, program });
+                calls.push(ServedCall { in_place, program });
             }
             Err(broken) => {
                 let (listed, more) = broken.into_parts();
@@ -95,5 +95,5 @@ pub fn judge(algorithm: &Algorithm, dialect: Dialect, size_bytes: u64) -> Verdic
             }
         }
     }
-    Verdict { dialect, violations, calls }
+    FileVerdict { dialect, violations, calls }
 }

@@ -5,9 +5,12 @@
 //! steps together is checked by [`program::check`].
 
 use super::Dialect;
-use super::document::{Algorithm, Block, Gpu, Kind, Location, Operation, Place, Space, Step};
+use super::document::{
+    Algorithm, BufferOffset, ClaimedCollective, GpuElement, Space, StepElement, StepType, TextPosition,
+    ThreadblockElement,
+};
 use super::judge::MSCCL_MOST;
-use super::violation::{Rule, Violation};
+use super::violation::{FileViolation, Rule};
 use schedule::Findings;
 use std::collections::BTreeMap;
 
@@ -46,27 +49,27 @@ impl Dialect {
     }
 
     /// Whether the runtime knows a collective.
-    pub fn knows(self, operation: Operation) -> bool {
+    pub fn knows(self, operation: ClaimedCollective) -> bool {
         match operation {
-            Operation::AllReduce
-            | Operation::AllGather
-            | Operation::AllToAll
-            | Operation::Broadcast
-            | Operation::Reduce => true,
-            Operation::ReduceScatterMsccl | Operation::Custom => self == Self::Msccl,
-            Operation::ReduceScatterExecutor
-            | Operation::Gather
-            | Operation::Scatter
-            | Operation::AllToAllV
-            | Operation::Send
-            | Operation::Recv => self == Self::Executor,
+            ClaimedCollective::AllReduce
+            | ClaimedCollective::AllGather
+            | ClaimedCollective::AllToAll
+            | ClaimedCollective::Broadcast
+            | ClaimedCollective::Reduce => true,
+            ClaimedCollective::ReduceScatterMsccl | ClaimedCollective::Custom => self == Self::Msccl,
+            ClaimedCollective::ReduceScatterExecutor
+            | ClaimedCollective::Gather
+            | ClaimedCollective::Scatter
+            | ClaimedCollective::AllToAllV
+            | ClaimedCollective::Send
+            | ClaimedCollective::Recv => self == Self::Executor,
         }
     }
 }
 
 /// The rules that a file breaks, in the order of the file.
 pub(super) fn check(algorithm: &Algorithm, dialect: Dialect) -> BrokenRules {
-    let mut limits = Limits { algorithm, dialect, broken: BrokenRules::default() };
+    let mut limits = LimitCheck { algorithm, dialect, broken: BrokenRules::default() };
     limits.header();
     limits.ranks();
     for gpu in &algorithm.gpus {
@@ -78,28 +81,28 @@ pub(super) fn check(algorithm: &Algorithm, dialect: Dialect) -> BrokenRules {
 /// The rules that a file breaks.
 #[derive(Default)]
 pub(super) struct BrokenRules {
-    pub(super) violations: Findings<Violation>,
+    pub(super) violations: Findings<FileViolation>,
     /// Whether a broken rule, listed or only counted, makes the steps unreadable.
     pub(super) blocks: bool,
 }
 
-pub(super) struct Limits<'a> {
+pub(super) struct LimitCheck<'a> {
     algorithm: &'a Algorithm,
     dialect: Dialect,
     broken: BrokenRules,
 }
 
-impl Limits<'_> {
-    pub(super) fn broken(&mut self, at: Place, rule: Rule) {
-        self.found(Violation::new(at, rule));
+impl LimitCheck<'_> {
+    pub(super) fn broken(&mut self, at: TextPosition, rule: Rule) {
+        self.found(FileViolation::new(at, rule));
     }
 
-    pub(super) fn found(&mut self, violation: Violation) {
+    pub(super) fn found(&mut self, violation: FileViolation) {
         self.broken.blocks |= violation.rule.blocks();
         self.broken.violations.push(violation);
     }
 
-    pub(super) fn limit(&mut self, at: Place, what: &'static str, given: u64, limit: u64) {
+    pub(super) fn limit(&mut self, at: TextPosition, what: &'static str, given: u64, limit: u64) {
         if given > limit {
             self.broken(at, Rule::Limit { what, given, limit, dialect: self.dialect });
         }
@@ -126,13 +129,19 @@ impl Limits<'_> {
         };
         if !dialect.knows(operation) {
             let instead = match operation {
-                Operation::ReduceScatterMsccl => Some(Operation::ReduceScatterExecutor),
-                Operation::ReduceScatterExecutor => Some(Operation::ReduceScatterMsccl),
+                ClaimedCollective::ReduceScatterMsccl => Some(ClaimedCollective::ReduceScatterExecutor),
+                ClaimedCollective::ReduceScatterExecutor => Some(ClaimedCollective::ReduceScatterMsccl),
                 _ => None,
             };
             self.broken(at, Rule::UnknownOperation { operation, dialect, instead });
         }
-        if matches!(operation, Operation::AllToAllV | Operation::Send | Operation::Recv | Operation::Custom) {
+        if matches!(
+            operation,
+            ClaimedCollective::AllToAllV
+                | ClaimedCollective::Send
+                | ClaimedCollective::Recv
+                | ClaimedCollective::Custom
+        ) {
             self.broken(at, Rule::NoDemand { operation });
         }
     }
@@ -173,7 +182,7 @@ impl Limits<'_> {
         }
     }
 
-    fn gpu(&mut self, gpu: &Gpu) {
+    fn gpu(&mut self, gpu: &GpuElement) {
         self.buffer_sizes(gpu);
         self.limit(gpu.at, "`s_chunks`", gpu.scratch_chunks.into(), MAX_CHUNKS.into());
         self.limit(gpu.at, "the number of threadblocks", gpu.blocks.len() as u64, self.dialect.max_blocks());
@@ -191,12 +200,12 @@ impl Limits<'_> {
     }
 
     /// microsoft/msccl refuses files whose buffer sizes do not follow from the header.
-    fn buffer_sizes(&mut self, gpu: &Gpu) {
+    fn buffer_sizes(&mut self, gpu: &GpuElement) {
         let Algorithm { chunks, ranks, operation, .. } = *self.algorithm;
         let (Some(operation), Dialect::Msccl) = (operation, self.dialect) else { return };
         let multiple = |yes: bool| if yes { u64::from(ranks) } else { 1 };
-        let input = multiple(operation == Operation::AllGather);
-        let output = multiple(operation == Operation::ReduceScatterMsccl);
+        let input = multiple(operation == ClaimedCollective::AllGather);
+        let output = multiple(operation == ClaimedCollective::ReduceScatterMsccl);
         for (buffer, given, blocks) in [("i_chunks", gpu.input_chunks, input), ("o_chunks", gpu.output_chunks, output)]
         {
             if given > 0 && u64::from(given) * blocks != u64::from(chunks) {
@@ -209,11 +218,11 @@ impl Limits<'_> {
         }
     }
 
-    fn block_ids(&mut self, gpu: &Gpu) {
+    fn block_ids(&mut self, gpu: &GpuElement) {
         let mut ids = BTreeMap::new();
         for block in &gpu.blocks {
             if let Some(first) = ids.insert(block.id, block.at) {
-                let mut violation = Violation::new(block.at, Rule::SameBlock { rank: gpu.id, id: block.id });
+                let mut violation = FileViolation::new(block.at, Rule::SameBlock { rank: gpu.id, id: block.id });
                 violation.with.push(first);
                 self.found(violation);
             }
@@ -224,8 +233,8 @@ impl Limits<'_> {
         }
     }
 
-    fn channel_load(&mut self, gpu: &Gpu) {
-        let mut load: BTreeMap<(bool, u32), (usize, Place)> = BTreeMap::new();
+    fn channel_load(&mut self, gpu: &GpuElement) {
+        let mut load: BTreeMap<(bool, u32), (usize, TextPosition)> = BTreeMap::new();
         for block in &gpu.blocks {
             let Some(channel) = block.channel else { continue };
             for (send, peer) in [(true, block.send), (false, block.recv)] {
@@ -243,21 +252,21 @@ impl Limits<'_> {
 
     /// Every threadblock opens its connections, used or not. At its end it writes back how many messages it has counted
     /// there. If two threadblocks share a connection, the idle one writes back a number that is too small.
-    fn shared_ends(&mut self, gpu: &Gpu) {
-        let mut ends: BTreeMap<(bool, u32, u32), Place> = BTreeMap::new();
+    fn shared_ends(&mut self, gpu: &GpuElement) {
+        let mut ends: BTreeMap<(bool, u32, u32), TextPosition> = BTreeMap::new();
         for block in &gpu.blocks {
             let Some(channel) = block.channel else { continue };
             for (send, peer) in [(true, block.send), (false, block.recv)] {
                 let Some(peer) = peer else { continue };
                 if let Some(first) = ends.insert((send, peer, channel), block.at) {
                     let rule = Rule::SharedEnd { rank: gpu.id, peer, channel, send };
-                    self.found(Violation { at: block.at, with: vec![first], rule });
+                    self.found(FileViolation { at: block.at, with: vec![first], rule });
                 }
             }
         }
     }
 
-    fn block(&mut self, gpu: &Gpu, block: &Block) {
+    fn block(&mut self, gpu: &GpuElement, block: &ThreadblockElement) {
         let Algorithm { ranks, channels, .. } = *self.algorithm;
         for peer in [block.send, block.recv].into_iter().flatten().filter(|&peer| peer == gpu.id || peer >= ranks) {
             self.broken(block.at, Rule::Peer { rank: gpu.id, peer, ranks });
@@ -275,7 +284,7 @@ impl Limits<'_> {
         self.fusion(block);
     }
 
-    fn step(&mut self, gpu: &Gpu, block: &Block, step: &Step) {
+    fn step(&mut self, gpu: &GpuElement, block: &ThreadblockElement, step: &StepElement) {
         let kind = step.kind;
         for (send, missing) in
             [(true, kind.sends() && block.send.is_none()), (false, kind.receives() && block.recv.is_none())]
@@ -284,7 +293,7 @@ impl Limits<'_> {
                 self.broken(step.at, Rule::NoPeer { kind, send });
             }
         }
-        if kind == Kind::Nop {
+        if kind == StepType::Nop {
             return;
         }
         if !(1..=MAX_COUNT).contains(&step.count) {
@@ -298,7 +307,7 @@ impl Limits<'_> {
         }
     }
 
-    fn bounds(&mut self, gpu: &Gpu, step: &Step, what: &'static str, slice: Location) {
+    fn bounds(&mut self, gpu: &GpuElement, step: &StepElement, what: &'static str, slice: BufferOffset) {
         let chunks = match slice.space {
             Space::Input => gpu.input_chunks,
             Space::Output => gpu.output_chunks,
@@ -312,11 +321,11 @@ impl Limits<'_> {
     }
 
     /// Consecutive reductions into one slice are fused, as the readers do it.
-    fn fusion(&mut self, block: &Block) {
-        let mut fused: Option<(Step, u32)> = None;
+    fn fusion(&mut self, block: &ThreadblockElement) {
+        let mut fused: Option<(StepElement, u32)> = None;
         let mut total = 0;
-        for step in block.steps.iter().filter(|step| step.kind != Kind::Nop) {
-            if step.kind != Kind::Reduce {
+        for step in block.steps.iter().filter(|step| step.kind != StepType::Nop) {
+            if step.kind != StepType::Reduce {
                 fused = None;
                 continue;
             }

@@ -19,12 +19,15 @@ mod violation;
 mod waits;
 mod write;
 
-pub use document::{Algorithm, Block, Gpu, Kind, Location, Operation, Place, Protocol, Space, Step};
-pub use export::{ExportError, ExportOptions, export};
+pub use document::{
+    Algorithm, BufferOffset, ClaimedCollective, GpuElement, Protocol, Space, StepElement, StepType, TextPosition,
+    ThreadblockElement,
+};
+pub use export::{AlgorithmExportError, AlgorithmExportOptions, export};
 pub use import::{Imported, import};
-pub use judge::{Call, Verdict, judge};
+pub use judge::{FileVerdict, ServedCall, judge};
 pub use parse::{Parsed, parse};
-pub use violation::{Rule, Violation};
+pub use violation::{FileViolation, Rule};
 pub use write::write;
 
 use std::fmt;

@@ -7,7 +7,10 @@
 //! * Numbers are decimal. The runtimes read `010` as eight, so such a number is refused instead of guessed.
 //! * Memory is proportional to the text; elements nest at most four deep and have at most 32 attributes.
 
-use super::document::{Algorithm, Block, Gpu, Kind, Location, Operation, Place, Protocol, Space, Step};
+use super::document::{
+    Algorithm, BufferOffset, ClaimedCollective, GpuElement, Protocol, Space, StepElement, StepType, TextPosition,
+    ThreadblockElement,
+};
 use quick_xml::Reader;
 use quick_xml::events::{BytesStart, Event};
 use std::borrow::Cow;
@@ -48,7 +51,7 @@ struct Broken;
 
 /// An element's start tag.
 struct Tag<'t> {
-    at: Place,
+    at: TextPosition,
     start: BytesStart<'t>,
     /// `<…/>`: there is no end tag.
     empty: bool,
@@ -98,9 +101,9 @@ impl<'t> Parser<'t> {
             channels: values.number("nchannels", 0, u32::MAX.into()) as u32,
             chunks: values.number("nchunksperloop", 1, u32::MAX.into()) as u32,
             ranks: values.number("ngpus", 1, u32::MAX.into()) as u32,
-            operation: values
-                .has("coll")
-                .then(|| values.word("coll", Operation::from_word, Operation::ALL, Operation::Custom)),
+            operation: values.has("coll").then(|| {
+                values.word("coll", ClaimedCollective::from_word, ClaimedCollective::ALL, ClaimedCollective::Custom)
+            }),
             in_place: values.optional("inplace", 0, 1).map(|value| value == 1),
             out_of_place: values.optional("outofplace", 0, 1).map(|value| value == 1),
             min_bytes: values.optional("minBytes", 0, i64::MAX).map(|value| value as u64),
@@ -121,9 +124,9 @@ impl<'t> Parser<'t> {
         Ok(algorithm)
     }
 
-    fn gpu(&mut self, tag: &Tag<'t>) -> Result<Gpu, Broken> {
+    fn gpu(&mut self, tag: &Tag<'t>) -> Result<GpuElement, Broken> {
         let mut values = self.attributes(tag, "gpu");
-        let mut gpu = Gpu {
+        let mut gpu = GpuElement {
             at: tag.at,
             id: values.number("id", 0, u32::MAX.into()) as u32,
             input_chunks: values.number("i_chunks", 0, u32::MAX.into()) as u32,
@@ -143,10 +146,10 @@ impl<'t> Parser<'t> {
         Ok(gpu)
     }
 
-    fn block(&mut self, tag: &Tag<'t>) -> Result<Block, Broken> {
+    fn block(&mut self, tag: &Tag<'t>) -> Result<ThreadblockElement, Broken> {
         let mut values = self.attributes(tag, "tb");
         let peer = |value: i64| u32::try_from(value).ok();
-        let mut block = Block {
+        let mut block = ThreadblockElement {
             at: tag.at,
             id: values.number("id", 0, u32::MAX.into()) as u32,
             send: peer(values.number("send", -1, u32::MAX.into())),
@@ -167,10 +170,10 @@ impl<'t> Parser<'t> {
         Ok(block)
     }
 
-    fn step(&mut self, tag: &Tag<'t>) -> Step {
+    fn step(&mut self, tag: &Tag<'t>) -> StepElement {
         let mut values = self.attributes(tag, "step");
         let number = values.number("s", 0, u32::MAX.into()) as u32;
-        let kind = values.word("type", Kind::from_word, Kind::ALL, Kind::Nop);
+        let kind = values.word("type", StepType::from_word, StepType::ALL, StepType::Nop);
         let src = values.location("srcbuf", "srcoff");
         let dst = values.location("dstbuf", "dstoff");
         let count = values.number("cnt", 0, u32::MAX.into()) as u32;
@@ -181,7 +184,7 @@ impl<'t> Parser<'t> {
         let after = u32::try_from(block).ok().zip(u32::try_from(step).ok());
         let announces = values.number("hasdep", 0, 1) == 1;
         self.close(values);
-        Step { at: tag.at, number, kind, src, dst, count, after, announces }
+        StepElement { at: tag.at, number, kind, src, dst, count, after, announces }
     }
 
     /// The next element inside `parent`; `None` at its end.
@@ -292,18 +295,18 @@ impl<'t> Parser<'t> {
         }
     }
 
-    fn error(&self, at: Place, reason: String) -> TextError {
-        let Place { line, column } = at;
+    fn error(&self, at: TextPosition, reason: String) -> TextError {
+        let TextPosition { line, column } = at;
         TextError { origin: self.origin.to_owned(), line: line as usize, column: column as usize, reason }
     }
 
-    fn fault(&mut self, at: Place, reason: String) {
+    fn fault(&mut self, at: TextPosition, reason: String) {
         if self.faults.len() < MOST_FAULTS {
             self.faults.push(self.error(at, reason));
         }
     }
 
-    fn note(&mut self, at: Place, reason: String) {
+    fn note(&mut self, at: TextPosition, reason: String) {
         if self.notes.len() < MOST_FAULTS {
             self.notes.push(self.error(at, reason));
         }
@@ -314,19 +317,19 @@ impl<'t> Parser<'t> {
         self.fatal_at(at, reason)
     }
 
-    fn fatal_at(&mut self, at: Place, reason: String) -> Broken {
+    fn fatal_at(&mut self, at: TextPosition, reason: String) -> Broken {
         // This fault is always added, even if the list is full.
         self.faults.truncate(MOST_FAULTS - 1);
         self.fault(at, reason);
         Broken
     }
 
-    fn place(&self, position: usize) -> Place {
+    fn place(&self, position: usize) -> TextPosition {
         let line = self.lines.partition_point(|&start| start <= position).max(1);
-        Place { line: line as u32, column: (position - self.lines[line - 1] + 1) as u32 }
+        TextPosition { line: line as u32, column: (position - self.lines[line - 1] + 1) as u32 }
     }
 
-    fn offset(&self, at: Place) -> usize {
+    fn offset(&self, at: TextPosition) -> usize {
         self.lines[at.line as usize - 1] + at.column as usize - 1
     }
 }
@@ -344,16 +347,16 @@ fn shown(text: &str) -> String {
 struct Attribute {
     name: String,
     value: String,
-    at: Place,
+    at: TextPosition,
     used: bool,
 }
 
 /// The attributes of one element.
 struct Attributes<'t> {
     element: &'t str,
-    at: Place,
+    at: TextPosition,
     list: Vec<Attribute>,
-    faults: Vec<(Place, String)>,
+    faults: Vec<(TextPosition, String)>,
 }
 
 impl Attributes<'_> {
@@ -361,13 +364,13 @@ impl Attributes<'_> {
         self.list.iter().any(|attribute| attribute.name == name)
     }
 
-    fn take(&mut self, name: &str) -> Option<(String, Place)> {
+    fn take(&mut self, name: &str) -> Option<(String, TextPosition)> {
         let attribute = self.list.iter_mut().find(|attribute| attribute.name == name)?;
         attribute.used = true;
         Some((attribute.value.clone(), attribute.at))
     }
 
-    fn required(&mut self, name: &str) -> Option<(String, Place)> {
+    fn required(&mut self, name: &str) -> Option<(String, TextPosition)> {
         let found = self.take(name);
         if found.is_none() {
             let known = self.list.iter().filter(|attribute| !attribute.used).map(|attribute| attribute.name.as_str());
@@ -393,7 +396,7 @@ impl Attributes<'_> {
         self.checked(name, &value, at, least, most)
     }
 
-    fn checked(&mut self, name: &str, value: &str, at: Place, least: i64, most: i64) -> Option<i64> {
+    fn checked(&mut self, name: &str, value: &str, at: TextPosition, least: i64, most: i64) -> Option<i64> {
         let digits = value.strip_prefix('-').unwrap_or(value);
         let decimal = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
         let octal = digits.len() > 1 && digits.starts_with('0');
@@ -423,8 +426,8 @@ impl Attributes<'_> {
         })
     }
 
-    fn location(&mut self, space: &str, offset: &str) -> Location {
+    fn location(&mut self, space: &str, offset: &str) -> BufferOffset {
         let space = self.word(space, Space::from_word, Space::ALL, Space::Input);
-        Location { space, offset: u32::try_from(self.number(offset, -1, u32::MAX.into())).ok() }
+        BufferOffset { space, offset: u32::try_from(self.number(offset, -1, u32::MAX.into())).ok() }
     }
 }

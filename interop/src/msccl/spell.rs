@@ -4,8 +4,11 @@
 //! data), because people and tools read them.
 
 use super::Dialect;
-use super::document::{Algorithm, Block, Gpu, Kind, Location, Operation, Place, Space, Step};
-use super::export::ExportOptions;
+use super::document::{
+    Algorithm, BufferOffset, ClaimedCollective, GpuElement, Space, StepElement, StepType, TextPosition,
+    ThreadblockElement,
+};
+use super::export::AlgorithmExportOptions;
 use program::rewrite::cost;
 use program::{self, Buffer, Instruction, Layout, LayoutError, Program, RankProgram, Slice, StepRef};
 use schedule::Collective;
@@ -15,8 +18,8 @@ use topology::Rank;
 /// The document of a program within the limits.
 pub(super) fn spell(
     program: &Program,
-    operation: Operation,
-    options: &ExportOptions,
+    operation: ClaimedCollective,
+    options: &AlgorithmExportOptions,
 ) -> Result<Algorithm, LayoutError> {
     let request = program.demand.request();
     let layout = Layout::new(program.demand.clone(), false)?;
@@ -26,11 +29,11 @@ pub(super) fn spell(
         _ => request.chunks_per_rank * request.members.len() as u32,
     };
     let spellings: Vec<Spelling> = program.ranks.iter().map(Spelling::of).collect();
-    let messages = Messages::of(program, &spellings);
+    let messages = MessagePlaces::of(program, &spellings);
     let gpu = |(rank, spelling): (usize, &Spelling)| {
         let slots = |buffer| layout.slots(Rank::from_index(rank), buffer);
-        Gpu {
-            at: Place::default(),
+        GpuElement {
+            at: TextPosition::default(),
             id: rank as u32,
             input_chunks: slots(Buffer::Input),
             output_chunks: slots(Buffer::Output),
@@ -39,7 +42,7 @@ pub(super) fn spell(
         }
     };
     Ok(Algorithm {
-        at: Place::default(),
+        at: TextPosition::default(),
         name: options.name.clone(),
         protocol: options.protocol,
         channels: program.connections.iter().map(|lane| lane.channel + 1).max().unwrap_or(1),
@@ -101,7 +104,7 @@ impl Spelling {
     }
 
     /// The place of a slice; `None` for scratch that is not kept.
-    fn location(&self, slice: Slice) -> Option<Location> {
+    fn location(&self, slice: Slice) -> Option<BufferOffset> {
         let (space, offset) = match slice.buffer {
             Buffer::Input => (Space::Input, slice.index),
             Buffer::Output => (Space::Output, slice.index),
@@ -110,20 +113,20 @@ impl Spelling {
                 (Space::Scratch, slots.iter().copied().collect::<Option<Vec<u32>>>()?.first().copied()?)
             }
         };
-        Some(Location { space, offset: Some(offset) })
+        Some(BufferOffset { space, offset: Some(offset) })
     }
 }
 
 /// For every connection, the places from which each message is read and to which it is written.
-struct Messages {
-    sent: Vec<Vec<Location>>,
-    received: Vec<Vec<Location>>,
+struct MessagePlaces {
+    sent: Vec<Vec<BufferOffset>>,
+    received: Vec<Vec<BufferOffset>>,
 }
 
 /// The place of a sum that is not stored.
-const NOWHERE: Location = Location { space: Space::Scratch, offset: Some(0) };
+const NOWHERE: BufferOffset = BufferOffset { space: Space::Scratch, offset: Some(0) };
 
-impl Messages {
+impl MessagePlaces {
     fn of(program: &Program, spellings: &[Spelling]) -> Self {
         let none = vec![Vec::new(); program.connections.len()];
         let mut messages = Self { sent: none.clone(), received: none };
@@ -146,7 +149,7 @@ impl Messages {
 }
 
 /// The threadblocks of a rank. Those that steps wait for come first, because only low numbers can be waited for.
-fn blocks(program: &Program, rank: usize, spelling: &Spelling, messages: &Messages) -> Vec<Block> {
+fn blocks(program: &Program, rank: usize, spelling: &Spelling, messages: &MessagePlaces) -> Vec<ThreadblockElement> {
     let content = &program.ranks[rank];
     let steps = || content.threadblocks.iter().flat_map(|block| &block.steps);
     let mut awaited: BTreeMap<StepRef, ()> = BTreeMap::new();
@@ -176,7 +179,7 @@ fn blocks(program: &Program, rank: usize, spelling: &Spelling, messages: &Messag
                 None => (None, &[][..]),
             };
             for &on in others {
-                written.push(Step { after: Some(waits(on)), ..NOP });
+                written.push(StepElement { after: Some(waits(on)), ..NOP });
             }
             made.after = last.map(waits);
             written.push(made);
@@ -184,8 +187,8 @@ fn blocks(program: &Program, rank: usize, spelling: &Spelling, messages: &Messag
         part_reductions(&mut written);
         written.iter_mut().zip(0..).for_each(|(step, number)| step.number = number);
         let lane = |id: program::ConnectionId| &program.connections[id.index()];
-        Block {
-            at: Place::default(),
+        ThreadblockElement {
+            at: TextPosition::default(),
             id: ids[index as usize],
             send: out.map(|id| lane(id).to.0),
             recv: into.map(|id| lane(id).from.0),
@@ -197,12 +200,12 @@ fn blocks(program: &Program, rank: usize, spelling: &Spelling, messages: &Messag
 }
 
 /// A step that carries a dependency.
-const NOP: Step = Step {
-    at: Place { line: 0, column: 0 },
+const NOP: StepElement = StepElement {
+    at: TextPosition { line: 0, column: 0 },
     number: 0,
-    kind: Kind::Nop,
-    src: Location { space: Space::Input, offset: None },
-    dst: Location { space: Space::Output, offset: None },
+    kind: StepType::Nop,
+    src: BufferOffset { space: Space::Input, offset: None },
+    dst: BufferOffset { space: Space::Output, offset: None },
     count: 0,
     after: None,
     announces: false,
@@ -218,7 +221,12 @@ fn numbers(block: &program::Threadblock) -> Vec<u32> {
 }
 
 /// An instruction as a step of the file; `next` counts the messages sent and received so far.
-fn spelled(instruction: &Instruction, spelling: &Spelling, messages: &Messages, next: &mut [usize; 2]) -> Step {
+fn spelled(
+    instruction: &Instruction,
+    spelling: &Spelling,
+    messages: &MessagePlaces,
+    next: &mut [usize; 2],
+) -> StepElement {
     let at = |slice: Slice| spelling.location(slice).unwrap_or(NOWHERE);
     let sent_to = |lane: program::ConnectionId, next: &mut [usize; 2]| {
         next[0] += 1;
@@ -229,39 +237,39 @@ fn spelled(instruction: &Instruction, spelling: &Spelling, messages: &Messages, 
         messages.sent[lane.index()].get(next[1] - 1).copied().unwrap_or(NOWHERE)
     };
     let (kind, src, dst) = match *instruction {
-        Instruction::Send { to, src } => (Kind::Send, at(src), sent_to(to, next)),
-        Instruction::Receive { from, dst } => (Kind::Receive, received_from(from, next), at(dst)),
+        Instruction::Send { to, src } => (StepType::Send, at(src), sent_to(to, next)),
+        Instruction::Receive { from, dst } => (StepType::Receive, received_from(from, next), at(dst)),
         Instruction::ReceiveReduce { from, src, dst } => {
             received_from(from, next);
-            (Kind::ReceiveReduceCopy, at(src), at(dst))
+            (StepType::ReceiveReduceCopy, at(src), at(dst))
         }
-        Instruction::Copy { src, dst } => (Kind::Copy, at(src), at(dst)),
-        Instruction::Reduce { src, dst } => (Kind::Reduce, at(src), at(dst)),
+        Instruction::Copy { src, dst } => (StepType::Copy, at(src), at(dst)),
+        Instruction::Reduce { src, dst } => (StepType::Reduce, at(src), at(dst)),
         Instruction::ReceiveSend { from, to, dst } => {
             sent_to(to, next);
-            (Kind::ReceiveCopySend, received_from(from, next), at(dst))
+            (StepType::ReceiveCopySend, received_from(from, next), at(dst))
         }
         Instruction::ReceiveReduceSend { from, to, src, dst } => {
             received_from(from, next);
             let there = sent_to(to, next);
             match spelling.location(dst) {
-                Some(dst) => (Kind::ReceiveReduceCopySend, at(src), dst),
-                None => (Kind::ReceiveReduceSend, at(src), there),
+                Some(dst) => (StepType::ReceiveReduceCopySend, at(src), dst),
+                None => (StepType::ReceiveReduceSend, at(src), there),
             }
         }
     };
-    Step { kind, src, dst, count: instruction.shape().count, ..NOP }
+    StepElement { kind, src, dst, count: instruction.shape().count, ..NOP }
 }
 
 /// Ends a run of reductions where the readers would fuse reductions that they cannot: after 16, and where counts
 /// differ.
-fn part_reductions(steps: &mut [Step]) {
+fn part_reductions(steps: &mut [StepElement]) {
     const ROW: u32 = 16;
     let mut row = 1;
     for index in 1..steps.len() {
         let (before, step) = (steps[index - 1], steps[index]);
-        let fused = before.kind == Kind::Reduce
-            && step.kind == Kind::Reduce
+        let fused = before.kind == StepType::Reduce
+            && step.kind == StepType::Reduce
             && before.dst == step.dst
             && before.src.space == step.src.space
             && step.after.is_none()

@@ -1,23 +1,23 @@
 //! The rules that an MSCCL file can break, with the place.
 
 use super::Dialect;
-use super::document::{Kind, Operation, Place, Protocol};
+use super::document::{ClaimedCollective, Protocol, StepType, TextPosition};
 use program::ProgramViolation;
 use std::fmt;
 
 /// A rule that a file breaks, and the element that breaks it.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Violation {
+pub struct FileViolation {
     /// The element.
-    pub at: Place,
+    pub at: TextPosition,
     /// Other elements that contribute to it.
-    pub with: Vec<Place>,
+    pub with: Vec<TextPosition>,
     /// The rule.
     pub rule: Rule,
 }
 
-impl Violation {
-    pub(super) fn new(at: Place, rule: Rule) -> Self {
+impl FileViolation {
+    pub(super) fn new(at: TextPosition, rule: Rule) -> Self {
         Self { at, with: Vec::new(), rule }
     }
 
@@ -40,7 +40,7 @@ impl Violation {
     }
 }
 
-impl fmt::Display for Violation {
+impl fmt::Display for FileViolation {
     /// `line:column: rule (with line:column, …)`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SHOWN: usize = 4;
@@ -68,17 +68,17 @@ pub enum Rule {
     #[error("{dialect} knows no collective `{operation}`{}", .instead.map(|w| format!("; it says `{w}`")).unwrap_or_default())]
     UnknownOperation {
         /// The operation.
-        operation: Operation,
+        operation: ClaimedCollective,
         /// The dialect.
         dialect: Dialect,
         /// How the dialect spells it, if it has it.
-        instead: Option<Operation>,
+        instead: Option<ClaimedCollective>,
     },
     /// An operation whose result does not follow from the file.
     #[error("what `{operation}` must achieve does not follow from the file, so nothing can be proved")]
     NoDemand {
         /// The operation.
-        operation: Operation,
+        operation: ClaimedCollective,
     },
     /// This file never serves a call.
     #[error("no call is served by this file: {reason}")]
@@ -124,7 +124,7 @@ pub enum Rule {
         /// What follows from the header.
         expected: String,
         /// The operation.
-        operation: Operation,
+        operation: ClaimedCollective,
     },
     /// Threadblocks whose ids are not 0, 1, 2, …
     #[error("the threadblocks of rank {rank} have no id {missing}, though they have ids beyond")]
@@ -192,7 +192,7 @@ pub enum Rule {
     #[error("a step of type {kind} needs a peer to {}, but its threadblock has none", if *.send { "send to" } else { "receive from" })]
     NoPeer {
         /// The step's type.
-        kind: Kind,
+        kind: StepType,
         /// Whether it is a peer to send to; otherwise, one to receive from.
         send: bool,
     },

@@ -1,19 +1,19 @@
 //! Dependencies of steps (`depid`, `deps` and `hasdep`), and cycles of waits within a rank.
 //!
-//! The entry is `Limits::waits`, one part of `limits::check`. The runtimes wait before every step, whatever its type.
-//! So this check includes steps that do nothing and have no place in the program that [`super::import`] makes: `nop`s,
-//! and copies of a slice to itself. A cycle through such steps would not be visible in that program. A cycle through
-//! other ranks contains messages, and [`program::check`] finds it.
+//! The entry is `LimitCheck::waits`, one part of `limits::check`. The runtimes wait before every step, whatever its
+//! type. So this check includes steps that do nothing and have no place in the program that [`super::import`] makes:
+//! `nop`s, and copies of a slice to itself. A cycle through such steps would not be visible in that program. A cycle
+//! through other ranks contains messages, and [`program::check`] finds it.
 
-use super::document::{Block, Gpu, Kind, Place, Step};
-use super::limits::{Limits, MAX_AWAITED_BLOCK};
-use super::violation::{Rule, Violation};
+use super::document::{GpuElement, StepElement, StepType, TextPosition, ThreadblockElement};
+use super::limits::{LimitCheck, MAX_AWAITED_BLOCK};
+use super::violation::{FileViolation, Rule};
 use std::collections::BTreeMap;
 
-impl Limits<'_> {
+impl LimitCheck<'_> {
     /// Checks the dependencies of a rank's steps.
-    pub(super) fn waits(&mut self, gpu: &Gpu) {
-        let mut blocks: BTreeMap<u32, &Block> = BTreeMap::new();
+    pub(super) fn waits(&mut self, gpu: &GpuElement) {
+        let mut blocks: BTreeMap<u32, &ThreadblockElement> = BTreeMap::new();
         for block in &gpu.blocks {
             blocks.entry(block.id).or_insert(block);
         }
@@ -26,20 +26,26 @@ impl Limits<'_> {
         let mut cycle = cycle(&blocks);
         if !cycle.is_empty() {
             let (at, steps) = (cycle.remove(0), cycle.len() + 1);
-            self.found(Violation { at, with: cycle, rule: Rule::WaitCycle { rank: gpu.id, steps } });
+            self.found(FileViolation { at, with: cycle, rule: Rule::WaitCycle { rank: gpu.id, steps } });
         }
     }
 
-    fn dependency(&mut self, blocks: &BTreeMap<u32, &Block>, block: &Block, place: usize, step: &Step) {
+    fn dependency(
+        &mut self,
+        blocks: &BTreeMap<u32, &ThreadblockElement>,
+        block: &ThreadblockElement,
+        place: usize,
+        step: &StepElement,
+    ) {
         let Some((awaited, number)) = step.after else { return };
         let target = blocks.get(&awaited).and_then(|target| target.steps.get(number as usize));
         let reason = match target {
             None => "which does not exist",
             Some(_) if awaited == block.id && number as usize >= place => "which does not come before it",
-            Some(target) if target.kind == Kind::Nop => "a nop, of which nobody is told when it ends",
+            Some(target) if target.kind == StepType::Nop => "a nop, of which nobody is told when it ends",
             Some(target) => {
                 if !target.announces {
-                    let mut violation = Violation::new(step.at, Rule::Silent { block: awaited, step: number });
+                    let mut violation = FileViolation::new(step.at, Rule::Silent { block: awaited, step: number });
                     violation.with.push(target.at);
                     self.found(violation);
                 }
@@ -51,12 +57,12 @@ impl Limits<'_> {
     }
 
     /// Several dependencies of one step are written as several nops and the step, each with one dependency.
-    fn chains(&mut self, block: &Block) {
-        for step in block.steps.iter().filter(|step| step.kind == Kind::Nop && step.after.is_none()) {
+    fn chains(&mut self, block: &ThreadblockElement) {
+        for step in block.steps.iter().filter(|step| step.kind == StepType::Nop && step.after.is_none()) {
             self.broken(step.at, Rule::IdleNop);
         }
         for pair in block.steps.windows(2) {
-            if pair[0].kind == Kind::Nop && pair[1].kind != Kind::Nop && pair[1].after.is_none() {
+            if pair[0].kind == StepType::Nop && pair[1].kind != StepType::Nop && pair[1].after.is_none() {
                 self.broken(pair[1].at, Rule::BrokenChain);
             }
         }
@@ -64,8 +70,8 @@ impl Limits<'_> {
 }
 
 /// Steps that wait for each other in a cycle; empty if there is no cycle.
-fn cycle(blocks: &BTreeMap<u32, &Block>) -> Vec<Place> {
-    let steps: Vec<(&Block, usize)> =
+fn cycle(blocks: &BTreeMap<u32, &ThreadblockElement>) -> Vec<TextPosition> {
+    let steps: Vec<(&ThreadblockElement, usize)> =
         blocks.values().flat_map(|block| (0..block.steps.len()).map(move |step| (*block, step))).collect();
     let mut firsts = BTreeMap::new();
     for (number, &(block, step)) in steps.iter().enumerate().rev() {

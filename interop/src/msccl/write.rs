@@ -1,7 +1,7 @@
 //! From an [`Algorithm`] to text, as the runtimes' readers want it: no declaration, one space between attributes,
 //! double quotes, no tabs.
 
-use super::document::{Algorithm, Block, Gpu, Step};
+use super::document::{Algorithm, GpuElement, StepElement, ThreadblockElement};
 use std::io::{self, Write};
 
 /// Writes a file; [`super::parse`] reads the same back.
@@ -39,14 +39,14 @@ pub fn write(algorithm: &Algorithm, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "</algo>")
 }
 
-fn write_gpu(gpu: &Gpu, out: &mut dyn Write) -> io::Result<()> {
-    let Gpu { id, input_chunks, output_chunks, scratch_chunks, .. } = gpu;
+fn write_gpu(gpu: &GpuElement, out: &mut dyn Write) -> io::Result<()> {
+    let GpuElement { id, input_chunks, output_chunks, scratch_chunks, .. } = gpu;
     writeln!(
         out,
         r#"  <gpu id="{id}" i_chunks="{input_chunks}" o_chunks="{output_chunks}" s_chunks="{scratch_chunks}">"#
     )?;
     for block in &gpu.blocks {
-        let Block { id, .. } = block;
+        let ThreadblockElement { id, .. } = block;
         let [send, recv, channel] = [block.send, block.recv, block.channel].map(or_minus_one);
         writeln!(out, r#"    <tb id="{id}" send="{send}" recv="{recv}" chan="{channel}">"#)?;
         for step in &block.steps {
@@ -57,8 +57,8 @@ fn write_gpu(gpu: &Gpu, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "  </gpu>")
 }
 
-fn write_step(step: &Step, out: &mut dyn Write) -> io::Result<()> {
-    let Step { number, kind, src, dst, count, .. } = step;
+fn write_step(step: &StepElement, out: &mut dyn Write) -> io::Result<()> {
+    let StepElement { number, kind, src, dst, count, .. } = step;
     let (source, destination) = (or_minus_one(src.offset), or_minus_one(dst.offset));
     let [block, after] = [step.after.map(|(block, _)| block), step.after.map(|(_, step)| step)].map(or_minus_one);
     write!(out, r#"      <step s="{number}" type="{kind}" srcbuf="{}" srcoff="{source}""#, src.space)?;

@@ -7,15 +7,15 @@
 //! send by an additional threadblock there. All steps keep an order in which the plan can run, and wait only for
 //! earlier steps, so the program cannot deadlock.
 
-use super::document::{Plan, Protocol, Space};
-use super::geometry::{Cells, Geometry, Span};
+use super::document::{ExecutionPlan, PlanBuffer, ScratchUse};
+use super::geometry::{CellSpan, Cells, PlanGeometry};
 use super::order::Done;
-use super::resolve::{Action, Operand, Script};
+use super::resolve::{Operand, OperationEffect, Script};
 use super::touched::{accesses, slots};
-use super::violation::{Fault, Location, OpAt, PlanViolation};
+use super::violation::{OpAt, PlanFault, PlanLocation, PlanViolation};
 use program::{
-    Buffer, Connection, ConnectionId, Instruction, Layout, Program, RankProgram, Shape, Slice, Step, StepRef, Tempo,
-    Threadblock,
+    Buffer, Connection, ConnectionId, Instruction, Layout, PartShape, Program, RankProgram, Slice, Step, StepRef,
+    Tempo, Threadblock,
 };
 use schedule::{Demand, ReduceOp, Request};
 use std::collections::BTreeMap;
@@ -32,9 +32,9 @@ pub(super) struct Converted {
 
 /// A plan that was judged correct, and the order of its transfers.
 pub(super) struct Judged<'a> {
-    pub(super) plan: &'a Plan,
+    pub(super) plan: &'a ExecutionPlan,
     pub(super) script: &'a Script,
-    pub(super) geometry: &'a Geometry,
+    pub(super) geometry: &'a PlanGeometry,
     pub(super) cells: &'a Cells,
     pub(super) order: &'a [Done],
 }
@@ -42,14 +42,14 @@ pub(super) struct Judged<'a> {
 /// A transfer's place and cells.
 struct Moved {
     at: OpAt,
-    sources: Vec<Span>,
-    targets: Vec<Span>,
+    sources: Vec<CellSpan>,
+    targets: Vec<CellSpan>,
 }
 
 impl Judged<'_> {
     fn transfers(&self) -> Vec<Moved> {
         let moved = self.order.iter().filter_map(|&Done { at, number, iteration }| {
-            let Action::Transfer { transfers, share, .. } = action_at(self.script, at)? else { return None };
+            let OperationEffect::Transfer { transfers, share, .. } = action_at(self.script, at)? else { return None };
             let transfer = transfers.get(number as usize)?;
             let span = |&operand: &Operand| match iteration {
                 Some(iteration) => self.cells.slice(operand, iteration),
@@ -69,7 +69,7 @@ pub(super) fn convert(
     op: Option<ReduceOp>,
 ) -> Result<Converted, Vec<PlanViolation>> {
     let Judged { plan, geometry, cells, .. } = *judged;
-    let refuse = |reason: String| vec![PlanViolation { at: Location::Plan, fault: Fault::Invalid { reason } }];
+    let refuse = |reason: String| vec![PlanViolation { at: PlanLocation::Plan, fault: PlanFault::Invalid { reason } }];
     let mut request = Request::new(geometry.collective, geometry.ranks as usize, size_bytes);
     request.chunks_per_rank = geometry.chunks_per_rank();
     if let (Some(wanted), Some(given)) = (request.op.as_mut(), op) {
@@ -77,22 +77,22 @@ pub(super) fn convert(
     }
     let demand = Arc::new(Demand::new(request).map_err(|error| refuse(error.to_string()))?);
     let layout = Layout::new(demand.clone(), geometry.in_place).map_err(|error| refuse(error.to_string()))?;
-    let mut builder = Builder::new(plan, geometry, cells, &layout);
+    let mut builder = ProgramBuilder::new(plan, geometry, cells, &layout);
     let transfers = judged.transfers();
     let mut overwritten = Vec::new();
     for Moved { at, targets, .. } in &transfers {
         builder
             .shadow(*at, targets, &mut overwritten)
-            .map_err(|fault| vec![PlanViolation { at: Location::Op(*at), fault }])?;
+            .map_err(|fault| vec![PlanViolation { at: PlanLocation::Op(*at), fault }])?;
     }
     builder.fill_shadows();
     for Moved { at, sources, targets } in &transfers {
-        let placed = |fault| vec![PlanViolation { at: Location::Op(*at), fault }];
+        let placed = |fault| vec![PlanViolation { at: PlanLocation::Op(*at), fault }];
         builder.transfer(*at, sources, targets).map_err(placed)?;
     }
     builder.empty_shadows();
     let parts = geometry.block * geometry.factor;
-    let Builder { connections, ranks, .. } = builder;
+    let ProgramBuilder { connections, ranks, .. } = builder;
     let mut origins = Vec::with_capacity(ranks.len());
     let mut programs = Vec::with_capacity(ranks.len());
     for (number, rank) in ranks.into_iter().enumerate() {
@@ -112,7 +112,7 @@ pub(super) fn convert(
         demand,
         op,
         in_place: geometry.in_place,
-        shape: Shape::Equal { parts },
+        shape: PartShape::Equal { parts },
         uniform: true,
         connections,
         ranks: programs,
@@ -126,14 +126,14 @@ fn vec_of_parts(slots: u32, parts: u32) -> Vec<u32> {
     (0..slots).map(|slot| slot % parts.max(1)).collect()
 }
 
-fn action_at(script: &Script, at: OpAt) -> Option<&Action> {
+fn action_at(script: &Script, at: OpAt) -> Option<&OperationEffect> {
     let actions = script.ranks.get(at.rank as usize)?.get(at.threadblock as usize)?;
-    let find = |actions: &[(OpAt, Action)]| actions.iter().position(|(place, _)| *place == at);
+    let find = |actions: &[(OpAt, OperationEffect)]| actions.iter().position(|(place, _)| *place == at);
     if at.inner.is_none() {
         return find(actions).map(|place| &actions[place].1);
     }
     let outer = actions.iter().find(|(place, _)| OpAt { inner: None, ..at } == *place)?;
-    let Action::Loop { body, .. } = &outer.1 else { return None };
+    let OperationEffect::Loop { body, .. } = &outer.1 else { return None };
     find(body).map(|place| &body[place].1)
 }
 
@@ -158,40 +158,40 @@ impl RankBuilder {
 
 /// The threadblocks that a connection joins.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Lane {
+enum JoinedBlocks {
     /// A threadblock writes to a rank.
     Push { from: u32, block: u32, to: u32 },
     /// A threadblock reads from a rank.
     Pull { from: u32, to: u32, block: u32 },
 }
 
-struct Builder<'a> {
-    geometry: &'a Geometry,
+struct ProgramBuilder<'a> {
+    geometry: &'a PlanGeometry,
     cells: &'a Cells,
     layout: &'a Layout,
     packets: bool,
     /// Whether shadows already replace their buffers.
     redirect: bool,
     connections: Vec<Connection>,
-    lanes: BTreeMap<Lane, (ConnectionId, u32)>,
+    lanes: BTreeMap<JoinedBlocks, (ConnectionId, u32)>,
     ranks: Vec<RankBuilder>,
 }
 
-impl<'a> Builder<'a> {
-    fn new(plan: &Plan, geometry: &'a Geometry, cells: &'a Cells, layout: &'a Layout) -> Self {
+impl<'a> ProgramBuilder<'a> {
+    fn new(plan: &ExecutionPlan, geometry: &'a PlanGeometry, cells: &'a Cells, layout: &'a Layout) -> Self {
         let ranks = plan.gpus.iter().map(|gpu| {
             let count = gpu.threadblocks.len();
             let (blocks, origins) = (vec![Threadblock::default(); count], vec![Vec::new(); count]);
             RankBuilder { blocks, origins, ..RankBuilder::default() }
         });
-        let packets = plan.protocol == Protocol::Ll;
+        let packets = plan.protocol == ScratchUse::Ll;
         let (connections, lanes) = (Vec::new(), BTreeMap::new());
         Self { geometry, cells, layout, packets, redirect: false, connections, lanes, ranks: ranks.collect() }
     }
 
     /// In place, plans may use input outside the output as scratch. Programs never write there, so such a rank works on
     /// a scratch copy of its input, a shadow.
-    fn shadow(&mut self, at: OpAt, targets: &[Span], overwritten: &mut Vec<OpAt>) -> Result<(), Fault> {
+    fn shadow(&mut self, at: OpAt, targets: &[CellSpan], overwritten: &mut Vec<OpAt>) -> Result<(), PlanFault> {
         for target in targets {
             let rank = self.cells.rank_of(target.first);
             let slice = self.slice(*target)?;
@@ -242,10 +242,10 @@ impl<'a> Builder<'a> {
     }
 
     /// Writes the reduction of all sources to all targets.
-    fn transfer(&mut self, at: OpAt, sources: &[Span], targets: &[Span]) -> Result<(), Fault> {
-        let rank_of = |span: &Span| self.cells.rank_of(span.first);
-        let (own, away): (Vec<Span>, Vec<Span>) = sources.iter().partition(|span| rank_of(span) == at.rank);
-        let (here, there): (Vec<Span>, Vec<Span>) = targets.iter().partition(|span| rank_of(span) == at.rank);
+    fn transfer(&mut self, at: OpAt, sources: &[CellSpan], targets: &[CellSpan]) -> Result<(), PlanFault> {
+        let rank_of = |span: &CellSpan| self.cells.rank_of(span.first);
+        let (own, away): (Vec<CellSpan>, Vec<CellSpan>) = sources.iter().partition(|span| rank_of(span) == at.rank);
+        let (here, there): (Vec<CellSpan>, Vec<CellSpan>) = targets.iter().partition(|span| rank_of(span) == at.rank);
         let (own, here) = (self.slices(&own)?, self.slices(&here)?);
         // The result is made in the first local target; a single value needs no reduction.
         let result = match (&own[..], &away[..], here.first()) {
@@ -266,7 +266,11 @@ impl<'a> Builder<'a> {
                 self.copies(at, dst, &here);
                 dst
             }
-            _ => return Err(Fault::Unsupported { reason: "a reduction that leaves nothing at its own rank".into() }),
+            _ => {
+                return Err(PlanFault::Unsupported {
+                    reason: "a reduction that leaves nothing at its own rank".into(),
+                });
+            }
         };
         for target in there {
             self.push(at, result, target)?;
@@ -281,7 +285,7 @@ impl<'a> Builder<'a> {
     }
 
     /// `dst` becomes the reduction of local and remote sources.
-    fn reduce(&mut self, at: OpAt, dst: Slice, own: &[Slice], away: &[Span]) -> Result<(), Fault> {
+    fn reduce(&mut self, at: OpAt, dst: Slice, own: &[Slice], away: &[CellSpan]) -> Result<(), PlanFault> {
         let mut rest: Vec<Slice> = own.to_vec();
         // The sum starts with a value that is in place already; else with the first value, or with the first remote
         // value.
@@ -299,7 +303,7 @@ impl<'a> Builder<'a> {
                     let from = self.pull(at, span)?;
                     self.local(at, Instruction::Receive { from, dst });
                 }
-                (None, None) => return Err(Fault::Unsupported { reason: "a reduction of nothing".into() }),
+                (None, None) => return Err(PlanFault::Unsupported { reason: "a reduction of nothing".into() }),
             }
             base = Some(dst);
         }
@@ -314,10 +318,10 @@ impl<'a> Builder<'a> {
     }
 
     /// Sends data of the operation's rank to another rank.
-    fn push(&mut self, at: OpAt, src: Slice, target: Span) -> Result<(), Fault> {
+    fn push(&mut self, at: OpAt, src: Slice, target: CellSpan) -> Result<(), PlanFault> {
         let to_rank = self.cells.rank_of(target.first);
         let dst = self.slice(target)?;
-        let lane = Lane::Push { from: at.rank, block: at.threadblock, to: to_rank };
+        let lane = JoinedBlocks::Push { from: at.rank, block: at.threadblock, to: to_rank };
         let (connection, block) = self.lane(lane, at.rank, to_rank, to_rank);
         self.local(at, Instruction::Send { to: connection, src });
         self.emit(to_rank, block, at, Instruction::Receive { from: connection, dst });
@@ -325,17 +329,17 @@ impl<'a> Builder<'a> {
     }
 
     /// Lets another rank send its data to the operation's rank; returns the connection to receive from.
-    fn pull(&mut self, at: OpAt, source: Span) -> Result<ConnectionId, Fault> {
+    fn pull(&mut self, at: OpAt, source: CellSpan) -> Result<ConnectionId, PlanFault> {
         let from_rank = self.cells.rank_of(source.first);
         let src = self.slice(source)?;
-        let lane = Lane::Pull { from: from_rank, to: at.rank, block: at.threadblock };
+        let lane = JoinedBlocks::Pull { from: from_rank, to: at.rank, block: at.threadblock };
         let (connection, block) = self.lane(lane, from_rank, at.rank, from_rank);
         self.emit(from_rank, block, at, Instruction::Send { to: connection, src });
         Ok(connection)
     }
 
     /// A connection, and the additional threadblock at its far end.
-    fn lane(&mut self, lane: Lane, from: u32, to: u32, far: u32) -> (ConnectionId, u32) {
+    fn lane(&mut self, lane: JoinedBlocks, from: u32, to: u32, far: u32) -> (ConnectionId, u32) {
         if let Some(&known) = self.lanes.get(&lane) {
             return known;
         }
@@ -386,24 +390,24 @@ impl<'a> Builder<'a> {
         rank.origins[threadblock as usize].push(at);
     }
 
-    fn slices(&self, spans: &[Span]) -> Result<Vec<Slice>, Fault> {
+    fn slices(&self, spans: &[CellSpan]) -> Result<Vec<Slice>, PlanFault> {
         spans.iter().map(|&span| self.slice(span)).collect()
     }
 
     /// The slots of a span. Packets get their own slots: a read from scratch gets what was written there last, in the
     /// same form, which the judge has checked.
-    fn slice(&self, span: Span) -> Result<Slice, Fault> {
+    fn slice(&self, span: CellSpan) -> Result<Slice, PlanFault> {
         let (rank, first, count) = (self.cells.rank_of(span.first), span.first, span.count);
-        let scratch = self.cells.start(rank, Space::Scratch);
+        let scratch = self.cells.start(rank, PlanBuffer::Scratch);
         if first >= scratch {
             let room = self.cells.scratch_room(rank) / if self.packets { 2 } else { 1 };
             let index = if span.packet { (first - scratch) / 2 + room } else { first - scratch };
             return Ok(Slice { buffer: Buffer::Scratch, index, count });
         }
         if span.packet {
-            return Err(Fault::Unsupported { reason: "packets outside scratch".into() });
+            return Err(PlanFault::Unsupported { reason: "packets outside scratch".into() });
         }
-        let (input, output) = (self.cells.start(rank, Space::Input), self.cells.start(rank, Space::Output));
+        let (input, output) = (self.cells.start(rank, PlanBuffer::Input), self.cells.start(rank, PlanBuffer::Output));
         let rank_id = Rank(rank);
         let has = |buffer| self.layout.slots(rank_id, buffer) > 0;
         let is_output = match self.geometry.in_place {
@@ -413,7 +417,9 @@ impl<'a> Builder<'a> {
         };
         let (buffer, start) = if is_output { (Buffer::Output, output) } else { (Buffer::Input, input) };
         if first < start {
-            return Err(Fault::Unsupported { reason: format!("rank {rank} has no such buffer in this collective") });
+            return Err(PlanFault::Unsupported {
+                reason: format!("rank {rank} has no such buffer in this collective"),
+            });
         }
         let index = first - start;
         Ok(match self.ranks[rank as usize].shadow.filter(|_| self.redirect && buffer == Buffer::Input) {

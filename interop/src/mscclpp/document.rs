@@ -1,7 +1,7 @@
 //! An MSCCL++ execution plan as it is written: the keys of the JSON and their types.
 //!
-//! The principal type is [`Plan`], for reading and writing. Numbers are kept as they are; [`super::limits`] and
-//! [`super::model`] know their meaning.
+//! The principal type is [`ExecutionPlan`], for reading and writing. Numbers are kept as they are; [`super::limits`]
+//! and [`super::model`] know their meaning.
 //!
 //! The schema is the union of what the executor's parser reads (`src/core/executor/execution_plan.cc` of
 //! microsoft/mscclpp 0.9.0), what its Python language writes, and what the shipped plans contain.
@@ -11,13 +11,13 @@ use serde::{Deserialize, Serialize};
 /// A whole plan.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Plan {
+pub struct ExecutionPlan {
     /// The name of the plan.
     pub name: String,
     /// The collective: one of our names, or another word, for which no result is defined.
     pub collective: String,
     /// Whether scratch holds packets (twice the bytes) or data.
-    pub protocol: Protocol,
+    pub protocol: ScratchUse,
     /// Whether input and output are the same memory.
     pub inplace: bool,
     /// Whether calls of all sizes share one scratch buffer.
@@ -69,7 +69,7 @@ pub struct Gpu {
     /// Chunks of scratch.
     pub scratch_chunks: u32,
     /// Sequences of operations that run concurrently.
-    pub threadblocks: Vec<Threadblock>,
+    pub threadblocks: Vec<PlanThreadblock>,
     /// Connections for signals to other ranks.
     pub channels: Vec<Channel>,
     /// Buffers of other ranks that this rank accesses.
@@ -91,7 +91,7 @@ pub struct Channel {
     pub connected_to: Option<Vec<u32>>,
     /// The buffer that a switch channel spans; older plans say `buff`.
     #[serde(default, alias = "buff", skip_serializing_if = "Option::is_none")]
-    pub buffer_type: Option<Space>,
+    pub buffer_type: Option<PlanBuffer>,
     /// One switch channel for each.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank_groups: Option<Vec<RankGroup>>,
@@ -115,7 +115,7 @@ pub struct RemoteBuffer {
     pub rank: u32,
     /// The buffer.
     #[serde(rename = "type")]
-    pub space: Space,
+    pub space: PlanBuffer,
     /// The media through which it is accessed.
     pub access_channel_types: Vec<ChannelType>,
 }
@@ -131,7 +131,7 @@ pub struct Semaphore {
 /// A sequence of operations.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Threadblock {
+pub struct PlanThreadblock {
     /// Its position in the list.
     pub id: u32,
     /// Its operations, in order.
@@ -153,7 +153,7 @@ pub struct ChannelRefs {
     pub channel_ids: Vec<u32>,
     /// Ignored by the executor; found in older plans.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub buff: Option<Space>,
+    pub buff: Option<PlanBuffer>,
 }
 
 /// Remote buffers with one kind of access that a threadblock uses; operations refer to positions in this list.
@@ -251,7 +251,7 @@ pub struct ChunkRef {
     pub rank: Option<u32>,
     /// A local buffer.
     #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
-    pub space: Option<Space>,
+    pub space: Option<PlanBuffer>,
     /// A remote buffer, as position in the threadblock's list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub buffer_id: Option<u32>,
@@ -286,7 +286,7 @@ pub struct IterContext {
 
 words! {
     /// The use of scratch.
-    Protocol {
+    ScratchUse {
         /// Data, ordered by signals.
         Simple => "Simple",
         /// Packets that carry their own flag.
@@ -296,7 +296,7 @@ words! {
 
 words! {
     /// One of a rank's buffers.
-    Space {
+    PlanBuffer {
         /// The data that the caller sends.
         Input => "i",
         /// The data that the caller receives.

@@ -1,13 +1,13 @@
 //! The meaning of a plan's chunks for its collective, and the cells that they are cut into.
 //!
-//! The principal types are [`Geometry`], the meaning of the plan's chunks, and [`Cells`], the memory of all ranks as
-//! one row of cells at a given resolution. A cell is the smallest piece that every operation accesses as a whole.
+//! The principal types are [`PlanGeometry`], the meaning of the plan's chunks, and [`Cells`], the memory of all ranks
+//! as one row of cells at a given resolution. A cell is the smallest piece that every operation accesses as a whole.
 //! Chunks are cut for groups of threadblocks (each does its share) and for the iterations of pipelines.
 
-use super::document::{Plan, Protocol, Space};
+use super::document::{ExecutionPlan, PlanBuffer, ScratchUse};
 use super::limits::SHARED_SCRATCH;
-use super::resolve::{Action, Operand, Script};
-use super::violation::{ChunkAt, Fault, Location, PlanViolation};
+use super::resolve::{Operand, OperationEffect, Script};
+use super::violation::{ChunkAt, PlanFault, PlanLocation, PlanViolation};
 use schedule::Collective;
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ const MAX_CELLS: u64 = 1 << 20;
 
 /// The meaning of a plan's chunks.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) struct Geometry {
+pub(super) struct PlanGeometry {
     pub(super) collective: Collective,
     pub(super) in_place: bool,
     pub(super) ranks: u32,
@@ -34,35 +34,35 @@ pub(super) struct Geometry {
     pub(super) ring: Option<u32>,
 }
 
-impl Geometry {
-    pub(super) fn of(plan: &Plan, script: &Script) -> Result<Self, Vec<PlanViolation>> {
+impl PlanGeometry {
+    pub(super) fn of(plan: &ExecutionPlan, script: &Script) -> Result<Self, Vec<PlanViolation>> {
         let refuse = |at, fault| vec![PlanViolation { at, fault }];
-        let plan_level = |fault| refuse(Location::Plan, fault);
+        let plan_level = |fault| refuse(PlanLocation::Plan, fault);
         let Ok(collective) = plan.collective.parse::<Collective>() else {
             let reason = format!("what a `{}` must compute is not known", plan.collective);
-            return Err(plan_level(Fault::Unsupported { reason }));
+            return Err(plan_level(PlanFault::Unsupported { reason }));
         };
         if collective.is_listed() {
             let reason = format!("what this {collective} must compute is not in the file");
-            return Err(plan_level(Fault::Unsupported { reason }));
+            return Err(plan_level(PlanFault::Unsupported { reason }));
         }
         let ranks = plan.gpus.len() as u32;
         let Some(first) = plan.gpus.first() else {
-            return Err(plan_level(Fault::Invalid { reason: "there are no ranks".into() }));
+            return Err(plan_level(PlanFault::Invalid { reason: "there are no ranks".into() }));
         };
         let (input, output) = (first.input_chunks, first.output_chunks);
         for (rank, gpu) in (0..).zip(&plan.gpus) {
             if (gpu.input_chunks, gpu.output_chunks) != (input, output) {
                 let (own, other) = ((gpu.input_chunks, gpu.output_chunks), (input, output));
                 let reason = format!("has {own:?} chunks of input and output, but rank 0 has {other:?}");
-                return Err(refuse(Location::Gpu(rank), Fault::Invalid { reason }));
+                return Err(refuse(PlanLocation::Gpu(rank), PlanFault::Invalid { reason }));
             }
         }
         let block = block(collective, ranks, input, output, plan.inplace).map_err(plan_level)?;
         let units: BTreeSet<u32> = pipeline_units(script);
         if units.len() > 1 {
             let reason = format!("pipelines of different `unit_size`s {units:?}");
-            return Err(plan_level(Fault::Unsupported { reason }));
+            return Err(plan_level(PlanFault::Unsupported { reason }));
         }
         let unit = units.first().copied();
         let factor = factor(collective, ranks, block, script).map_err(plan_level)?;
@@ -91,7 +91,7 @@ impl Geometry {
 }
 
 /// Chunks of a block, or the reason why the declared counts do not match the collective.
-fn block(collective: Collective, ranks: u32, input: u32, output: u32, in_place: bool) -> Result<u32, Fault> {
+fn block(collective: Collective, ranks: u32, input: u32, output: u32, in_place: bool) -> Result<u32, PlanFault> {
     // In place one of the two may be absent, because it is part of the other.
     let pair = |ratio_in: u32, ratio_out: u32| {
         let fits = |chunks: u32, ratio: u32| chunks > 0 && chunks.is_multiple_of(ratio);
@@ -107,7 +107,7 @@ fn block(collective: Collective, ranks: u32, input: u32, output: u32, in_place: 
             "an {collective} over {ranks} ranks has {ratio_in} and {ratio_out} blocks of input and output, \
              which {input} and {output} chunks are not"
         );
-        Err(Fault::Invalid { reason })
+        Err(PlanFault::Invalid { reason })
     };
     match collective {
         Collective::AllGather | Collective::Gather => pair(1, ranks),
@@ -121,7 +121,7 @@ fn block(collective: Collective, ranks: u32, input: u32, output: u32, in_place: 
 fn pipeline_units(script: &Script) -> BTreeSet<u32> {
     let actions = script.ranks.iter().flatten().flatten();
     let units = actions.filter_map(|(_, action)| match action {
-        Action::Loop { unit, .. } => Some(*unit),
+        OperationEffect::Loop { unit, .. } => Some(*unit),
         _ => None,
     });
     units.collect()
@@ -129,15 +129,15 @@ fn pipeline_units(script: &Script) -> BTreeSet<u32> {
 
 /// The number of cells per chunk for which every share, and every rank's part of an allreduce, is a whole number of
 /// cells.
-fn factor(collective: Collective, ranks: u32, block: u32, script: &Script) -> Result<u32, Fault> {
+fn factor(collective: Collective, ranks: u32, block: u32, script: &Script) -> Result<u32, PlanFault> {
     const MAX_FACTOR: u64 = 1 << 10;
     let mut factor = 1u64;
     for (_, action) in script.ranks.iter().flatten().flatten() {
-        if let Action::Transfer { share: Some(share), .. } = action {
+        if let OperationEffect::Transfer { share: Some(share), .. } = action {
             factor = lcm(factor, share.tbg_size.into());
             if factor > MAX_FACTOR {
                 let reason = format!("threadblock groups that cut a chunk into more than {MAX_FACTOR} pieces");
-                return Err(Fault::Unsupported { reason });
+                return Err(PlanFault::Unsupported { reason });
             }
         }
     }
@@ -147,7 +147,7 @@ fn factor(collective: Collective, ranks: u32, block: u32, script: &Script) -> Re
     u32::try_from(factor)
         .ok()
         .filter(|&factor| u64::from(factor) <= MAX_FACTOR * u64::from(ranks))
-        .ok_or_else(|| Fault::Unsupported { reason: format!("chunks cut into {factor} pieces") })
+        .ok_or_else(|| PlanFault::Unsupported { reason: format!("chunks cut into {factor} pieces") })
 }
 
 fn lcm(a: u64, b: u64) -> u64 {
@@ -159,7 +159,7 @@ fn lcm(a: u64, b: u64) -> u64 {
 }
 
 /// The number of units that fill a chunk of the shared scratch buffer.
-fn ring(plan: &Plan, unit: u32) -> Option<u32> {
+fn ring(plan: &ExecutionPlan, unit: u32) -> Option<u32> {
     let chunks = plan.gpus.iter().map(|gpu| u64::from(gpu.scratch_chunks)).max().filter(|&chunks| chunks > 0)?;
     let bytes = if plan.use_double_scratch_buffer { SHARED_SCRATCH / 2 } else { SHARED_SCRATCH };
     let alignment = u64::from(plan.buffer_alignment.max(1));
@@ -169,7 +169,7 @@ fn ring(plan: &Plan, unit: u32) -> Option<u32> {
 
 /// Consecutive cells, or every second one where they hold packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Span {
+pub(super) struct CellSpan {
     pub(super) first: u32,
     /// The number of pieces.
     pub(super) count: u32,
@@ -179,7 +179,7 @@ pub(super) struct Span {
     pub(super) awaited: bool,
 }
 
-impl Span {
+impl CellSpan {
     /// The cells of its i-th piece.
     pub(super) fn cells(self) -> std::ops::Range<u32> {
         self.first..self.first + self.count * if self.packet { 2 } else { 1 }
@@ -210,11 +210,11 @@ pub(super) struct Cells {
 
 impl Cells {
     /// The memory when a pipeline goes over a chunk in `iterations` iterations.
-    pub(super) fn new(plan: &Plan, geometry: &Geometry, iterations: u32) -> Result<Self, Fault> {
+    pub(super) fn new(plan: &ExecutionPlan, geometry: &PlanGeometry, iterations: u32) -> Result<Self, PlanFault> {
         let per_chunk = u64::from(geometry.factor) * u64::from(iterations);
         let kept = geometry.ring.map_or(iterations, |ring| ring.min(iterations));
         let per_scratch_chunk = u64::from(geometry.factor) * u64::from(kept);
-        let doubled = if plan.protocol == Protocol::Ll { 2 } else { 1 };
+        let doubled = if plan.protocol == ScratchUse::Ll { 2 } else { 1 };
         let (input, output) = (u64::from(geometry.input) * per_chunk, u64::from(geometry.output) * per_chunk);
         let (mut starts, mut ends, mut scratch_room, mut next) = (Vec::new(), Vec::new(), Vec::new(), 0u64);
         for (rank, gpu) in (0u64..).zip(&plan.gpus) {
@@ -223,7 +223,7 @@ impl Cells {
             let total = input + output + scratch;
             if next + total > MAX_CELLS {
                 let reason = format!("more than {MAX_CELLS} pieces of chunks over all ranks");
-                return Err(Fault::Unsupported { reason });
+                return Err(PlanFault::Unsupported { reason });
             }
             let start = next;
             let separate = [start, start + input, start + input + output];
@@ -245,7 +245,7 @@ impl Cells {
     }
 
     /// The cells of an operand outside pipelines: all of them, or the share of one threadblock.
-    pub(super) fn whole(&self, operand: Operand, share: Option<super::document::Share>) -> Span {
+    pub(super) fn whole(&self, operand: Operand, share: Option<super::document::Share>) -> CellSpan {
         let per_chunk = self.per(operand.space);
         let (mut first, mut count) = (operand.index * per_chunk, operand.size * per_chunk);
         if let Some(share) = share {
@@ -256,21 +256,21 @@ impl Cells {
     }
 
     /// The cells of an operand that an iteration of a pipeline accesses.
-    pub(super) fn slice(&self, operand: Operand, iteration: u32) -> Span {
+    pub(super) fn slice(&self, operand: Operand, iteration: u32) -> CellSpan {
         let per_chunk = self.per(operand.space);
         let kept = per_chunk / self.factor;
-        let iteration = if operand.space == Space::Scratch { iteration % kept.max(1) } else { iteration };
+        let iteration = if operand.space == PlanBuffer::Scratch { iteration % kept.max(1) } else { iteration };
         self.span(operand, operand.index * per_chunk + iteration * self.factor, self.factor)
     }
 
-    fn span(&self, operand: Operand, first: u32, count: u32) -> Span {
+    fn span(&self, operand: Operand, first: u32, count: u32) -> CellSpan {
         let start = self.starts[operand.rank as usize][operand.space as usize];
         let first = start + if operand.packet { 2 * first } else { first };
-        Span { first, count, packet: operand.packet, awaited: operand.awaited }
+        CellSpan { first, count, packet: operand.packet, awaited: operand.awaited }
     }
 
-    fn per(&self, space: Space) -> u32 {
-        if space == Space::Scratch { self.per_scratch_chunk } else { self.per_chunk }
+    fn per(&self, space: PlanBuffer) -> u32 {
+        if space == PlanBuffer::Scratch { self.per_scratch_chunk } else { self.per_chunk }
     }
 
     /// The rank that owns a cell.
@@ -280,26 +280,26 @@ impl Cells {
 
     /// Whether a cell is scratch.
     pub(super) fn is_scratch(&self, cell: u32) -> bool {
-        cell >= self.starts[self.rank_of(cell) as usize][Space::Scratch as usize]
+        cell >= self.starts[self.rank_of(cell) as usize][PlanBuffer::Scratch as usize]
     }
 
     /// The name of a cell for people.
     pub(super) fn name(&self, cell: u32, packet: bool) -> ChunkAt {
         let rank = self.rank_of(cell);
         let [input, output, scratch] = self.starts[rank as usize];
-        let later = |a: u32, b: u32| if a > b { (Space::Input, a) } else { (Space::Output, b) };
+        let later = |a: u32, b: u32| if a > b { (PlanBuffer::Input, a) } else { (PlanBuffer::Output, b) };
         let (buffer, start) = match () {
-            () if cell >= scratch => (Space::Scratch, scratch),
+            () if cell >= scratch => (PlanBuffer::Scratch, scratch),
             () if cell >= input.max(output) => later(input, output),
-            () if input < output => (Space::Input, input),
-            () => (Space::Output, output),
+            () if input < output => (PlanBuffer::Input, input),
+            () => (PlanBuffer::Output, output),
         };
         let per_chunk = self.per(buffer) * if packet { 2 } else { 1 };
         ChunkAt { rank, buffer, chunk: (cell - start) / per_chunk.max(1) }
     }
 
     /// Where a rank's buffer starts.
-    pub(super) fn start(&self, rank: u32, space: Space) -> u32 {
+    pub(super) fn start(&self, rank: u32, space: PlanBuffer) -> u32 {
         self.starts[rank as usize][space as usize]
     }
 

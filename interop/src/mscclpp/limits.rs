@@ -3,8 +3,8 @@
 //! The constants are those of `src/core/include/execution_common.hpp` of microsoft/mscclpp 0.9.0, with their names
 //! there. Above them, the executor's arrays overflow or its kernel stops; the executor itself checks only the first.
 
-use super::document::{OpName, Operation, Plan};
-use super::violation::{Fault, Location, OpAt, PlanViolation};
+use super::document::{ExecutionPlan, OpName, Operation};
+use super::violation::{OpAt, PlanFault, PlanLocation, PlanViolation};
 
 /// Operations of a threadblock, those inside pipelines included (`MAX_OPERATION`).
 pub const MAX_OPERATIONS: usize = 64;
@@ -27,9 +27,9 @@ pub(super) const SHARED_SCRATCH: u64 = 1 << 26;
 pub const RESIDENT_THREADBLOCKS: usize = 108;
 
 /// Every limit that a plan exceeds.
-pub(super) fn check(plan: &Plan) -> Vec<PlanViolation> {
-    let mut found = Found(Vec::new());
-    let at = Location::Plan;
+pub(super) fn check(plan: &ExecutionPlan) -> Vec<PlanViolation> {
+    let mut found = LimitViolations(Vec::new());
+    let at = PlanLocation::Plan;
     found.above(
         at,
         "threads in a threadblock",
@@ -39,7 +39,7 @@ pub(super) fn check(plan: &Plan) -> Vec<PlanViolation> {
     );
     for (rank, gpu) in (0..).zip(&plan.gpus) {
         for (number, threadblock) in (0..).zip(&gpu.threadblocks) {
-            let at = Location::Threadblock(rank, number);
+            let at = PlanLocation::Threadblock(rank, number);
             let operations = threadblock.ops.iter().map(|op| 1 + op.ops.as_ref().map_or(0, Vec::len)).sum();
             found.above(at, "operations in a threadblock", operations, MAX_OPERATIONS, "MAX_OPERATION");
             for refs in &threadblock.channels {
@@ -61,18 +61,18 @@ pub(super) fn check(plan: &Plan) -> Vec<PlanViolation> {
     found.0
 }
 
-struct Found(Vec<PlanViolation>);
+struct LimitViolations(Vec<PlanViolation>);
 
-impl Found {
-    fn above(&mut self, at: Location, what: &'static str, found: usize, limit: usize, name: &'static str) {
+impl LimitViolations {
+    fn above(&mut self, at: PlanLocation, what: &'static str, found: usize, limit: usize, name: &'static str) {
         if found > limit {
-            let fault = Fault::Limit { what, found: found as u64, limit: limit as u64, name };
+            let fault = PlanFault::Limit { what, found: found as u64, limit: limit as u64, name };
             self.0.push(PlanViolation { at, fault });
         }
     }
 
     fn operation(&mut self, at: OpAt, op: &Operation) {
-        let at = Location::Op(at);
+        let at = PlanLocation::Op(at);
         let channels = op.channels().len();
         self.above(at, "channels in an operation", channels, MAX_CHANNELS_PER_OPERATION, "MAX_CHANNEL_PER_OPERATION");
         self.above(at, "sources in an operation", op.sources().len(), MAX_OPERANDS, "MAX_CHANNEL_PER_OPERATION");

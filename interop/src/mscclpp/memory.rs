@@ -1,18 +1,18 @@
 //! The last accesses to each cell, and whether all conflicting accesses are ordered.
 //!
-//! The principal type is [`Memory`]: for every cell its last write and the reads since, as epochs of clock components,
-//! as in FastTrack (Flanagan and Freund, PLDI 2009). The judge in [`super::order`] replays the plan in one order and
-//! asks here before every access. The happens-before relation does not depend on that order, so the answer does not
-//! depend on it either.
+//! The principal type is [`PlanMemory`]: for every cell its last write and the reads since, as epochs of clock
+//! components, as in FastTrack (Flanagan and Freund, PLDI 2009). The judge in [`super::order`] replays the plan in one
+//! order and asks here before every access. The happens-before relation does not depend on that order, so the answer
+//! does not depend on it either.
 
-use super::geometry::{Cells, Span};
-use super::violation::Fault;
+use super::geometry::{CellSpan, Cells};
+use super::violation::PlanFault;
 
 /// A vector clock: for each component, its first epoch that is not certainly over.
-pub(super) type Clock = Vec<u32>;
+pub(super) type VectorClock = Vec<u32>;
 
 /// Joins another clock: takes the maximum of each component.
-pub(super) fn join(clock: &mut Clock, other: &Clock) {
+pub(super) fn join(clock: &mut VectorClock, other: &VectorClock) {
     for (own, &other) in clock.iter_mut().zip(other) {
         *own = (*own).max(other);
     }
@@ -28,13 +28,13 @@ pub(super) struct Access {
     pub(super) op: u32,
     /// The span, and whether its transfer moves packet by packet. If these are equal, the same thread accesses each
     /// piece.
-    pub(super) pattern: (Span, bool),
+    pub(super) pattern: (CellSpan, bool),
     /// The iteration, inside pipelines.
     pub(super) iteration: Option<u32>,
 }
 
 #[derive(Clone, Default, Debug)]
-struct Cell {
+struct CellState {
     write: Option<Access>,
     reads: Vec<Access>,
     /// Whether it holds a packet of this call.
@@ -58,15 +58,15 @@ pub(super) type Pieces = Vec<Vec<(u32, u32)>>;
 /// The knowledge of the threads of an access: what is certainly over.
 #[derive(Clone, Copy)]
 pub(super) struct Known<'k> {
-    pub(super) clock: &'k Clock,
+    pub(super) clock: &'k VectorClock,
     /// Empty if there are no packets.
     pub(super) pieces: &'k Pieces,
 }
 
 /// All cells.
-pub(super) struct Memory<'c> {
+pub(super) struct PlanMemory<'c> {
     cells: &'c Cells,
-    state: Vec<Cell>,
+    state: Vec<CellState>,
 }
 
 /// A conflict that was found; the judge converts it to a violation.
@@ -74,12 +74,12 @@ pub(super) struct Conflict {
     pub(super) cell: u32,
     pub(super) other: Access,
     pub(super) other_writes: bool,
-    pub(super) kind: Kind,
+    pub(super) kind: ConflictKind,
 }
 
 /// The broken rule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
+pub(super) enum ConflictKind {
     /// The two accesses are not ordered.
     Unordered,
     /// Both accesses are by the threadblock itself, without a synchronization of its threads between them.
@@ -92,24 +92,24 @@ pub(super) enum Kind {
     Stale,
 }
 
-impl<'c> Memory<'c> {
+impl<'c> PlanMemory<'c> {
     pub(super) fn new(cells: &'c Cells) -> Self {
-        Self { cells, state: vec![Cell::default(); cells.total as usize] }
+        Self { cells, state: vec![CellState::default(); cells.total as usize] }
     }
 
     /// Whether all packets of a span have been written in this call.
-    pub(super) fn arrived(&self, span: Span) -> bool {
+    pub(super) fn arrived(&self, span: CellSpan) -> bool {
         span.cells().all(|cell| self.state[cell as usize].packet)
     }
 
     /// The writer of each packet of a span, and the number of its piece.
-    pub(super) fn writers(&self, span: Span) -> impl Iterator<Item = (u32, u32)> + '_ {
+    pub(super) fn writers(&self, span: CellSpan) -> impl Iterator<Item = (u32, u32)> + '_ {
         let firsts = span.cells().step_by(2);
         firsts.filter_map(|cell| self.state[cell as usize].write.map(|write| (write.op, write.piece(cell))))
     }
 
     /// Reads a span with the knowledge `known`; reports the first conflict.
-    pub(super) fn read(&mut self, span: Span, access: Access, known: Known<'_>) -> Option<Conflict> {
+    pub(super) fn read(&mut self, span: CellSpan, access: Access, known: Known<'_>) -> Option<Conflict> {
         let mut found = None;
         for cell in span.cells() {
             let state = &mut self.state[cell as usize];
@@ -117,12 +117,12 @@ impl<'c> Memory<'c> {
             let conflict = |other, kind| Conflict { cell, other, other_writes: true, kind };
             if let Some(write) = state.write {
                 if state.packet != span.packet {
-                    found = found.or(Some(conflict(write, Kind::Mixed)));
+                    found = found.or(Some(conflict(write, ConflictKind::Mixed)));
                 } else if !span.awaited {
                     found = found.or_else(|| ordered(write, access, cell, known).map(|kind| conflict(write, kind)));
                 }
                 if write.iteration.is_some() && access.iteration.is_some() && write.iteration != access.iteration {
-                    found = found.or(Some(conflict(write, Kind::Stale)));
+                    found = found.or(Some(conflict(write, ConflictKind::Stale)));
                 }
             }
             state.reads.retain(|read| {
@@ -134,7 +134,7 @@ impl<'c> Memory<'c> {
     }
 
     /// Writes a span with the knowledge `known`; reports the first conflict.
-    pub(super) fn write(&mut self, span: Span, access: Access, known: Known<'_>) -> Option<Conflict> {
+    pub(super) fn write(&mut self, span: CellSpan, access: Access, known: Known<'_>) -> Option<Conflict> {
         let mut found = None;
         for cell in span.cells() {
             let state = &mut self.state[cell as usize];
@@ -144,7 +144,7 @@ impl<'c> Memory<'c> {
             }
             if let Some(write) = state.write {
                 if state.packet && span.packet {
-                    found = found.or(Some(conflict(write, true, Kind::Twice)));
+                    found = found.or(Some(conflict(write, true, ConflictKind::Twice)));
                 }
                 found = found.or_else(|| ordered(write, access, cell, known).map(|kind| conflict(write, true, kind)));
             }
@@ -174,7 +174,7 @@ impl<'c> Memory<'c> {
 }
 
 /// `None` if the earlier access is over before the later one begins.
-fn ordered(earlier: Access, later: Access, cell: u32, known: Known<'_>) -> Option<Kind> {
+fn ordered(earlier: Access, later: Access, cell: u32, known: Known<'_>) -> Option<ConflictKind> {
     if known.clock[earlier.component as usize] > earlier.epoch {
         return None;
     }
@@ -183,38 +183,38 @@ fn ordered(earlier: Access, later: Access, cell: u32, known: Known<'_>) -> Optio
         return None;
     }
     if earlier.component != later.component {
-        return Some(Kind::Unordered);
+        return Some(ConflictKind::Unordered);
     }
     // The same threads without a synchronization in between: correct only if one thread accesses each piece in both.
     let same = earlier.op == later.op || earlier.pattern == later.pattern;
-    (!same).then_some(Kind::Unsynced)
+    (!same).then_some(ConflictKind::Unsynced)
 }
 
 impl Conflict {
     /// The violation for a conflict that `access` (`reads` or `writes`) found.
     pub(super) fn fault(
         &self,
-        memory: &Memory<'_>,
+        memory: &PlanMemory<'_>,
         writes: bool,
         packet: bool,
         other: super::violation::OpAt,
-    ) -> Fault {
+    ) -> PlanFault {
         let verb = |writes| if writes { "writes" } else { "reads" };
         let chunk = memory.cells().name(self.cell, packet);
         let name = |packet| if packet { "packets" } else { "data" };
         match self.kind {
-            Kind::Unordered | Kind::Unsynced => Fault::Race {
+            ConflictKind::Unordered | ConflictKind::Unsynced => PlanFault::Race {
                 access: verb(writes),
                 chunk,
                 other,
                 other_access: verb(self.other_writes),
-                hint: if self.kind == Kind::Unsynced { " (a `nop` between them would)" } else { "" },
+                hint: if self.kind == ConflictKind::Unsynced { " (a `nop` between them would)" } else { "" },
             },
-            Kind::Mixed => {
-                Fault::Mixed { access: verb(writes), chunk, found: name(packet), held: name(!packet), other }
+            ConflictKind::Mixed => {
+                PlanFault::Mixed { access: verb(writes), chunk, found: name(packet), held: name(!packet), other }
             }
-            Kind::Twice => Fault::PacketTwice { chunk, other },
-            Kind::Stale => Fault::Stale { chunk, other },
+            ConflictKind::Twice => PlanFault::PacketTwice { chunk, other },
+            ConflictKind::Stale => PlanFault::Stale { chunk, other },
         }
     }
 }

@@ -31,18 +31,18 @@ mod touched;
 mod violation;
 
 pub use document::{
-    Channel, ChannelRefs, ChannelType, ChunkRef, Gpu, IterContext, OpName, Operation, Plan, Protocol, RankGroup,
-    Reduction, RemoteBuffer, RemoteBufferRefs, Semaphore, Share, Space, Threadblock,
+    Channel, ChannelRefs, ChannelType, ChunkRef, ExecutionPlan, Gpu, IterContext, OpName, Operation, PlanBuffer,
+    PlanThreadblock, RankGroup, Reduction, RemoteBuffer, RemoteBufferRefs, ScratchUse, Semaphore, Share,
 };
-pub use export::{ExportError, ExportOptions, export, write};
+pub use export::{PlanExportError, PlanExportOptions, export, write};
 pub use limits::{
     MAX_BARRIERS, MAX_CHANNELS, MAX_CHANNELS_PER_OPERATION, MAX_OPERATIONS, MAX_SEMAPHORES, RESIDENT_THREADBLOCKS,
 };
-pub use violation::{ChunkAt, Fault, Location, Note, OpAt, PlanViolation};
+pub use violation::{ChunkAt, Note, OpAt, PlanFault, PlanLocation, PlanViolation};
 
 use convert::{Converted, Judged};
-use geometry::{Cells, Geometry};
-use order::{Relaxed, Verdict, judge};
+use geometry::{Cells, PlanGeometry};
+use order::{RelaxedOrdering, ReplayVerdict, judge};
 use program::{ProgramViolation, StepAt, VerifiedProgram, check};
 use resolve::Script;
 use schedule::{Findings, ReduceOp};
@@ -52,7 +52,7 @@ use topology::document::{Document, TextError};
 /// A plan that was read, not yet judged.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PlanFile {
-    plan: Plan,
+    plan: ExecutionPlan,
 }
 
 /// A plan that was proven correct.
@@ -87,20 +87,20 @@ pub fn detects(text: &str) -> bool {
     start.starts_with('{') && start.contains("\"gpus\"") && !start.contains("\"antiphon-")
 }
 
-impl From<Plan> for PlanFile {
-    fn from(plan: Plan) -> Self {
+impl From<ExecutionPlan> for PlanFile {
+    fn from(plan: ExecutionPlan) -> Self {
         Self { plan }
     }
 }
 
 impl PlanFile {
     /// The plan as it is written.
-    pub fn plan(&self) -> &Plan {
+    pub fn plan(&self) -> &ExecutionPlan {
         &self.plan
     }
 
     /// Line and column of a violation, in the text that was read.
-    pub fn locate(text: &str, at: Location) -> Option<(usize, usize)> {
+    pub fn locate(text: &str, at: PlanLocation) -> Option<(usize, usize)> {
         Document::json("", text).locate(&at.path())
     }
 
@@ -129,13 +129,13 @@ impl PlanFile {
         violations.extend(limits::check(plan));
         if self.reductions().len() > 1 {
             let reason = "operations with different reductions".to_owned();
-            violations.push(PlanViolation { at: Location::Plan, fault: Fault::Unsupported { reason } });
+            violations.push(PlanViolation { at: PlanLocation::Plan, fault: PlanFault::Unsupported { reason } });
         }
         if !violations.is_empty() {
             return Err(violations.into());
         }
         let script = resolve::resolve(plan)?;
-        let geometry = Geometry::of(plan, &script)?;
+        let geometry = PlanGeometry::of(plan, &script)?;
         let mut notes = self.notes(&geometry);
         let (cells, verdict) = judged(plan, &script, &geometry, 1)?;
         for &iterations in more_iterations(&geometry) {
@@ -149,14 +149,19 @@ impl PlanFile {
         let Converted { program, origins, overwritten } = convert::convert(&parts, size_bytes, self.reduction())?;
         notes.extend(overwritten.first().map(|&at| {
             let text = "overwrites its input, in place, outside its output".into();
-            Note { at: Location::Op(at), text }
+            Note { at: PlanLocation::Op(at), text }
         }));
         let program = check(program).map_err(|violations| violations.map(|violation| result(violation, &origins)))?;
         Ok(Import { program, notes })
     }
 
     /// Judges whether scratch that pipelines use again is free at that time, if calls are large enough for this.
-    fn ring(&self, script: &Script, geometry: &Geometry, size_bytes: u64) -> Result<Option<Note>, Vec<PlanViolation>> {
+    fn ring(
+        &self,
+        script: &Script,
+        geometry: &PlanGeometry,
+        size_bytes: u64,
+    ) -> Result<Option<Note>, Vec<PlanViolation>> {
         let (Some(ring), Some(unit)) = (geometry.ring, geometry.unit) else { return Ok(None) };
         let most = u64::from(ring) * u64::from(unit) * u64::from(geometry.chunks_in_size());
         if self.plan.max_message_size <= most {
@@ -168,34 +173,34 @@ impl PlanFile {
             Err(violations) => {
                 let first = violations.first().map_or(String::new(), ToString::to_string);
                 let is_judged =
-                    violations.iter().all(|violation| !matches!(violation.fault, Fault::Unsupported { .. }));
+                    violations.iter().all(|violation| !matches!(violation.fault, PlanFault::Unsupported { .. }));
                 let text = match is_judged {
                     true => format!(
                         "right for calls up to {most} bytes only; above, scratch is used again too early: {first}"
                     ),
                     false => format!("right for calls up to {most} bytes; larger calls were not judged: {first}"),
                 };
-                Ok(Some(Note { at: Location::Plan, text }))
+                Ok(Some(Note { at: PlanLocation::Plan, text }))
             }
         }
     }
 
-    fn notes(&self, geometry: &Geometry) -> Vec<Note> {
+    fn notes(&self, geometry: &PlanGeometry) -> Vec<Note> {
         let mut notes = Vec::new();
         let mut note = |at, text: &str| notes.push(Note { at, text: text.to_owned() });
         for (rank, gpu) in (0..).zip(&self.plan.gpus) {
             if gpu.threadblocks.len() > RESIDENT_THREADBLOCKS {
                 let text = "has more threadblocks than an A100 has multiprocessors; the kernel is not launched \
                             cooperatively, so they may wait for one that never starts";
-                note(Location::Gpu(rank), text);
+                note(PlanLocation::Gpu(rank), text);
             }
         }
         if self.reductions().iter().any(|reduction| *reduction != Reduction::Sum) {
-            note(Location::Plan, "the executor (0.9.0) computes sums whatever `reduce_op` says");
+            note(PlanLocation::Plan, "the executor (0.9.0) computes sums whatever `reduce_op` says");
         }
         if geometry.input == 0 || geometry.output == 0 {
             note(
-                Location::Plan,
+                PlanLocation::Plan,
                 "the executor (0.9.0) divides by the number of input and of output chunks, one of which is 0",
             );
         }
@@ -204,26 +209,26 @@ impl PlanFile {
 }
 
 /// Checks `gpus` and `threadblocks`, on which all other checks depend.
-fn shape(plan: &Plan) -> Vec<PlanViolation> {
+fn shape(plan: &ExecutionPlan) -> Vec<PlanViolation> {
     let mut violations = Vec::new();
-    let mut refuse = |at, reason: String| violations.push(PlanViolation { at, fault: Fault::Invalid { reason } });
+    let mut refuse = |at, reason: String| violations.push(PlanViolation { at, fault: PlanFault::Invalid { reason } });
     if plan.min_message_size > plan.max_message_size {
         let (least, most) = (plan.min_message_size, plan.max_message_size);
-        refuse(Location::Plan, format!("serves messages from {least} to {most} bytes, so none"));
+        refuse(PlanLocation::Plan, format!("serves messages from {least} to {most} bytes, so none"));
     }
     if plan.buffer_alignment == 0 || plan.num_threads_per_block == 0 {
-        refuse(Location::Plan, "`buffer_alignment` and `num_threads_per_block` must be positive".into());
+        refuse(PlanLocation::Plan, "`buffer_alignment` and `num_threads_per_block` must be positive".into());
     }
     for (rank, gpu) in (0..).zip(&plan.gpus) {
         if gpu.id != rank {
             refuse(
-                Location::Gpu(rank),
+                PlanLocation::Gpu(rank),
                 format!("has id {}, but the executor takes entry {rank} for rank {rank}", gpu.id),
             );
         }
         for (number, block) in (0..).zip(&gpu.threadblocks) {
             if block.id != number {
-                let at = Location::Threadblock(rank, number);
+                let at = PlanLocation::Threadblock(rank, number);
                 refuse(
                     at,
                     format!("has id {}, but the executor takes entry {number} for threadblock {number}", block.id),
@@ -236,19 +241,19 @@ fn shape(plan: &Plan) -> Vec<PlanViolation> {
 
 /// Judges the order for a number of iterations per chunk.
 fn judged(
-    plan: &Plan,
+    plan: &ExecutionPlan,
     script: &Script,
-    geometry: &Geometry,
+    geometry: &PlanGeometry,
     iterations: u32,
-) -> Result<(Cells, Verdict), Vec<PlanViolation>> {
-    let refuse = |fault| vec![PlanViolation { at: Location::Plan, fault }];
+) -> Result<(Cells, ReplayVerdict), Vec<PlanViolation>> {
+    let refuse = |fault| vec![PlanViolation { at: PlanLocation::Plan, fault }];
     let cells = Cells::new(plan, geometry, iterations).map_err(refuse)?;
-    let verdict = judge(plan, script, &cells, Relaxed::Orders);
+    let verdict = judge(plan, script, &cells, RelaxedOrdering::Orders);
     if verdict.violations.is_empty() { Ok((cells, verdict)) } else { Err(verdict.violations) }
 }
 
 /// The numbers of iterations per chunk to judge in addition to one.
-fn more_iterations(geometry: &Geometry) -> &'static [u32] {
+fn more_iterations(geometry: &PlanGeometry) -> &'static [u32] {
     if geometry.unit.is_some() { &[2, 3] } else { &[] }
 }
 
@@ -271,25 +276,25 @@ fn result(violation: &ProgramViolation, origins: &[Vec<Vec<OpAt>>]) -> PlanViola
         steps.get(at.step as usize).copied()
     };
     let at = match violation {
-        V::WrongResult { rank, .. } => Location::Gpu(rank.0),
-        _ => step.and_then(origin).map_or(Location::Plan, Location::Op),
+        V::WrongResult { rank, .. } => PlanLocation::Gpu(rank.0),
+        _ => step.and_then(origin).map_or(PlanLocation::Plan, PlanLocation::Op),
     };
-    PlanViolation { at, fault: Fault::Result { text: violation.to_string() } }
+    PlanViolation { at, fault: PlanFault::Result { text: violation.to_string() } }
 }
 
 /// Notes on ports that may still read when the call ends.
-fn unflushed(verdict: &Verdict) -> Vec<Note> {
+fn unflushed(verdict: &ReplayVerdict) -> Vec<Note> {
     let text = "nothing waits until the port has read its source, so the caller may overwrite it too early";
     let mut places = verdict.unflushed.clone();
     places.sort_unstable();
-    places.into_iter().map(|at| Note { at: Location::Op(at), text: text.into() }).collect()
+    places.into_iter().map(|at| Note { at: PlanLocation::Op(at), text: text.into() }).collect()
 }
 
 /// Notes on accesses that only relaxed signals or packets order.
-fn memoryless(plan: &Plan, script: &Script, cells: &Cells) -> Vec<Note> {
-    let verdict = judge(plan, script, cells, Relaxed::Memoryless);
+fn memoryless(plan: &ExecutionPlan, script: &Script, cells: &Cells) -> Vec<Note> {
+    let verdict = judge(plan, script, cells, RelaxedOrdering::Memoryless);
     let notes = verdict.violations.into_iter().filter_map(|violation| match violation.fault {
-        Fault::Race { access, chunk, other, other_access: "writes", .. } => {
+        PlanFault::Race { access, chunk, other, other_access: "writes", .. } => {
             let text = format!(
                 "{access} {chunk}, which {other} writes, ordered only by a relaxed signal or a packet, \
                  which promise nothing about other memory"

@@ -1,16 +1,16 @@
 //! The rules that an execution plan can break, with the place.
 //!
-//! The principal type is [`PlanViolation`]: a [`Location`] in the plan and a [`Fault`].
+//! The principal type is [`PlanViolation`]: a [`PlanLocation`] in the plan and a [`PlanFault`].
 
-use super::document::{OpName, Space};
+use super::document::{OpName, PlanBuffer};
 use serde::Serialize;
 use std::fmt;
-use topology::document::Step;
+use topology::document::PathSegment;
 
 /// A place in a plan.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Location {
+pub enum PlanLocation {
     /// The plan as a whole.
     Plan,
     /// A rank.
@@ -25,7 +25,7 @@ pub enum Location {
     Op(OpAt),
 }
 
-impl Location {
+impl PlanLocation {
     /// The rank it is in.
     pub fn rank(self) -> Option<u32> {
         match self {
@@ -61,7 +61,7 @@ impl fmt::Display for OpAt {
     }
 }
 
-impl fmt::Display for Location {
+impl fmt::Display for PlanLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Plan => f.write_str("plan"),
@@ -74,11 +74,11 @@ impl fmt::Display for Location {
     }
 }
 
-impl Location {
+impl PlanLocation {
     /// The path to it in the JSON.
-    pub(super) fn path(self) -> Vec<Step<'static>> {
+    pub(super) fn path(self) -> Vec<PathSegment<'static>> {
         let mut path = Vec::new();
-        let mut enter = |key, index: u32| path.extend([Step::Key(key), Step::Index(index as usize)]);
+        let mut enter = |key, index: u32| path.extend([PathSegment::Key(key), PathSegment::Index(index as usize)]);
         match self {
             Self::Plan => {}
             Self::Gpu(rank) => enter("gpus", rank),
@@ -113,7 +113,7 @@ pub struct ChunkAt {
     /// The rank.
     pub rank: u32,
     /// The buffer.
-    pub buffer: Space,
+    pub buffer: PlanBuffer,
     /// The chunk.
     pub chunk: u32,
 }
@@ -129,16 +129,16 @@ impl fmt::Display for ChunkAt {
 #[error("{at}: {fault}")]
 pub struct PlanViolation {
     /// The place.
-    pub at: Location,
+    pub at: PlanLocation,
     /// The broken rule.
     #[serde(flatten)]
-    pub fault: Fault,
+    pub fault: PlanFault,
 }
 
 /// The broken rule with its evidence.
 #[derive(Clone, PartialEq, Debug, thiserror::Error, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Fault {
+pub enum PlanFault {
     /// More than a limit of the executor.
     #[error("{found} {what}, the executor has room for {limit} ({name})")]
     Limit {
@@ -173,7 +173,7 @@ pub enum Fault {
         /// The rank.
         rank: u32,
         /// The buffer.
-        buffer: Space,
+        buffer: PlanBuffer,
         /// The first chunk.
         index: u64,
         /// The end.
@@ -307,7 +307,7 @@ pub enum Fault {
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Note {
     /// The place.
-    pub at: Location,
+    pub at: PlanLocation,
     /// The text.
     pub text: String,
 }

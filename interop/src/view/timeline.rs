@@ -11,7 +11,7 @@ pub(super) struct Track {
     /// Its id among its kind.
     pub(super) id: usize,
     /// In order of start.
-    pub(super) spans: Vec<Span>,
+    pub(super) spans: Vec<BusySpan>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub(super) enum TrackKind {
 
 /// A message that keeps a track busy.
 #[derive(Clone, Copy)]
-pub(super) struct Span {
+pub(super) struct BusySpan {
     pub(super) message: usize,
     pub(super) start: Micros,
     pub(super) busy: Micros,
@@ -35,11 +35,11 @@ pub(super) fn tracks(timeline: &Timeline) -> Vec<Track> {
     let mut resources = vec![Vec::new(); topology.resources().len()];
     for (index, message) in timeline.messages.iter().enumerate() {
         let (on_link, on_resources) = message.occupied(topology);
-        let span = |busy| Span { message: index, start: message.start, busy };
+        let span = |busy| BusySpan { message: index, start: message.start, busy };
         links[message.link.index()].push(span(on_link));
         on_resources.for_each(|(resource, busy)| resources[resource.index()].push(span(busy)));
     }
-    let used = |spans: &(usize, Vec<Span>)| !spans.1.is_empty();
+    let used = |spans: &(usize, Vec<BusySpan>)| !spans.1.is_empty();
     let link_tracks = links.into_iter().enumerate().filter(used).map(|(id, spans)| {
         let link = &topology.links()[id];
         Track { name: format!("link {id}: {} → {}", link.from, link.to), kind: TrackKind::Link, id, spans }

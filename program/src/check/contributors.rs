@@ -18,7 +18,7 @@ impl SumId {
 
 /// A part of a set.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Node {
+enum SetNode {
     /// 64 positions, one bit for each.
     Leaf(u64),
     /// The lower and the upper half of the positions.
@@ -27,16 +27,16 @@ enum Node {
 
 /// All sets of one execution.
 pub(super) struct Contributors {
-    nodes: Vec<Node>,
+    nodes: Vec<SetNode>,
     /// How many positions each node has.
     counts: Vec<u32>,
-    ids: BTreeMap<Node, SumId>,
+    ids: BTreeMap<SetNode, SumId>,
 }
 
 impl Contributors {
     pub(super) fn new() -> Self {
         // The empty set has the number 0 as a leaf and as a branch of any height.
-        Self { nodes: vec![Node::Leaf(0)], counts: vec![0], ids: BTreeMap::new() }
+        Self { nodes: vec![SetNode::Leaf(0)], counts: vec![0], ids: BTreeMap::new() }
     }
 
     /// The positions from `start` to `end` (exclusive) of `holders`.
@@ -52,12 +52,12 @@ impl Contributors {
             return SumId::NONE;
         }
         if length == 64 {
-            return self.node(Node::Leaf(u64::MAX >> (64 - (to - from)) << from));
+            return self.node(SetNode::Leaf(u64::MAX >> (64 - (to - from)) << from));
         }
         let half = length / 2;
         let lower = self.part(start, end, first, half);
         let upper = self.part(start, end, first + half, half);
-        self.node(Node::Branch(lower, upper))
+        self.node(SetNode::Branch(lower, upper))
     }
 
     /// The union, and the first position that is in both.
@@ -69,18 +69,18 @@ impl Contributors {
             return (a, None);
         }
         match (self.nodes[a.0 as usize], self.nodes[b.0 as usize]) {
-            (Node::Leaf(a), Node::Leaf(b)) => {
+            (SetNode::Leaf(a), SetNode::Leaf(b)) => {
                 let twice = (a & b != 0).then(|| (a & b).trailing_zeros() as usize);
-                (self.node(Node::Leaf(a | b)), twice)
+                (self.node(SetNode::Leaf(a | b)), twice)
             }
-            (Node::Branch(a_lower, a_upper), Node::Branch(b_lower, b_upper)) => {
+            (SetNode::Branch(a_lower, a_upper), SetNode::Branch(b_lower, b_upper)) => {
                 let (lower, twice) = self.add(a_lower, b_lower);
                 let (upper, later) = self.add(a_upper, b_upper);
                 let half = || 64 << self.height(lower).max(self.height(upper));
                 let twice = twice.or_else(|| later.map(|position| half() + position));
-                (self.node(Node::Branch(lower, upper)), twice)
+                (self.node(SetNode::Branch(lower, upper)), twice)
             }
-            (Node::Leaf(_), Node::Branch(..)) | (Node::Branch(..), Node::Leaf(_)) => {
+            (SetNode::Leaf(_), SetNode::Branch(..)) | (SetNode::Branch(..), SetNode::Leaf(_)) => {
                 unreachable!("sets of one chunk have trees of one height")
             }
         }
@@ -89,8 +89,8 @@ impl Contributors {
     /// The number of levels of branches above the leaves.
     fn height(&self, of: SumId) -> u32 {
         match self.nodes[of.0 as usize] {
-            Node::Leaf(_) => 0,
-            Node::Branch(lower, upper) => 1 + self.height(if lower == SumId::NONE { upper } else { lower }),
+            SetNode::Leaf(_) => 0,
+            SetNode::Branch(lower, upper) => 1 + self.height(if lower == SumId::NONE { upper } else { lower }),
         }
     }
 
@@ -99,14 +99,14 @@ impl Contributors {
         self.counts[of.0 as usize]
     }
 
-    fn node(&mut self, node: Node) -> SumId {
+    fn node(&mut self, node: SetNode) -> SumId {
         let next = SumId(self.nodes.len() as u32);
         let id = *self.ids.entry(node).or_insert(next);
         if id == next {
             self.nodes.push(node);
             self.counts.push(match node {
-                Node::Leaf(positions) => positions.count_ones(),
-                Node::Branch(lower, upper) => self.count(lower) + self.count(upper),
+                SetNode::Leaf(positions) => positions.count_ones(),
+                SetNode::Branch(lower, upper) => self.count(lower) + self.count(upper),
             });
         }
         id

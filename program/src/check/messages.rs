@@ -1,10 +1,10 @@
 //! Checks that sends and receives match, and that the program cannot deadlock.
 //!
-//! The principal type is [`Messages`]. Window 0 assumes the weakest transport, one without any buffer: a send ends only
-//! when its receive takes the data, so a message is one event in two threadblocks. At window w, a send ends when the
-//! w-th message before it has been received. The program can deadlock only if events wait for each other in a cycle. A
-//! program that runs with some room also runs with more. So the smallest window is found by bisection, and the program
-//! is refused exactly if there is a cycle with unlimited room.
+//! The principal type is [`MatchedMessages`]. Window 0 assumes the weakest transport, one without any buffer: a send
+//! ends only when its receive takes the data, so a message is one event in two threadblocks. At window w, a send ends
+//! when the w-th message before it has been received. The program can deadlock only if events wait for each other in a
+//! cycle. A program that runs with some room also runs with more. So the smallest window is found by bisection, and the
+//! program is refused exactly if there is a cycle with unlimited room.
 
 use super::{ProgramViolation, StepId, Steps, structure};
 use crate::{ConnectionId, Program};
@@ -12,15 +12,15 @@ use schedule::Findings;
 
 /// A send and its receive.
 #[derive(Clone, Copy)]
-pub(super) struct Message {
+pub(super) struct MatchedMessage {
     pub(super) send: StepId,
     pub(super) receive: StepId,
 }
 
 /// All messages, and the message that each step sends or receives.
-pub(super) struct Messages {
+pub(super) struct MatchedMessages {
     /// Messages of one connection are adjacent, in order.
-    pub(super) list: Vec<Message>,
+    pub(super) list: Vec<MatchedMessage>,
     /// For each connection the index of its first message, and at the end the number of messages.
     first: Vec<u32>,
     of: Vec<Option<u32>>,
@@ -28,16 +28,16 @@ pub(super) struct Messages {
 
 /// The steps at the two ends of one connection, in order.
 #[derive(Clone, Default)]
-struct Lane {
+struct ConnectionSteps {
     sends: Vec<StepId>,
     receives: Vec<StepId>,
 }
 
-impl Messages {
+impl MatchedMessages {
     /// Pairs the n-th send of each connection with its n-th receive.
     pub(super) fn matched(program: &Program, steps: &Steps<'_>) -> Result<Self, Findings<ProgramViolation>> {
         let mut violations = Findings::default();
-        let mut lanes = vec![Lane::default(); program.connections.len()];
+        let mut lanes = vec![ConnectionSteps::default(); program.connections.len()];
         for id in steps.ids() {
             let instruction = steps.instruction(id);
             if let Some(connection) = instruction.sends_to() {
@@ -50,13 +50,13 @@ impl Messages {
             }
         }
         let mut messages = Self { list: Vec::new(), first: vec![0], of: vec![None; steps.at.len()] };
-        for (index, Lane { sends, receives }) in lanes.iter().enumerate() {
+        for (index, ConnectionSteps { sends, receives }) in lanes.iter().enumerate() {
             let connection = ConnectionId(index as u32);
             for (&send, &receive) in sends.iter().zip(receives) {
                 let number = messages.list.len() as u32;
                 messages.of[send as usize] = Some(number);
                 messages.of[receive as usize] = Some(number);
-                messages.list.push(Message { send, receive });
+                messages.list.push(MatchedMessage { send, receive });
                 if !payload(program, steps, send).eq(payload(program, steps, receive)) {
                     let (send, receive) = (steps.at(send), steps.at(receive));
                     violations.push(ProgramViolation::MessageShape { send, receive });
@@ -132,21 +132,21 @@ fn payload<'p>(program: &'p Program, steps: &Steps<'_>, id: StepId) -> impl Iter
 
 /// An atomic event: a step, or at window 0 a message, with its send first.
 #[derive(Clone, Copy)]
-struct Event {
+struct AtomicEvent {
     step: StepId,
     receive: Option<StepId>,
 }
 
 /// The events, and which event must come after which.
 struct Events {
-    list: Vec<Event>,
+    list: Vec<AtomicEvent>,
     /// Where each event's list of followers starts; one allocation for all lists.
     starts: Vec<u32>,
     followers: Vec<u32>,
 }
 
 impl Events {
-    fn new(messages: &Messages, steps: &Steps<'_>, window: u32) -> Self {
+    fn new(messages: &MatchedMessages, steps: &Steps<'_>, window: u32) -> Self {
         let mut list = Vec::new();
         let mut event_of = vec![0u32; steps.at.len()];
         for id in steps.ids() {
@@ -158,7 +158,7 @@ impl Events {
             event_of[id as usize] = event;
             let receive = message.map(|message| message.receive);
             receive.into_iter().for_each(|receive| event_of[receive as usize] = event);
-            list.push(Event { step: id, receive });
+            list.push(AtomicEvent { step: id, receive });
         }
         let mut edges = Vec::new();
         for id in steps.ids() {
@@ -168,7 +168,7 @@ impl Events {
         if window > 0 {
             for lane in messages.first.windows(2) {
                 let lane = &messages.list[lane[0] as usize..lane[1] as usize];
-                edges.extend(lane.iter().map(|&Message { send, receive }| (send, receive)));
+                edges.extend(lane.iter().map(|&MatchedMessage { send, receive }| (send, receive)));
                 let ahead = lane.iter().zip(lane.iter().skip(window as usize));
                 edges.extend(ahead.map(|(taken, next)| (taken.receive, next.send)));
             }

@@ -31,7 +31,7 @@ mod violation;
 pub use violation::{ProgramViolation, StepAt};
 
 use super::{Instruction, Layout, Program, RankProgram, StepRef, Threadblock};
-use messages::Messages;
+use messages::MatchedMessages;
 use schedule::Findings;
 use topology::Rank;
 
@@ -66,7 +66,7 @@ impl VerifiedProgram {
         }
         let steps = Steps::of(program);
         // Without room, a send stands right before its receive in this order.
-        let (_, order) = Messages::matched(program, &steps).ok()?.order(&steps).ok()?;
+        let (_, order) = MatchedMessages::matched(program, &steps).ok()?.order(&steps).ok()?;
         for at in order.into_iter().map(|id| steps.at(id)) {
             of_rank[at.rank.index()].push(StepRef { threadblock: at.threadblock, step: at.step });
         }
@@ -95,7 +95,7 @@ pub fn check(program: Program) -> Result<VerifiedProgram, Findings<ProgramViolat
         Layout::new(program.demand.clone(), program.in_place).map_err(|error| Findings::from_iter([error.into()]))?;
     structure::check(&program, &layout)?;
     let steps = Steps::of(&program);
-    let messages = Messages::matched(&program, &steps)?;
+    let messages = MatchedMessages::matched(&program, &steps)?;
     let (window, order) = messages.order(&steps)?;
     let mut violations = races::check(&program, &steps, &messages, &order);
     violations.append(values::check(&program, &layout, &steps, &messages, &order));

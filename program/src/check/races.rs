@@ -9,7 +9,7 @@
 //! Almost every pair is ordered by steps of one rank alone; clocks per threadblock decide this in constant time. For
 //! other pairs, a backward search follows the messages.
 
-use super::messages::Messages;
+use super::messages::MatchedMessages;
 use super::{ProgramViolation, StepId, Steps};
 use crate::{Buffer, Program, Slice, Slot};
 use rayon::prelude::*;
@@ -22,12 +22,12 @@ const MOST_WORDS: usize = 1 << 25;
 pub(super) fn check(
     program: &Program,
     steps: &Steps<'_>,
-    messages: &Messages,
+    messages: &MatchedMessages,
     order: &[StepId],
 ) -> Findings<ProgramViolation> {
-    let timeline = Timeline::new(program, steps, messages, order);
+    let timeline = StepOrder::new(program, steps, messages, order);
     let found = timeline.of_rank.par_iter().enumerate().map(|(rank, own)| {
-        let mut judge = Judge::new(&timeline, Rank::from_index(rank), own);
+        let mut judge = RaceDetector::new(&timeline, Rank::from_index(rank), own);
         judge.run(own)
     });
     found.reduce(Findings::default, |mut earlier, later| {
@@ -37,18 +37,18 @@ pub(super) fn check(
 }
 
 /// One possible order of all steps.
-struct Timeline<'a> {
+struct StepOrder<'a> {
     program: &'a Program,
     steps: &'a Steps<'a>,
-    messages: &'a Messages,
+    messages: &'a MatchedMessages,
     /// For each step its place in the order.
     place: Vec<u32>,
     /// For each rank its steps in that order.
     of_rank: Vec<Vec<StepId>>,
 }
 
-impl<'a> Timeline<'a> {
-    fn new(program: &'a Program, steps: &'a Steps<'a>, messages: &'a Messages, order: &[StepId]) -> Self {
+impl<'a> StepOrder<'a> {
+    fn new(program: &'a Program, steps: &'a Steps<'a>, messages: &'a MatchedMessages, order: &[StepId]) -> Self {
         let of_rank = vec![Vec::new(); program.ranks.len()];
         let mut timeline = Self { program, steps, messages, place: vec![0; steps.at.len()], of_rank };
         for (place, &id) in (0..).zip(order) {
@@ -61,28 +61,28 @@ impl<'a> Timeline<'a> {
 
 /// The accesses to a slot so far.
 #[derive(Clone, Default)]
-struct History {
+struct AccessHistory {
     write: Option<StepId>,
     /// The reads since the last write.
     reads: Vec<StepId>,
 }
 
 /// Checks the accesses of one rank.
-struct Judge<'a> {
-    timeline: &'a Timeline<'a>,
+struct RaceDetector<'a> {
+    timeline: &'a StepOrder<'a>,
     rank: Rank,
     clocks: Option<Clocks>,
-    histories: [Vec<History>; 3],
+    histories: [Vec<AccessHistory>; 3],
     /// For each step, the last search that visited it; empty until a search is needed.
     visited: Vec<u32>,
     searches: u32,
 }
 
-impl<'a> Judge<'a> {
-    fn new(timeline: &'a Timeline<'a>, rank: Rank, own: &[StepId]) -> Self {
+impl<'a> RaceDetector<'a> {
+    fn new(timeline: &'a StepOrder<'a>, rank: Rank, own: &[StepId]) -> Self {
         let content = &timeline.program.ranks[rank.index()];
         let histories = [Buffer::Input, Buffer::Output, Buffer::Scratch];
-        let histories = histories.map(|buffer| vec![History::default(); content.parts(buffer).len()]);
+        let histories = histories.map(|buffer| vec![AccessHistory::default(); content.parts(buffer).len()]);
         let clocks = Clocks::new(timeline, rank, own);
         Self { timeline, rank, clocks, histories, visited: Vec::new(), searches: 0 }
     }
@@ -101,7 +101,7 @@ impl<'a> Judge<'a> {
         violations
     }
 
-    fn history(&mut self, slot: Slot) -> &mut History {
+    fn history(&mut self, slot: Slot) -> &mut AccessHistory {
         &mut self.histories[buffer_index(slot.buffer)][slot.index as usize]
     }
 
@@ -138,19 +138,19 @@ impl<'a> Judge<'a> {
 
     /// Searches backwards from the begin of `later` for the end of `earlier`.
     fn reaches(&mut self, earlier: StepId, later: StepId) -> bool {
-        let Timeline { steps, messages, .. } = *self.timeline;
+        let StepOrder { steps, messages, .. } = *self.timeline;
         self.visited.resize(2 * steps.at.len(), 0);
         self.searches += 1;
-        let mut stack = vec![Moment { step: later, ended: false }];
-        while let Some(Moment { step, ended }) = stack.pop() {
+        let mut stack = vec![StepBoundary { step: later, ended: false }];
+        while let Some(StepBoundary { step, ended }) = stack.pop() {
             // The two halves of a fused step begin together.
             let begun_with = steps.previous(step).filter(|_| !ended && steps.is_second_half(step));
             let ended_before = steps.before(step).filter(|&before| Some(before) != begun_with);
-            let ended_before = ended_before.map(|step| Moment { step, ended: true });
-            let sent = messages.sender(step).map(|step| Moment { step, ended });
-            let begun_with = begun_with.map(|step| Moment { step, ended: false });
+            let ended_before = ended_before.map(|step| StepBoundary { step, ended: true });
+            let sent = messages.sender(step).map(|step| StepBoundary { step, ended });
+            let begun_with = begun_with.map(|step| StepBoundary { step, ended: false });
             for before in ended_before.chain(sent).chain(begun_with) {
-                if before == (Moment { step: earlier, ended: true }) {
+                if before == (StepBoundary { step: earlier, ended: true }) {
                     return true;
                 }
                 self.visit(before, earlier, &mut stack);
@@ -159,7 +159,7 @@ impl<'a> Judge<'a> {
         false
     }
 
-    fn visit(&mut self, moment: Moment, earlier: StepId, stack: &mut Vec<Moment>) {
+    fn visit(&mut self, moment: StepBoundary, earlier: StepId, stack: &mut Vec<StepBoundary>) {
         let seen = &mut self.visited[2 * moment.step as usize + usize::from(moment.ended)];
         let seen = std::mem::replace(seen, self.searches) == self.searches;
         // A step before `earlier` in one possible order cannot come after it in all orders.
@@ -172,7 +172,7 @@ impl<'a> Judge<'a> {
 
 /// The beginning or the end of a step.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Moment {
+struct StepBoundary {
     step: StepId,
     ended: bool,
 }
@@ -186,7 +186,7 @@ struct Clocks {
 }
 
 impl Clocks {
-    fn new(timeline: &Timeline, rank: Rank, own: &[StepId]) -> Option<Self> {
+    fn new(timeline: &StepOrder, rank: Rank, own: &[StepId]) -> Option<Self> {
         let steps = timeline.steps;
         let first = &steps.first[rank.index()];
         let width = first.len() - 1;

@@ -5,7 +5,7 @@
 //! does it. Sets of contributors are stored once, so a symbol is small.
 
 use super::contributors::{Contributors, SumId};
-use super::messages::Messages;
+use super::messages::MatchedMessages;
 use super::races::{buffer_index, slots_of};
 use super::{ProgramViolation, StepAt, StepId, Steps};
 use crate::{Buffer, Instruction, Layout, OwnBlock, Program, Slice, Slot};
@@ -18,7 +18,7 @@ pub(super) fn check(
     program: &Program,
     layout: &Layout,
     steps: &Steps<'_>,
-    messages: &Messages,
+    messages: &MatchedMessages,
     order: &[StepId],
 ) -> Findings<ProgramViolation> {
     let mut run = SymbolicRun::new(program, layout);
@@ -53,14 +53,14 @@ impl Symbol {
 type Payloads = BTreeMap<u32, Vec<Option<Symbol>>>;
 
 /// The symbols in a rank's slots, buffer by buffer.
-type Memory = [Vec<Option<Symbol>>; 3];
+type SymbolicMemory = [Vec<Option<Symbol>>; 3];
 
 /// A program while it is executed.
 struct SymbolicRun<'a> {
     program: &'a Program,
     layout: &'a Layout,
     sums: Contributors,
-    memory: Vec<Memory>,
+    memory: Vec<SymbolicMemory>,
     violations: Findings<ProgramViolation>,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The principal type is [`Blocks`].
 
-use super::{CallerBuffers, LayoutError, MAX_SLOTS, Merged};
+use super::{BufferMerge, CallerBuffers, LayoutError, MAX_SLOTS};
 use crate::Buffer;
 use schedule::{ChunkId, Collective, Request};
 use topology::Rank;
@@ -50,7 +50,7 @@ impl Blocks {
         };
         let into = if input > output { Buffer::Input } else { Buffer::Output };
         let is_merged = in_place && input > 0 && output > 0;
-        let merged = is_merged.then_some(Merged { into, at: at * self.parts });
+        let merged = is_merged.then_some(BufferMerge { into, at: at * self.parts });
         CallerBuffers { input: input * self.parts, output: output * self.parts, merged }
     }
 

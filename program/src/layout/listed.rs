@@ -1,25 +1,25 @@
 //! Collectives whose chunks are listed one by one, each with its own size.
 //!
-//! The principal type is [`Listed`].
+//! The principal type is [`ListedChunks`].
 
-use super::{CallerBuffers, LayoutError, Merged};
-use crate::{Buffer, Shape};
+use super::{BufferMerge, CallerBuffers, LayoutError};
+use crate::{Buffer, PartShape};
 use schedule::{Chunk, ChunkId, Collective, Demand};
 use std::collections::BTreeMap;
 use topology::Rank;
 
 /// For each rank the chunks that it holds and wants, ascending.
 #[derive(Clone, Debug)]
-pub(super) struct Listed {
+pub(super) struct ListedChunks {
     held: Vec<Vec<u32>>,
     wanted: Vec<Vec<u32>>,
     /// For each chunk the part with its shape: the first chunk that is cut in the same way.
     parts: Vec<u32>,
 }
 
-impl Listed {
+impl ListedChunks {
     /// The chunks of a demand, and the sizes of their slots.
-    pub(super) fn of(demand: &Demand) -> (Self, Shape) {
+    pub(super) fn of(demand: &Demand) -> (Self, PartShape) {
         let request = demand.request();
         let cuts = cuts(demand);
         let none = vec![Vec::new(); request.ranks];
@@ -33,7 +33,7 @@ impl Listed {
             chunk.wanted_by.iter().for_each(|rank| listed.wanted[rank.index()].push(id.0));
         }
         let cuts = cuts.into_iter().map(|(start, end)| (start.round() as u64, end.round() as u64));
-        (listed, Shape::Weighted { cuts: cuts.collect(), unit: request.size_bytes })
+        (listed, PartShape::Weighted { cuts: cuts.collect(), unit: request.size_bytes })
     }
 
     /// How many slots a rank's buffers have, and in place, where one buffer lies in the other.
@@ -52,12 +52,12 @@ impl Listed {
         Ok(CallerBuffers { input: held.len() as u32, output: wanted.len() as u32, merged })
     }
 
-    fn merged(&self, held: &[u32], wanted: &[u32]) -> Option<Merged> {
-        let into_output = run_in(held, wanted).map(|at| Merged { into: Buffer::Output, at });
-        let into_input = || run_in(wanted, held).map(|at| Merged { into: Buffer::Input, at });
+    fn merged(&self, held: &[u32], wanted: &[u32]) -> Option<BufferMerge> {
+        let into_output = run_in(held, wanted).map(|at| BufferMerge { into: Buffer::Output, at });
+        let into_input = || run_in(wanted, held).map(|at| BufferMerge { into: Buffer::Input, at });
         let alike = || {
             let parts = |chunks: &[u32]| chunks.iter().map(|&chunk| self.part_of(chunk)).collect::<Vec<_>>();
-            (parts(held) == parts(wanted)).then_some(Merged { into: Buffer::Output, at: 0 })
+            (parts(held) == parts(wanted)).then_some(BufferMerge { into: Buffer::Output, at: 0 })
         };
         into_output.or_else(into_input).or_else(alike)
     }

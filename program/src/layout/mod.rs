@@ -10,7 +10,7 @@
 //! | `listed` | chunks listed one by one, each of its own size |
 //!
 //! In a standard collective `count` is the number of elements of one **block**. A block is cut into equal
-//! [`Shape`] parts, so slot s of a buffer is part `s mod parts` of block `s / parts`. With k members, C chunks per
+//! [`PartShape`] parts, so slot s of a buffer is part `s mod parts` of block `s / parts`. With k members, C chunks per
 //! rank, and m the position of the rank among the members:
 //!
 //! | collective | parts | input blocks | output blocks | `count` is | in place |
@@ -42,9 +42,9 @@
 mod blocks;
 mod listed;
 
-use crate::{Buffer, Shape, Slice};
+use crate::{Buffer, PartShape, Slice};
 use blocks::Blocks;
-use listed::Listed;
+use listed::ListedChunks;
 use schedule::{ChunkId, Collective, Demand, Request};
 use std::sync::Arc;
 use topology::Rank;
@@ -103,7 +103,7 @@ impl Slot {
 #[derive(Clone, Debug)]
 pub struct Layout {
     demand: Arc<Demand>,
-    shape: Shape,
+    shape: PartShape,
     arrangement: Arrangement,
     /// For each rank.
     buffers: Vec<CallerBuffers>,
@@ -116,12 +116,12 @@ struct CallerBuffers {
     input: u32,
     output: u32,
     /// In place: how the two buffers are one.
-    merged: Option<Merged>,
+    merged: Option<BufferMerge>,
 }
 
 /// One buffer in another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Merged {
+struct BufferMerge {
     /// The larger buffer, whose name stands for both.
     into: Buffer,
     /// The slot of the larger where the smaller starts.
@@ -132,7 +132,7 @@ struct Merged {
 #[derive(Clone, Debug)]
 enum Arrangement {
     Blocks(Blocks),
-    Listed(Listed),
+    Listed(ListedChunks),
 }
 
 impl Layout {
@@ -143,11 +143,11 @@ impl Layout {
     /// [`LayoutError::TooManySlots`].
     pub fn new(demand: Arc<Demand>, in_place: bool) -> Result<Self, LayoutError> {
         let (arrangement, shape) = if demand.request().collective.is_listed() {
-            let (listed, shape) = Listed::of(&demand);
+            let (listed, shape) = ListedChunks::of(&demand);
             (Arrangement::Listed(listed), shape)
         } else {
             let blocks = Blocks::of(demand.request())?;
-            let shape = Shape::Equal { parts: blocks.parts };
+            let shape = PartShape::Equal { parts: blocks.parts };
             (Arrangement::Blocks(blocks), shape)
         };
         let ranks = (0..demand.request().ranks).map(Rank::from_index);
@@ -160,7 +160,7 @@ impl Layout {
     }
 
     /// The sizes of slots.
-    pub fn shape(&self) -> &Shape {
+    pub fn shape(&self) -> &PartShape {
         &self.shape
     }
 
@@ -224,7 +224,7 @@ impl Layout {
     /// The name of a caller's slot in a program: in place, slots of the smaller buffer have names in the larger one.
     pub fn seen(&self, rank: Rank, slot: Slot) -> Slot {
         match self.buffers[rank.index()].merged {
-            Some(Merged { into, at }) if slot.buffer != Buffer::Scratch && slot.buffer != into => {
+            Some(BufferMerge { into, at }) if slot.buffer != Buffer::Scratch && slot.buffer != into => {
                 Slot { buffer: into, index: at + slot.index }
             }
             _ => slot,

@@ -3,7 +3,7 @@
 //! The principal type is [`Emitter`]. It goes through the deliveries in order of landing and appends steps to the two
 //! threadblocks of the connection. All steps that a new step must wait for are then already written.
 
-use super::flow::{Delivery, DeliveryId, Flow, ValueId};
+use super::flow::{DataFlow, ValueDelivery, ValueDeliveryId, ValueId};
 use super::place::{Landing, Placement};
 use super::{Connections, Slices};
 use crate::{Buffer, ConnectionId, Instruction, Layout, RankProgram, Slice, Slot, Step, StepRef, Threadblock};
@@ -14,27 +14,27 @@ use topology::Rank;
 pub(super) struct Emitter<'a> {
     schedule: &'a Schedule,
     slices: Slices<'a>,
-    flow: &'a Flow,
+    flow: &'a DataFlow,
     order: &'a CausalOrder,
     connections: &'a Connections,
     placement: Placement<'a>,
     /// For each connection the sender's and the receiver's threadblock.
-    threadblocks: Vec<Ends<u32>>,
+    threadblocks: Vec<BothEnds<u32>>,
     /// For each delivery the sender's and the receiver's step.
-    steps: Vec<Ends<StepRef>>,
+    steps: Vec<BothEnds<StepRef>>,
     ranks: Vec<RankProgram>,
 }
 
 /// A value for each of the two ends of a connection.
 #[derive(Clone, Copy, Default)]
-struct Ends<T> {
+struct BothEnds<T> {
     sender: T,
     receiver: T,
 }
 
 /// A delivery with its slots.
-struct Placed {
-    id: DeliveryId,
+struct PlacedDelivery {
+    id: ValueDeliveryId,
     src: Slot,
     base: Option<Slot>,
     /// What is added next.
@@ -56,7 +56,7 @@ impl<'a> Emitter<'a> {
     pub(super) fn new(
         verified: &'a VerifiedSchedule,
         slices: Slices<'a>,
-        flow: &'a Flow,
+        flow: &'a DataFlow,
         connections: &'a Connections,
     ) -> Self {
         let (schedule, order) = (verified.schedule(), verified.order());
@@ -68,9 +68,9 @@ impl<'a> Emitter<'a> {
             threadblocks.len() as u32 - 1
         };
         let ends = connections.list.iter();
-        let threadblocks = ends.map(|ends| Ends { sender: open(ends.from), receiver: open(ends.to) }).collect();
+        let threadblocks = ends.map(|ends| BothEnds { sender: open(ends.from), receiver: open(ends.to) }).collect();
         let none = StepRef { threadblock: 0, step: 0 };
-        let steps = vec![Ends { sender: none, receiver: none }; flow.delivery_count()];
+        let steps = vec![BothEnds { sender: none, receiver: none }; flow.delivery_count()];
         let placement = Placement::new(flow, layout, order, count);
         Self { schedule, slices, flow, order, connections, placement, threadblocks, steps, ranks }
     }
@@ -78,7 +78,7 @@ impl<'a> Emitter<'a> {
     pub(super) fn run(mut self) -> Vec<RankProgram> {
         let flow = self.flow;
         for message in flow.live.chunk_by(|&a, &b| flow[a].transfer == flow[b].transfer) {
-            let placed: Vec<Placed> = message.iter().map(|&id| self.place(id)).collect();
+            let placed: Vec<PlacedDelivery> = message.iter().map(|&id| self.place(id)).collect();
             let slices = self.slices;
             let runs = || placed.chunk_by(|a, b| slices.follow(a, b));
             runs().for_each(|run| self.emit(run));
@@ -92,21 +92,21 @@ impl<'a> Emitter<'a> {
         self.ranks
     }
 
-    fn place(&mut self, id: DeliveryId) -> Placed {
-        let Delivery { source, base, then, .. } = &self.flow[id];
+    fn place(&mut self, id: ValueDeliveryId) -> PlacedDelivery {
+        let ValueDelivery { source, base, then, .. } = &self.flow[id];
         let (src, base) = (self.placement.slot(*source), base.map(|base| self.placement.slot(base)));
         let then = then.iter().map(|&value| self.placement.slot(value)).collect();
-        Placed { id, src, base, then, landing: self.placement.place(id) }
+        PlacedDelivery { id, src, base, then, landing: self.placement.place(id) }
     }
 
     /// One send and one receive for deliveries whose slots are consecutive at both ends.
-    fn emit(&mut self, run: &[Placed]) {
-        let Placed { id, src, base, landing, .. } = run[0];
+    fn emit(&mut self, run: &[PlacedDelivery]) {
+        let PlacedDelivery { id, src, base, landing, .. } = run[0];
         let count = run.len() as u32;
         let index = self.flow[id].transfer;
         let transfer = &self.schedule.transfers[index as usize];
         let connection = self.connections.of[&index];
-        let Ends { sender, receiver } = self.threadblocks[connection.index()];
+        let BothEnds { sender, receiver } = self.threadblocks[connection.index()];
         let send = Instruction::Send { to: connection, src: src.slice(count) };
         let receive = receive(connection, base.map(|base| base.slice(count)), landing.slot.slice(count));
         let mut ready = Vec::new();
@@ -120,14 +120,14 @@ impl<'a> Emitter<'a> {
         let sender = self.push(transfer.from, sender, send, ready, Some(index));
         let receiver = self.push(transfer.to, receiver, receive, free, Some(index));
         for placed in run {
-            self.steps[placed.id.index()] = Ends { sender, receiver };
+            self.steps[placed.id.index()] = BothEnds { sender, receiver };
         }
     }
 
     /// What is added to the same deliveries once they have landed.
-    fn add(&mut self, run: &[Placed]) {
+    fn add(&mut self, run: &[PlacedDelivery]) {
         let (first, count) = (&run[0], run.len() as u32);
-        let Ends { receiver, .. } = self.steps[first.id.index()];
+        let BothEnds { receiver, .. } = self.steps[first.id.index()];
         let rank = self.flow[self.flow[first.id].result].rank;
         for (index, src) in first.then.iter().enumerate() {
             let instruction = Instruction::Reduce { src: src.slice(count), dst: first.landing.slot.slice(count) };
@@ -143,7 +143,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// The steps after which the slot of a value may be overwritten; `by` is the delivery that overwrites it.
-    fn released(&self, value: ValueId, by: Option<DeliveryId>) -> Vec<StepRef> {
+    fn released(&self, value: ValueId, by: Option<ValueDeliveryId>) -> Vec<StepRef> {
         let written = self.written(value);
         let value = &self.flow[value];
         let sent = value.senders.iter().map(|sender| self.steps[sender.index()].sender);
@@ -267,7 +267,7 @@ fn receive(from: ConnectionId, base: Option<Slice>, dst: Slice) -> Instruction {
 
 impl Slices<'_> {
     /// Whether `b`'s slots directly follow `a`'s at both ends.
-    fn follow(&self, a: &Placed, b: &Placed) -> bool {
+    fn follow(&self, a: &PlacedDelivery, b: &PlacedDelivery) -> bool {
         let bases = match (a.base, b.base) {
             (Some(a), Some(b)) => self.joins(a, b),
             (a, b) => a == b,

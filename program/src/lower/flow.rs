@@ -1,6 +1,6 @@
 //! The schedule as data flow: the value that every transfer carries, and the value that it makes.
 //!
-//! The principal type is [`Flow`]. A *value* is the content of one chunk at one rank between two changes. Every
+//! The principal type is [`DataFlow`]. A *value* is the content of one chunk at one rank between two changes. Every
 //! delivery (one chunk of one transfer) reads one value at the sender and makes one at the receiver. In this form no
 //! value ever changes (static single assignment), so slots and dependencies are chosen later from the readers of each
 //! value.
@@ -13,13 +13,13 @@ use schedule::{CausalOrder, ChunkId, Effect, Origin, Schedule, Transfer, Verifie
 use std::ops::Index;
 use topology::Rank;
 
-/// A value: index into its [`Flow`].
+/// A value: index into its [`DataFlow`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct ValueId(u32);
 
-/// A delivery: index into its [`Flow`].
+/// A delivery: index into its [`DataFlow`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct DeliveryId(u32);
+pub(super) struct ValueDeliveryId(u32);
 
 impl ValueId {
     pub(super) fn index(self) -> usize {
@@ -27,7 +27,7 @@ impl ValueId {
     }
 }
 
-impl DeliveryId {
+impl ValueDeliveryId {
     pub(super) fn from_index(index: usize) -> Self {
         Self(index as u32)
     }
@@ -43,18 +43,18 @@ pub(super) struct Value {
     pub(super) chunk: ChunkId,
     pub(super) rank: Rank,
     /// The delivery that made it; `None` if it is there from the start.
-    pub(super) writer: Option<DeliveryId>,
+    pub(super) writer: Option<ValueDeliveryId>,
     /// The deliveries that send it.
-    pub(super) senders: Vec<DeliveryId>,
+    pub(super) senders: Vec<ValueDeliveryId>,
     /// The delivery that adds to it, or that adds it to something else, and so makes the rank's next value.
-    pub(super) reduced_by: Option<DeliveryId>,
+    pub(super) reduced_by: Option<ValueDeliveryId>,
     /// Whether the rank must end with this value.
     pub(super) is_final: bool,
 }
 
 /// One chunk of one transfer.
 #[derive(Debug)]
-pub(super) struct Delivery {
+pub(super) struct ValueDelivery {
     /// Position in the schedule.
     pub(super) transfer: u32,
     /// The value it reads at the sender.
@@ -69,38 +69,42 @@ pub(super) struct Delivery {
 
 /// A schedule as values and deliveries.
 #[derive(Debug, Default)]
-pub(super) struct Flow {
+pub(super) struct DataFlow {
     pub(super) values: Vec<Value>,
-    pub(super) deliveries: Vec<Delivery>,
+    pub(super) deliveries: Vec<ValueDelivery>,
     /// The deliveries that are not dropped, in order of landing; those of one transfer in order of chunk.
-    pub(super) live: Vec<DeliveryId>,
+    pub(super) live: Vec<ValueDeliveryId>,
 }
 
-impl Index<ValueId> for Flow {
+impl Index<ValueId> for DataFlow {
     type Output = Value;
     fn index(&self, id: ValueId) -> &Value {
         &self.values[id.index()]
     }
 }
 
-impl Index<DeliveryId> for Flow {
-    type Output = Delivery;
-    fn index(&self, id: DeliveryId) -> &Delivery {
+impl Index<ValueDeliveryId> for DataFlow {
+    type Output = ValueDelivery;
+    fn index(&self, id: ValueDeliveryId) -> &ValueDelivery {
         &self.deliveries[id.index()]
     }
 }
 
-impl Flow {
+impl DataFlow {
     /// The values and deliveries of a schedule.
     pub(super) fn of(verified: &VerifiedSchedule) -> Self {
         let (schedule, order) = (verified.schedule(), verified.order());
-        let mut builder =
-            Builder { schedule, order, flow: Self::default(), current: vec![None; schedule.demand.request().ranks] };
+        let mut builder = DataFlowBuilder {
+            schedule,
+            order,
+            flow: Self::default(),
+            current: vec![None; schedule.demand.request().ranks],
+        };
         schedule.demand.chunk_ids().for_each(|id| builder.chunk(id));
         let mut flow = builder.flow;
         let Self { values, deliveries, live } = &mut flow;
         live.sort_unstable_by_key(|&id| {
-            let Delivery { transfer, result, .. } = deliveries[id.index()];
+            let ValueDelivery { transfer, result, .. } = deliveries[id.index()];
             (order.place(transfer), values[result.index()].chunk)
         });
         flow
@@ -116,7 +120,7 @@ impl Flow {
         self.deliveries.len()
     }
 
-    fn add_value(&mut self, chunk: ChunkId, rank: Rank, writer: Option<DeliveryId>) -> ValueId {
+    fn add_value(&mut self, chunk: ChunkId, rank: Rank, writer: Option<ValueDeliveryId>) -> ValueId {
         let (senders, reduced_by, is_final) = (Vec::new(), None, false);
         self.values.push(Value { chunk, rank, writer, senders, reduced_by, is_final });
         ValueId(self.values.len() as u32 - 1)
@@ -125,8 +129,8 @@ impl Flow {
     /// Goes backwards from the final values and registers the readers of all values that they depend on.
     fn keep_what_matters(&mut self, first: usize) {
         for index in (first..self.deliveries.len()).rev() {
-            let id = DeliveryId::from_index(index);
-            let Delivery { source, base, result, .. } = self.deliveries[index];
+            let id = ValueDeliveryId::from_index(index);
+            let ValueDelivery { source, base, result, .. } = self.deliveries[index];
             let value = &self.values[result.index()];
             if value.is_final || !value.senders.is_empty() || value.reduced_by.is_some() {
                 self.values[source.index()].senders.push(id);
@@ -139,15 +143,15 @@ impl Flow {
     }
 }
 
-struct Builder<'a> {
+struct DataFlowBuilder<'a> {
     schedule: &'a Schedule,
     order: &'a CausalOrder,
-    flow: Flow,
+    flow: DataFlow,
     /// The value of the current chunk at each rank; all `None` between chunks.
     current: Vec<Option<ValueId>>,
 }
 
-impl Builder<'_> {
+impl DataFlowBuilder<'_> {
     fn chunk(&mut self, id: ChunkId) {
         let (chunk, deliveries) = (self.schedule.demand.chunk(id), self.order.deliveries(id));
         let (first, first_value) = (self.flow.deliveries.len(), self.flow.values.len() as u32);
@@ -170,9 +174,15 @@ impl Builder<'_> {
                 Effect::AddsTo(base) => value(base, to),
             };
             let source = value(delivery.source(), from).expect("a value is made before it is read");
-            let own = DeliveryId::from_index(self.flow.deliveries.len());
+            let own = ValueDeliveryId::from_index(self.flow.deliveries.len());
             let result = self.flow.add_value(id, to, Some(own));
-            self.flow.deliveries.push(Delivery { transfer: delivery.transfer, source, base, then: Vec::new(), result });
+            self.flow.deliveries.push(ValueDelivery {
+                transfer: delivery.transfer,
+                source,
+                base,
+                then: Vec::new(),
+                result,
+            });
             (made[place], self.current[to.index()]) = (Some(result), Some(result));
         }
         for &rank in chunk.wanted_by.iter() {

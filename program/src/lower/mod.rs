@@ -28,7 +28,7 @@ mod sums;
 use super::rewrite::{Pairing, assign, pair, replicate};
 use super::{Buffer, Connection, ConnectionId, Layout, LayoutError, Program, Slot, Step, Tempo};
 use emit::Emitter;
-use flow::Flow;
+use flow::DataFlow;
 use rayon::prelude::*;
 use schedule::{Schedule, Transfer, VerifiedSchedule};
 use std::collections::BTreeMap;
@@ -89,7 +89,7 @@ pub enum Threadblocks {
 pub fn lower(schedule: &VerifiedSchedule, options: &LowerOptions) -> Result<Program, LayoutError> {
     let (verified, schedule) = (schedule, schedule.schedule());
     let layout = Layout::new(schedule.demand.clone(), options.in_place)?;
-    let flow = Flow::of(verified);
+    let flow = DataFlow::of(verified);
     let connections = Connections::of(schedule, &flow, options.channels.max(1));
     let slices = Slices { layout: &layout, within_blocks: options.instances > 1 };
     let emitter = Emitter::new(verified, slices, &flow, &connections);
@@ -147,7 +147,7 @@ struct Connections {
 impl Connections {
     /// `channels` connections for each link (fewer if the link has fewer messages), links ascending; the messages of a
     /// link use them in turn.
-    fn of(schedule: &Schedule, flow: &Flow, channels: u32) -> Self {
+    fn of(schedule: &Schedule, flow: &DataFlow, channels: u32) -> Self {
         let mut used: Vec<u32> = flow.live.iter().map(|&id| flow[id].transfer).collect();
         used.dedup();
         let mut carried: BTreeMap<LinkId, Vec<u32>> = BTreeMap::new();

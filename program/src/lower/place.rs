@@ -4,7 +4,7 @@
 //! known when a value is placed. A slot is free for a delivery once all readers of its content belong to transfers with
 //! smaller numbers.
 
-use super::flow::{Delivery, DeliveryId, Flow, ValueId};
+use super::flow::{DataFlow, ValueDelivery, ValueDeliveryId, ValueId};
 use crate::{Buffer, Layout, Slot};
 use schedule::CausalOrder;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +12,7 @@ use topology::Rank;
 
 /// The slots of values.
 pub(super) struct Placement<'a> {
-    flow: &'a Flow,
+    flow: &'a DataFlow,
     layout: &'a Layout,
     order: &'a CausalOrder,
     /// For each value its slot, once placed.
@@ -41,7 +41,7 @@ pub(super) struct Landing {
 
 impl<'a> Placement<'a> {
     /// Places the values that are there from the start.
-    pub(super) fn new(flow: &'a Flow, layout: &'a Layout, order: &'a CausalOrder, ranks: usize) -> Self {
+    pub(super) fn new(flow: &'a DataFlow, layout: &'a Layout, order: &'a CausalOrder, ranks: usize) -> Self {
         let occupants = (0..ranks).map(|rank| {
             let rank = Rank::from_index(rank);
             vec![None; layout.slots(rank, layout.output(rank).buffer) as usize]
@@ -74,8 +74,8 @@ impl<'a> Placement<'a> {
     }
 
     /// Chooses the slot for the value that a delivery makes.
-    pub(super) fn place(&mut self, id: DeliveryId) -> Landing {
-        let Delivery { base, result, .. } = self.flow[id];
+    pub(super) fn place(&mut self, id: ValueDeliveryId) -> Landing {
+        let ValueDelivery { base, result, .. } = self.flow[id];
         let (chunk, rank) = (self.flow[result].chunk, self.flow[result].rank);
         let landing = self.at_home(id).or_else(|| self.on_base(id, base)).unwrap_or_else(|| {
             let part = self.layout.part_of(chunk);
@@ -114,7 +114,7 @@ impl<'a> Placement<'a> {
     }
 
     /// A scratch slot of the same shape whose value no later step reads.
-    fn in_used(&mut self, id: DeliveryId, rank: Rank, part: u32) -> Option<Landing> {
+    fn in_used(&mut self, id: ValueDeliveryId, rank: Rank, part: u32) -> Option<Landing> {
         let arrival = self.order.place(self.flow[id].transfer);
         let passing = self.passing[rank.index()].get_mut(&part)?;
         while let Some(&(_, slot, value)) = passing.first().filter(|&&(last, ..)| last < arrival) {
@@ -135,7 +135,7 @@ impl<'a> Placement<'a> {
     }
 
     /// The output slot of the chunk, if the rank wants the chunk and the slot is free.
-    fn at_home(&self, id: DeliveryId) -> Option<Landing> {
+    fn at_home(&self, id: ValueDeliveryId) -> Option<Landing> {
         let value = &self.flow[self.flow[id].result];
         let slot = self.layout.output_slot(value.chunk, value.rank)?;
         // The slot is for what it is added to.
@@ -147,7 +147,7 @@ impl<'a> Placement<'a> {
     }
 
     /// The scratch slot of the value that is added to, if no later delivery sends that value.
-    fn on_base(&self, id: DeliveryId, base: Option<ValueId>) -> Option<Landing> {
+    fn on_base(&self, id: ValueDeliveryId, base: Option<ValueId>) -> Option<Landing> {
         let base = base?;
         let slot = self.slot(base);
         let reusable = slot.buffer == Buffer::Scratch && self.may_replace(base, id);
@@ -156,10 +156,10 @@ impl<'a> Placement<'a> {
 
     /// Whether every reader of `value` belongs to a transfer that arrives before that of `id`, or is `id` itself, which adds
     /// to it.
-    fn may_replace(&self, value: ValueId, id: DeliveryId) -> bool {
+    fn may_replace(&self, value: ValueId, id: ValueDeliveryId) -> bool {
         let is_base = self.flow[id].base == Some(value);
         let value = &self.flow[value];
-        let arrival = |id: DeliveryId| self.order.place(self.flow[id].transfer);
+        let arrival = |id: ValueDeliveryId| self.order.place(self.flow[id].transfer);
         let mut readers = value.senders.iter().copied().chain(value.reduced_by.filter(|_| !is_base));
         !value.is_final && readers.all(|reader| arrival(reader) < arrival(id))
     }

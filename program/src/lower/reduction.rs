@@ -18,7 +18,7 @@ pub(super) fn drop_implied(program: &mut RankProgram) {
         return;
     }
     let order = dependencies_first(program);
-    let mut steps = Table::of(program);
+    let mut steps = StepPositions::of(program);
     let mut clocks = vec![0; order.len() * width];
     let mut now = vec![0; width];
     for (written, &at) in order.iter().enumerate() {
@@ -82,9 +82,9 @@ fn clock(clocks: &[u32], width: usize, written: usize) -> &[u32] {
 }
 
 /// The position of each step in the order.
-struct Table(Vec<Vec<usize>>);
+struct StepPositions(Vec<Vec<usize>>);
 
-impl Table {
+impl StepPositions {
     fn of(program: &RankProgram) -> Self {
         Self(program.threadblocks.iter().map(|block| vec![0; block.steps.len()]).collect())
     }

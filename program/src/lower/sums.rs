@@ -5,7 +5,7 @@
 //! arrive, ranks would end with different bits. The principal function is [`settle`]: it has each of them add in the order of
 //! the contributors. What arrives before its turn waits in a slot of its own, so no message waits for another.
 
-use super::flow::{DeliveryId, Flow, Value, ValueId};
+use super::flow::{DataFlow, Value, ValueDeliveryId, ValueId};
 use topology::Rank;
 
 /// How a value came about.
@@ -32,7 +32,7 @@ fn mixed(value: u64) -> u64 {
 
 /// Orders the additions of one chunk, which combines: its values and deliveries are those from these on. Nothing changes if
 /// all ranks that want it end with the same sum anyway.
-pub(super) fn settle(flow: &mut Flow, first_value: u32, first_delivery: usize) {
+pub(super) fn settle(flow: &mut DataFlow, first_value: u32, first_delivery: usize) {
     let at = |id: ValueId| id.index() - first_value as usize;
     let mut sums: Vec<PartialSum> = Vec::with_capacity(flow.values.len() - first_value as usize);
     for Value { rank, writer, .. } in &flow.values[first_value as usize..] {
@@ -51,7 +51,7 @@ pub(super) fn settle(flow: &mut Flow, first_value: u32, first_delivery: usize) {
         return;
     }
     for last in first_delivery..flow.deliveries.len() {
-        let chain = chain(flow, DeliveryId::from_index(last));
+        let chain = chain(flow, ValueDeliveryId::from_index(last));
         if chain.len() > 1 {
             reorder(flow, &chain, |id| sums[at(id)].first);
         }
@@ -59,7 +59,7 @@ pub(super) fn settle(flow: &mut Flow, first_value: u32, first_delivery: usize) {
 }
 
 /// The deliveries of a sum of which this one makes the last addition, first to last: nobody sees what comes between.
-fn chain(flow: &Flow, last: DeliveryId) -> Vec<DeliveryId> {
+fn chain(flow: &DataFlow, last: ValueDeliveryId) -> Vec<ValueDeliveryId> {
     let is_inside = |value: &Value| value.senders.is_empty() && !value.is_final;
     let made = &flow[flow[last].result];
     // What is inside is part of a longer chain, or of none that matters.
@@ -77,7 +77,7 @@ fn chain(flow: &Flow, last: DeliveryId) -> Vec<DeliveryId> {
 }
 
 /// Has the deliveries of a chain add up in the order of what is added; the last one still makes the whole sum.
-fn reorder(flow: &mut Flow, chain: &[DeliveryId], key: impl Fn(ValueId) -> Rank) {
+fn reorder(flow: &mut DataFlow, chain: &[ValueDeliveryId], key: impl Fn(ValueId) -> Rank) {
     let Some(start) = flow[chain[0]].base else { return };
     let mut operands: Vec<ValueId> = chain.iter().map(|&id| flow[id].source).chain([start]).collect();
     operands.sort_unstable_by_key(|&operand| key(operand));

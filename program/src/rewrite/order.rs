@@ -16,7 +16,7 @@ pub(super) type Positions = Vec<Vec<Vec<u32>>>;
 /// could come next, the one with the least `key` does. `None` if there is no such order, because the program would
 /// deadlock.
 pub(super) fn line_up<K: Ord>(program: &Program, window: u32, key: impl Fn(&Step) -> K) -> Option<Positions> {
-    let row = Row::of(program, window.max(1) as usize);
+    let row = StepGraph::of(program, window.max(1) as usize);
     let mut waiting = vec![0u32; row.steps.len()];
     row.edges.iter().for_each(|&(_, after)| waiting[after as usize] += 1);
     let entry = |step: u32| Reverse((key(row.steps[step as usize]), step));
@@ -46,13 +46,13 @@ pub(super) fn line_up<K: Ord>(program: &Program, window: u32, key: impl Fn(&Step
 }
 
 /// All steps, rank by rank, and the pairs of steps in which one must come before the other.
-struct Row<'a> {
+struct StepGraph<'a> {
     steps: Vec<&'a Step>,
     /// Sorted by the step that comes first.
     edges: Vec<(u32, u32)>,
 }
 
-impl<'a> Row<'a> {
+impl<'a> StepGraph<'a> {
     fn of(program: &'a Program, window: usize) -> Self {
         let mut row = Self { steps: Vec::new(), edges: Vec::new() };
         let mut ends: Vec<[Vec<u32>; 2]> = vec![Default::default(); program.connections.len()];

@@ -41,7 +41,7 @@ pub fn pair<K: Ord>(mut program: Program, how: &Pairing, key: impl Fn(&Step) -> 
     let Some(order) = line_up(&program, how.window, key) else { return program };
     let mut components = Components::of(&program, how.peers);
     for (rank, order) in program.ranks.iter_mut().zip(&order) {
-        let dealt = Groups::of(rank, &mut components, how).choose(rank);
+        let dealt = ThreadblockGroups::of(rank, &mut components, how).choose(rank);
         rank.threadblocks = regroup(rank, |t, _| dealt[t], |t, s| order[t][s]);
         if how.fuse {
             let mut positions = vec![Vec::new(); rank.threadblocks.len()];
@@ -55,13 +55,13 @@ pub fn pair<K: Ord>(mut program: Program, how: &Pairing, key: impl Fn(&Step) -> 
 
 /// The connections that a threadblock uses.
 #[derive(Clone, Copy, Default)]
-struct Use {
+struct ConnectionUse {
     out: Option<ConnectionId>,
     into: Option<ConnectionId>,
     cost: usize,
 }
 
-impl Use {
+impl ConnectionUse {
     fn of(steps: &[Step]) -> Self {
         let mut all = Self::default();
         for step in steps {
@@ -85,18 +85,18 @@ impl Use {
 }
 
 /// The threadblocks of one rank in groups.
-struct Groups<'a> {
+struct ThreadblockGroups<'a> {
     how: &'a Pairing,
     components: &'a mut Components,
     /// For each threadblock the threadblock that represents its group, and the connections of the group.
     host: Vec<usize>,
-    uses: Vec<Use>,
+    uses: Vec<ConnectionUse>,
     left: usize,
 }
 
-impl<'a> Groups<'a> {
+impl<'a> ThreadblockGroups<'a> {
     fn of(rank: &RankProgram, components: &'a mut Components, how: &'a Pairing) -> Self {
-        let uses: Vec<Use> = rank.threadblocks.iter().map(|block| Use::of(&block.steps)).collect();
+        let uses: Vec<ConnectionUse> = rank.threadblocks.iter().map(|block| ConnectionUse::of(&block.steps)).collect();
         Self { how, components, host: (0..uses.len()).collect(), left: uses.len(), uses }
     }
 
@@ -184,7 +184,7 @@ impl Components {
             peers,
         };
         for block in program.ranks.iter().flat_map(|rank| &rank.threadblocks) {
-            let Use { out, into, .. } = Use::of(&block.steps);
+            let ConnectionUse { out, into, .. } = ConnectionUse::of(&block.steps);
             if let Some((out, into)) = out.zip(into) {
                 components.join(out, into);
             }

@@ -2,7 +2,9 @@
 
 use super::{check, checked, lowered, schedules};
 use crate::rewrite::{expand, resliced, row};
-use crate::{Buffer, ConnectionId, Instruction, Program, ProgramViolation, Shape, Slice, Step, StepRef, Threadblock};
+use crate::{
+    Buffer, ConnectionId, Instruction, PartShape, Program, ProgramViolation, Slice, Step, StepRef, Threadblock,
+};
 use expect_test::{Expect, expect};
 use schedule::{Chunk, Collective, Demand, RankSet, Request};
 use std::sync::Arc;
@@ -40,7 +42,7 @@ fn block(instructions: &[Instruction]) -> Threadblock {
 fn the_header_must_follow_from_the_demand() {
     refuses(
         allreduce(),
-        |p| p.shape = Shape::Equal { parts: 4 },
+        |p| p.shape = PartShape::Equal { parts: 4 },
         expect!["the number of parts is 4, but the demand gives 3"],
     );
     refuses(allreduce(), |p| drop(p.ranks.pop()), expect!["the number of ranks is 2, but the demand gives 3"]);

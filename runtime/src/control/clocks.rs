@@ -1,8 +1,8 @@
 //! The clock of another machine.
 //!
-//! The principal type is [`Clock`]: the difference between two monotonic clocks, measured with questions and answers. A
-//! fast answer gives a tight bound on the difference. The bound of an old answer is loose, because clocks drift. The
-//! answer with the tightest bound at present counts.
+//! The principal type is [`RemoteClock`]: the difference between two monotonic clocks, measured with questions and
+//! answers. A fast answer gives a tight bound on the difference. The bound of an old answer is loose, because clocks
+//! drift. The answer with the tightest bound at present counts.
 
 use crate::clock::Moment;
 use std::time::Duration;
@@ -29,9 +29,9 @@ impl Reading {
 
 /// Another machine's clock.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Clock(Option<Reading>);
+pub(crate) struct RemoteClock(Option<Reading>);
 
-impl Clock {
+impl RemoteClock {
     /// Records that a question of the moment `asked` was answered at `there`, and that the answer arrived at `heard`.
     pub(crate) fn read(&mut self, asked: Moment, there: Moment, heard: Moment) {
         let middle = asked.0 + heard.0.saturating_sub(asked.0) / 2;
@@ -64,8 +64,8 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     /// The other clock is `ahead` ns ahead at the start and gains `ppm`. Delays are asymmetric and heavy-tailed.
-    fn estimated(ahead: i64, ppm: i64, seconds: u64) -> (Clock, u64) {
-        let mut clock = Clock::default();
+    fn estimated(ahead: i64, ppm: i64, seconds: u64) -> (RemoteClock, u64) {
+        let mut clock = RemoteClock::default();
         let (mut now, mut random) = (100 * SECOND, 7_u64);
         let shows = |at: u64| Moment(at.saturating_add_signed(ahead + (at - 100 * SECOND) as i64 / 1_000_000 * ppm));
         while now < (100 + seconds) * SECOND {
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn a_slow_answer_does_not_replace_a_fast_one_before_its_time() {
-        let mut clock = Clock::default();
+        let mut clock = RemoteClock::default();
         clock.read(Moment(1000), Moment(51_000), Moment(3000));
         clock.read(Moment(10_000), Moment(0), Moment(90_000_000));
         assert_eq!(clock.there(Moment(2000)), Moment(51_000));

@@ -217,17 +217,20 @@ pub(crate) fn receive_descriptor(stream: &UnixStream) -> io::Result<OwnedFd> {
 mod tests {
     use super::*;
     use crate::clock::Moment;
-    use crate::control::messages::{Answer, Command, Finding};
-    use crate::execution::executor::Sample;
+    use crate::control::messages::{Answer, TaskResult, WorkerCommand};
+    use crate::execution::executor::RepetitionSample;
     use crate::measure::trial::{MOST_REPETITIONS, RankReport};
     use crate::numbers::TaskNumber;
 
     #[test]
     fn the_longest_report_fits_a_message() {
-        let widest = Sample { start: Moment(u64::MAX), end: Moment(u64::MAX) };
+        let widest = RepetitionSample { start: Moment(u64::MAX), end: Moment(u64::MAX) };
         let length = |samples| {
-            let finding =
-                Finding::Trial(vec![RankReport { samples: vec![widest; samples], wrong: u64::MAX, steps: Vec::new() }]);
+            let finding = TaskResult::Trial(vec![RankReport {
+                samples: vec![widest; samples],
+                wrong: u64::MAX,
+                steps: Vec::new(),
+            }]);
             serde_json::to_vec(&Answer::Done { task: TaskNumber(u64::MAX), finding }).unwrap().len()
         };
         let each = length(11) - length(10);
@@ -239,19 +242,19 @@ mod tests {
         let (near, far) = UnixStream::pair().unwrap();
         let mut inbox = Inbox::new(far);
         inbox.stream.set_read_timeout(Some(std::time::Duration::from_millis(1))).unwrap();
-        let message = Command::Run { task: TaskNumber(7) };
+        let message = WorkerCommand::Run { task: TaskNumber(7) };
         send(&near, &message).unwrap();
         send(&near, &message).unwrap();
         let mut bytes = vec![0; 4096];
         let length = inbox.stream.read(&mut bytes).unwrap();
         for cut in 0..length / 2 {
             (&near).write_all(&bytes[..cut]).unwrap();
-            assert_eq!(inbox.receive::<Command>().unwrap(), None);
+            assert_eq!(inbox.receive::<WorkerCommand>().unwrap(), None);
             (&near).write_all(&bytes[cut..length / 2]).unwrap();
             assert_eq!(inbox.receive().unwrap(), Some(message.clone()));
         }
         drop(near);
-        assert_eq!(inbox.receive::<Command>().unwrap_err().kind(), ErrorKind::UnexpectedEof);
+        assert_eq!(inbox.receive::<WorkerCommand>().unwrap_err().kind(), ErrorKind::UnexpectedEof);
     }
 
     #[test]
@@ -259,7 +262,7 @@ mod tests {
         for bytes in [[255; 16].as_slice(), &[3, 0, 0, 0, b'{', b'{', b'{']] {
             let (near, far) = UnixStream::pair().unwrap();
             (&near).write_all(bytes).unwrap();
-            assert!(Inbox::new(far).receive::<Command>().is_err());
+            assert!(Inbox::new(far).receive::<WorkerCommand>().is_err());
         }
     }
 

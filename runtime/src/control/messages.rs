@@ -1,15 +1,15 @@
 //! The messages between launcher, agents and workers.
 //!
-//! A worker receives [`Command`]s and sends [`Answer`]s. If the worker is not a child of the coordinator, its agent
-//! passes both on, in [`ToAgent`] and [`FromAgent`]. These carry the number of the epoch, so that a message of an
+//! A worker receives [`WorkerCommand`]s and sends [`Answer`]s. If the worker is not a child of the coordinator, its
+//! agent passes both on, in [`ToAgent`] and [`FromAgent`]. These carry the number of the epoch, so that a message of an
 //! earlier epoch never counts in the current one.
 
 use crate::clock::Moment;
 use crate::execution::flows::{Arrivals, Wanted};
-use crate::execution::options::Options;
+use crate::execution::options::ExecutionOptions;
 use crate::group::Group;
 use crate::measure::trial::{RankReport, Trial};
-use crate::memory::region::Place;
+use crate::memory::region::OpenFilePlace;
 use crate::memory::segment::SegmentShape;
 use crate::numbers::{Epoch, TaskNumber};
 use crate::transport::tcp::{ListenAddresses, Secret};
@@ -24,7 +24,7 @@ pub(crate) const PROTOCOL: u32 = 10;
 /// A message of the launcher to a worker.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Command {
+pub(crate) enum WorkerCommand {
     Welcome(Welcome),
     /// Load the task's programs, answer [`Answer::Listening`] if ranks are on different computers, allocate memory, and
     /// answer [`Answer::Ready`].
@@ -67,7 +67,7 @@ pub(crate) struct Ordered {
 /// The result of a task on one rank.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Finding {
+pub(crate) enum TaskResult {
     /// A report for each plan in which the rank takes part.
     Trial(Vec<RankReport>),
     Probe(Arrivals),
@@ -76,21 +76,21 @@ pub(crate) enum Finding {
 /// Everything that a worker needs to join.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct Welcome {
-    pub(crate) terms: Terms,
+    pub(crate) terms: WorkerTerms,
     /// Authenticates the ranks of this epoch to each other. It never travels between machines.
     pub(crate) secret: Secret,
 }
 
 /// How a worker takes part.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub(crate) struct Terms {
+pub(crate) struct WorkerTerms {
     pub(crate) protocol: u32,
     pub(crate) rank: Rank,
     pub(crate) segment: SegmentShape,
     /// Whether the worker is the first of its machine, which prepares the shared memory for the others.
     pub(crate) first_here: bool,
     /// How it executes. Its agent fills in the interfaces of its machine.
-    pub(crate) options: Options,
+    pub(crate) options: ExecutionOptions,
     /// Source and slowdown of the machine to imitate. The options do not contain them.
     pub(crate) emulation: Option<(String, f64)>,
 }
@@ -104,7 +104,7 @@ pub(crate) enum Answer {
         /// The name of its machine.
         machine: String,
         /// The place of the shared memory for other processes of the machine, if this agent made it.
-        segment: Option<Place>,
+        segment: Option<OpenFilePlace>,
     },
     /// From an agent: a file has arrived, and lies at `path` for all workers of its machine.
     Kept {
@@ -127,7 +127,7 @@ pub(crate) enum Answer {
     },
     Done {
         task: TaskNumber,
-        finding: Finding,
+        finding: TaskResult,
     },
     /// The rank has failed. If it failed because it lost other ranks, `peers` are all ranks that it has lost.
     Failed {
@@ -144,9 +144,9 @@ pub(crate) enum ToAgent {
     /// An epoch begins; the rest of the last one ends.
     SetUp { epoch: Epoch, setup: EpochSetup },
     /// Start the worker.
-    Enlist { epoch: Epoch, terms: Terms },
+    Enlist { epoch: Epoch, terms: WorkerTerms },
     /// Pass this command to the worker.
-    Order { epoch: Epoch, command: Command },
+    Order { epoch: Epoch, command: WorkerCommand },
     /// The next part of a file that all workers of this machine may read.
     Keep { file: u64, piece: String, is_last: bool },
     /// Delete these files: no worker will need them again.
@@ -170,7 +170,7 @@ pub(crate) struct EpochSetup {
     pub(crate) job: [u8; 32],
     pub(crate) segment: SegmentShape,
     /// The place of the machine's shared memory. `None` for the first agent of a machine, which makes it.
-    pub(crate) place: Option<Place>,
+    pub(crate) place: Option<OpenFilePlace>,
     /// The ranks of other machines.
     pub(crate) absent: Vec<Rank>,
     /// How long an agent waits for a sign of life of the coordinator.

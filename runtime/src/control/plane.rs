@@ -5,9 +5,9 @@
 //! them, each with the start in its own clock. Other messages become events for the [`Job`](crate::Job).
 
 use crate::clock::Moment;
-use crate::control::clocks::Clock;
+use crate::control::clocks::RemoteClock;
 use crate::control::frame::{Inbox, Outbox};
-use crate::control::judge::{Event, Heard};
+use crate::control::judge::{Heard, RankEvent};
 use crate::control::messages::{FromAgent, ToAgent};
 use crate::error::{RunError, RunResult};
 use crate::memory::segment::Segment;
@@ -33,10 +33,10 @@ const LONGEST_LEAD: Duration = Duration::from_millis(50);
 const STACK: usize = 256 << 10;
 
 /// One agent, as the coordinator knows it.
-struct Agent {
+struct AgentRecord {
     post: Outbox,
     machine: usize,
-    clock: Mutex<Clock>,
+    clock: Mutex<RemoteClock>,
     /// Whether the agent has answered the last ping. If not, no more pings are sent to it.
     answered: AtomicBool,
     /// How many messages it has sent.
@@ -58,7 +58,7 @@ struct Present {
 
 /// The control plane between processes.
 pub(crate) struct Plane {
-    agents: BTreeMap<Rank, Agent>,
+    agents: BTreeMap<Rank, AgentRecord>,
     /// The first rank of each machine; machine 0 is the coordinator's.
     leaders: Vec<Rank>,
     present: Mutex<Present>,
@@ -81,7 +81,7 @@ impl Plane {
         let (mut agents, mut inboxes) = (BTreeMap::new(), Vec::with_capacity(joined.len()));
         for Joined { rank, machine, post, inbox } in joined {
             let (clock, answered) = (Mutex::default(), AtomicBool::new(true));
-            agents.insert(rank, Agent { post, machine, clock, answered, messages: AtomicU64::new(0) });
+            agents.insert(rank, AgentRecord { post, machine, clock, answered, messages: AtomicU64::new(0) });
             inboxes.push((rank, inbox));
         }
         let arrived = vec![0; leaders.len()];
@@ -250,7 +250,7 @@ impl Plane {
     }
 
     /// The clock of a machine is the clock of its leader.
-    fn clock(&self, machine: usize) -> Clock {
+    fn clock(&self, machine: usize) -> RemoteClock {
         let leader = self.leaders.get(machine).and_then(|leader| self.agents.get(leader));
         leader.map(|agent| *agent.clock.lock().unwrap_or_else(PoisonError::into_inner)).unwrap_or_default()
     }
@@ -285,12 +285,12 @@ impl Plane {
             FromAgent::Arrived { epoch, round, lead_ns } => {
                 return self.arrived(self.machine(rank), epoch, round, Duration::from_nanos(lead_ns));
             }
-            FromAgent::Answer { epoch, answer } => Heard { epoch, rank, event: Event::Answer(answer) },
+            FromAgent::Answer { epoch, answer } => Heard { epoch, rank, event: RankEvent::Answer(answer) },
             FromAgent::Ended { epoch, how, said } => {
                 if let Some(answer) = said {
-                    let _ = self.events.send(Heard { epoch, rank, event: Event::Answer(answer) });
+                    let _ = self.events.send(Heard { epoch, rank, event: RankEvent::Answer(answer) });
                 }
-                Heard { epoch, rank, event: Event::Gone(how) }
+                Heard { epoch, rank, event: RankEvent::Gone(how) }
             }
         };
         // After the end of a job, no receiver is left.
@@ -317,7 +317,7 @@ impl Plane {
         // Ends the wait for this agent's clock.
         self.agents.get(&rank).inspect(|agent| agent.answered.store(true, Ordering::Relaxed));
         self.read.notify_all();
-        let _ = self.events.send(Heard { epoch, rank, event: Event::Left(error.to_string()) });
+        let _ = self.events.send(Heard { epoch, rank, event: RankEvent::Left(error.to_string()) });
     }
 
     /// Records that a machine has arrived at a round. If it is the last one, all machines are released.
@@ -335,8 +335,8 @@ impl Plane {
         // Releases the lock first: a slow connection must not delay the threads of other agents.
         let segment = present.segment.clone();
         drop(present);
-        let clocks: Vec<Clock> = (0..self.leaders.len()).map(|machine| self.clock(machine)).collect();
-        let farthest = clocks.iter().map(Clock::round_trip).max().unwrap_or_default();
+        let clocks: Vec<RemoteClock> = (0..self.leaders.len()).map(|machine| self.clock(machine)).collect();
+        let farthest = clocks.iter().map(RemoteClock::round_trip).max().unwrap_or_default();
         let way = (2 * farthest + WAKING_UP).min(LONGEST_LEAD);
         let start = Moment::now().after(lead.max(way));
         for (leader, clock) in self.leaders.iter().zip(&clocks).skip(1) {

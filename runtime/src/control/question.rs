@@ -5,7 +5,7 @@
 //! the task. The number only grows, so an answer to an earlier question is recognized as late. A rank that repeats its
 //! last answer has missed the next order, and gets the order again.
 
-use crate::control::messages::{Answer, Command, PROTOCOL};
+use crate::control::messages::{Answer, PROTOCOL, WorkerCommand};
 use crate::numbers::TaskNumber;
 use crate::verdict::{Cause, Phase};
 use topology::Rank;
@@ -37,18 +37,18 @@ impl Question {
     }
 
     /// The order that follows when all ranks have answered, and the next question.
-    pub(crate) fn then(&self, answers: &[(Rank, Answer)]) -> Option<(Command, Self)> {
+    pub(crate) fn then(&self, answers: &[(Rank, Answer)]) -> Option<(WorkerCommand, Self)> {
         match self {
             Self::Listening { task, plan } => {
                 let listening = answers.iter().filter_map(|(_, answer)| match answer {
                     Answer::Listening { listening, .. } => Some(listening.clone()),
                     _ => None,
                 });
-                let order = Command::Connect { task: *task, listening: listening.collect() };
+                let order = WorkerCommand::Connect { task: *task, listening: listening.collect() };
                 Some((order, Self::Ready { task: *task, plan: plan.clone() }))
             }
             Self::Ready { task, plan } => {
-                Some((Command::Run { task: *task }, Self::Done { task: *task, plan: plan.clone() }))
+                Some((WorkerCommand::Run { task: *task }, Self::Done { task: *task, plan: plan.clone() }))
             }
             _ => None,
         }

@@ -7,7 +7,7 @@
 //! its answer, and gives up after a while. A worker that fails leaves the job by [`FailureExit`].
 
 use crate::clock::Moment;
-use crate::control::messages::{Answer, Command};
+use crate::control::messages::{Answer, WorkerCommand};
 use crate::numbers::TaskNumber;
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ const ASKING: Duration = Duration::from_millis(500);
 
 /// What a worker does for a task.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Stage {
+enum TaskStage {
     /// It prepares the task.
     Prepare,
     /// It has answered where it listens.
@@ -41,7 +41,7 @@ enum Stage {
 #[derive(Clone, PartialEq, Debug)]
 #[expect(clippy::large_enum_variant, reason = "there is one at a time, and it is passed on at once")]
 pub(crate) enum WorkerEvent {
-    Said(Command),
+    Said(WorkerCommand),
     Quiet,
     /// The connection with the launcher or agent has ended, or no more orders will come.
     HungUp,
@@ -52,9 +52,9 @@ pub(crate) enum WorkerEvent {
 pub(crate) enum WorkerAction {
     /// Wait on.
     Wait,
-    Obey(Command),
+    Obey(WorkerCommand),
     /// Fail: this command is not allowed now.
-    Refuse(Command),
+    Refuse(WorkerCommand),
     /// Repeat this answer.
     Say(Answer),
     /// Give up: after this time, no decision will come.
@@ -68,7 +68,7 @@ pub(crate) enum WorkerAction {
 pub(crate) struct WorkerState {
     /// The number of the current or the last task; zero before the first.
     task: TaskNumber,
-    stage: Stage,
+    stage: TaskStage,
     /// The last answer, when it was first given, and when it was last repeated.
     answer: Option<(Answer, Moment, Moment)>,
     /// How long to wait for an order.
@@ -78,7 +78,7 @@ pub(crate) struct WorkerState {
 impl WorkerState {
     /// Before the first task. Ranks have `ready_limit` for each of three answers, then the coordinator decides.
     pub(crate) fn new(ready_limit: Duration) -> Self {
-        Self { task: TaskNumber::default(), stage: Stage::Done, answer: None, limit: 3 * ready_limit + BACKSTOP }
+        Self { task: TaskNumber::default(), stage: TaskStage::Done, answer: None, limit: 3 * ready_limit + BACKSTOP }
     }
 
     /// The action that follows from an event. The caller waits at most [`BEAT`](crate::control::judge::BEAT) for an
@@ -92,14 +92,14 @@ impl WorkerState {
     }
 
     /// The action that follows from a command. A repeated or late one changes nothing; an obeyed one is recorded.
-    fn heed(&mut self, command: Command) -> WorkerAction {
+    fn heed(&mut self, command: WorkerCommand) -> WorkerAction {
         let (task, stage, before) = match &command {
-            Command::Welcome(_) => return WorkerAction::Refuse(command),
-            Command::Prepare { task, .. } => (*task, Stage::Prepare, Stage::Done),
-            Command::Connect { task, .. } => (*task, Stage::Connect, Stage::Listen),
-            Command::Run { task } => (*task, Stage::Run, Stage::Vote),
+            WorkerCommand::Welcome(_) => return WorkerAction::Refuse(command),
+            WorkerCommand::Prepare { task, .. } => (*task, TaskStage::Prepare, TaskStage::Done),
+            WorkerCommand::Connect { task, .. } => (*task, TaskStage::Connect, TaskStage::Listen),
+            WorkerCommand::Run { task } => (*task, TaskStage::Run, TaskStage::Vote),
         };
-        let is_next = if stage == Stage::Prepare { task > self.task } else { task == self.task };
+        let is_next = if stage == TaskStage::Prepare { task > self.task } else { task == self.task };
         if is_next && self.stage == before {
             (self.task, self.stage, self.answer) = (task, stage, None);
             return WorkerAction::Obey(command);
@@ -110,12 +110,12 @@ impl WorkerState {
     /// Records an answer of this worker.
     pub(crate) fn said(&mut self, now: Moment, answer: &Answer) {
         self.stage = match answer {
-            Answer::Listening { .. } => Stage::Listen,
-            Answer::Ready { .. } => Stage::Vote,
-            Answer::Done { .. } => Stage::Done,
+            Answer::Listening { .. } => TaskStage::Listen,
+            Answer::Ready { .. } => TaskStage::Vote,
+            Answer::Done { .. } => TaskStage::Done,
             _ => return,
         };
-        let waits = self.stage != Stage::Done;
+        let waits = self.stage != TaskStage::Done;
         self.answer = waits.then(|| (answer.clone(), now, now));
     }
 

@@ -6,7 +6,7 @@
 
 use crate::dtype::DType;
 use crate::error::{RunError, RunResult};
-use crate::execution::options::Options;
+use crate::execution::options::ExecutionOptions;
 use crate::group::Group;
 use crate::memory::segment::Segment;
 use crate::pacing::order::transfer_count;
@@ -69,13 +69,13 @@ impl<'a> Work<'a> {
     }
 
     /// The number of tiles that slots are cut into.
-    pub(crate) fn tiles(&self, options: &Options) -> u32 {
+    pub(crate) fn tiles(&self, options: &ExecutionOptions) -> u32 {
         let bytes = match (options.tile_bytes, &options.emulation) {
             (Some(bytes), _) => bytes,
             // An emulated machine stores and forwards whole chunks, as its schedule assumes.
             (None, Some(_)) => return 1,
-            (None, None) if options.hosts.any_apart(self.group.ranks()) => Options::REMOTE_TILE_BYTES,
-            (None, None) => Options::TILE_BYTES,
+            (None, None) if options.hosts.any_apart(self.group.ranks()) => ExecutionOptions::REMOTE_TILE_BYTES,
+            (None, None) => ExecutionOptions::TILE_BYTES,
         };
         // A lane must hold `window` messages, each of several slots. Without a window the sends are not searched: every
         // rank calls this, and a program of many ranks has many sends.
@@ -182,7 +182,7 @@ impl<'a> Concurrent<'a> {
     ///
     /// # Errors
     /// [`RunError::TooManyConnections`] if the shared memory is too small; those of [`Geometry::new`].
-    pub(crate) fn arenas(&self, segment: &Segment, options: &Options) -> RunResult<(Vec<Arena>, Arena)> {
+    pub(crate) fn arenas(&self, segment: &Segment, options: &ExecutionOptions) -> RunResult<(Vec<Arena>, Arena)> {
         // With the lanes of all machines: in a local launch, ranks with different `hosts` share one memory.
         let is_ring = |lane: &Connection| !options.hosts.apart(lane.from, lane.to);
         let rings: Vec<bool> = self.connections.iter().map(is_ring).collect();

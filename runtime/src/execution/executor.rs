@@ -8,9 +8,9 @@ use crate::clock::{Moment, WaitFor};
 use crate::error::{RunError, RunResult};
 use crate::execution::concurrent::Concurrent;
 use crate::execution::flows::Flows;
-use crate::execution::local_rank::{LocalRank, Place};
-use crate::execution::options::Options;
-use crate::execution::watch::Watch;
+use crate::execution::local_rank::{LocalRank, LocalRankSetup};
+use crate::execution::options::ExecutionOptions;
+use crate::execution::watch::RankWatch;
 use crate::interpreter::buffers::Call;
 use crate::interpreter::recorder::StepTime;
 use crate::interpreter::{Interpreter, Poll};
@@ -36,7 +36,7 @@ const LEAD: Duration = Duration::from_micros(300);
 
 /// When one rank started and ended one repetition.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Sample {
+pub struct RepetitionSample {
     /// Its start.
     pub start: Moment,
     /// Its end.
@@ -54,7 +54,7 @@ pub(crate) struct Run {
 /// One run of one local rank.
 pub(crate) struct Ran {
     /// The start and the end of the local rank.
-    pub(crate) sample: Sample,
+    pub(crate) sample: RepetitionSample,
     /// The end of each of its threadblocks.
     pub(crate) threadblocks: Vec<Moment>,
     /// The times of its messages, if they were kept.
@@ -84,7 +84,7 @@ impl<'a> Executor<'a> {
         rank: Rank,
         concurrent: &'a Concurrent<'a>,
         tcp: Option<Tcp>,
-        options: &'a Options,
+        options: &'a ExecutionOptions,
     ) -> RunResult<Self> {
         let plan = |work: usize, number| {
             let work = &concurrent.works()[work];
@@ -99,7 +99,7 @@ impl<'a> Executor<'a> {
         rank: Rank,
         (concurrent, flows): (&'a Concurrent<'a>, &Flows),
         tcp: Option<Tcp>,
-        options: &'a Options,
+        options: &'a ExecutionOptions,
     ) -> RunResult<Self> {
         let plan = |work: usize, number| {
             let geometry = Geometry::of_slots(flows.slots(number));
@@ -114,7 +114,7 @@ impl<'a> Executor<'a> {
         concurrent: &'a Concurrent<'a>,
         plan: impl Fn(usize, Rank) -> RunResult<RankPlan<'a>>,
         tcp: Option<Tcp>,
-        options: &'a Options,
+        options: &'a ExecutionOptions,
     ) -> RunResult<Self> {
         let (emulation, works) = (options.emulation.as_ref(), concurrent.works().len());
         if emulation.is_some() || tcp.is_some() {
@@ -134,13 +134,13 @@ impl<'a> Executor<'a> {
             let (first, digest) = (before.sum(), concurrent.digests()[work].as_str());
             let of_work = &concurrent.works()[work];
             let backlog = of_work.backlog(of_work.tiles(options))?;
-            Ok(Place { work, first, digest, arena: arenas[work].clone(), backlog, plan })
+            Ok(LocalRankSetup { work, first, digest, arena: arenas[work].clone(), backlog, plan })
         };
         let places = concurrent
             .local_ranks(rank)
             .map(|local_rank| place(local_rank).map_err(RunError::in_work(local_rank.0, works)));
-        let places: Vec<Place<'a>> = places.collect::<RunResult<_>>()?;
-        let lengths: Vec<_> = places.iter().map(Place::areas).collect();
+        let places: Vec<LocalRankSetup<'a>> = places.collect::<RunResult<_>>()?;
+        let lengths: Vec<_> = places.iter().map(LocalRankSetup::areas).collect();
         let (heap, areas) = Heap::new(&lengths).map_err(RunError::system("making buffers"))?;
         let transports = Transports::new(segment, rank, heap, tcp);
         transports.publish()?;
@@ -210,7 +210,7 @@ impl<'a> Executor<'a> {
             }
             running.push(RunningProgram { work, interpreter, moved: Moment::default(), moves: false, end: None });
         }
-        let mut watch = Watch::new(segment, rank, self.transports.poller());
+        let mut watch = RankWatch::new(segment, rank, self.transports.poller());
         let announced = segment.barrier.wait(rank, number.rounds()[1], self.lead, limit)?;
         segment.activity.enter(rank, Phase::Work);
         let start = match emulation {
@@ -221,7 +221,7 @@ impl<'a> Executor<'a> {
         play(&mut running, start, limit, works, &mut watch)?;
         let ran = |program: RunningProgram<'_>| {
             let (threadblocks, steps) = program.interpreter.ends();
-            Ran { sample: Sample { start, end: program.end.unwrap_or(start) }, threadblocks, steps }
+            Ran { sample: RepetitionSample { start, end: program.end.unwrap_or(start) }, threadblocks, steps }
         };
         let local_ranks = running.into_iter().map(ran).collect();
         // Otherwise the later work of finished ranks would slow down ranks that still run.
@@ -252,7 +252,7 @@ fn play(
     start: Moment,
     limit: Duration,
     works: usize,
-    watch: &mut Watch<'_>,
+    watch: &mut RankWatch<'_>,
 ) -> RunResult<()> {
     for program in &mut *running {
         program.interpreter.begin(start);

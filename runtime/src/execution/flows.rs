@@ -13,7 +13,7 @@ use crate::group::Group;
 use crate::interpreter::buffers::Call;
 use crate::numbers::CallNumber;
 use program::{
-    Buffer, Connection, ConnectionId, Instruction, Program, RankProgram, Shape, Slice, Step, Tempo, Threadblock,
+    Buffer, Connection, ConnectionId, Instruction, PartShape, Program, RankProgram, Slice, Step, Tempo, Threadblock,
 };
 use schedule::{Collective, Demand, Request};
 use serde::{Deserialize, Serialize};
@@ -32,7 +32,7 @@ const WARMUPS: u64 = 1;
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Wanted {
-    pub(crate) flows: Vec<Flow>,
+    pub(crate) flows: Vec<ExchangeFlow>,
     /// The number of repetitions that are reported.
     pub(crate) repetitions: u32,
 }
@@ -40,7 +40,7 @@ pub(crate) struct Wanted {
 /// One exchange.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Flow {
+pub(crate) struct ExchangeFlow {
     pub(crate) from: Rank,
     pub(crate) to: Rank,
     pub(crate) bytes: u64,
@@ -49,7 +49,7 @@ pub(crate) struct Flow {
 
 /// Exchanges that take place at the same time.
 pub(crate) struct Flows {
-    flows: Vec<Flow>,
+    flows: Vec<ExchangeFlow>,
     repetitions: u32,
     program: Program,
 }
@@ -76,7 +76,7 @@ impl Flows {
             demand: nothing(ranks)?,
             op: None,
             in_place: false,
-            shape: Shape::Equal { parts: 1 },
+            shape: PartShape::Equal { parts: 1 },
             uniform: false,
             connections: Vec::with_capacity(flows.len()),
             ranks: vec![nobody; ranks],
@@ -84,7 +84,7 @@ impl Flows {
         };
         let mut transfers = 0;
         for (index, flow) in flows.iter().enumerate() {
-            let Flow { from, to, messages, .. } = *flow;
+            let ExchangeFlow { from, to, messages, .. } = *flow;
             if from == to || from.index() >= ranks || to.index() >= ranks {
                 return refuse(format!("messages from rank {from} to rank {to} of {ranks} cannot be timed"));
             }

@@ -5,7 +5,7 @@
 
 use crate::error::{RunError, RunResult, Stamp};
 use crate::execution::concurrent::Work;
-use crate::interpreter::buffers::{Call, Memory};
+use crate::interpreter::buffers::{Call, CallMemory};
 use crate::interpreter::lanes::Lanes;
 use crate::interpreter::{Interpreter, Pacing};
 use crate::memory::heap::Area;
@@ -15,8 +15,8 @@ use crate::pacing::keeper::Keeper;
 use crate::pacing::messages::MessageOrder;
 use crate::pacing::order::ResourceOrder;
 use crate::pacing::pace::{Emulation, Pacer};
+use crate::plan::ByteSpan;
 use crate::plan::RankPlan;
-use crate::plan::Span;
 use crate::plan::geometry::Geometry;
 use crate::transport::shared::arena::Arena;
 use crate::transport::{LaneRequest, MemoryKind, Paced, Transports};
@@ -34,7 +34,7 @@ pub(crate) struct Buffers {
 }
 
 /// The description of a local rank, before it has memory.
-pub(crate) struct Place<'a> {
+pub(crate) struct LocalRankSetup<'a> {
     /// The index of the work among those that run at the same time.
     pub(crate) work: usize,
     /// How many connections the works before this one have.
@@ -49,7 +49,7 @@ pub(crate) struct Place<'a> {
 
 /// A rank that is ready to run its part of a work.
 pub(crate) struct LocalRank<'a> {
-    pub(crate) place: Place<'a>,
+    pub(crate) place: LocalRankSetup<'a>,
     /// Opened when the first run begins: only then do all ranks have their memory.
     lanes: Option<Lanes>,
     order: ResourceOrder,
@@ -77,7 +77,7 @@ impl<'a> RankPlan<'a> {
     }
 }
 
-impl<'a> Place<'a> {
+impl<'a> LocalRankSetup<'a> {
     /// The lengths of the areas that [`LocalRank::new`] takes.
     pub(crate) fn areas(&self) -> [usize; 3] {
         let bytes = |buffer| self.plan.geometry.buffer_bytes(buffer);
@@ -87,7 +87,7 @@ impl<'a> Place<'a> {
 
 impl<'a> LocalRank<'a> {
     pub(crate) fn new(
-        place: Place<'a>,
+        place: LocalRankSetup<'a>,
         [input, output, mut scratch]: [Area; 3],
         emulation: Option<&Emulation>,
     ) -> Self {
@@ -154,7 +154,7 @@ impl<'a> LocalRank<'a> {
             return Ok(());
         }
         let direct = self.is_direct(emulation);
-        let &Place { ref arena, first, backlog, ref plan, .. } = &self.place;
+        let &LocalRankSetup { ref arena, first, backlog, ref plan, .. } = &self.place;
         // A sender that must be able to run ahead of its receiver keeps no order.
         let on_network = |lane: &Connection| transports.memory(lane) == MemoryKind::Network;
         self.message_order = direct.then(|| MessageOrder::of(plan, on_network)).flatten();
@@ -183,22 +183,22 @@ impl<'a> LocalRank<'a> {
         let lanes = self.lanes.as_mut().ok_or_else(unlinked)?;
         let pacer = emulation.map(|of| Pacer::new(segment, &self.place.arena, of, plan, &self.order, number));
         let keeper = self.message_order.as_ref().map(|order| Keeper::new(order, plan));
-        let memory = Memory { call, scratch: &mut self.scratch };
+        let memory = CallMemory { call, scratch: &mut self.scratch };
         let stamp = Stamp::new(number, self.place.digest, self.place.work);
         Ok(Interpreter::new(plan, lanes, memory, Pacing { pacer, keeper }, stamp))
     }
 }
 
 /// What a rank has to divide after its program, and by which number: a program for averages computes sums.
-pub(crate) fn averages(program: &Program, number: Rank, geometry: &Geometry) -> RunResult<Vec<(Span, u64)>> {
-    let mut averages: Vec<(Span, u64)> = Vec::new();
+pub(crate) fn averages(program: &Program, number: Rank, geometry: &Geometry) -> RunResult<Vec<(ByteSpan, u64)>> {
+    let mut averages: Vec<(ByteSpan, u64)> = Vec::new();
     for (slice, by) in averaged_slots(program, number)? {
         let bytes = geometry.slot_bytes(slice);
         match averages.last_mut() {
             Some((last, same)) if (last.buffer, last.bytes.end, *same) == (slice.buffer, bytes.start, by) => {
                 last.bytes.end = bytes.end;
             }
-            _ => averages.push((Span { buffer: slice.buffer, bytes }, by)),
+            _ => averages.push((ByteSpan { buffer: slice.buffer, bytes }, by)),
         }
     }
     Ok(averages)

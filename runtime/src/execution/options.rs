@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// The settings of an execution. The defaults suit local ranks.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Options {
+pub struct ExecutionOptions {
     /// The most bytes of a ring between two ranks. Shorter rings are used if large messages are read in place.
     pub ring_bytes: usize,
     /// The bytes of shared memory for all rings. Only used pages cost memory.
@@ -33,14 +33,14 @@ pub struct Options {
     pub spare_interfaces: bool,
 }
 
-impl Options {
+impl ExecutionOptions {
     /// Tiles of this size make a good pipeline, and the overhead of a step stays small.
     pub(crate) const TILE_BYTES: usize = 256 << 10;
     /// The size between computers, where each piece costs a system call at both ends.
     pub(crate) const REMOTE_TILE_BYTES: usize = 1 << 20;
 }
 
-impl Default for Options {
+impl Default for ExecutionOptions {
     fn default() -> Self {
         Self {
             ring_bytes: 512 << 10,

@@ -1,5 +1,5 @@
 //! What a running rank does between two polls: it checks for a verdict, publishes its progress, and sleeps. The
-//! principal type is [`Watch`].
+//! principal type is [`RankWatch`].
 
 use crate::clock::Moment;
 use crate::error::RunResult;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use topology::Rank;
 
 /// One rank's view of its job while it runs.
-pub(crate) struct Watch<'a> {
+pub(crate) struct RankWatch<'a> {
     segment: &'a Segment,
     rank: Rank,
     waiter: Waiter<'a>,
@@ -22,7 +22,7 @@ pub(crate) struct Watch<'a> {
     looked: Moment,
 }
 
-impl<'a> Watch<'a> {
+impl<'a> RankWatch<'a> {
     pub(crate) fn new(segment: &'a Segment, rank: Rank, poller: Option<&'a Poller>) -> Self {
         let waiter = Waiter::new(segment.bells.of(rank), segment.patience()).with_poller(poller);
         let before = segment.activity.progress(rank).load(Ordering::Relaxed);
@@ -76,7 +76,7 @@ mod tests {
         let segment = Segment::create(SegmentShape { ranks: 2, clocks: 0, room: 64, spread: false }).unwrap();
         let make = |_| {
             let begin = Moment::now();
-            let _watch = Watch::new(&segment, Rank(0), None);
+            let _watch = RankWatch::new(&segment, Rank(0), None);
             Moment::now().since(begin)
         };
         // The best of many, because other tests share the cores. Counting cores reads files: tens of µs.

@@ -1,10 +1,10 @@
 //! The three buffers of a rank while a collective runs.
 //!
-//! The principal type is [`Memory`]. It lends disjoint views, so that no instruction, not even of a wrong program, can
-//! alias memory. Operands that overlap without being equal are refused.
+//! The principal type is [`CallMemory`]. It lends disjoint views, so that no instruction, not even of a wrong program,
+//! can alias memory. Operands that overlap without being equal are refused.
 
 use crate::dtype::Kernel;
-use crate::plan::Span;
+use crate::plan::ByteSpan;
 use program::Buffer;
 use std::ops::Range;
 
@@ -27,7 +27,7 @@ pub(crate) enum MemoryFault {
     #[error("the program writes the input of a call that is not in place")]
     WritesInput,
     #[error("the operands {0:?} and {1:?} overlap in part")]
-    Overlap(Span, Span),
+    Overlap(ByteSpan, ByteSpan),
 }
 
 /// A source and a destination.
@@ -37,13 +37,13 @@ enum Operands<'m> {
 }
 
 /// The caller's buffers and the program's scratch.
-pub(crate) struct Memory<'a> {
+pub(crate) struct CallMemory<'a> {
     pub(crate) call: Call<'a>,
     pub(crate) scratch: &'a mut [u8],
 }
 
-impl Memory<'_> {
-    pub(crate) fn read(&self, span: &Span) -> &[u8] {
+impl CallMemory<'_> {
+    pub(crate) fn read(&self, span: &ByteSpan) -> &[u8] {
         let buffer = match (&self.call, span.buffer) {
             (_, Buffer::Scratch) => &*self.scratch,
             (Call::InPlace(both), _) => both,
@@ -53,7 +53,7 @@ impl Memory<'_> {
         &buffer[span.bytes.clone()]
     }
 
-    pub(crate) fn write(&mut self, span: &Span) -> Result<&mut [u8], MemoryFault> {
+    pub(crate) fn write(&mut self, span: &ByteSpan) -> Result<&mut [u8], MemoryFault> {
         let buffer = match (&mut self.call, span.buffer) {
             (_, Buffer::Scratch) => &mut *self.scratch,
             (Call::InPlace(both), _) => both,
@@ -63,9 +63,10 @@ impl Memory<'_> {
         Ok(&mut buffer[span.bytes.clone()])
     }
 
-    fn operands(&mut self, src: &Span, dst: &Span) -> Result<Operands<'_>, MemoryFault> {
+    fn operands(&mut self, src: &ByteSpan, dst: &ByteSpan) -> Result<Operands<'_>, MemoryFault> {
         let in_place = matches!(self.call, Call::InPlace(_));
-        let place = |span: &Span| if in_place && span.buffer == Buffer::Input { Buffer::Output } else { span.buffer };
+        let place =
+            |span: &ByteSpan| if in_place && span.buffer == Buffer::Input { Buffer::Output } else { span.buffer };
         let (from, to) = (src.bytes.clone(), dst.bytes.clone());
         if place(src) == place(dst) {
             let whole = match (&mut self.call, dst.buffer) {
@@ -89,7 +90,7 @@ impl Memory<'_> {
     }
 
     /// `dst = src`.
-    pub(crate) fn copy(&mut self, src: &Span, dst: &Span) -> Result<(), MemoryFault> {
+    pub(crate) fn copy(&mut self, src: &ByteSpan, dst: &ByteSpan) -> Result<(), MemoryFault> {
         if let Operands::Two { src, dst } = self.operands(src, dst)? {
             dst.copy_from_slice(src);
         }
@@ -97,7 +98,7 @@ impl Memory<'_> {
     }
 
     /// `dst = dst ⊕ src`.
-    pub(crate) fn accumulate(&mut self, kernel: Kernel, src: &Span, dst: &Span) -> Result<(), MemoryFault> {
+    pub(crate) fn accumulate(&mut self, kernel: Kernel, src: &ByteSpan, dst: &ByteSpan) -> Result<(), MemoryFault> {
         match self.operands(src, dst)? {
             Operands::Two { src, dst } => (kernel.accumulate)(dst, src),
             Operands::Same(_) => return Err(MemoryFault::Overlap(src.clone(), dst.clone())),
@@ -106,7 +107,13 @@ impl Memory<'_> {
     }
 
     /// `dst = src ⊕ data`.
-    pub(crate) fn combine(&mut self, kernel: Kernel, src: &Span, data: &[u8], dst: &Span) -> Result<(), MemoryFault> {
+    pub(crate) fn combine(
+        &mut self,
+        kernel: Kernel,
+        src: &ByteSpan,
+        data: &[u8],
+        dst: &ByteSpan,
+    ) -> Result<(), MemoryFault> {
         match self.operands(src, dst)? {
             Operands::Two { src, dst } => (kernel.combine)(dst, src, data),
             Operands::Same(both) => (kernel.accumulate)(both, data),
@@ -135,8 +142,8 @@ fn split(whole: &mut [u8], src: Range<usize>, dst: Range<usize>) -> Option<Opera
 mod tests {
     use super::*;
 
-    fn span(buffer: Buffer, bytes: Range<usize>) -> Span {
-        Span { buffer, bytes }
+    fn span(buffer: Buffer, bytes: Range<usize>) -> ByteSpan {
+        ByteSpan { buffer, bytes }
     }
 
     #[test]
@@ -145,7 +152,7 @@ mod tests {
             for dst in [Buffer::Output, Buffer::Scratch] {
                 let (input, mut output, mut scratch) = ([1; 8], [2; 8], [3; 8]);
                 let call = Call::OutOfPlace { input: &input, output: &mut output };
-                let mut memory = Memory { call, scratch: &mut scratch };
+                let mut memory = CallMemory { call, scratch: &mut scratch };
                 memory.copy(&span(src, 0..4), &span(dst, 4..8)).unwrap();
                 let expected = memory.read(&span(src, 0..4)).to_vec();
                 assert_eq!(memory.read(&span(dst, 4..8)), expected, "{src:?} to {dst:?}");
@@ -157,12 +164,12 @@ mod tests {
     fn the_input_is_read_only_unless_in_place() {
         let (input, mut output) = ([1; 8], [2; 8]);
         let call = Call::OutOfPlace { input: &input, output: &mut output };
-        let mut memory = Memory { call, scratch: &mut [] };
+        let mut memory = CallMemory { call, scratch: &mut [] };
         let to_input = span(Buffer::Input, 0..4);
         assert_eq!(memory.copy(&span(Buffer::Output, 0..4), &to_input), Err(MemoryFault::WritesInput));
         assert_eq!(memory.write(&to_input), Err(MemoryFault::WritesInput));
         let mut both = [1, 2, 3, 4];
-        let mut memory = Memory { call: Call::InPlace(&mut both), scratch: &mut [] };
+        let mut memory = CallMemory { call: Call::InPlace(&mut both), scratch: &mut [] };
         memory.copy(&span(Buffer::Output, 0..2), &span(Buffer::Input, 2..4)).unwrap();
         assert_eq!(both, [1, 2, 1, 2]);
     }
@@ -170,7 +177,7 @@ mod tests {
     #[test]
     fn operands_that_overlap_in_part_are_refused() {
         let mut both = [0; 8];
-        let mut memory = Memory { call: Call::InPlace(&mut both), scratch: &mut [] };
+        let mut memory = CallMemory { call: Call::InPlace(&mut both), scratch: &mut [] };
         let fault = memory.copy(&span(Buffer::Input, 0..4), &span(Buffer::Output, 2..6));
         assert!(matches!(fault, Err(MemoryFault::Overlap(..))));
     }

@@ -3,7 +3,7 @@
 use super::{Cursor, Extent, Interpreter, PIECE};
 use crate::error::{RunError, RunResult};
 use crate::interpreter::buffers::MemoryFault;
-use crate::plan::Span;
+use crate::plan::ByteSpan;
 use program::{Buffer, Instruction, Slice, Step};
 
 impl Interpreter<'_> {
@@ -98,7 +98,7 @@ impl Interpreter<'_> {
         let Self { plan, lanes, memory, .. } = self;
         let at = |slice: Slice, bytes: usize| {
             let start = plan.geometry.piece(slice, slot, tile).start + offset;
-            Span { buffer: slice.buffer, bytes: start..start + bytes }
+            ByteSpan { buffer: slice.buffer, bytes: start..start + bytes }
         };
         let piece = length.min(PIECE);
         let program_fault = |fault: String| RunError::Program { rank: plan.rank, fault };

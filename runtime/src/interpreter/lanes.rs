@@ -1,8 +1,8 @@
 //! A rank's ends of a program's connections.
 //!
-//! The principal types are [`Lanes`] and, per direction, [`Ends`]. Besides payload, a lane carries a few words that do
-//! not count as bytes of a message: the stamp of a collective, and arrival times on an emulated machine. Words are
-//! aligned to their own size, so that no window of a lane ends inside them.
+//! The principal types are [`Lanes`] and, per direction, [`ConnectionEnds`]. Besides payload, a lane carries a few
+//! words that do not count as bytes of a message: the stamp of a collective, and arrival times on an emulated machine.
+//! Words are aligned to their own size, so that no window of a lane ends inside them.
 
 use crate::error::{RunError, RunResult};
 use crate::transport::{LaneRequest, ReceiveLane, SendLane, Transports};
@@ -11,19 +11,19 @@ use std::io;
 use topology::Rank;
 
 /// One end of a connection.
-struct End<L: ?Sized> {
+struct ConnectionEnd<L: ?Sized> {
     lane: Box<L>,
     peer: Rank,
     /// How many bytes have passed, words and padding included.
     position: u64,
-    /// Whether this end is in [`Ends::keeping`].
+    /// Whether this end is in [`ConnectionEnds::keeping`].
     keeps: bool,
 }
 
 /// A rank's ends of one direction, by connection; `None` for connections of other ranks.
-pub(crate) struct Ends<L: ?Sized> {
+pub(crate) struct ConnectionEnds<L: ?Sized> {
     rank: Rank,
-    ends: Vec<Option<End<L>>>,
+    ends: Vec<Option<ConnectionEnd<L>>>,
     /// The lanes that may still keep bytes that were sent.
     keeping: Vec<ConnectionId>,
 }
@@ -32,8 +32,8 @@ pub(crate) struct Ends<L: ?Sized> {
 pub(crate) struct Lanes {
     /// Whether a lane may keep sent bytes until it is flushed.
     pub(crate) remote: bool,
-    pub(crate) outgoing: Ends<dyn SendLane>,
-    pub(crate) incoming: Ends<dyn ReceiveLane>,
+    pub(crate) outgoing: ConnectionEnds<dyn SendLane>,
+    pub(crate) incoming: ConnectionEnds<dyn ReceiveLane>,
 }
 
 impl Lanes {
@@ -45,8 +45,8 @@ impl Lanes {
         request: impl Fn(ConnectionId, &'r Connection) -> LaneRequest<'r>,
     ) -> RunResult<Self> {
         let (count, remote) = (connections.len(), transports.poller().is_some());
-        let mut outgoing: Ends<dyn SendLane> = Ends::new(rank, count);
-        let mut incoming: Ends<dyn ReceiveLane> = Ends::new(rank, count);
+        let mut outgoing: ConnectionEnds<dyn SendLane> = ConnectionEnds::new(rank, count);
+        let mut incoming: ConnectionEnds<dyn ReceiveLane> = ConnectionEnds::new(rank, count);
         for (index, connection) in connections.iter().enumerate() {
             let lane = request(ConnectionId(index as u32), connection);
             outgoing.add(connection.from, connection.to, || transports.sender(&lane))?;
@@ -56,7 +56,7 @@ impl Lanes {
     }
 }
 
-impl<L: ?Sized> Ends<L> {
+impl<L: ?Sized> ConnectionEnds<L> {
     fn new(rank: Rank, count: usize) -> Self {
         Self { rank, ends: Vec::with_capacity(count), keeping: Vec::new() }
     }
@@ -65,7 +65,7 @@ impl<L: ?Sized> Ends<L> {
     fn add(&mut self, owner: Rank, peer: Rank, open: impl FnOnce() -> io::Result<Box<L>>) -> RunResult<()> {
         let end = if owner == self.rank {
             let lane = open().map_err(|source| RunError::Lane { rank: owner, peer, source })?;
-            Some(End { lane, peer, position: 0, keeps: false })
+            Some(ConnectionEnd { lane, peer, position: 0, keeps: false })
         } else {
             None
         };
@@ -74,7 +74,11 @@ impl<L: ?Sized> Ends<L> {
     }
 
     /// Applies `work` to an end. An error names the peer.
-    fn with<'l, T>(&'l mut self, id: ConnectionId, work: impl FnOnce(&'l mut End<L>) -> io::Result<T>) -> RunResult<T> {
+    fn with<'l, T>(
+        &'l mut self,
+        id: ConnectionId,
+        work: impl FnOnce(&'l mut ConnectionEnd<L>) -> io::Result<T>,
+    ) -> RunResult<T> {
         let rank = self.rank;
         let Some(end) = &mut self.ends[id.index()] else {
             return Err(RunError::Program { rank, fault: format!("it uses connection {} of other ranks", id.0) });
@@ -89,7 +93,7 @@ impl<L: ?Sized> Ends<L> {
     }
 }
 
-impl Ends<dyn SendLane> {
+impl ConnectionEnds<dyn SendLane> {
     /// The room that can be filled now.
     pub(crate) fn room(&mut self, id: ConnectionId) -> RunResult<&mut [u8]> {
         self.with(id, |end| end.lane.reserve())
@@ -164,7 +168,7 @@ impl Ends<dyn SendLane> {
     }
 }
 
-impl Ends<dyn ReceiveLane> {
+impl ConnectionEnds<dyn ReceiveLane> {
     /// The bytes that have arrived. The caller needs at most `most` of them.
     pub(crate) fn peek(&mut self, id: ConnectionId, most: usize) -> RunResult<&[u8]> {
         self.with(id, |end| end.lane.peek(most))

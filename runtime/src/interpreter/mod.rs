@@ -15,12 +15,12 @@ pub(crate) mod recorder;
 
 use crate::clock::{Moment, WaitFor};
 use crate::error::{RunError, RunResult, Stamp};
-use crate::interpreter::buffers::Memory;
+use crate::interpreter::buffers::CallMemory;
 use crate::interpreter::lanes::Lanes;
 use crate::interpreter::recorder::{Recorder, StepTime};
 use crate::pacing::keeper::Keeper;
 use crate::pacing::pace::Pacer;
-use crate::plan::{RankPlan, Span};
+use crate::plan::{ByteSpan, RankPlan};
 use crate::verdict::Phase;
 use program::{ConnectionId, Instruction, RankProgram, Step, StepRef};
 use std::time::Duration;
@@ -74,7 +74,7 @@ pub(crate) struct Interpreter<'a> {
     plan: &'a RankPlan<'a>,
     own: &'a RankProgram,
     lanes: &'a mut Lanes,
-    memory: Memory<'a>,
+    memory: CallMemory<'a>,
     pacer: Option<Pacer<'a>>,
     keeper: Option<Keeper<'a>>,
     stamp: Stamp,
@@ -92,7 +92,7 @@ impl<'a> Interpreter<'a> {
     pub(crate) fn new(
         plan: &'a RankPlan<'a>,
         lanes: &'a mut Lanes,
-        memory: Memory<'a>,
+        memory: CallMemory<'a>,
         Pacing { pacer, keeper }: Pacing<'a>,
         stamp: Stamp,
     ) -> Self {
@@ -277,7 +277,7 @@ impl<'a> Interpreter<'a> {
                 true => self.plan.geometry.whole(src),
                 false => self.plan.geometry.piece(src, slot, tile),
             };
-            let data = Span { buffer: src.buffer, bytes };
+            let data = ByteSpan { buffer: src.buffer, bytes };
             if !ready || !data.bytes.is_empty() && !self.lanes.outgoing.offer(to, self.memory.read(&data))? {
                 break;
             }

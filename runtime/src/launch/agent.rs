@@ -10,7 +10,7 @@ use crate::clock::Moment;
 use crate::control::agent_state::{AgentAction, AgentEvent, AgentOutcome, AgentState};
 use crate::control::frame::{Inbox, Outbox, sealed, send, send_descriptor};
 use crate::control::judge::BEAT;
-use crate::control::messages::{Answer, EpochSetup, FromAgent, Terms, ToAgent, Welcome};
+use crate::control::messages::{Answer, EpochSetup, FromAgent, ToAgent, Welcome, WorkerTerms};
 use crate::error::{RunError, RunResult};
 use crate::launch::epoch_setup::data_secret;
 use crate::launch::files::Receiving;
@@ -49,7 +49,7 @@ pub fn attend(at: &Rendezvous, limit: Duration, command: &mut dyn FnMut() -> Com
 }
 
 /// A worker, as its agent holds it.
-struct Worker {
+struct WorkerHandle {
     child: Arc<Mutex<Child>>,
     stream: UnixStream,
 }
@@ -60,7 +60,7 @@ struct AgentEpoch {
     segment: Segment,
     /// Whether this agent made the segment.
     leads: bool,
-    worker: Option<Worker>,
+    worker: Option<WorkerHandle>,
     /// Ends the relay thread.
     over: Arc<AtomicBool>,
 }
@@ -169,7 +169,7 @@ impl Agent<'_> {
     }
 
     /// Starts the worker.
-    fn enlist(&mut self, mut terms: Terms) -> RunResult<()> {
+    fn enlist(&mut self, mut terms: WorkerTerms) -> RunResult<()> {
         let Some(epoch) = &mut self.epoch else { return Ok(()) };
         let reached = self.post.address().map_err(RunError::system("asking for this machine's address"))?;
         // The terms contain the address at which rank 0 is reached.
@@ -190,17 +190,18 @@ impl Agent<'_> {
             let hear = move || hear(inbox, &watched, &post, number);
             std::thread::Builder::new().name("worker".to_owned()).spawn(hear)?;
             // If the worker is already gone, the thread that reads its answers notices it.
-            let _ = send_descriptor(&stream, segment.descriptor())
-                .and_then(|()| send(&stream, &crate::control::messages::Command::Welcome(Welcome { terms, secret })));
-            Ok(Worker { child, stream })
+            let _ = send_descriptor(&stream, segment.descriptor()).and_then(|()| {
+                send(&stream, &crate::control::messages::WorkerCommand::Welcome(Welcome { terms, secret }))
+            });
+            Ok(WorkerHandle { child, stream })
         };
-        let worker: io::Result<Worker> = start();
+        let worker: io::Result<WorkerHandle> = start();
         epoch.worker = Some(worker.map_err(RunError::system("starting a worker"))?);
         Ok(())
     }
 
     /// Passes an order to the worker. A worker that does not take an order cannot take later ones, so it is ended.
-    fn order(&mut self, command: &crate::control::messages::Command) {
+    fn order(&mut self, command: &crate::control::messages::WorkerCommand) {
         let Some(worker) = self.epoch.as_ref().and_then(|epoch| epoch.worker.as_ref()) else { return };
         match send(&worker.stream, command) {
             Err(error) if error.kind() != ErrorKind::BrokenPipe => {

@@ -2,7 +2,7 @@
 
 use crate::clock::Moment;
 use crate::control::judge::LEAST_SILENCE;
-use crate::control::messages::{Answer, EpochSetup, PROTOCOL, Terms, ToAgent, Welcome};
+use crate::control::messages::{Answer, EpochSetup, PROTOCOL, ToAgent, Welcome, WorkerTerms};
 use crate::control::plane::Plane;
 use crate::control::question::Question;
 use crate::error::{RunError, RunResult};
@@ -76,9 +76,9 @@ impl Job {
         Ok(())
     }
 
-    fn terms(&self, rank: Rank) -> Terms {
+    fn terms(&self, rank: Rank) -> WorkerTerms {
         let emulation = self.options.emulation.as_ref();
-        Terms {
+        WorkerTerms {
             protocol: PROTOCOL,
             rank,
             segment: self.segment.shape(),

@@ -3,13 +3,13 @@
 use crate::clock::Moment;
 use crate::control::frame::sealed;
 use crate::control::judge::{Heard, Judge};
-use crate::control::messages::{Answer, Command as Order, Finding, Ordered, Task, ToAgent};
+use crate::control::messages::{Answer, Ordered, Task, TaskResult, ToAgent, WorkerCommand};
 use crate::control::plane::{Joined, Plane};
 use crate::control::question::Question;
 use crate::error::{RunError, RunResult};
 use crate::execution::concurrent::Concurrent;
 use crate::execution::flows::{Arrivals, Flows, Wanted};
-use crate::execution::options::Options;
+use crate::execution::options::ExecutionOptions;
 use crate::group::Group;
 use crate::launch::files::{Library, SharedFile};
 use crate::launch::member::Member;
@@ -41,14 +41,14 @@ pub struct JobSpec {
     /// The number of ranks.
     pub ranks: usize,
     /// How to execute. The launcher uses `emulation`; every worker loads the same machine from `emulated_source`.
-    pub options: Options,
+    pub options: ExecutionOptions,
     /// The words with which the workers' [`Loader`](crate::Loader) finds the emulated machine.
     pub emulated_source: String,
 }
 
 /// Where workers find a program: the arguments of their [`Loader`](crate::Loader).
 #[derive(Clone, Copy, Debug)]
-pub struct Source<'a> {
+pub struct ProgramSource<'a> {
     /// The words that name the program.
     pub words: &'a str,
     /// The files that it is in.
@@ -58,7 +58,7 @@ pub struct Source<'a> {
 /// Running workers, one per rank. Dropping it ends them all.
 pub struct Job {
     pub(crate) segment: Segment,
-    pub(crate) options: Options,
+    pub(crate) options: ExecutionOptions,
     pub(crate) emulated_source: String,
     pub(crate) members: Vec<Member>,
     pub(crate) spawner: Spawner,
@@ -142,7 +142,7 @@ impl Job {
 
     fn new(
         spec: &JobSpec,
-        options: Options,
+        options: ExecutionOptions,
         secret: Secret,
         plane: Option<Arc<Plane>>,
         (sender, events): (Sender<Heard>, Receiver<Heard>),
@@ -238,7 +238,7 @@ impl Job {
         trial: &Trial,
     ) -> RunResult<TrialReport> {
         let assignment = Assignment { program, group: Group::all(self.members.len()), trial: trial.clone() };
-        self.run_together(&[(Source { words: source, files }, assignment)]).map(|mut reports| reports.remove(0))
+        self.run_together(&[(ProgramSource { words: source, files }, assignment)]).map(|mut reports| reports.remove(0))
     }
 
     /// Runs trials at the same time, each in its group, with its own lanes. Returns a report for each. Groups may
@@ -246,7 +246,7 @@ impl Job {
     ///
     /// # Errors
     /// As for [`Self::run`]. An error in one trial ends all of them, and the evidence names the trial.
-    pub fn run_together(&mut self, trials: &[(Source<'_>, Assignment<'_>)]) -> RunResult<Vec<TrialReport>> {
+    pub fn run_together(&mut self, trials: &[(ProgramSource<'_>, Assignment<'_>)]) -> RunResult<Vec<TrialReport>> {
         let assignments: Vec<Assignment<'_>> = trials.iter().map(|(_, assignment)| assignment.clone()).collect();
         let concurrent = Concurrent::assigned(&assignments, self.members.len())?;
         let repetitions = assignments.first().map_or(0, |assignment| assignment.trial.repetitions);
@@ -254,14 +254,17 @@ impl Job {
         let files: Vec<&SharedFile> = trials.iter().flat_map(|(source, _)| source.files).copied().collect();
         let task = |paths: Vec<PathBuf>| {
             let mut paths = paths.into_iter();
-            let order = |(Source { words, files }, Assignment { group, trial, .. }): &(Source<'_>, Assignment<'_>)| {
+            let order = |(ProgramSource { words, files }, Assignment { group, trial, .. }): &(
+                ProgramSource<'_>,
+                Assignment<'_>,
+            )| {
                 let (source, files) = ((*words).to_owned(), paths.by_ref().take(files.len()).collect());
                 Ordered { source, files, group: group.clone(), trial: trial.clone() }
             };
             Task::Trial(trials.iter().map(order).collect())
         };
         let mut found = self.perform(&files, task, &concurrent, |rank, finding| match finding {
-            Finding::Trial(reports) if reports.len() == concurrent.local_ranks(rank).count() => Some(reports),
+            TaskResult::Trial(reports) if reports.len() == concurrent.local_ranks(rank).count() => Some(reports),
             _ => None,
         })?;
         if let Some(plane) = &self.plane {
@@ -281,8 +284,8 @@ impl Job {
         let task = |_| Task::Probe(wanted.clone());
         let probed = Flows::new(wanted.clone(), self.members.len(), machine)?;
         let arrivals = self.perform(&[], task, &probed.concurrent()?, |_, finding| match finding {
-            Finding::Probe(arrivals) => Some(arrivals),
-            Finding::Trial(_) => None,
+            TaskResult::Probe(arrivals) => Some(arrivals),
+            TaskResult::Trial(_) => None,
         })?;
         Ok((probed, arrivals))
     }
@@ -293,7 +296,7 @@ impl Job {
         files: &[&SharedFile],
         task: impl Fn(Vec<PathBuf>) -> Task,
         concurrent: &Concurrent<'_>,
-        accept: impl Fn(Rank, Finding) -> Option<T>,
+        accept: impl Fn(Rank, TaskResult) -> Option<T>,
     ) -> RunResult<Vec<T>> {
         if let Some(verdict) = self.over {
             return Err(RunError::Verdict(verdict));
@@ -306,7 +309,7 @@ impl Job {
         let limit_ms = self.options.work_limit.as_millis() as u64;
         self.order_each(|job, rank| {
             let what = task(paths[job.machine_index(rank)].clone());
-            Order::Prepare { task: number, limit_ms, what }
+            WorkerCommand::Prepare { task: number, limit_ms, what }
         })?;
         let mut question = match self.options.hosts.any_apart(Group::all(self.members.len()).ranks()) {
             true => Question::Listening { task: number, plan },
@@ -362,7 +365,7 @@ impl Job {
     }
 
     /// Sends an order to every worker. A worker that takes no order within the ready limit does not run.
-    fn order_each(&mut self, order: impl Fn(&Self, Rank) -> Order) -> RunResult<()> {
+    fn order_each(&mut self, order: impl Fn(&Self, Rank) -> WorkerCommand) -> RunResult<()> {
         for index in 0..self.members.len() {
             let rank = Rank::from_index(index);
             let Err(error) = self.members[index].order(&order(self, rank)) else { continue };

@@ -4,8 +4,8 @@
 //! after. The events of both arrive as [`Heard`] in one channel.
 
 use crate::control::frame::{send, send_descriptor};
-use crate::control::judge::{Event, Heard};
-use crate::control::messages::{Command as Order, ToAgent, Welcome};
+use crate::control::judge::{Heard, RankEvent};
+use crate::control::messages::{ToAgent, Welcome, WorkerCommand};
 use crate::control::plane::Plane;
 use crate::launch::spawner::{Spawned, Spawner, end};
 use crate::memory::segment::Segment;
@@ -20,7 +20,7 @@ use std::time::Duration;
 use topology::Rank;
 
 /// The channel to a worker.
-enum Line {
+enum WorkerChannel {
     Child { child: Child, stream: UnixStream },
     Agent(Arc<Plane>),
 }
@@ -29,7 +29,7 @@ enum Line {
 pub(crate) struct Member {
     rank: Rank,
     epoch: Epoch,
-    line: Line,
+    line: WorkerChannel,
 }
 
 impl Member {
@@ -47,9 +47,9 @@ impl Member {
         let read = move || {
             loop {
                 let (event, last) = match inbox.receive() {
-                    Ok(Some(answer)) => (Event::Answer(answer), false),
+                    Ok(Some(answer)) => (RankEvent::Answer(answer), false),
                     Ok(None) => continue,
-                    Err(error) => (Event::Gone(error.to_string()), true),
+                    Err(error) => (RankEvent::Gone(error.to_string()), true),
                 };
                 if events.send(Heard { epoch, rank, event }).is_err() || last {
                     return;
@@ -57,53 +57,57 @@ impl Member {
             }
         };
         std::thread::Builder::new().name(format!("rank {rank}")).spawn(read)?;
-        let line = Line::Child { child, stream };
+        let line = WorkerChannel::Child { child, stream };
         Ok(Self { rank, epoch, line })
     }
 
     /// The worker of an agent.
     pub(crate) fn of_agent(rank: Rank, epoch: Epoch, plane: Arc<Plane>) -> Self {
-        Self { rank, epoch, line: Line::Agent(plane) }
+        Self { rank, epoch, line: WorkerChannel::Agent(plane) }
     }
 
     /// Lets the worker join. An agent computes the secret by itself.
     pub(crate) fn welcome(&self, segment: &Segment, welcome: Welcome) -> io::Result<()> {
         match &self.line {
-            Line::Child { stream, .. } => {
+            WorkerChannel::Child { stream, .. } => {
                 send_descriptor(stream, segment.descriptor())?;
-                send(stream, &Order::Welcome(welcome))
+                send(stream, &WorkerCommand::Welcome(welcome))
             }
-            Line::Agent(plane) => plane.tell(self.rank, &ToAgent::Enlist { epoch: self.epoch, terms: welcome.terms }),
+            WorkerChannel::Agent(plane) => {
+                plane.tell(self.rank, &ToAgent::Enlist { epoch: self.epoch, terms: welcome.terms })
+            }
         }
     }
 
     /// Sends an order to the worker.
-    pub(crate) fn order(&self, order: &Order) -> io::Result<()> {
+    pub(crate) fn order(&self, order: &WorkerCommand) -> io::Result<()> {
         match &self.line {
-            Line::Child { stream, .. } => send(stream, order),
-            Line::Agent(plane) => plane.tell(self.rank, &ToAgent::Order { epoch: self.epoch, command: order.clone() }),
+            WorkerChannel::Child { stream, .. } => send(stream, order),
+            WorkerChannel::Agent(plane) => {
+                plane.tell(self.rank, &ToAgent::Order { epoch: self.epoch, command: order.clone() })
+            }
         }
     }
 
     /// The machine of the rank's agent, if it has one.
     pub(crate) fn machine(&self) -> Option<usize> {
         match &self.line {
-            Line::Child { .. } => None,
-            Line::Agent(plane) => Some(plane.machine(self.rank)),
+            WorkerChannel::Child { .. } => None,
+            WorkerChannel::Agent(plane) => Some(plane.machine(self.rank)),
         }
     }
 
     /// The process id, if the process is a child.
     pub(crate) fn process(&self) -> Option<u32> {
         match &self.line {
-            Line::Child { child, .. } => Some(child.id()),
-            Line::Agent(_) => None,
+            WorkerChannel::Child { child, .. } => Some(child.id()),
+            WorkerChannel::Agent(_) => None,
         }
     }
 
     /// Tells a child that no order will follow, which ends its wait for one. An agent is told with a message.
     pub(crate) fn hang_up(&self) {
-        if let Line::Child { stream, .. } = &self.line {
+        if let WorkerChannel::Child { stream, .. } = &self.line {
             // It fails only if the process is gone.
             let _ = stream.shutdown(Shutdown::Write);
         }
@@ -112,14 +116,14 @@ impl Member {
     /// How the process ended, if it is a child and has ended.
     pub(crate) fn status(&mut self) -> Option<ExitStatus> {
         match &mut self.line {
-            Line::Child { child, .. } => child.try_wait().ok().flatten(),
-            Line::Agent(_) => None,
+            WorkerChannel::Child { child, .. } => child.try_wait().ok().flatten(),
+            WorkerChannel::Agent(_) => None,
         }
     }
 
     /// Kills the process, if it is a child. An agent ends its own worker.
     pub(crate) fn kill(&mut self) {
-        if let Line::Child { child, .. } = &mut self.line {
+        if let WorkerChannel::Child { child, .. } = &mut self.line {
             // It fails only if the process has already ended.
             let _ = child.kill();
         }
@@ -127,7 +131,7 @@ impl Member {
 
     /// Ends the process and collects it, if it is a child. The error says that it does not end.
     pub(crate) fn reap(&mut self) -> Result<(), String> {
-        let Line::Child { child, .. } = &mut self.line else { return Ok(()) };
+        let WorkerChannel::Child { child, .. } = &mut self.line else { return Ok(()) };
         let process = child.id();
         if end(child, Duration::ZERO) { Ok(()) } else { Err(format!("its process {process} was killed but stays")) }
     }

@@ -5,7 +5,7 @@
 
 use crate::clock::Moment;
 use crate::control::frame::Inbox;
-use crate::control::messages::Command;
+use crate::control::messages::WorkerCommand;
 use crate::control::worker_state::BACKSTOP;
 use crate::memory::segment::Segment;
 use crate::verdict::{Cause, Verdict};
@@ -26,13 +26,13 @@ pub(super) fn listen(
     mut inbox: Inbox<UnixStream>,
     segment: &Segment,
     (rank, mut limit): (Rank, Duration),
-    commands: Sender<Command>,
+    commands: Sender<WorkerCommand>,
 ) {
     let mut parent = Parent::new(Moment::now());
     let gone = loop {
         match inbox.receive() {
             Ok(Some(command)) => {
-                if let Command::Prepare { limit_ms, .. } = &command {
+                if let WorkerCommand::Prepare { limit_ms, .. } = &command {
                     limit = Duration::from_millis(*limit_ms) + BACKSTOP;
                 }
                 // No receiver is left once the main thread has returned.

@@ -4,8 +4,8 @@
 
 use crate::error::{RunError, RunResult};
 use crate::execution::executor::Executor;
-use crate::execution::flows::{Arrivals, Flow, Flows, Wanted};
-use crate::execution::options::Options;
+use crate::execution::flows::{Arrivals, ExchangeFlow, Flows, Wanted};
+use crate::execution::options::ExecutionOptions;
 use crate::launch::launcher::Job;
 use crate::launch::threads::each_rank;
 use crate::memory::segment::{Segment, SegmentShape};
@@ -14,7 +14,7 @@ use crate::pacing::pace::Emulation;
 use topology::{Exchange, Micros, Probe, ProbeError, Rank};
 
 fn wanted(exchanges: &[Exchange], repetitions: u32) -> Wanted {
-    let flow = |&Exchange { from, to, bytes, messages }: &Exchange| Flow { from, to, bytes, messages };
+    let flow = |&Exchange { from, to, bytes, messages }: &Exchange| ExchangeFlow { from, to, bytes, messages };
     Wanted { flows: exchanges.iter().map(flow).collect(), repetitions }
 }
 
@@ -30,7 +30,7 @@ fn failed(error: RunError) -> ProbeError {
 /// Ranks as threads, to be profiled.
 pub struct ThreadProbe {
     ranks: usize,
-    options: Options,
+    options: ExecutionOptions,
     /// Kept from run to run, so that its pages exist; `None` after an error.
     segment: Option<Segment>,
     runs: TaskNumber,
@@ -38,7 +38,7 @@ pub struct ThreadProbe {
 
 impl ThreadProbe {
     /// A probe of `ranks` threads, which imitate another machine if `options` say so.
-    pub fn new(ranks: usize, options: Options) -> Self {
+    pub fn new(ranks: usize, options: ExecutionOptions) -> Self {
         Self { ranks, options, segment: None, runs: TaskNumber::default() }
     }
 

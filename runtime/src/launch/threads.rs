@@ -6,8 +6,8 @@
 use crate::dtype::DType;
 use crate::error::{RunError, RunResult};
 use crate::execution::concurrent::{Concurrent, Work};
-use crate::execution::executor::{Executor, Sample};
-use crate::execution::options::Options;
+use crate::execution::executor::{Executor, RepetitionSample};
+use crate::execution::options::ExecutionOptions;
 use crate::group::Group;
 use crate::interpreter::buffers::Call;
 use crate::measure::assignment::{Assignment, each_trial};
@@ -29,12 +29,12 @@ pub fn run_threads(
     count: u64,
     dtype: DType,
     calls: Vec<Call<'_>>,
-    options: &Options,
-) -> RunResult<Vec<Sample>> {
+    options: &ExecutionOptions,
+) -> RunResult<Vec<RepetitionSample>> {
     run_work(Work::new(program, count, dtype), calls, options)
 }
 
-fn run_work(work: Work<'_>, calls: Vec<Call<'_>>, options: &Options) -> RunResult<Vec<Sample>> {
+fn run_work(work: Work<'_>, calls: Vec<Call<'_>>, options: &ExecutionOptions) -> RunResult<Vec<RepetitionSample>> {
     let (ranks, options) = (work.program.ranks.len(), &together(options));
     if calls.len() != ranks {
         let what = format!("{ranks} ranks need a call each, not {}", calls.len());
@@ -53,7 +53,7 @@ fn run_work(work: Work<'_>, calls: Vec<Call<'_>>, options: &Options) -> RunResul
 ///
 /// # Errors
 /// The first [`RunError`] of any rank; the others have stopped by then.
-pub fn try_threads(program: &VerifiedProgram, trial: &Trial, options: &Options) -> RunResult<TrialReport> {
+pub fn try_threads(program: &VerifiedProgram, trial: &Trial, options: &ExecutionOptions) -> RunResult<TrialReport> {
     let ranks = program.program().ranks.len();
     let assignment = Assignment { program, group: Group::all(ranks), trial: trial.clone() };
     try_together(ranks, &[assignment], options).map(|mut reports| reports.remove(0))
@@ -63,7 +63,11 @@ pub fn try_threads(program: &VerifiedProgram, trial: &Trial, options: &Options) 
 ///
 /// # Errors
 /// The first [`RunError`] of any rank; the others have stopped by then.
-pub fn try_together(ranks: usize, trials: &[Assignment<'_>], options: &Options) -> RunResult<Vec<TrialReport>> {
+pub fn try_together(
+    ranks: usize,
+    trials: &[Assignment<'_>],
+    options: &ExecutionOptions,
+) -> RunResult<Vec<TrialReport>> {
     try_works(Concurrent::assigned(trials, ranks)?, ranks, &each_trial(trials), options)
 }
 
@@ -71,7 +75,7 @@ fn try_works(
     concurrent: Concurrent<'_>,
     ranks: usize,
     trials: &[&Trial],
-    options: &Options,
+    options: &ExecutionOptions,
 ) -> RunResult<Vec<TrialReport>> {
     let options = &together(options);
     footprint::check(&concurrent, trials.first().map_or(0, |trial| trial.repetitions), options, |_| true)?;
@@ -84,11 +88,11 @@ fn try_works(
 }
 
 /// Threads always share memory, whatever the options say.
-fn together(options: &Options) -> Options {
-    Options { hosts: Hosts::One, ..options.clone() }
+fn together(options: &ExecutionOptions) -> ExecutionOptions {
+    ExecutionOptions { hosts: Hosts::One, ..options.clone() }
 }
 
-fn segment(ranks: usize, options: &Options) -> RunResult<Segment> {
+fn segment(ranks: usize, options: &ExecutionOptions) -> RunResult<Segment> {
     Segment::create(SegmentShape::new(ranks, options.emulation.as_ref(), options.arena_bytes))
 }
 
@@ -144,7 +148,7 @@ mod tests {
     use crate::Check;
     use crate::pacing::pace::Emulation;
     use program::{
-        Buffer, Connection, ConnectionId, Instruction, Program, RankProgram, Shape, Slice, Step, StepRef, Tempo,
+        Buffer, Connection, ConnectionId, Instruction, PartShape, Program, RankProgram, Slice, Step, StepRef, Tempo,
         Threadblock,
     };
     use schedule::{Collective, Demand, ReduceOp, Request};
@@ -185,7 +189,7 @@ mod tests {
             demand: Arc::new(Demand::new(request).unwrap()),
             op: Some(op),
             in_place: false,
-            shape: Shape::Equal { parts: chunks },
+            shape: PartShape::Equal { parts: chunks },
             uniform: false,
             connections: (1..ranks).map(connection).collect(),
             ranks: (0..ranks).map(of_rank).collect(),
@@ -197,7 +201,7 @@ mod tests {
         Work { program, window: 0, digest: None, count, dtype, group: Group::all(program.ranks.len()) }
     }
 
-    fn try_program(program: &Program, trial: &Trial, options: &Options) -> RunResult<TrialReport> {
+    fn try_program(program: &Program, trial: &Trial, options: &ExecutionOptions) -> RunResult<TrialReport> {
         let ranks = program.ranks.len();
         let concurrent = Concurrent::new(vec![work(program, trial.count, trial.dtype)], ranks)?;
         try_works(concurrent, ranks, &[trial], options).map(|mut reports| reports.remove(0))
@@ -208,14 +212,14 @@ mod tests {
         count: u64,
         dtype: DType,
         calls: Vec<Call<'_>>,
-        options: &Options,
-    ) -> RunResult<Vec<Sample>> {
+        options: &ExecutionOptions,
+    ) -> RunResult<Vec<RepetitionSample>> {
         run_work(work(program, count, dtype), calls, options)
     }
 
     #[test]
     fn a_line_of_ranks_reduces_every_type_operator_and_count() {
-        let options = Options { ring_bytes: 4096, tile_bytes: Some(1000), ..Options::default() };
+        let options = ExecutionOptions { ring_bytes: 4096, tile_bytes: Some(1000), ..ExecutionOptions::default() };
         for ranks in 1..6 {
             for &op in ReduceOp::ALL {
                 for &dtype in DType::ALL {
@@ -238,7 +242,7 @@ mod tests {
         let first = &mut program.ranks[1].threadblocks[0].steps[0].instruction;
         let Instruction::ReceiveReduce { from, dst, .. } = *first else { panic!("it reduces first") };
         *first = Instruction::Receive { from, dst };
-        let wrong = try_program(&program, &trial, &Options::default()).unwrap().wrong();
+        let wrong = try_program(&program, &trial, &ExecutionOptions::default()).unwrap().wrong();
         assert!((45..=50).contains(&wrong), "{wrong} of the 50 elements of the first slot");
     }
 
@@ -246,7 +250,8 @@ mod tests {
     fn a_missing_send_ends_at_the_deadline_and_names_the_rank() {
         let mut program = line_reduce(4, 2, ReduceOp::Sum);
         program.ranks[2].threadblocks[0].steps.pop();
-        let options = Options { work_limit: std::time::Duration::from_millis(100), ..Options::default() };
+        let options =
+            ExecutionOptions { work_limit: std::time::Duration::from_millis(100), ..ExecutionOptions::default() };
         let error = try_program(&program, &Trial::once(100, DType::F32), &options).unwrap_err();
         let RunError::Deadline { rank, peer: Some(peer), .. } = error else { panic!("{error}") };
         assert!(
@@ -263,7 +268,8 @@ mod tests {
         let group = Group::new([5, 3, 1].map(Rank)).unwrap();
         let works = vec![work(&good, 1000, DType::F32), Work { group, ..work(&bad, 100, DType::F32) }];
         let concurrent = Concurrent::new(works, 6).unwrap();
-        let options = Options { work_limit: std::time::Duration::from_millis(100), ..Options::default() };
+        let options =
+            ExecutionOptions { work_limit: std::time::Duration::from_millis(100), ..ExecutionOptions::default() };
         let trial = Trial { repetitions: 3, ..Trial::once(100, DType::F32) };
         let error = try_works(concurrent, 6, &[&trial; 2], &options).unwrap_err();
         let RunError::InWork { work: 1, works: 2, source } = error else { panic!("{error}") };
@@ -276,14 +282,14 @@ mod tests {
     fn buffers_of_the_wrong_size_are_refused() {
         let program = line_reduce(1, 1, ReduceOp::Sum);
         let call = Call::OutOfPlace { input: &[0; 39], output: &mut [0; 40] };
-        let error = run_program(&program, 10, DType::F32, vec![call], &Options::default()).unwrap_err();
+        let error = run_program(&program, 10, DType::F32, vec![call], &ExecutionOptions::default()).unwrap_err();
         assert!(matches!(error, RunError::BufferSize { given: 39, needed: 40, .. }), "{error}");
     }
 
     #[test]
     fn ranks_with_different_plans_notice_at_the_first_message() {
         let programs = [line_reduce(2, 1, ReduceOp::Sum), line_reduce(2, 1, ReduceOp::Max)];
-        let options = Options::default();
+        let options = ExecutionOptions::default();
         let segment = segment(2, &options).unwrap();
         let run = |rank, program| {
             let concurrent = Concurrent::new(vec![work(program, 10, DType::F32)], 2)?;
@@ -317,7 +323,7 @@ mod tests {
             demand: Arc::new(Demand::new(Request::new(Collective::AllGather, 2, 0)).unwrap()),
             op: None,
             in_place: false,
-            shape: Shape::Equal { parts: 1 },
+            shape: PartShape::Equal { parts: 1 },
             uniform: false,
             connections: [(0, 0, 1), (1, 1, 0)].map(lane).into(),
             ranks: blocks.map(of_rank).into(),
@@ -339,11 +345,11 @@ mod tests {
         let links = vec![link(0, 1), link(1, 0)];
         let machine = Topology::new(TopologyParts { ranks: 2, links, resources, ..Default::default() }).unwrap();
         // Messages are larger than their rings, so transfer 0 is not sent completely before it is received.
-        let options = Options {
+        let options = ExecutionOptions {
             ring_bytes: 4096,
             work_limit: std::time::Duration::from_secs(5),
             emulation: Some(Emulation::new(Arc::new(machine), 1.0).unwrap()),
-            ..Options::default()
+            ..ExecutionOptions::default()
         };
         let calls = (0..2).map(|_| Call::OutOfPlace { input: &[], output: &mut [] });
         run_program(&overtaking(), 100_000, DType::F32, calls.collect(), &options).unwrap();

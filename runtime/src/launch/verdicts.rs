@@ -2,7 +2,7 @@
 
 use crate::clock::Moment;
 use crate::control::judge::{Decision, LAST_WORDS, Observations, POLL_INTERVAL};
-use crate::control::messages::{Answer, Command as Order, ToAgent};
+use crate::control::messages::{Answer, ToAgent, WorkerCommand};
 use crate::control::plane::Plane;
 use crate::control::question::Question;
 use crate::error::{RunError, RunResult};
@@ -55,7 +55,7 @@ impl Job {
         question: Question,
         limit: Duration,
         asked: impl Fn(Rank) -> bool,
-        ordered: Option<&Order>,
+        ordered: Option<&WorkerCommand>,
     ) -> RunResult<Vec<(Rank, Answer)>> {
         self.judge.ask(Moment::now(), (question, limit), asked, &self.observer());
         loop {

@@ -1,4 +1,4 @@
-//! A view of a running job for other threads. The principal type is [`Watch`].
+//! A view of a running job for other threads. The principal type is [`JobWatch`].
 
 use crate::launch::launcher::Job;
 use crate::memory::segment::Segment;
@@ -7,11 +7,11 @@ use topology::Rank;
 
 /// A view of the ranks of one epoch, for a thread other than the one that runs the job.
 #[derive(Clone)]
-pub struct Watch {
+pub struct JobWatch {
     segment: Segment,
 }
 
-impl Watch {
+impl JobWatch {
     /// How many steps a rank has finished since the epoch began. On other machines, as far as reports have arrived.
     pub fn steps(&self, rank: Rank) -> u64 {
         self.segment.activity.progress(rank).load(Ordering::Relaxed)
@@ -20,7 +20,7 @@ impl Watch {
 
 impl Job {
     /// A view of the current epoch.
-    pub fn watch(&self) -> Watch {
-        Watch { segment: self.segment.clone() }
+    pub fn watch(&self) -> JobWatch {
+        JobWatch { segment: self.segment.clone() }
     }
 }

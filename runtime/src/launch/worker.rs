@@ -8,13 +8,13 @@
 use crate::clock::Moment;
 use crate::control::frame::{Inbox, receive_descriptor, send};
 use crate::control::judge::BEAT;
-use crate::control::messages::{Answer, Command, Finding, Ordered, PROTOCOL, Task, Terms, Welcome};
+use crate::control::messages::{Answer, Ordered, PROTOCOL, Task, TaskResult, Welcome, WorkerCommand, WorkerTerms};
 use crate::control::worker_state::{BACKSTOP, FailureExit, FarewellAction, WorkerAction, WorkerEvent, WorkerState};
 use crate::error::{RunError, RunResult};
 use crate::execution::concurrent::{Concurrent, Loaded, Work};
 use crate::execution::executor::Executor;
 use crate::execution::flows::{Arrivals, Flows, Wanted};
-use crate::execution::options::Options;
+use crate::execution::options::ExecutionOptions;
 use crate::group::Group;
 use crate::launch::parent::listen;
 use crate::launch::spawner::end_with_parent;
@@ -79,7 +79,7 @@ pub fn serve(control: UnixStream, loader: &dyn Loader) -> RunResult<()> {
     let mut inbox = Inbox::new(stream);
     let broken = |fault: String| RunError::Protocol { rank: Rank(0), fault };
     let welcome = match inbox.receive().map_err(channel_error("waiting for the launcher's welcome"))? {
-        Some(Command::Welcome(welcome)) => welcome,
+        Some(WorkerCommand::Welcome(welcome)) => welcome,
         other => return Err(broken(format!("the launcher said {other:?} instead of a welcome"))),
     };
     let Welcome { terms, secret } = welcome;
@@ -115,13 +115,13 @@ pub fn serve(control: UnixStream, loader: &dyn Loader) -> RunResult<()> {
 }
 
 /// The options of this worker. It loads the emulated machine by itself, and lets the launcher's deadline pass first.
-fn options(terms: Terms, loader: &dyn Loader) -> RunResult<Options> {
+fn options(terms: WorkerTerms, loader: &dyn Loader) -> RunResult<ExecutionOptions> {
     let emulation = terms.emulation.map(|(source, slowdown)| {
         let topology = loader.topology(&source).map_err(|what| RunError::Mismatch { what })?;
         Emulation::new(Arc::new(topology), slowdown)
     });
     let (emulation, work_limit) = (emulation.transpose()?, terms.options.work_limit + BACKSTOP);
-    Ok(Options { emulation, work_limit, ..terms.options })
+    Ok(ExecutionOptions { emulation, work_limit, ..terms.options })
 }
 
 /// The programs that `rank` needs for these orders. A program that several orders need is loaded once.
@@ -148,12 +148,12 @@ struct Worker {
     segment: Segment,
     rank: Rank,
     state: RefCell<WorkerState>,
-    options: Options,
+    options: ExecutionOptions,
     /// Whether this worker prepares the shared memory for all ranks of its machine.
     first_here: bool,
     secret: Secret,
     control: UnixStream,
-    commands: Receiver<Command>,
+    commands: Receiver<WorkerCommand>,
     /// The connections of the current task. They stay open until the task is done or the launcher knows the error.
     /// Otherwise a further rank would lose a connection and might be the first to report it.
     connections: RefCell<Handles>,
@@ -200,16 +200,16 @@ impl Worker {
 
     fn trials(&mut self, loader: &dyn Loader) -> RunResult<()> {
         while let Some(command) = self.hear()? {
-            let Command::Prepare { task, limit_ms, what } = command else {
+            let WorkerCommand::Prepare { task, limit_ms, what } = command else {
                 return Err(self.unexpected(&command, "what to prepare"));
             };
             self.options.work_limit = Duration::from_millis(limit_ms) + BACKSTOP;
             self.segment.activity.enter(self.rank, Phase::Prepare);
             let finding = match what {
                 Task::Trial(ordered) => {
-                    Finding::Trial(self.trial(task, &ordered, &programs(&ordered, self.rank, loader)?)?)
+                    TaskResult::Trial(self.trial(task, &ordered, &programs(&ordered, self.rank, loader)?)?)
                 }
-                Task::Probe(wanted) => Finding::Probe(self.probe(task, wanted)?),
+                Task::Probe(wanted) => TaskResult::Probe(self.probe(task, wanted)?),
             };
             self.connections.take();
             self.answer(&Answer::Done { task, finding })?;
@@ -267,11 +267,11 @@ impl Worker {
             return Ok(None);
         }
         let failed = || RunError::system("listening for other ranks");
-        let Options { interfaces, spare_interfaces, .. } = &self.options;
+        let ExecutionOptions { interfaces, spare_interfaces, .. } = &self.options;
         let (listeners, listening) = tcp::listen(interfaces, *spare_interfaces).map_err(failed())?;
         self.answer(&Answer::Listening { task, plan: concurrent.digest(), listening })?;
         let listening = match self.next()? {
-            Command::Connect { task: now, listening } if now == task => listening,
+            WorkerCommand::Connect { task: now, listening } if now == task => listening,
             other => return Err(self.unexpected(&other, "connect")),
         };
         let meeting = Meeting {
@@ -294,13 +294,13 @@ impl Worker {
     fn await_run(&self, task: TaskNumber, concurrent: &Concurrent<'_>) -> RunResult<()> {
         self.answer(&Answer::Ready { task, plan: concurrent.digest() })?;
         match self.next()? {
-            Command::Run { task: now } if now == task => Ok(()),
+            WorkerCommand::Run { task: now } if now == task => Ok(()),
             other => Err(self.unexpected(&other, "run")),
         }
     }
 
     /// The next command during a task.
-    fn next(&self) -> RunResult<Command> {
+    fn next(&self) -> RunResult<WorkerCommand> {
         self.hear()?.map_or_else(
             || {
                 self.segment.verdict.check()?;
@@ -311,7 +311,7 @@ impl Worker {
     }
 
     /// The next command to obey; `None` if no more will come.
-    fn hear(&self) -> RunResult<Option<Command>> {
+    fn hear(&self) -> RunResult<Option<WorkerCommand>> {
         loop {
             let event = match self.commands.recv_timeout(BEAT) {
                 Ok(command) => WorkerEvent::Said(command),
@@ -345,7 +345,7 @@ impl Worker {
         send(&self.control, answer).map_err(RunError::system("answering the launcher"))
     }
 
-    fn unexpected(&self, command: &Command, expected: &str) -> RunError {
+    fn unexpected(&self, command: &WorkerCommand, expected: &str) -> RunError {
         RunError::Protocol { rank: self.rank, fault: format!("the launcher said {command:?}, not {expected}") }
     }
 }

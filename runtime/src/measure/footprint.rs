@@ -2,7 +2,7 @@
 
 use crate::error::{RunError, RunResult};
 use crate::execution::concurrent::{Concurrent, Work};
-use crate::execution::options::Options;
+use crate::execution::options::ExecutionOptions;
 use crate::measure::trial::MOST_REPETITIONS;
 use crate::plan::geometry::Geometry;
 use program::Buffer;
@@ -14,7 +14,7 @@ use topology::Rank;
 pub(crate) fn check(
     concurrent: &Concurrent<'_>,
     repetitions: u32,
-    options: &Options,
+    options: &ExecutionOptions,
     is_here: impl Fn(Rank) -> bool,
 ) -> RunResult<()> {
     // A rank may have to report on every work.

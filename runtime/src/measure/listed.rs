@@ -2,8 +2,8 @@
 //! input is the chunks that it holds, and its output the chunks that it wants, both in the order of chunks. `count`
 //! elements have the bytes of the request.
 //!
-//! The principal type is [`Listed`], the part of the naive reference that knows these places. It reads the demand,
-//! never a program.
+//! The principal type is [`ListedElements`], the part of the naive reference that knows these places. It reads the
+//! demand, never a program.
 
 use schedule::{ChunkId, Demand};
 use topology::Rank;
@@ -19,13 +19,13 @@ pub(crate) struct Piece {
 }
 
 /// The listed chunks of a demand, in elements.
-pub(crate) struct Listed<'a> {
+pub(crate) struct ListedElements<'a> {
     demand: &'a Demand,
     /// The start of each chunk if all chunks lie one after the other, and the end of the last one.
     starts: Vec<usize>,
 }
 
-impl<'a> Listed<'a> {
+impl<'a> ListedElements<'a> {
     /// Consecutive chunks with equal holders and equal receivers are cut out of their common bytes. Each cut is rounded
     /// to bytes, and then down to elements.
     pub(crate) fn new(demand: &'a Demand, count: usize) -> Self {

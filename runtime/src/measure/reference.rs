@@ -9,7 +9,7 @@
 //! [1] <https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md>
 
 use crate::dtype::DType;
-use crate::measure::listed::{Listed, Piece};
+use crate::measure::listed::{ListedElements, Piece};
 use schedule::{Collective, Demand, ReduceOp, Request};
 use topology::Rank;
 
@@ -18,7 +18,7 @@ pub struct Reference<'a> {
     demand: &'a Demand,
     request: &'a Request,
     /// Present if the collective lists its chunks one by one.
-    listed: Option<Listed<'a>>,
+    listed: Option<ListedElements<'a>>,
     /// The program's reduction; it overrides the one of the request.
     op: Option<ReduceOp>,
     count: usize,
@@ -32,7 +32,7 @@ pub struct Reference<'a> {
 
 /// Where a rank's input and output lie in the memory of a call, in elements.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Places {
+pub struct BufferPlaces {
     /// Elements of input.
     pub input: usize,
     /// Elements of output.
@@ -48,7 +48,7 @@ impl<'a> Reference<'a> {
     pub fn new(demand: &'a Demand, op: Option<ReduceOp>, count: usize, dtype: DType, seed: u64) -> Self {
         let request = demand.request();
         let is_listed = request.collective.is_listed();
-        let listed = is_listed.then(|| Listed::new(demand, count));
+        let listed = is_listed.then(|| ListedElements::new(demand, count));
         // How many values may have to be added. All sums must be exact.
         let summands = match op {
             Some(ReduceOp::Sum | ReduceOp::Avg) if is_listed => request.ranks,
@@ -66,15 +66,15 @@ impl<'a> Reference<'a> {
     }
 
     /// Where a rank's input and output lie, and how long they are.
-    pub fn places(&self, rank: Rank) -> Places {
+    pub fn places(&self, rank: Rank) -> BufferPlaces {
         if let Some(listed) = &self.listed {
             let end = |pieces: Vec<Piece>| pieces.last().map_or(0, |last| last.at + last.length);
             let (input, output) = (end(listed.input(rank)), end(listed.output(rank)));
             let (input_at, output_at) = listed.shared(rank);
-            return Places { input, output, input_at, output_at };
+            return BufferPlaces { input, output, input_at, output_at };
         }
         let Some(member) = self.member(rank) else {
-            return Places { input: 0, output: 0, input_at: 0, output_at: 0 };
+            return BufferPlaces { input: 0, output: 0, input_at: 0, output_at: 0 };
         };
         let (all, one) = (self.request.members.len() * self.count, self.count);
         let of_root = |elements| if self.request.root == Some(rank) { elements } else { 0 };
@@ -91,18 +91,18 @@ impl<'a> Reference<'a> {
         };
         let mine = |small: usize, large: usize| if small > 0 && small < large { member * one } else { 0 };
         let (input_at, output_at) = (mine(input, output), mine(output, input));
-        Places { input, output, input_at, output_at }
+        BufferPlaces { input, output, input_at, output_at }
     }
 
     /// Element `index` of a listed chunk at `holder`. Without a reduction, all holders have the same value.
-    fn listed_value(&self, listed: &Listed<'_>, piece: Piece, holder: Rank, index: usize) -> i64 {
+    fn listed_value(&self, listed: &ListedElements<'_>, piece: Piece, holder: Rank, index: usize) -> i64 {
         let combine = self.demand.chunk(piece.chunk).combine;
         let (rank, member) = if combine { (holder, holder.index()) } else { (Rank(self.request.ranks as u32), 0) };
         self.value(rank, member, listed.start(piece.chunk) + index)
     }
 
     /// Element `index` of a listed chunk at its receivers, before the division of an average.
-    fn listed_result(&self, listed: &Listed<'_>, piece: Piece, index: usize) -> i64 {
+    fn listed_result(&self, listed: &ListedElements<'_>, piece: Piece, index: usize) -> i64 {
         let holders = &self.demand.chunk(piece.chunk).holders;
         let held = holders.iter().map(|&holder| self.listed_value(listed, piece, holder, index));
         match self.demand.chunk(piece.chunk).combine {

@@ -6,7 +6,7 @@
 
 use crate::dtype::DType;
 use crate::error::{RunError, RunResult};
-use crate::execution::executor::{Executor, Sample};
+use crate::execution::executor::{Executor, RepetitionSample};
 use crate::execution::local_rank::{Buffers, GUARD, LocalRank};
 use crate::interpreter::buffers::Call;
 use crate::interpreter::recorder::StepTime;
@@ -63,7 +63,7 @@ impl Trial {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct RankReport {
     /// The timed repetitions.
-    pub samples: Vec<Sample>,
+    pub samples: Vec<RepetitionSample>,
     /// Errors over all checked repetitions: wrong elements of the output, changed elements of an input that must not
     /// change, and damaged guard bytes.
     pub wrong: u64,
@@ -131,7 +131,7 @@ impl Guarded {
 }
 
 /// The buffers of one local rank, with what is needed to fill and check them.
-struct Bench<'a> {
+struct TrialBuffers<'a> {
     number: Rank,
     program: &'a Program,
     reference: Reference<'a>,
@@ -140,7 +140,7 @@ struct Bench<'a> {
     report: RankReport,
 }
 
-impl<'a> Bench<'a> {
+impl<'a> TrialBuffers<'a> {
     fn new(local_rank: &mut LocalRank<'a>, trial: &Trial) -> RunResult<Self> {
         let (program, dtype) = (local_rank.program(), trial.dtype);
         let too_large = |_| RunError::TooLarge { elements: trial.count, dtype };
@@ -203,8 +203,8 @@ impl<'a> Bench<'a> {
 /// One rank's part of trials that run together. Returns a report for each work that the rank takes part in.
 pub(crate) fn run_rank(executor: &mut Executor<'_>, trials: &[&Trial], task: TaskNumber) -> RunResult<Vec<RankReport>> {
     let local_ranks = executor.local_ranks().iter_mut();
-    let mut benches: Vec<Bench<'_>> = local_ranks
-        .map(|local_rank| Bench::new(local_rank, trials[local_rank.place.work]))
+    let mut benches: Vec<TrialBuffers<'_>> = local_ranks
+        .map(|local_rank| TrialBuffers::new(local_rank, trials[local_rank.place.work]))
         .collect::<RunResult<_>>()?;
     let (warmups, repetitions) = trials.first().map_or((0, 0), |trial| (trial.warmups, trial.repetitions));
     let checked = trials.iter().any(|trial| trial.check == Check::FirstAndLast);
@@ -213,8 +213,8 @@ pub(crate) fn run_rank(executor: &mut Executor<'_>, trials: &[&Trial], task: Tas
         executor.record();
     }
     for repetition in 0..total {
-        benches.iter_mut().for_each(Bench::refill);
-        let calls = benches.iter_mut().map(Bench::call).collect();
+        benches.iter_mut().for_each(TrialBuffers::refill);
+        let calls = benches.iter_mut().map(TrialBuffers::call).collect();
         let run = executor.run(calls, task.first_call().plus(repetition))?;
         let edge = repetition == 0 || repetition + 1 == total;
         for (bench, ran) in benches.iter_mut().zip(run.local_ranks) {

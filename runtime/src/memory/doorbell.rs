@@ -15,7 +15,7 @@ use crate::clock::Moment;
 use crate::memory::atomics::{AtomicU32, yield_now};
 use crate::memory::fences;
 use crate::memory::poller::{Pipe, Poller, Ringer};
-use crate::memory::region::{Place, Region};
+use crate::memory::region::{OpenFilePlace, Region};
 #[cfg(not(feature = "model"))]
 use rustix::thread::futex;
 #[cfg(not(feature = "model"))]
@@ -79,7 +79,7 @@ impl Doorbell {
                 let word = |offset| self.region.word32(self.offset + offset).load(Ordering::Relaxed);
                 let inode = self.region.word64(self.offset + 16).load(Ordering::Relaxed);
                 // If the wake-up fails, the owner still polls again within `LONGEST_SLEEP`.
-                let _ = self.ringer.ring(Pipe(Place { process: word(8), descriptor: word(12), inode }));
+                let _ = self.ringer.ring(Pipe(OpenFilePlace { process: word(8), descriptor: word(12), inode }));
             }
             _ => {
                 self.rings().fetch_add(1, Ordering::Relaxed);

@@ -5,7 +5,7 @@
 //! in the sender's buffer. A rank opens other heaps under `/proc`, which only processes of the same user may do. If
 //! that fails, messages are copied through the rings.
 
-use crate::memory::region::{Place, Region};
+use crate::memory::region::{OpenFilePlace, Region};
 use rustix::fs::OFlags;
 use std::io;
 use std::ops::{Deref, DerefMut, Range};
@@ -45,8 +45,8 @@ impl Heap {
 
     /// # Errors
     /// If the operating system does not identify the heap's file.
-    pub(crate) fn place(&self) -> io::Result<Place> {
-        Place::of(self.0.descriptor())
+    pub(crate) fn place(&self) -> io::Result<OpenFilePlace> {
+        OpenFilePlace::of(self.0.descriptor())
     }
 
     /// Asks for large pages, and for all pages now, not at their first use.
@@ -86,7 +86,7 @@ pub(crate) struct PeerHeap(Region);
 impl PeerHeap {
     /// # Errors
     /// If it cannot be opened, or is not the file that its owner made.
-    pub(crate) fn open(place: Place) -> io::Result<Self> {
+    pub(crate) fn open(place: OpenFilePlace) -> io::Result<Self> {
         Region::open_to_read(place.open(OFlags::RDONLY)?).map(Self)
     }
 
@@ -125,6 +125,6 @@ mod tests {
             assert!(peer.read(offset, length).is_err());
         }
         let place = heap.place().unwrap();
-        assert!(PeerHeap::open(Place { inode: place.inode + 1, ..place }).is_err());
+        assert!(PeerHeap::open(OpenFilePlace { inode: place.inode + 1, ..place }).is_err());
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The principal type is [`Heaps`].
 
-use crate::memory::region::Place;
+use crate::memory::region::OpenFilePlace;
 use crate::memory::segment::{HEAP, HEAP_INODE, Words};
 use std::sync::atomic::Ordering;
 use topology::Rank;
@@ -19,16 +19,16 @@ impl Heaps {
     }
 
     /// Publishes the place of a rank's heap. The next barrier makes it visible to other ranks.
-    pub(crate) fn publish(&self, rank: Rank, place: Place) {
+    pub(crate) fn publish(&self, rank: Rank, place: OpenFilePlace) {
         self.words.of_rank(rank, HEAP_INODE).store(place.inode, Ordering::Relaxed);
         let word = u64::from(place.process) << 32 | u64::from(place.descriptor);
         self.words.of_rank(rank, HEAP).store(word, Ordering::Relaxed);
     }
 
     /// The place of a rank's heap. Valid after a barrier at which that rank arrived after [`Self::publish`].
-    pub(crate) fn of(&self, rank: Rank) -> Place {
+    pub(crate) fn of(&self, rank: Rank) -> OpenFilePlace {
         let word = self.words.of_rank(rank, HEAP).load(Ordering::Relaxed);
         let inode = self.words.of_rank(rank, HEAP_INODE).load(Ordering::Relaxed);
-        Place { process: (word >> 32) as u32, descriptor: word as u32, inode }
+        OpenFilePlace { process: (word >> 32) as u32, descriptor: word as u32, inode }
     }
 }

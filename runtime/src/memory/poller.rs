@@ -9,7 +9,7 @@
 //! [`FEW`] sockets, the events also tell which sockets to try ([`Socket`]).
 
 use super::socket::{Socket, SocketState};
-use crate::memory::region::Place;
+use crate::memory::region::OpenFilePlace;
 use rustix::event::epoll::{CreateFlags, Event, EventData, EventFlags, add, create, wait};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::OFlags;
@@ -33,7 +33,7 @@ const BELL: u64 = u64::MAX;
 
 /// The writing end of a rank's pipe, as other processes of this user find it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Pipe(pub(crate) Place);
+pub(crate) struct Pipe(pub(crate) OpenFilePlace);
 
 /// Writes to a rank's pipe. Opens the pipe for the first ring and keeps it open.
 #[derive(Default)]
@@ -83,7 +83,7 @@ impl Poller {
         let epoll = create(CreateFlags::CLOEXEC)?;
         let (bell, ringer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         add(&epoll, &bell, EventData::new_u64(BELL), EventFlags::IN)?;
-        let pipe = Pipe(Place::of(ringer.as_fd())?);
+        let pipe = Pipe(OpenFilePlace::of(ringer.as_fd())?);
         Ok(Self { epoll, bell, _ringer: ringer, pipe, states: Mutex::default(), is_fresh: AtomicBool::new(false) })
     }
 
@@ -181,7 +181,7 @@ mod tests {
     fn a_pipe_of_another_life_is_not_written_to() {
         let poller = Poller::new().unwrap();
         let pipe = poller.pipe();
-        let later = Pipe(Place { inode: pipe.0.inode + 1, ..pipe.0 });
+        let later = Pipe(OpenFilePlace { inode: pipe.0.inode + 1, ..pipe.0 });
         let ringer = Ringer::default();
         assert!(ringer.ring(later).is_err());
         ringer.ring(pipe).unwrap();

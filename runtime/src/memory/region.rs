@@ -16,14 +16,14 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// The place of an open file, for other processes of the same user.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct Place {
+pub(crate) struct OpenFilePlace {
     pub(crate) process: u32,
     pub(crate) descriptor: u32,
     /// Identifies the file. Process and descriptor numbers may be reused later.
     pub(crate) inode: u64,
 }
 
-impl Place {
+impl OpenFilePlace {
     /// The place of a file that this process keeps open.
     ///
     /// # Errors

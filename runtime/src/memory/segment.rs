@@ -22,7 +22,7 @@ use crate::memory::barrier::Barrier;
 use crate::memory::clocks::EmulatedClocks;
 use crate::memory::doorbell::{BELL_BYTES, Doorbell, Patience};
 use crate::memory::heaps::Heaps;
-use crate::memory::region::{Place, Region};
+use crate::memory::region::{OpenFilePlace, Region};
 use crate::memory::stop::StopFlag;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -181,8 +181,8 @@ impl Segment {
     }
 
     /// The place of the segment, for other processes of this machine.
-    pub(crate) fn place(&self) -> RunResult<Place> {
-        Place::of(self.descriptor()).map_err(RunError::system("publishing shared memory"))
+    pub(crate) fn place(&self) -> RunResult<OpenFilePlace> {
+        OpenFilePlace::of(self.descriptor()).map_err(RunError::system("publishing shared memory"))
     }
 
     pub(crate) fn region(&self) -> &Arc<Region> {

@@ -2,7 +2,7 @@
 //!
 //! The principal type is [`SharedPages`].
 
-use crate::memory::region::Place;
+use crate::memory::region::OpenFilePlace;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
 use std::ffi::c_void;
@@ -66,8 +66,8 @@ impl SharedPages {
 
     /// # Errors
     /// If the operating system does not identify the file.
-    pub(crate) fn place(&self) -> io::Result<Place> {
-        Place::of(self.file.as_fd())
+    pub(crate) fn place(&self) -> io::Result<OpenFilePlace> {
+        OpenFilePlace::of(self.file.as_fd())
     }
 
     fn restore(&self) -> io::Result<()> {

@@ -81,7 +81,7 @@ mod tests {
     use crate::pacing::rates::HEADROOM;
     use crate::plan::geometry::Geometry;
     use program::{
-        Buffer, Connection, ConnectionId, Instruction, Program, RankProgram, Shape, Slice, Tempo, Threadblock,
+        Buffer, Connection, ConnectionId, Instruction, PartShape, Program, RankProgram, Slice, Tempo, Threadblock,
     };
     use schedule::{Collective, Demand, Request};
     use std::sync::Arc;
@@ -121,7 +121,7 @@ mod tests {
             demand: Arc::new(Demand::new(Request::new(Collective::AllGather, 4, 0)).unwrap()),
             op: None,
             in_place: false,
-            shape: Shape::Equal { parts: 1 },
+            shape: PartShape::Equal { parts: 1 },
             uniform: false,
             connections,
             ranks,

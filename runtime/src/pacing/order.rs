@@ -182,7 +182,7 @@ pub(crate) fn transfer_count(program: &Program) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use program::{Buffer, Instruction, RankProgram, Shape, Slice, StepRef, Tempo, Threadblock};
+    use program::{Buffer, Instruction, PartShape, RankProgram, Slice, StepRef, Tempo, Threadblock};
     use schedule::{Collective, Demand, Request};
     use std::sync::Arc;
     use topology::{Latency, Link, LinkId, Micros, MicrosPerByte, Resource, ResourceId, TopologyParts};
@@ -241,7 +241,7 @@ mod tests {
             demand: Arc::new(Demand::new(Request::new(Collective::Gather, 3, 0)).unwrap()),
             op: None,
             in_place: false,
-            shape: Shape::Equal { parts: 1 },
+            shape: PartShape::Equal { parts: 1 },
             uniform: false,
             connections: LINKS.into_iter().enumerate().map(connection).collect(),
             ranks: ranks.map(rank).into(),

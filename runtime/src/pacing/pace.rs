@@ -135,7 +135,7 @@ impl SegmentShape {
 
 /// When an emulated message has left its link, and when it arrives.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Departure {
+pub(crate) struct PacedDeparture {
     pub(crate) sent: Moment,
     pub(crate) arrival: Moment,
 }
@@ -146,7 +146,7 @@ struct InFlight {
     /// The arrival of the current step's incoming message.
     arrival: Option<Moment>,
     /// The departure of the outgoing message that the current step belongs to.
-    departure: Option<Departure>,
+    departure: Option<PacedDeparture>,
     /// The stamp of the step before.
     last: Moment,
 }
@@ -224,7 +224,7 @@ impl<'a> Pacer<'a> {
         self.in_flight[block].arrival = Some(arrival);
     }
 
-    pub(crate) fn departure(&self, block: usize) -> Option<Departure> {
+    pub(crate) fn departure(&self, block: usize) -> Option<PacedDeparture> {
         self.in_flight[block].departure
     }
 
@@ -237,7 +237,7 @@ impl<'a> Pacer<'a> {
         (block, index, tile): (usize, usize, usize),
         to: ConnectionId,
         ready: Moment,
-    ) -> Result<Departure, WaitFor> {
+    ) -> Result<PacedDeparture, WaitFor> {
         let neighbours = self.order.around(self.steps(block)[index].transfer);
         let claimed = |&earlier: &u32| {
             self.arena.flag(self.segment.region(), earlier as usize).load(Ordering::Acquire) == self.call.0
@@ -267,7 +267,7 @@ impl<'a> Pacer<'a> {
                 self.segment.clocks.of(clock).store(busy, Ordering::Relaxed);
             }
             let arrival = start.saturating_add(cost(&|bytes| link.transfer_time(bytes)));
-            Departure { sent: Moment(sent), arrival: Moment(arrival) }
+            PacedDeparture { sent: Moment(sent), arrival: Moment(arrival) }
         });
         // The message is ready. It waits only while another rank claims.
         let departure = departure.ok_or(WaitFor::Moment(ready))?;

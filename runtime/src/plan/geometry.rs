@@ -142,7 +142,7 @@ pub(crate) fn tiles_of(program: &Program, count: u64, dtype: DType, tile_bytes: 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use program::{RankProgram, Shape, Tempo};
+    use program::{PartShape, RankProgram, Tempo};
     use schedule::{Collective, Demand, Request};
     use std::sync::Arc;
 
@@ -150,7 +150,7 @@ mod tests {
         let input_parts = (0..2 * parts).map(|slot| slot % parts).collect();
         let own = RankProgram { input_parts, scratch_parts: vec![parts - 1, 0], ..RankProgram::default() };
         let demand = Demand::new(Request::new(Collective::AllGather, 1, 0)).unwrap();
-        let (connections, ranks, shape) = (Vec::new(), vec![own], Shape::Equal { parts });
+        let (connections, ranks, shape) = (Vec::new(), vec![own], PartShape::Equal { parts });
         let (op, tempo) = (None, Tempo::default());
         Program { demand: Arc::new(demand), op, in_place: false, shape, uniform: false, connections, ranks, tempo }
     }

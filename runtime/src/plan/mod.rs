@@ -12,7 +12,7 @@ use topology::Rank;
 
 /// A range of bytes in a buffer.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Span {
+pub(crate) struct ByteSpan {
     pub(crate) buffer: Buffer,
     pub(crate) bytes: Range<usize>,
 }
@@ -30,7 +30,7 @@ pub(crate) struct RankPlan<'a> {
     /// Absent where nothing is reduced.
     pub(crate) kernel: Option<Kernel>,
     /// What is divided after the program, and by which number.
-    pub(crate) averages: Vec<(Span, u64)>,
+    pub(crate) averages: Vec<(ByteSpan, u64)>,
 }
 
 impl<'a> RankPlan<'a> {

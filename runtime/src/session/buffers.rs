@@ -6,7 +6,7 @@
 
 use crate::error::{RunError, RunResult};
 use crate::interpreter::buffers::Call;
-use crate::plan::Span;
+use crate::plan::ByteSpan;
 use program::Buffer;
 use std::ops::Range;
 use topology::Rank;
@@ -113,7 +113,7 @@ impl CallBuffers {
         self.scratch
     }
 
-    fn start(&self, span: &Span) -> *mut u8 {
+    fn start(&self, span: &ByteSpan) -> *mut u8 {
         let (buffer, bytes) = (span.buffer as usize, &span.bytes);
         assert!(bytes.start <= bytes.end && bytes.end <= self.lengths[buffer], "the plan was made for these buffers");
         if bytes.start == bytes.end {
@@ -125,7 +125,7 @@ impl CallBuffers {
     }
 
     /// The bytes of a span, to be read.
-    pub(crate) fn read(&self, span: &Span) -> &[u8] {
+    pub(crate) fn read(&self, span: &ByteSpan) -> &[u8] {
         // SAFETY: inside the buffer (`start`), which is valid until the call is over. Nobody writes these bytes meanwhile: the
         // program has no races.
         unsafe { std::slice::from_raw_parts(self.start(span), span.bytes.len()) }
@@ -133,7 +133,7 @@ impl CallBuffers {
 
     /// The bytes of a span, to be written.
     #[expect(clippy::mut_from_ref, reason = "the spans of one step are apart, or equal and taken once")]
-    pub(crate) fn write(&self, span: &Span, rank: Rank) -> RunResult<&mut [u8]> {
+    pub(crate) fn write(&self, span: &ByteSpan, rank: Rank) -> RunResult<&mut [u8]> {
         if span.buffer == Buffer::Input && !self.is_input_writable {
             let fault = "the program writes the input of a call that is not in place".to_owned();
             return Err(RunError::Program { rank, fault });

@@ -12,7 +12,7 @@ use super::notice::{BOARD_BYTES, NoticeBoard};
 use super::process_memory::WordProbe;
 use super::segments::{SEGMENT_BOARD_BYTES, SegmentBoard};
 use crate::memory::doorbell::{BELL_BYTES, Doorbell};
-use crate::memory::region::{Place, Region};
+use crate::memory::region::{OpenFilePlace, Region};
 use crate::session::lane_place::LANE_BYTES;
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
@@ -61,12 +61,12 @@ impl RankMemory {
     ///
     /// # Errors
     /// If the operating system does not say.
-    pub(crate) fn place(&self) -> io::Result<Place> {
-        Place::of(self.region.descriptor())
+    pub(crate) fn place(&self) -> io::Result<OpenFilePlace> {
+        OpenFilePlace::of(self.region.descriptor())
     }
 
     /// The memory of a rank in another process of this machine.
-    fn open(place: Place, ranks: usize) -> io::Result<Self> {
+    fn open(place: OpenFilePlace, ranks: usize) -> io::Result<Self> {
         let region = Region::open(OwnedFd::from(place.open(OFlags::RDWR)?))?;
         if region.len() != Self::bytes(ranks)? {
             return Err(io::Error::other("the shared memory of a peer has another size"));
@@ -100,7 +100,7 @@ impl RankMemory {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct ProcessPlace {
     /// Its rank memory.
-    pub(crate) memory: Place,
+    pub(crate) memory: OpenFilePlace,
     /// How a peer finds out whether it can read the process's memory.
     pub(crate) probe: WordProbe,
 }

@@ -11,7 +11,7 @@
 use crate::dtype::{DType, Kernel};
 use crate::error::{RunError, RunResult};
 use crate::execution::local_rank::averages;
-use crate::plan::Span;
+use crate::plan::ByteSpan;
 use crate::plan::geometry::Geometry;
 use crate::session::lane::SHORT;
 use program::{Buffer, Instruction, StepRef, VerifiedProgram, digest};
@@ -23,33 +23,33 @@ pub(super) enum Act {
     Send {
         to: Rank,
         tag: u32,
-        src: Span,
+        src: ByteSpan,
     },
     Receive {
         from: Rank,
         tag: u32,
-        dst: Span,
+        dst: ByteSpan,
     },
     /// `dst = src ⊕ received`.
     Combine {
         from: Rank,
         tag: u32,
-        src: Span,
-        dst: Span,
+        src: ByteSpan,
+        dst: ByteSpan,
     },
     Copy {
-        src: Span,
-        dst: Span,
+        src: ByteSpan,
+        dst: ByteSpan,
     },
     /// `dst = dst ⊕ src`.
     Reduce {
-        src: Span,
-        dst: Span,
+        src: ByteSpan,
+        dst: ByteSpan,
     },
 }
 
 impl Act {
-    fn writes(&self) -> Option<&Span> {
+    fn writes(&self) -> Option<&ByteSpan> {
         match self {
             Self::Send { .. } => None,
             Self::Receive { dst, .. }
@@ -102,7 +102,7 @@ pub(super) struct CallScript {
     pub(super) awaits: Vec<Vec<u32>>,
     kernel: Option<Kernel>,
     pub(super) dtype: DType,
-    pub(super) averages: Vec<(Span, u64)>,
+    pub(super) averages: Vec<(ByteSpan, u64)>,
     /// Bytes of input, output and scratch.
     pub(super) lengths: [usize; 3],
     /// Tells this plan, count and type from others.
@@ -125,7 +125,7 @@ impl CallScript {
     ) -> RunResult<Self> {
         let (program, rank) = (sequenced.program.program(), members[number.index()]);
         let geometry = Geometry::new(program, number, count, dtype, 1)?;
-        let span = |slice: program::Slice| Span { buffer: slice.buffer, bytes: geometry.whole(slice) };
+        let span = |slice: program::Slice| ByteSpan { buffer: slice.buffer, bytes: geometry.whole(slice) };
         let connection = |id: program::ConnectionId| &program.connections[id.index()];
         let from = |id| (members[connection(id).from.index()], id.0);
         let own = &program.ranks[number.index()];
@@ -168,7 +168,7 @@ impl CallScript {
     /// One message to each of some ranks, and one from each of some: `(rank, bytes)` of the input, and of the output. Which is
     /// the rank's own is copied.
     pub(super) fn exchange(rank: Rank, sends: &[(Rank, Range<usize>)], receives: &[(Rank, Range<usize>)]) -> Self {
-        let span = |buffer, bytes: &Range<usize>| Span { buffer, bytes: bytes.clone() };
+        let span = |buffer, bytes: &Range<usize>| ByteSpan { buffer, bytes: bytes.clone() };
         let of =
             |list: &[(Rank, Range<usize>)]| list.iter().find(|(peer, _)| *peer == rank).map(|(_, bytes)| bytes.clone());
         let own = of(sends)
@@ -200,7 +200,7 @@ impl CallScript {
 
     /// One message to a rank, or from it, which may be this rank.
     pub(super) fn message(rank: Rank, peer: Rank, bytes: usize, is_sent: bool) -> Self {
-        let span = |buffer| Span { buffer, bytes: 0..bytes };
+        let span = |buffer| ByteSpan { buffer, bytes: 0..bytes };
         let (act, lengths) = match is_sent {
             true => (Act::Send { to: peer, tag: 0, src: span(Buffer::Input) }, [bytes, 0, 0]),
             false => (Act::Receive { from: peer, tag: 0, dst: span(Buffer::Output) }, [0, bytes, 0]),
@@ -240,8 +240,9 @@ fn mark(count: u64, dtype: usize) -> u32 {
 
 /// For each act, the earlier long sends that read what it writes, and that no act in between waits for.
 fn awaits(acts: &[Act]) -> Vec<Vec<u32>> {
-    let meets = |a: &Span, b: &Span| a.buffer == b.buffer && a.bytes.start < b.bytes.end && b.bytes.start < a.bytes.end;
-    let mut open: Vec<(u32, &Span)> = Vec::new();
+    let meets =
+        |a: &ByteSpan, b: &ByteSpan| a.buffer == b.buffer && a.bytes.start < b.bytes.end && b.bytes.start < a.bytes.end;
+    let mut open: Vec<(u32, &ByteSpan)> = Vec::new();
     let mut awaits = Vec::with_capacity(acts.len());
     for (index, act) in (0..).zip(acts) {
         let mut before = Vec::new();

@@ -11,7 +11,7 @@
 //! ```
 
 use crate::memory::heap::PeerHeap;
-use crate::memory::region::{Place, Region};
+use crate::memory::region::{OpenFilePlace, Region};
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
@@ -40,7 +40,7 @@ impl SegmentBoard {
         self.offset + at % SEGMENTS * ENTRY_BYTES
     }
 
-    fn write(&self, at: usize, generation: u32, place: Place, address: u64) {
+    fn write(&self, at: usize, generation: u32, place: OpenFilePlace, address: u64) {
         let entry = self.entry(at);
         self.region.word32(entry + 4).store(place.descriptor, Ordering::Relaxed);
         self.region.word64(entry + 8).store(place.inode, Ordering::Relaxed);
@@ -54,13 +54,13 @@ impl SegmentBoard {
 
     /// The file of a segment, and its address in the process that owns it; `None` if it is gone. What was mapped by mistake,
     /// because the entry changed meanwhile, is another file than the inode says.
-    fn find(&self, name: u64, process: u32) -> Option<(Place, u64)> {
+    fn find(&self, name: u64, process: u32) -> Option<(OpenFilePlace, u64)> {
         let entry = self.entry((name as u32).wrapping_sub(1) as usize);
         let generation = self.region.word32(entry).load(Ordering::Acquire);
         let descriptor = self.region.word32(entry + 4).load(Ordering::Relaxed);
         let inode = self.region.word64(entry + 8).load(Ordering::Relaxed);
         let address = self.region.word64(entry + 16).load(Ordering::Relaxed);
-        (u64::from(generation) == name >> 32).then_some((Place { process, descriptor, inode }, address))
+        (u64::from(generation) == name >> 32).then_some((OpenFilePlace { process, descriptor, inode }, address))
     }
 }
 
@@ -92,7 +92,7 @@ impl OwnSegments {
     ///
     /// # Errors
     /// If some of the addresses are known already.
-    pub(super) fn publish(self: &Arc<Self>, addresses: Range<usize>, place: Place) -> io::Result<Published> {
+    pub(super) fn publish(self: &Arc<Self>, addresses: Range<usize>, place: OpenFilePlace) -> io::Result<Published> {
         let mut known = self.known();
         let before = known.by_address.range(..addresses.end).next_back();
         if before.is_some_and(|(start, (bytes, _))| start + bytes > addresses.start) {

@@ -3,7 +3,7 @@
 use crate::cut::cut;
 use crate::plans::{COLLECTIVES, PlanSpec};
 use crate::worker::{Mischief, command, launch, rendezvous, start_agent};
-use runtime::{Cause, DType, Job, JobSpec, Options, RunError, RunResult, Trial};
+use runtime::{Cause, DType, ExecutionOptions, Job, JobSpec, RunError, RunResult, Trial};
 use schedule::Collective;
 use std::net::TcpListener;
 use std::process::{Child, Command};
@@ -38,7 +38,7 @@ impl Spread {
         let ranks = machines.len();
         let start = |(rank, machine): (usize, &&str)| start_agent(rank, ranks, &at, machine, mischief(rank));
         let agents = machines.iter().enumerate().skip(1).map(start).collect();
-        let options = Options { work_limit, ready_limit, ..Options::default() };
+        let options = ExecutionOptions { work_limit, ready_limit, ..ExecutionOptions::default() };
         let spec = JobSpec { ranks, options, ..JobSpec::default() };
         let job = Job::form(&spec, &rendezvous(0, ranks, &at, machines[0]), |_| command(Mischief::None));
         let (job, error) = job.map_or_else(|error| (None, Some(error)), |job| (Some(job), None));

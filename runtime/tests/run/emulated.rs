@@ -2,7 +2,7 @@
 
 use crate::plans::PlanSpec;
 use crate::worker::{Mischief, launch};
-use runtime::{DType, Emulation, JobSpec, Options, RunError, Trial, TrialReport, try_threads};
+use runtime::{DType, Emulation, ExecutionOptions, JobSpec, RunError, Trial, TrialReport, try_threads};
 use schedule::Collective;
 use std::sync::Arc;
 
@@ -14,9 +14,9 @@ fn plan(collective: Collective) -> PlanSpec {
     PlanSpec { chunks: 2, size: 4 * COUNT * 4, ..PlanSpec::new(MACHINE, collective) }
 }
 
-fn options(slowdown: f64) -> Options {
+fn options(slowdown: f64) -> ExecutionOptions {
     let emulation = Emulation::new(Arc::new(crate::plans::machine(MACHINE)), slowdown).unwrap();
-    Options { emulation: Some(emulation), ..Options::default() }
+    ExecutionOptions { emulation: Some(emulation), ..ExecutionOptions::default() }
 }
 
 fn assert_as_predicted(spec: &PlanSpec, slowdown: f64, report: &TrialReport) {

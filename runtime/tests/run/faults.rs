@@ -4,7 +4,7 @@ use crate::agents::{signal, when_it_works};
 use crate::cut::cut;
 use crate::plans::PlanSpec;
 use crate::worker::{Mischief, launch, start_launcher};
-use runtime::{Cause, DType, Hosts, JobSpec, Options, Phase, RunError, Trial, Verdict};
+use runtime::{Cause, DType, ExecutionOptions, Hosts, JobSpec, Phase, RunError, Trial, Verdict};
 use schedule::Collective;
 use std::io::{BufRead, BufReader};
 use std::process::Command;
@@ -19,7 +19,8 @@ fn spec(limit: Duration) -> JobSpec {
 }
 
 fn apart(limit: Duration, hosts: Hosts) -> JobSpec {
-    let options = Options { work_limit: limit, ready_limit: READY_LIMIT, hosts, ..Options::default() };
+    let options =
+        ExecutionOptions { work_limit: limit, ready_limit: READY_LIMIT, hosts, ..ExecutionOptions::default() };
     JobSpec { ranks: RANKS, options, ..JobSpec::default() }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::plans::machine;
 use crate::worker::{Mischief, launch};
-use runtime::{Emulation, JobSpec, Options, ThreadProbe};
+use runtime::{Emulation, ExecutionOptions, JobSpec, ThreadProbe};
 use std::sync::Arc;
 use topology::{Exchange, Micros, Probe, Rank};
 
@@ -13,8 +13,11 @@ fn exchange(from: u32, to: u32, bytes: u64, messages: u32) -> Exchange {
     Exchange { from: Rank(from), to: Rank(to), bytes, messages }
 }
 
-fn emulated() -> Options {
-    Options { emulation: Some(Emulation::new(Arc::new(machine(MACHINE)), 1.0).unwrap()), ..Options::default() }
+fn emulated() -> ExecutionOptions {
+    ExecutionOptions {
+        emulation: Some(Emulation::new(Arc::new(machine(MACHINE)), 1.0).unwrap()),
+        ..ExecutionOptions::default()
+    }
 }
 
 /// Three exchanges at the same time. Every message costs its α.
@@ -41,7 +44,7 @@ fn an_emulated_machine_shows_its_costs() {
 #[test]
 fn more_bytes_take_longer_on_this_computer() {
     let mut job = launch(&JobSpec { ranks: 4, ..JobSpec::default() }, |_| Mischief::None).unwrap();
-    let mut threads = ThreadProbe::new(4, Options::default());
+    let mut threads = ThreadProbe::new(4, ExecutionOptions::default());
     for probe in [&mut job as &mut dyn Probe, &mut threads] {
         assert_eq!(probe.rank_count(), 4);
         let short = probe.run(&[exchange(3, 1, 64, 1)], 1).unwrap()[0][0];
@@ -53,11 +56,12 @@ fn more_bytes_take_longer_on_this_computer() {
 
 #[test]
 fn impossible_exchanges_are_refused() {
-    let mut probe = ThreadProbe::new(3, Options::default());
+    let mut probe = ThreadProbe::new(3, ExecutionOptions::default());
     for bad in [exchange(0, 0, 1, 1), exchange(0, 3, 1, 1), exchange(0, 1, u64::MAX, 1), exchange(0, 1, 1, u32::MAX)] {
         assert!(probe.run(&[bad], 1).is_err(), "{bad:?}");
     }
-    let no_link = Options { emulation: Some(Emulation::new(Arc::new(machine("line:3")), 1.0).unwrap()), ..emulated() };
+    let no_link =
+        ExecutionOptions { emulation: Some(Emulation::new(Arc::new(machine("line:3")), 1.0).unwrap()), ..emulated() };
     let mut line = ThreadProbe::new(3, no_link);
     assert!(line.connects(Rank(0), Rank(1)) && !line.connects(Rank(0), Rank(2)));
     assert!(line.run(&[exchange(0, 2, 1, 1)], 1).is_err());

@@ -2,16 +2,16 @@
 
 use crate::plans::{COLLECTIVES, PlanSpec};
 use crate::worker::{Mischief, launch};
-use runtime::{DType, Emulation, Hosts, JobSpec, Options, RunError, Trial};
+use runtime::{DType, Emulation, ExecutionOptions, Hosts, JobSpec, RunError, Trial};
 use schedule::Collective;
 use std::net::Ipv6Addr;
 use std::sync::Arc;
 
-fn options(hosts: Hosts) -> Options {
-    Options { hosts, ..Options::default() }
+fn options(hosts: Hosts) -> ExecutionOptions {
+    ExecutionOptions { hosts, ..ExecutionOptions::default() }
 }
 
-fn every_collective(options: Options) {
+fn every_collective(options: ExecutionOptions) {
     let mut job = launch(&JobSpec { ranks: 5, options, ..JobSpec::default() }, |_| Mischief::None).unwrap();
     for collective in COLLECTIVES {
         for in_place in [false, true] {
@@ -33,7 +33,7 @@ fn one_job_runs_every_collective_in_place_and_not() {
 #[test]
 fn the_same_over_sockets() {
     every_collective(options(Hosts::Each));
-    every_collective(Options { interfaces: vec![Ipv6Addr::LOCALHOST.into()], ..options(Hosts::Each) });
+    every_collective(ExecutionOptions { interfaces: vec![Ipv6Addr::LOCALHOST.into()], ..options(Hosts::Each) });
 }
 
 /// The shared memory has no room for a ring. Sockets need no ring.
@@ -43,7 +43,7 @@ fn what_goes_over_sockets_needs_no_rings() {
     for (hosts, fits) in
         [(Hosts::Each, true), (Hosts::Of(vec![0, 1, 2, 3]), true), (Hosts::Of(vec![0, 1, 1, 0]), false)]
     {
-        let options = Options { arena_bytes: 64, ..options(hosts) };
+        let options = ExecutionOptions { arena_bytes: 64, ..options(hosts) };
         let mut job = launch(&JobSpec { ranks: 4, options, ..JobSpec::default() }, |_| Mischief::None).unwrap();
         match job.run(&plan.to_string(), &[], &plan.program(), &Trial::once(1000, DType::F32)) {
             Ok(report) => assert!(fits && report.wrong() == 0),
@@ -56,7 +56,7 @@ fn what_goes_over_sockets_needs_no_rings() {
 #[test]
 fn the_same_over_several_interfaces() {
     let interfaces = ["127.0.0.1", "::1", "127.0.0.2"].map(|address| address.parse().unwrap()).to_vec();
-    every_collective(Options { interfaces, ..options(Hosts::Each) });
+    every_collective(ExecutionOptions { interfaces, ..options(Hosts::Each) });
 }
 
 /// Rings and sockets in one program. A socket may split an element, which must be whole for a ring.
@@ -69,7 +69,7 @@ fn the_same_on_two_computers() {
 fn emulated_links_keep_their_pace_over_sockets() {
     let machine = "ring:3,alpha=1000us,bandwidth=0.1GBps";
     let emulation = Emulation::new(Arc::new(crate::plans::machine(machine)), 1.0).unwrap();
-    let options = Options { emulation: Some(emulation), ..options(Hosts::Each) };
+    let options = ExecutionOptions { emulation: Some(emulation), ..options(Hosts::Each) };
     let spec = JobSpec { ranks: 3, options, emulated_source: machine.to_owned() };
     let mut job = launch(&spec, |_| Mischief::None).unwrap();
     // Two hops of 1 ms + 400 kB at 10 ns per byte.

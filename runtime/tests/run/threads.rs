@@ -2,10 +2,10 @@
 
 use crate::plans::{COLLECTIVES, PlanSpec, doubling, one_shot};
 use program::{
-    Buffer, Connection, ConnectionId, Instruction, LowerOptions, Program, RankProgram, Shape, Slice, Step, Tempo,
+    Buffer, Connection, ConnectionId, Instruction, LowerOptions, PartShape, Program, RankProgram, Slice, Step, Tempo,
     Threadblock, Threadblocks, VerifiedProgram, check as check_program, lower,
 };
-use runtime::{Call, DType, Options, RunError, Trial, run_threads, try_threads};
+use runtime::{Call, DType, ExecutionOptions, RunError, Trial, run_threads, try_threads};
 use schedule::{Collective, Demand, ReduceOp, Request};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,11 +14,11 @@ use topology::{LinkId, Rank};
 const COUNTS: [u64; 6] = [0, 1, 3, 64, 1001, 20_011];
 
 /// Rings and tiles so small that every message is cut.
-fn cramped() -> Options {
-    Options { ring_bytes: 4096, tile_bytes: Some(700), ..Options::default() }
+fn cramped() -> ExecutionOptions {
+    ExecutionOptions { ring_bytes: 4096, tile_bytes: Some(700), ..ExecutionOptions::default() }
 }
 
-fn check(spec: &PlanSpec, trial: &Trial, options: &Options) {
+fn check(spec: &PlanSpec, trial: &Trial, options: &ExecutionOptions) {
     let report = try_threads(&spec.program(), trial, options).unwrap_or_else(|error| panic!("{spec}: {error}"));
     assert_eq!(report.wrong(), 0, "{spec}, {} × {}", trial.count, trial.dtype);
     assert_eq!(report.spans().len(), trial.repetitions as usize);
@@ -34,7 +34,7 @@ fn every_collective_on_two_to_nine_ranks_at_every_count() {
                 let spec = PlanSpec { chunks: 1 + ranks as u32 % 3, ..spec };
                 for (turn, count) in COUNTS.into_iter().enumerate() {
                     let dtype = DType::ALL[(turn + ranks) % DType::ALL.len()];
-                    let options = if turn % 2 == 0 { cramped() } else { Options::default() };
+                    let options = if turn % 2 == 0 { cramped() } else { ExecutionOptions::default() };
                     check(&spec, &Trial::once(count, dtype), &options);
                 }
             }
@@ -72,7 +72,7 @@ fn the_callers_own_buffers_are_used_at_any_alignment() {
     let mut outputs = vec![vec![0; 401]; 3];
     let calls = inputs.iter().zip(&mut outputs);
     let calls = calls.map(|(input, output)| Call::OutOfPlace { input: &input[1..], output: &mut output[1..] });
-    run_threads(&program, 100, DType::F32, calls.collect(), &Options::default()).unwrap();
+    run_threads(&program, 100, DType::F32, calls.collect(), &ExecutionOptions::default()).unwrap();
     for output in &outputs {
         let sums = output[1..].chunks_exact(4).map(|bytes| f32::from_ne_bytes(bytes.try_into().unwrap()));
         assert!(sums.enumerate().all(|(index, sum)| sum == 3.0 * index as f32));
@@ -105,7 +105,7 @@ fn eager() -> VerifiedProgram {
         demand: Arc::new(Demand::new(Request::new(Collective::SendRecv, 2, 0)).unwrap()),
         op: None,
         in_place: false,
-        shape: Shape::Equal { parts: 1 },
+        shape: PartShape::Equal { parts: 1 },
         uniform: false,
         connections: vec![lane(0), lane(1)],
         ranks: vec![of_rank(0), of_rank(1)],
@@ -119,14 +119,18 @@ fn a_program_gets_the_room_that_it_needs() {
     let program = eager();
     assert_eq!(program.window(), 1);
     let short = Duration::from_secs(5);
-    for options in [cramped(), Options::default(), Options { tile_bytes: Some(1 << 20), ..Options::default() }] {
+    for options in [
+        cramped(),
+        ExecutionOptions::default(),
+        ExecutionOptions { tile_bytes: Some(1 << 20), ..ExecutionOptions::default() },
+    ] {
         for count in [0, 1, 5000, 1_000_003] {
-            let options = Options { work_limit: short, ..options.clone() };
+            let options = ExecutionOptions { work_limit: short, ..options.clone() };
             let report = try_threads(&program, &Trial { repetitions: 3, ..Trial::once(count, DType::F32) }, &options);
             assert_eq!(report.unwrap().wrong(), 0, "{count}");
         }
     }
-    let tiny = Options { arena_bytes: 1 << 20, tile_bytes: Some(1 << 30), ..Options::default() };
+    let tiny = ExecutionOptions { arena_bytes: 1 << 20, tile_bytes: Some(1 << 30), ..ExecutionOptions::default() };
     let error = try_threads(&program, &Trial::once(1 << 20, DType::F32), &tiny).unwrap_err();
     assert!(matches!(error, RunError::TooManyConnections { .. }), "{error}");
 }
@@ -137,7 +141,7 @@ fn long_buffers_of_more_than_four_gibibytes() {
     let long = std::env::var("ANTIPHON_TEST_EFFORT").is_ok_and(|effort| effort == "long");
     let count = if long { (1 << 32) + (1 << 20) + 3 } else { (1 << 20) + 3 };
     let spec = PlanSpec { in_place: true, chunks: 3, ..PlanSpec::new("ring:2", Collective::Broadcast) };
-    match try_threads(&spec.program(), &Trial::once(count, DType::U8), &Options::default()) {
+    match try_threads(&spec.program(), &Trial::once(count, DType::U8), &ExecutionOptions::default()) {
         Ok(report) => assert_eq!(report.wrong(), 0),
         // This computer has too little memory for the test.
         Err(error) => assert!(long && matches!(error, RunError::NotEnoughMemory { .. }), "{error}"),
@@ -147,9 +151,9 @@ fn long_buffers_of_more_than_four_gibibytes() {
 #[test]
 fn impossible_counts_are_refused() {
     let spec = PlanSpec::new("ring:2", Collective::AllGather);
-    let error = try_threads(&spec.program(), &Trial::once(u64::MAX / 3, DType::F64), &Options::default());
+    let error = try_threads(&spec.program(), &Trial::once(u64::MAX / 3, DType::F64), &ExecutionOptions::default());
     assert!(error.unwrap_err().to_string().contains("more than this computer can address"));
-    let error = try_threads(&spec.program(), &Trial::once(1 << 50, DType::F64), &Options::default());
+    let error = try_threads(&spec.program(), &Trial::once(1 << 50, DType::F64), &ExecutionOptions::default());
     assert!(matches!(error, Err(RunError::NotEnoughMemory { .. })));
 }
 
@@ -169,7 +173,9 @@ fn every_way_of_lowering_runs_right() {
             for options in ways {
                 let program = check_program(lower(&schedule, &options).unwrap()).unwrap();
                 // Paired threadblocks rely on room for their messages. Tiles are cut so that the messages fit.
-                for (count, options) in [(5, Options::default()), (20_011, Options::default()), (20_011, cramped())] {
+                for (count, options) in
+                    [(5, ExecutionOptions::default()), (20_011, ExecutionOptions::default()), (20_011, cramped())]
+                {
                     let report = try_threads(&program, &Trial::once(count, DType::I32), &options);
                     let report = report.unwrap_or_else(|error| panic!("{spec}: {error}"));
                     assert_eq!(report.wrong(), 0, "{spec}, {count}");
@@ -210,7 +216,7 @@ fn all_ranks_of_a_reduction_end_with_the_same_bits() {
             {
                 let mut outputs = vec![vec![0; 4 * COUNT]; ranks];
                 let calls = inputs.iter().zip(&mut outputs).map(|(input, output)| Call::OutOfPlace { input, output });
-                run_threads(&program, count as u64, dtype, calls.collect(), &Options::default()).unwrap();
+                run_threads(&program, count as u64, dtype, calls.collect(), &ExecutionOptions::default()).unwrap();
                 for (rank, output) in outputs.iter().enumerate() {
                     let at = output.iter().zip(&outputs[0]).position(|(one, zero)| one != zero);
                     assert_eq!(at, None, "{topology} {op} {dtype}: rank {rank} of {ranks} has another byte");
@@ -232,7 +238,7 @@ fn sums_that_depend_on_their_order_are_the_same_on_all_ranks() {
     for (lowering, ranks) in lowerings.iter().zip([3, 5, 8]).chain(lowerings.iter().zip([4, 8, 3])) {
         let program = one_shot(ranks as u32, ReduceOp::Sum, lowering);
         let value = |rank: usize, at: usize| values[(rank + at) % values.len()];
-        for (count, options) in [(1, Options::default()), (1001, cramped())] {
+        for (count, options) in [(1, ExecutionOptions::default()), (1001, cramped())] {
             let expected: Vec<u8> = (0..count)
                 .flat_map(|at| (1..ranks).fold(value(0, at), |sum, rank| sum + value(rank, at)).to_ne_bytes())
                 .collect();

@@ -5,8 +5,8 @@ use crate::plans::{COLLECTIVES, PlanSpec};
 use crate::worker::{Mischief, launch};
 use program::VerifiedProgram;
 use runtime::{
-    Assignment, Cause, Choice, DType, Emulation, Group, Hosts, Job, JobSpec, Options, RunError, RunResult, Source,
-    Trial, TrialReport, try_together,
+    Assignment, Cause, DType, Emulation, ExecutionOptions, Group, Hosts, Job, JobSpec, ProgramSource, RunError,
+    RunResult, SplitChoice, Trial, TrialReport, try_together,
 };
 use schedule::Collective;
 use std::sync::Arc;
@@ -79,14 +79,14 @@ fn check(items: &[Item], reports: RunResult<Vec<TrialReport>>) {
     }
 }
 
-fn in_threads(items: &[Item], ranks: usize, options: &Options) {
+fn in_threads(items: &[Item], ranks: usize, options: &ExecutionOptions) {
     let assignments: Vec<_> = items.iter().map(Item::assignment).collect();
     check(items, try_together(ranks, &assignments, options));
 }
 
 fn run(job: &mut Job, items: &[Item]) -> RunResult<Vec<TrialReport>> {
     let words: Vec<String> = items.iter().map(|item| item.spec.to_string()).collect();
-    let source = |words| Source { words, files: &[] };
+    let source = |words| ProgramSource { words, files: &[] };
     let trials: Vec<_> = items.iter().zip(&words).map(|(item, words)| (source(words), item.assignment())).collect();
     job.run_together(&trials)
 }
@@ -99,12 +99,12 @@ fn every_subset_of_six_ranks_is_a_group() {
         Item::new(PlanSpec::new(&format!("ring:{}", group.ranks().len()), collective), group.clone(), 1003, DType::I64)
     };
     for subset in 0_u32..64 {
-        let choose = |rank: i64| Some(Choice { color: subset >> rank & 1, key: -rank });
+        let choose = |rank: i64| Some(SplitChoice { color: subset >> rank & 1, key: -rank });
         let groups = Group::all(6).split(&(0..6).map(choose).collect::<Vec<_>>());
         let groups = groups.into_iter().chain([Group::all(6)]);
         let items: Vec<Item> =
             groups.enumerate().map(|(index, group)| all_reduce(&group, subset as usize + index)).collect();
-        in_threads(&items, 6, &Options::default());
+        in_threads(&items, 6, &ExecutionOptions::default());
     }
 }
 
@@ -115,8 +115,8 @@ fn whatever_is_in_flight_in_threads_is_right() {
         let ranks = 2 + dice.below(6);
         let items: Vec<Item> = (0..1 + dice.below(8)).map(|_| Item::any(&mut dice, ranks)).collect();
         let options = match round % 3 {
-            0 => Options { ring_bytes: 4096, tile_bytes: Some(5000), ..Options::default() },
-            _ => Options::default(),
+            0 => ExecutionOptions { ring_bytes: 4096, tile_bytes: Some(5000), ..ExecutionOptions::default() },
+            _ => ExecutionOptions::default(),
         };
         in_threads(&items, ranks, &options);
     }
@@ -125,7 +125,7 @@ fn whatever_is_in_flight_in_threads_is_right() {
 #[test]
 fn whatever_is_in_flight_in_processes_is_right() {
     for (seed, hosts) in [(2, Hosts::One), (3, Hosts::Each), (4, Hosts::Of(vec![0, 1, 1, 0, 2]))] {
-        let options = Options { hosts, ..Options::default() };
+        let options = ExecutionOptions { hosts, ..ExecutionOptions::default() };
         let mut job = launch(&JobSpec { ranks: 5, options, ..JobSpec::default() }, |_| Mischief::None).unwrap();
         let mut dice = Dice(seed);
         for _ in 0..8 {
@@ -151,7 +151,8 @@ fn whatever_is_in_flight_between_machines_is_right() {
 #[test]
 fn collectives_in_flight_share_the_links_of_an_emulated_machine() {
     let machine = Arc::new(crate::plans::machine("ring:4,alpha=1000us,bandwidth=0.1GBps"));
-    let options = Options { emulation: Some(Emulation::new(machine, 1.0).unwrap()), ..Options::default() };
+    let options =
+        ExecutionOptions { emulation: Some(Emulation::new(machine, 1.0).unwrap()), ..ExecutionOptions::default() };
     let plan =
         |collective| PlanSpec { size: 800_000, ..PlanSpec::new("ring:4,alpha=1000us,bandwidth=0.1GBps", collective) };
     let time = |items: &[Item]| {
@@ -174,7 +175,7 @@ fn what_does_not_fit_is_refused_before_it_runs() {
         item.trial.repetitions = repetitions;
         item
     };
-    let refused = |items: &[Item], options: &Options| {
+    let refused = |items: &[Item], options: &ExecutionOptions| {
         let assignments: Vec<_> = items.iter().map(Item::assignment).collect();
         let error = try_together(4, &assignments, options).unwrap_err();
         let mut text = error.to_string();
@@ -185,12 +186,13 @@ fn what_does_not_fit_is_refused_before_it_runs() {
         }
         text
     };
-    let plain = Options::default();
+    let plain = ExecutionOptions::default();
     assert!(refused(&[item(&[0, 1, 2], 2, 1)], &plain).contains("the plan is for 2 ranks, its group has 3"));
     assert!(refused(&[item(&[0, 4], 2, 1)], &plain).contains("for rank 4 as well, the job has 4 ranks"));
     assert!(refused(&[item(&[0, 1], 2, 1), item(&[2, 3], 2, 5)], &plain).contains("as many repetitions"));
     let machine = Arc::new(crate::plans::machine("ring:4"));
-    let emulated = Options { emulation: Some(Emulation::new(machine, 1.0).unwrap()), ..Options::default() };
+    let emulated =
+        ExecutionOptions { emulation: Some(Emulation::new(machine, 1.0).unwrap()), ..ExecutionOptions::default() };
     let text = refused(&[item(&[0, 1, 2, 3], 4, 1), item(&[0, 2], 2, 1)], &emulated);
     assert!(text.contains("plan 2 of 2") && text.contains("another topology"), "{text}");
 }

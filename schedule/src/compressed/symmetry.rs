@@ -141,7 +141,7 @@ impl Resources {
 
 /// Checks that the image of every chunk has the same size, and the images of its holders and receivers.
 fn check_chunks(generator: &Generator, demand: &Demand) -> Result<(), String> {
-    let mut sets = Sets { ranks: &generator.ranks, last: None };
+    let mut sets = SetComparison { ranks: &generator.ranks, last: None };
     for id in demand.chunk_ids() {
         let image = generator.chunks[id.index()];
         let (chunk, other) = (demand.chunk(id), demand.chunk(image));
@@ -161,12 +161,12 @@ fn differing(id: ChunkId, image: ChunkId) -> String {
 }
 
 /// Compares sets with images of sets. The set of all ranks, which thousands of chunks share, is mapped only once.
-struct Sets<'a> {
+struct SetComparison<'a> {
     ranks: &'a [Rank],
     last: Option<(RankSet, RankSet, bool)>,
 }
 
-impl Sets<'_> {
+impl SetComparison<'_> {
     fn maps(&mut self, set: &RankSet, onto: &RankSet) -> bool {
         let is = |known: &RankSet, set: &RankSet| known.as_ptr() == set.as_ptr() && known.len() == set.len();
         if let Some((known, image, verdict)) = &self.last

@@ -124,8 +124,8 @@ fn each_once<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Rank>, D:
 
 /// Checked while reading, as in [`each_once`].
 fn chunks_with_unique_ids<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<ChunkEntry>>, D::Error> {
-    struct Chunks;
-    impl<'de> Visitor<'de> for Chunks {
+    struct ChunksVisitor;
+    impl<'de> Visitor<'de> for ChunksVisitor {
         type Value = Vec<ChunkEntry>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -143,5 +143,5 @@ fn chunks_with_unique_ids<'de, D: Deserializer<'de>>(deserializer: D) -> Result<
             Ok(chunks)
         }
     }
-    deserializer.deserialize_seq(Chunks).map(Some)
+    deserializer.deserialize_seq(ChunksVisitor).map(Some)
 }

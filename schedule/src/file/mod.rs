@@ -17,7 +17,7 @@ use crate::{
 };
 use std::sync::Arc;
 use topology::Topology;
-use topology::document::{Document, Step, TextError};
+use topology::document::{Document, PathSegment, TextError};
 
 /// What the `format` key of a schedule says.
 pub const FORMAT: &str = "antiphon-schedule/1";
@@ -99,7 +99,7 @@ pub fn read(text: &str, origin: &str) -> Result<ScheduleFile, TextError> {
         AnyScheduleFile::Plain(file) => Ok(file),
         AnyScheduleFile::Compressed(_) => {
             let reason = "the schedule is orbit-compressed, and a plain one is needed".to_owned();
-            Err(Document::json(origin, text).fault(&[Step::Key("symmetry")], reason))
+            Err(Document::json(origin, text).fault(&[PathSegment::Key("symmetry")], reason))
         }
     }
 }
@@ -112,5 +112,5 @@ pub fn read(text: &str, origin: &str) -> Result<ScheduleFile, TextError> {
 /// As [`read`].
 pub fn read_any(text: &str, origin: &str) -> Result<AnyScheduleFile, TextError> {
     let document = Document::json(origin, text);
-    resolve::resolve(document.parse()?).map_err(|fault| document.fault(&[Step::Key(fault.key)], fault.reason))
+    resolve::resolve(document.parse()?).map_err(|fault| document.fault(&[PathSegment::Key(fault.key)], fault.reason))
 }

@@ -17,13 +17,13 @@ use std::sync::Arc;
 use topology::{Bytes, Embedded, Micros};
 
 /// A request that is not valid for its collective.
-pub(super) struct Fault {
+pub(super) struct RequestFault {
     /// The key that is wrong.
     pub(super) key: &'static str,
     pub(super) reason: String,
 }
 
-impl From<DemandError> for Fault {
+impl From<DemandError> for RequestFault {
     fn from(error: DemandError) -> Self {
         let key = match error {
             DemandError::TooManyRanks { .. } => "ranks",
@@ -45,7 +45,7 @@ impl From<DemandError> for Fault {
     }
 }
 
-pub(super) fn resolve(file: File) -> Result<AnyScheduleFile, Fault> {
+pub(super) fn resolve(file: File) -> Result<AnyScheduleFile, RequestFault> {
     check_stated(&file)?;
     let request = request(&file)?;
     let File { topology, chunk_bytes, chunks, symmetry, transfers, makespan_us, gap, produced_by, .. } = file;
@@ -55,7 +55,7 @@ pub(super) fn resolve(file: File) -> Result<AnyScheduleFile, Fault> {
         (Some(chunks), _) => stated(request, chunks, chunk_bytes, &mut mismatches)?,
         (None, Some(symmetry)) => (implied(request, symmetry, chunk_bytes, &mut mismatches)?, None),
         (None, None) => {
-            return Err(Fault { key: "format", reason: "missing field `chunks`".to_owned() });
+            return Err(RequestFault { key: "format", reason: "missing field `chunks`".to_owned() });
         }
     };
     let count = demand.chunks().len();
@@ -80,7 +80,7 @@ fn stated(
     mut chunks: Vec<ChunkEntry>,
     chunk_bytes: Bytes,
     mismatches: &mut Findings<Violation>,
-) -> Result<(Demand, Option<Names>), Fault> {
+) -> Result<(Demand, Option<Names>), RequestFault> {
     chunks.sort_unstable_by_key(|chunk| chunk.id);
     let (demand, names) = match request.collective {
         collective if collective.is_listed() => listed(request, chunks, chunk_bytes, mismatches)?,
@@ -100,12 +100,12 @@ fn implied(
     symmetry: &SymmetryEntry,
     chunk_bytes: Bytes,
     mismatches: &mut Findings<Violation>,
-) -> Result<Demand, Fault> {
+) -> Result<Demand, RequestFault> {
     // A short file must not cause millions of chunks: each generator lists the image of every chunk.
     let (expected, listed) = (request.chunk_count(), symmetry.generators.first().map_or(0, |it| it.chunks.len()));
     if expected != listed as u64 {
         let reason = format!("a generator has images of {listed} chunks, but the collective has {expected}");
-        return Err(Fault { key: "symmetry", reason });
+        return Err(RequestFault { key: "symmetry", reason });
     }
     Ok(sized(Demand::new(request)?, chunk_bytes, mismatches))
 }
@@ -147,26 +147,26 @@ fn request(file: &File) -> Result<Request, DemandError> {
 }
 
 /// Checks single values of the file against the format.
-fn check_stated(file: &File) -> Result<(), Fault> {
+fn check_stated(file: &File) -> Result<(), RequestFault> {
     let ascending = |members: &Vec<topology::Rank>| members.windows(2).all(|pair| pair[0] < pair[1]);
     if !file.members.as_ref().is_none_or(ascending) {
-        return Err(Fault { key: "members", reason: "members ascend, each once".to_owned() });
+        return Err(RequestFault { key: "members", reason: "members ascend, each once".to_owned() });
     }
     match file.lower_bound_us {
         Some(bound) if bound < Micros::ZERO => {
-            Err(Fault { key: "lower_bound_us", reason: format!("a bound is a time ≥ 0, not {bound}") })
+            Err(RequestFault { key: "lower_bound_us", reason: format!("a bound is a time ≥ 0, not {bound}") })
         }
         _ => Ok(()),
     }
 }
 
 /// A file that lists few chunks must not cause millions of them: it would list them all if they were meant.
-fn check_length(request: &Request, listed: usize) -> Result<(), Fault> {
+fn check_length(request: &Request, listed: usize) -> Result<(), RequestFault> {
     const UNLISTED: u64 = 1 << 16;
     let expected = request.chunk_count();
     if expected > 4 * listed as u64 + UNLISTED {
         let reason = format!("the file lists {listed} chunks, but with this many per rank there are {expected}");
-        return Err(Fault { key: "chunks_per_rank", reason });
+        return Err(RequestFault { key: "chunks_per_rank", reason });
     }
     Ok(())
 }

@@ -22,7 +22,7 @@ pub(super) fn check(
     tracks: &Tracks,
     found: &mut Findings<Violation>,
 ) {
-    let mut clock = Clock {
+    let mut clock = ExactTimes {
         traffic,
         stated,
         moments,
@@ -44,7 +44,7 @@ pub(super) fn check(
         }
         clock.depart(message);
     }
-    let Clock { early, mut overlaps, .. } = clock;
+    let ExactTimes { early, mut overlaps, .. } = clock;
     found.extend(early);
     overlaps.sort_by_key(|overlap| overlap.server);
     let (links, transfers) = (topology.links().len(), &traffic.schedule().transfers);
@@ -69,7 +69,7 @@ struct Overlap {
 }
 
 /// The exact times so far.
-struct Clock<'a, T> {
+struct ExactTimes<'a, T> {
     traffic: &'a T,
     stated: &'a Moments,
     moments: &'a Moments,
@@ -87,7 +87,7 @@ struct Clock<'a, T> {
     overlaps: Vec<Overlap>,
 }
 
-impl<T: Traffic> Clock<'_, T> {
+impl<T: Traffic> ExactTimes<'_, T> {
     fn depart(&mut self, message: u32) {
         let start = self.stated.start(message);
         let mut exact = self.moments.start(message);

@@ -95,7 +95,7 @@ pub fn verify(schedule: Schedule, topology: &Arc<Topology>) -> Result<VerifiedSc
     let mut violations = Findings::default();
     structure::check(&schedule, topology, &mut violations);
     let ranks = topology.rank_count().max(schedule.demand.request().ranks);
-    let Played { moments, landings, tracks } =
+    let PlayedMessages { moments, landings, tracks } =
         play(&Plain { schedule: &schedule, topology }, topology, ranks, &mut violations);
     if violations.is_empty() {
         let order = CausalOrder::new(moments.into_departures(), &landings, tracks.starts, tracks.deliveries);
@@ -105,14 +105,19 @@ pub fn verify(schedule: Schedule, topology: &Arc<Topology>) -> Result<VerifiedSc
 }
 
 /// The result of playing all messages.
-struct Played {
+struct PlayedMessages {
     moments: Moments,
     landings: Vec<u32>,
     tracks: Tracks,
 }
 
 /// Plays messages in their causal order, and reports violations.
-fn play(traffic: &impl Traffic, topology: &Topology, ranks: usize, violations: &mut Findings<Violation>) -> Played {
+fn play(
+    traffic: &impl Traffic,
+    topology: &Topology,
+    ranks: usize,
+    violations: &mut Findings<Violation>,
+) -> PlayedMessages {
     let stated = traffic::stated(traffic.schedule(), topology, ranks);
     let mut tracks = Tracks::of(traffic, &stated);
     let mut found = causality::play(traffic, ranks, &stated, &mut tracks);
@@ -127,7 +132,7 @@ fn play(traffic: &impl Traffic, topology: &Topology, ranks: usize, violations: &
     violations.append(found);
     let landings = moved.as_ref().unwrap_or(&stated).landings();
     exact::check(traffic, topology, &stated, moved.as_ref().unwrap_or(&stated), &landings, &tracks, violations);
-    Played { moments: moved.unwrap_or(stated), landings, tracks }
+    PlayedMessages { moments: moved.unwrap_or(stated), landings, tracks }
 }
 
 /// A schedule that was refused, with the reasons.

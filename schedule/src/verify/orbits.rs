@@ -34,7 +34,7 @@ pub fn verify_compressed(
             return Err(Rejection { violations, schedule: Box::new(compressed.base) });
         }
     };
-    super::play(&Orbits::new(base, topology, &unfolding), topology, topology.rank_count(), &mut violations);
+    super::play(&OrbitTraffic::new(base, topology, &unfolding), topology, topology.rank_count(), &mut violations);
     if violations.is_empty() {
         return Ok(VerifiedCompressed::new(compressed, topology.clone(), unfolding));
     }
@@ -42,7 +42,7 @@ pub fn verify_compressed(
 }
 
 /// One message of each orbit.
-struct Orbits<'a> {
+struct OrbitTraffic<'a> {
     base: &'a Schedule,
     topology: &'a Topology,
     unfolding: &'a Unfolding,
@@ -50,7 +50,7 @@ struct Orbits<'a> {
     resources: Vec<BTreeMap<ResourceId, usize>>,
 }
 
-impl<'a> Orbits<'a> {
+impl<'a> OrbitTraffic<'a> {
     fn new(base: &'a Schedule, topology: &'a Topology, unfolding: &'a Unfolding) -> Self {
         let mut resources = vec![BTreeMap::new(); unfolding.links.orbits()];
         for id in (0..topology.resources().len()).map(ResourceId::from_index) {
@@ -68,7 +68,7 @@ impl<'a> Orbits<'a> {
     }
 }
 
-impl Traffic for Orbits<'_> {
+impl Traffic for OrbitTraffic<'_> {
     fn schedule(&self) -> &Schedule {
         self.base
     }

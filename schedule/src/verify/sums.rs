@@ -38,7 +38,7 @@ struct Sums<'p, 'a> {
 /// departure; the last part of a key is the delivery. Values are never compared.
 struct Flight {
     key: Reverse<(OrderedTime, bool, u32)>,
-    cargo: Value,
+    cargo: CombiningValue,
 }
 
 /// A time that can be a sort key.
@@ -149,7 +149,7 @@ impl Sums<'_, '_> {
             }
             (held, _) => {
                 delivery.take_effect(Effect::Stores);
-                *held = Some(Value { origin, ..cargo });
+                *held = Some(CombiningValue { origin, ..cargo });
             }
         }
         if kind == TransferKind::Copy {
@@ -236,7 +236,7 @@ fn bits(words: impl Iterator<Item = u64>) -> impl Iterator<Item = usize> {
 
 /// The value of a combining chunk at a rank, at some time.
 #[derive(Clone)]
-struct Value {
+struct CombiningValue {
     /// The contributions that it counts.
     sum: Sum,
     origin: Origin,
@@ -248,7 +248,7 @@ struct Value {
 struct Holder {
     rank: Rank,
     /// `None` while it has no value.
-    held: Option<Value>,
+    held: Option<CombiningValue>,
     held_from: Option<Micros>,
     last_arrival: Option<u32>,
     last_copy: Option<u32>,
@@ -271,7 +271,7 @@ impl Values<'_> {
         let slot = *slots[rank.index()].get_or_insert_with(|| {
             let own = chunk.holders.binary_search(&rank).ok();
             let sum = |own| Sum::of(own, chunk.holders.len());
-            let held = own.map(|own| Value { sum: sum(own), origin: Origin::Start, twice: None });
+            let held = own.map(|own| CombiningValue { sum: sum(own), origin: Origin::Start, twice: None });
             let held_from = own.map(|_| Micros::ZERO);
             values.push(Holder { rank, held, held_from, last_arrival: None, last_copy: None });
             values.len() as u32 - 1

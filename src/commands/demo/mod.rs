@@ -21,7 +21,7 @@ use crate::failure::{Failure, Outcome, io_failure, read_text, write_to};
 use crate::interrupt;
 use crate::known::machines_of;
 use crate::launch::Launch;
-use crate::loading::Memory;
+use crate::loading::MemoryMode;
 use crate::plan;
 use crate::screen::{Screen, bytes, percent, table, time};
 use crate::workbench::{Setup, Workbench};
@@ -34,7 +34,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use synth::sketch::{Sketch, SketchFile};
-use synth::{Options, StrategyKind, Synthesis};
+use synth::{SearchOptions, StrategyKind, Synthesis};
 use topology::Topology;
 use topology::profile::ProfileOptions;
 use tune::{
@@ -55,7 +55,7 @@ const BLOCKS: u32 = 3;
 const SKETCH: &str = include_str!("../../../sketches/demo.yaml");
 
 /// A machine on which collectives are compared.
-struct Arena {
+struct DemoMachine {
     name: &'static str,
     topology: Arc<Topology>,
     sketch: Option<Sketch>,
@@ -64,7 +64,7 @@ struct Arena {
 
 /// One algorithm in one cell.
 #[derive(Serialize)]
-struct Side {
+struct MeasuredAlgorithm {
     plan: String,
     file: String,
     predicted_us: f64,
@@ -73,14 +73,14 @@ struct Side {
 
 /// One collective at one size.
 #[derive(Serialize)]
-struct Cell {
+struct PlanComparison {
     arena: &'static str,
     topology: String,
     collective: Collective,
     size_bytes: u64,
     ranks: usize,
-    stock: Side,
-    planned: Side,
+    stock: MeasuredAlgorithm,
+    planned: MeasuredAlgorithm,
     gap: Option<f64>,
     choice: Choice,
     speedup_predicted: f64,
@@ -143,7 +143,7 @@ fn check(args: &DemoArgs) -> Outcome {
 }
 
 /// This computer, profiled now.
-fn local(args: &DemoArgs, screen: &Screen) -> Outcome<Arena> {
+fn local(args: &DemoArgs, screen: &Screen) -> Outcome<DemoMachine> {
     let path = args.output.join("measured.yaml");
     // The demo should be quick, so the profile is; `antiphon profile` takes more time.
     let subject = profile::Subject::local(RANKS as usize);
@@ -155,7 +155,7 @@ fn local(args: &DemoArgs, screen: &Screen) -> Outcome<Arena> {
 }
 
 /// An unequal cluster, emulated by paced links.
-fn emulated(args: &DemoArgs, screen: &Screen) -> Outcome<Arena> {
+fn emulated(args: &DemoArgs, screen: &Screen) -> Outcome<DemoMachine> {
     let topology = plan::topology(&args.emulate)?;
     arena("emulated", topology, Some((args.emulate.clone(), SLOWDOWN)), args, screen)
 }
@@ -166,7 +166,7 @@ fn arena(
     emulate: Option<(String, f64)>,
     args: &DemoArgs,
     screen: &Screen,
-) -> Outcome<Arena> {
+) -> Outcome<DemoMachine> {
     let sketch = match &args.sketch {
         Some(path) => Some(plan::sketch(path, &topology)?),
         None => {
@@ -177,11 +177,11 @@ fn arena(
             fitting.inspect_err(|misfit| screen.note(&format!("planning without a sketch: {misfit}"))).ok()
         }
     };
-    Ok(Arena { name, topology, sketch, emulate })
+    Ok(DemoMachine { name, topology, sketch, emulate })
 }
 
 /// Plans, runs and measures every cell of a machine.
-fn compare(args: &DemoArgs, arena: &Arena, screen: &Screen) -> Outcome<Vec<Cell>> {
+fn compare(args: &DemoArgs, arena: &DemoMachine, screen: &Screen) -> Outcome<Vec<PlanComparison>> {
     let setup = Setup {
         launch: Launch::Local(arena.topology.rank_count()),
         transport: TransportChoice::Shm,
@@ -192,8 +192,8 @@ fn compare(args: &DemoArgs, arena: &Arena, screen: &Screen) -> Outcome<Vec<Cell>
     };
     let mut bench = Workbench::open(&setup)?;
     let bar = screen.progress(arena.name);
-    let ours = Options { time_limit: Some(PLANNING), seed: args.seed, ..Options::default() };
-    let classic = Options { strategy: Some(StrategyKind::Classic), ..ours.clone() };
+    let ours = SearchOptions { time_limit: Some(PLANNING), seed: args.seed, ..SearchOptions::default() };
+    let classic = SearchOptions { strategy: Some(StrategyKind::Classic), ..ours.clone() };
     let mut cells = Vec::new();
     for collective in COLLECTIVES {
         for size in SIZES {
@@ -208,13 +208,18 @@ fn compare(args: &DemoArgs, arena: &Arena, screen: &Screen) -> Outcome<Vec<Cell>
 }
 
 /// Plans with one strategy, or with all; always under the sketch, so that the comparison is fair.
-fn synthesize(arena: &Arena, request: &Request, options: &Options) -> Outcome<Synthesis> {
+fn synthesize(arena: &DemoMachine, request: &Request, options: &SearchOptions) -> Outcome<Synthesis> {
     let problems = plan::problems(&arena.topology, request, &Content::Standard, arena.sketch.as_ref(), None)?;
     synth::synthesize(&problems, options, &|_| {}).map_err(Failure::no)
 }
 
 /// Runs stock and plan in turn, and decides which one is better.
-fn measure(args: &DemoArgs, arena: &Arena, bench: &mut Workbench, [stock, planned]: [Synthesis; 2]) -> Outcome<Cell> {
+fn measure(
+    args: &DemoArgs,
+    arena: &DemoMachine,
+    bench: &mut Workbench,
+    [stock, planned]: [Synthesis; 2],
+) -> Outcome<PlanComparison> {
     let request = planned.schedule.schedule().demand.request().clone();
     let (count, size_bytes) = count(&request, request.size_bytes, DType::F32, 1);
     let installed = [bench.install(&stock.schedule)?, bench.install(&planned.schedule)?];
@@ -231,21 +236,21 @@ fn measure(args: &DemoArgs, arena: &Arena, bench: &mut Workbench, [stock, planne
             check: Check::FirstAndLast,
             steps: false,
         };
-        let report = bench.run(&installed[turn.candidate], Memory::OutOfPlace, &trial)?;
+        let report = bench.run(&installed[turn.candidate], MemoryMode::OutOfPlace, &trial)?;
         spans[turn.candidate].extend(report.spans().iter().map(|span| span.0));
         wrong += report.wrong();
     }
     let slowdown = arena.emulate.as_ref().map_or(1.0, |(_, slowdown)| *slowdown);
-    let side = |label: &str, synthesis: &Synthesis, spans: &[f64]| -> Outcome<Side> {
+    let side = |label: &str, synthesis: &Synthesis, spans: &[f64]| -> Outcome<MeasuredAlgorithm> {
         let file = save(args, arena, label, &synthesis.schedule)?;
         let measured = summarize(spans).ok_or_else(|| Failure::no(anyhow::anyhow!("nothing was measured")))?;
         let predicted_us = synthesis.report.makespan_us * slowdown;
-        Ok(Side { plan: synthesis.report.strategy.clone(), file, predicted_us, measured })
+        Ok(MeasuredAlgorithm { plan: synthesis.report.strategy.clone(), file, predicted_us, measured })
     };
     let gap = planned.report.gap;
     let (stock, planned) = (side("stock", &stock, &spans[0])?, side("planned", &planned, &spans[1])?);
     let decision = decide(&stock.measured, &planned.measured);
-    Ok(Cell {
+    Ok(PlanComparison {
         arena: arena.name,
         topology: arena.topology.name().to_owned(),
         collective: request.collective,
@@ -261,7 +266,7 @@ fn measure(args: &DemoArgs, arena: &Arena, bench: &mut Workbench, [stock, planne
     })
 }
 
-fn save(args: &DemoArgs, arena: &Arena, label: &str, schedule: &VerifiedSchedule) -> Outcome<String> {
+fn save(args: &DemoArgs, arena: &DemoMachine, label: &str, schedule: &VerifiedSchedule) -> Outcome<String> {
     let request = schedule.schedule().demand.request();
     let place = if arena.emulate.is_some() { "emulated" } else { "local" };
     let name = format!("plans/{place}-{}-{}-{label}.json", request.collective, request.size_bytes);
@@ -269,7 +274,7 @@ fn save(args: &DemoArgs, arena: &Arena, label: &str, schedule: &VerifiedSchedule
     Ok(name)
 }
 
-fn heading(arena: &Arena) -> String {
+fn heading(arena: &DemoMachine) -> String {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let ranks = arena.topology.rank_count();
     let what = match &arena.emulate {
@@ -289,7 +294,7 @@ fn heading(arena: &Arena) -> String {
 /// The columns: stock (the best classic algorithm) and planned, each predicted and measured.
 const HEADER: [&str; 9] = ["", "stock", "planned", "gap", "predicted", "", "measured", "", "wins"];
 
-fn row(cell: &Cell) -> Vec<String> {
+fn row(cell: &PlanComparison) -> Vec<String> {
     let times = |us: f64| time(us).replace(' ', "\u{a0}");
     let pair = |stock: f64, planned: f64| format!("{} → {}", times(stock), times(planned));
     let verdict = match cell.choice {
@@ -311,33 +316,33 @@ fn row(cell: &Cell) -> Vec<String> {
     ]
 }
 
-fn report(cells: &[Cell]) -> String {
+fn report(cells: &[PlanComparison]) -> String {
     let rows: Vec<_> = cells.iter().map(row).collect();
     format!("{}\n{}", table(&HEADER, &rows), correctness(cells))
 }
 
 /// The same table for documents.
-fn in_markdown(cells: &[Cell]) -> String {
+fn in_markdown(cells: &[PlanComparison]) -> String {
     let line = |cells: &[String]| format!("| {} |", cells.join(" | "));
     let mut lines = vec![line(&HEADER.map(str::to_owned)), line(&HEADER.map(|_| "---".to_owned()))];
     lines.extend(cells.iter().map(|cell| line(&row(cell))));
     format!("{}\n\n{}", lines.join("\n"), correctness(cells))
 }
 
-fn correctness(cells: &[Cell]) -> String {
+fn correctness(cells: &[PlanComparison]) -> String {
     let wrong: u64 = cells.iter().map(|cell| cell.wrong).sum();
     format!("every result compared with the naive reference: {wrong} wrong elements")
 }
 
 /// The tuning table of the emulated machine: for which sizes its plans are faster than stock. `antiphon run --emulate` uses it.
-fn tuning(output: &Path, arena: &Arena, cells: &[Cell]) -> Outcome {
+fn tuning(output: &Path, arena: &DemoMachine, cells: &[PlanComparison]) -> Outcome {
     let mut plans = BTreeMap::new();
     let mut of_table = Vec::new();
     for collective in COLLECTIVES {
-        let own: Vec<&Cell> =
+        let own: Vec<&PlanComparison> =
             cells.iter().filter(|cell| cell.arena == arena.name && cell.collective == collective).collect();
         // Each size has a plan of its own, and was measured with that one only.
-        let size = |(index, cell): (usize, &&Cell)| {
+        let size = |(index, cell): (usize, &&PlanComparison)| {
             let mut times = vec![None; own.len() + 1];
             times[0] = Some(cell.stock.measured);
             times[index + 1] = Some(cell.planned.measured);
@@ -377,7 +382,7 @@ pub(crate) fn run_rank() -> Outcome {
 }
 
 /// A timeline of one plan, as a picture.
-fn draw(args: &DemoArgs, arena: &Arena) -> Outcome {
+fn draw(args: &DemoArgs, arena: &DemoMachine) -> Outcome {
     let name = format!("plans/emulated-allgather-{}-planned.json", SIZES[1]);
     let schedule = plan::open_schedule(&args.output.join(name), Some(arena.topology.name()))?;
     let timeline = schedule::Timeline::of(&schedule);

@@ -9,7 +9,7 @@ use crate::amounts::count;
 use crate::cli::{ExplainArgs, LoweringArgs};
 use crate::failure::{Failure, Outcome, write_to};
 use crate::launch::Launch;
-use crate::loading::Memory;
+use crate::loading::MemoryMode;
 use crate::screen::{Screen, percent, table, time};
 use crate::workbench::{Installed, Setup, Workbench};
 use runtime::{Check, DType, Moment, StepTime, Trial, TrialReport};
@@ -151,7 +151,8 @@ impl PlanAnalysis<'_> {
             check: Check::FirstAndLast,
             steps: true,
         };
-        let memory = if self.installed.serves(Memory::OutOfPlace) { Memory::OutOfPlace } else { Memory::InPlace };
+        let memory =
+            if self.installed.serves(MemoryMode::OutOfPlace) { MemoryMode::OutOfPlace } else { MemoryMode::InPlace };
         let report = self.bench.run(&self.installed, memory, &trial)?;
         let scale = bytes as f64 / request.size_bytes.max(1) as f64;
         let sizes = self.timeline.messages.iter().map(|message| message.bytes.0 * scale);

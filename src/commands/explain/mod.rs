@@ -13,7 +13,9 @@ use crate::plan::{self, Verified};
 use crate::screen::{Screen, percent, table, table_with_remarks, time};
 use program::play;
 use schedule::explain::{CriticalPath, Wait, critical_path};
-use schedule::{Cargo, LowerBound, Request, Rival, Timeline, TopologyRef, Usage, VerifiedSchedule, busiest, simulate};
+use schedule::{
+    CandidateOutcome, Cargo, LowerBound, Request, Timeline, TopologyRef, Usage, VerifiedSchedule, busiest, simulate,
+};
 use serde_json::{Value, json};
 use std::time::Duration;
 use synth::{Deadline, Leverage, Problem};
@@ -35,7 +37,7 @@ struct Explained {
     /// The bound of all plans for this demand, and the changes of the machine that would lower it.
     leverage: Option<Leverage>,
     /// All candidates, if the schedule's file lists them.
-    candidates: Vec<Rival>,
+    candidates: Vec<CandidateOutcome>,
     /// What it takes on real ranks.
     analyzed: Option<AnalyzedPlan>,
 }
@@ -192,7 +194,7 @@ fn for_people(explained: &Explained, width: usize) -> String {
     lines.extend(explained.leverage.as_ref().map(|leverage| worth(leverage, explained.timeline.makespan())));
     lines.extend(explained.analyzed.as_ref().map(analyze::text));
     if !explained.candidates.is_empty() {
-        lines.push(format!("\n{}", rivals(&explained.candidates, width)));
+        lines.push(format!("\n{}", candidate_lines(&explained.candidates, width)));
     }
     lines.join("\n")
 }
@@ -223,9 +225,9 @@ fn worth(leverage: &Leverage, makespan: Micros) -> String {
 }
 
 /// The result of each strategy at its best chunk count.
-fn rivals(candidates: &[Rival], width: usize) -> String {
-    let mut best: Vec<&Rival> = Vec::new();
-    let time_of = |rival: &Rival| rival.makespan_us.unwrap_or(f64::INFINITY);
+fn candidate_lines(candidates: &[CandidateOutcome], width: usize) -> String {
+    let mut best: Vec<&CandidateOutcome> = Vec::new();
+    let time_of = |rival: &CandidateOutcome| rival.makespan_us.unwrap_or(f64::INFINITY);
     for rival in candidates {
         match best.iter_mut().find(|it| it.strategy == rival.strategy) {
             Some(found) if time_of(rival) < time_of(found) => *found = rival,

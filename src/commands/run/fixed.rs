@@ -4,7 +4,7 @@ use crate::cli::RunArgs;
 use crate::content;
 use crate::failure::{Failure, Outcome, read_text};
 use crate::foreign;
-use crate::loading::{ForeignSource, Memory};
+use crate::loading::{ForeignSource, MemoryMode};
 use crate::plan;
 use crate::screen::Screen;
 use crate::workbench::{Installed, Workbench};
@@ -38,7 +38,7 @@ impl Fixed {
 
     /// The predicted time of a call of `size` bytes on `on` (default: the plan's own topology); `None` if its order
     /// cannot be played there.
-    pub(super) fn predicted(&self, size: u64, memory: Memory, on: Option<&Arc<Topology>>) -> Option<Micros> {
+    pub(super) fn predicted(&self, size: u64, memory: MemoryMode, on: Option<&Arc<Topology>>) -> Option<Micros> {
         match self {
             Self::Schedule(schedule) => {
                 let (own, plan) = (schedule.topology(), schedule.schedule());
@@ -55,7 +55,7 @@ impl Fixed {
             Self::Foreign { text, origin, topology, is_modelled, .. } => {
                 let topology = on.or(is_modelled.then_some(topology))?;
                 let programs = foreign::read(text, origin, Some(size)).ok()?.verified(origin).ok()?;
-                let in_place = memory == Memory::InPlace;
+                let in_place = memory == MemoryMode::InPlace;
                 let program = programs.iter().find(|program| program.program().in_place == in_place)?;
                 let program = foreign::bound(program, topology, None).ok()?;
                 play(&program, topology).ok().map(|played| played.timeline.makespan())

@@ -3,7 +3,7 @@
 //! The principal functions are [`conduct`], and [`run_rank`] for one rank. Between the calls of a block nobody waits for all, so the
 //! time of a call is that of a program that does nothing else. All ranks know the slowest one's time.
 
-use super::report::{self, CSV, Row, header};
+use super::report::{self, CSV, ReportRow, header};
 use crate::amounts::{bus_factor, count};
 use crate::cli::{BufferOwner, RunArgs};
 use crate::failure::{Failure, Outcome};
@@ -142,7 +142,7 @@ fn tell(args: &RunArgs, job: &LoopJob, ranks: usize, times: &LoopTimes, screen: 
     let Some(summary) = summarize(&times.times_us) else { return };
     let request = Request::new(job.collective, ranks, times.size_bytes);
     let algbw = times.size_bytes as f64 / summary.median_us.max(1e-3) * 1e-3;
-    let row = Row {
+    let row = ReportRow {
         format: report::FORMAT,
         collective: job.collective,
         size_bytes: times.size_bytes,

@@ -11,12 +11,12 @@ use crate::cli::RunArgs;
 use crate::failure::{Failure, Outcome};
 use crate::interrupt;
 use crate::launch::{Launch, Role};
-use crate::loading::Memory;
+use crate::loading::MemoryMode;
 use crate::plan;
 use crate::screen::{Bar, Screen, bytes};
 use crate::workbench::{Installed, Setup, Workbench};
 use fixed::Fixed;
-use report::{CSV, Row, Together, header};
+use report::{CSV, ReportRow, Together, header};
 use runtime::{Check, Group, Trial, TrialReport};
 use schedule::Request;
 use std::rc::Rc;
@@ -26,7 +26,7 @@ use topology::{Micros, Rank, Topology};
 use tune::{Summary, summarize};
 
 /// The kinds of calls, as the table shows them.
-const BOTH: [Memory; 2] = [Memory::OutOfPlace, Memory::InPlace];
+const BOTH: [MemoryMode; 2] = [MemoryMode::OutOfPlace, MemoryMode::InPlace];
 
 /// Runs the command.
 pub(crate) fn run(args: &RunArgs, screen: &Screen) -> Outcome {
@@ -136,8 +136,8 @@ impl RunSession<'_> {
     }
 
     /// Measures all parts at one size in one kind of call, if all parts serve it.
-    fn measure(&mut self, parts: &[Part], size: Option<u64>, memory: Memory) -> Outcome {
-        let plans: Option<Vec<&Ready>> = parts.iter().map(|part| part.plan(memory)).collect();
+    fn measure(&mut self, parts: &[GroupPlans], size: Option<u64>, memory: MemoryMode) -> Outcome {
+        let plans: Option<Vec<&RunnablePlan>> = parts.iter().map(|part| part.plan(memory)).collect();
         let Some(plans) = plans else { return Ok(()) };
         let mut trials = Vec::new();
         for (index, (part, plan)) in parts.iter().zip(&plans).enumerate() {
@@ -146,7 +146,7 @@ impl RunSession<'_> {
             trials.push((&plan.installed, part.group.clone(), trial));
         }
         let shown = trials.first().map(|(plan, _, trial)| bytes(amounts::bytes(plan.request(), trial)));
-        let call = if memory == Memory::InPlace { "in place" } else { "out of place" };
+        let call = if memory == MemoryMode::InPlace { "in place" } else { "out of place" };
         self.bar.message(format!("{}, {call}", shown.unwrap_or_default()));
         let reports = self.bench.run_together(&trials, memory)?;
         let together_us = summary(&TrialReport::spans_of_all(&reports)).median_us;
@@ -184,9 +184,9 @@ impl RunSession<'_> {
     fn tell(
         &mut self,
         report: &TrialReport,
-        plan: &Ready,
+        plan: &RunnablePlan,
         trial: &Trial,
-        memory: Memory,
+        memory: MemoryMode,
         together: Option<Together>,
     ) -> Outcome {
         let request = plan.installed.request();
@@ -197,7 +197,7 @@ impl RunSession<'_> {
         // together.
         let model = plan.model.as_ref().filter(|_| together.is_none());
         let predicted = model.and_then(|model| model.predicted(size_bytes, memory, self.emulated.as_ref()));
-        let row = Row {
+        let row = ReportRow {
             format: report::FORMAT,
             collective: request.collective,
             size_bytes,
@@ -205,7 +205,7 @@ impl RunSession<'_> {
             dtype: trial.dtype,
             op: request.op,
             root: request.root,
-            in_place: memory == Memory::InPlace,
+            in_place: memory == MemoryMode::InPlace,
             time_us,
             min_us,
             p99_us,
@@ -275,7 +275,7 @@ fn groups(args: &RunArgs, fixed: &[Rc<Fixed>], ranks: usize) -> Outcome<Vec<Grou
 }
 
 /// A plan that is ready to run.
-struct Ready {
+struct RunnablePlan {
     installed: Installed,
     name: String,
     /// The plan that predicts the time, if the rates of links are known.
@@ -283,10 +283,10 @@ struct Ready {
 }
 
 /// Plans for kinds of calls; the first plan that serves a kind is used.
-type Plans = Vec<(Ready, &'static [Memory])>;
+type Plans = Vec<(RunnablePlan, &'static [MemoryMode])>;
 
 /// The plans of one group.
-struct Part {
+struct GroupPlans {
     /// The ranks of the plan.
     group: Group,
     /// The ranks that take part in its collective.
@@ -295,26 +295,27 @@ struct Part {
     plans: Rc<Plans>,
 }
 
-impl Part {
-    fn plan(&self, memory: Memory) -> Option<&Ready> {
-        let serves = |(plan, calls): &&(Ready, &[Memory])| calls.contains(&memory) && plan.installed.serves(memory);
+impl GroupPlans {
+    fn plan(&self, memory: MemoryMode) -> Option<&RunnablePlan> {
+        let serves =
+            |(plan, calls): &&(RunnablePlan, &[MemoryMode])| calls.contains(&memory) && plan.installed.serves(memory);
         self.plans.iter().find(serves).map(|(plan, _)| plan)
     }
 }
 
 /// The plans from files: one for every group, or one for all.
-fn fixed_parts(args: &RunArgs, fixed: &[Rc<Fixed>], groups: &[Group], bench: &Workbench) -> Outcome<Vec<Part>> {
+fn fixed_parts(args: &RunArgs, fixed: &[Rc<Fixed>], groups: &[Group], bench: &Workbench) -> Outcome<Vec<GroupPlans>> {
     let mut ready: Vec<Rc<Plans>> = Vec::with_capacity(fixed.len());
     for plan in fixed {
         let (installed, name) = plan.install(args.op, bench)?;
         let model = Some(plan.clone());
-        ready.push(Rc::new(vec![(Ready { installed, name, model }, &BOTH[..])]));
+        ready.push(Rc::new(vec![(RunnablePlan { installed, name, model }, &BOTH[..])]));
     }
     let part = |(index, group): (usize, &Group)| {
         let plans = ready.get(index).unwrap_or(&ready[0]).clone();
         let numbers = &plans[0].0.installed.request().members;
         let members = numbers.iter().map(|number| group.ranks()[number.index()]).collect();
-        Part { group: group.clone(), members, plans }
+        GroupPlans { group: group.clone(), members, plans }
     };
     Ok(groups.iter().enumerate().map(part).collect())
 }

@@ -7,7 +7,7 @@ use topology::Rank;
 
 /// One line.
 #[derive(Serialize)]
-pub(super) struct Row {
+pub(super) struct ReportRow {
     pub(super) format: &'static str,
     pub(super) collective: Collective,
     pub(super) size_bytes: u64,
@@ -90,7 +90,7 @@ fn dash<T: ToString>(value: Option<T>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 
-impl Row {
+impl ReportRow {
     /// A line of the table.
     pub(super) fn line(&self) -> String {
         let time = |time: f64| format!("{time:.2}");
@@ -156,8 +156,8 @@ fn quoted(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn row(plan: &str) -> Row {
-        Row {
+    fn row(plan: &str) -> ReportRow {
+        ReportRow {
             format: FORMAT,
             collective: Collective::AllReduce,
             size_bytes: 4096,
@@ -189,7 +189,7 @@ mod tests {
         let columns = |header: String| header.lines().last().unwrap_or_default().split_whitespace().count();
         assert_eq!(alone.line().split_whitespace().count(), columns(header("x", false)));
         let together = Some(Together { number: 1, group: vec![Rank(0), Rank(1)], together_us: 13.0 });
-        let beside = Row { together, ..alone };
+        let beside = ReportRow { together, ..alone };
         assert_eq!(beside.line().split_whitespace().count(), columns(header("x", true)));
     }
 }

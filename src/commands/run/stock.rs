@@ -1,11 +1,11 @@
 //! The plan that runs if the user gives none: the best classic algorithm, or a plan that copies and adds less.
 
-use super::{BOTH, Fixed, Part, Plans, Ready};
-use crate::cli::{Chunks, RankList, RequestArgs, RunArgs};
+use super::{BOTH, Fixed, GroupPlans, Plans, RunnablePlan};
+use crate::cli::{ChunkCount, RankList, RequestArgs, RunArgs};
 use crate::content::Content;
 use crate::failure::{Failure, Outcome};
 use crate::known;
-use crate::loading::Memory;
+use crate::loading::MemoryMode;
 use crate::lowered;
 use crate::plan;
 use crate::workbench::Workbench;
@@ -15,7 +15,7 @@ use schedule::{Collective, VerifiedSchedule};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use synth::{Options, StrategyKind};
+use synth::{SearchOptions, StrategyKind};
 use topology::{Bytes, Micros, MicrosPerByte, Rank, Topology};
 
 /// The plans of each group if the user gives none. All ranks together run a plan for machines with one interface each.
@@ -27,7 +27,7 @@ pub(super) fn parts(
     ranks: usize,
     size: Option<u64>,
     bench: &Workbench,
-) -> Outcome<Vec<Part>> {
+) -> Outcome<Vec<GroupPlans>> {
     let mut known: BTreeMap<usize, Rc<Plans>> = BTreeMap::new();
     let mut parts = Vec::with_capacity(groups.len());
     for group in groups {
@@ -51,17 +51,17 @@ pub(super) fn parts(
                 (group.clone(), plans)
             }
         };
-        parts.push(Part { group, members, plans });
+        parts.push(GroupPlans { group, members, plans });
     }
     Ok(parts)
 }
 
-fn installed(plans: Vec<(Fixed, &'static [Memory])>, args: &RunArgs, bench: &Workbench) -> Outcome<Plans> {
+fn installed(plans: Vec<(Fixed, &'static [MemoryMode])>, args: &RunArgs, bench: &Workbench) -> Outcome<Plans> {
     let install = |(plan, calls): (Fixed, _)| {
         let (installed, name) = plan.install(args.op, bench)?;
         // Links between ranks that were not profiled have no rates, so times cannot be predicted.
         let model = args.emulate.is_some().then(|| Rc::new(plan));
-        Ok((Ready { installed, name, model }, calls))
+        Ok((RunnablePlan { installed, name, model }, calls))
     };
     plans.into_iter().map(install).collect()
 }
@@ -73,7 +73,7 @@ fn asked(args: &RunArgs, topology: String, members: Option<&[Rank]>) -> RequestA
     RequestArgs {
         topology,
         collective: args.collective.unwrap_or(Collective::AllReduce),
-        chunks: Chunks::Auto,
+        chunks: ChunkCount::Auto,
         members: of_group.map(|members| RankList(members.to_vec())).or_else(|| args.members.clone()),
         root: match (args.root, of_group) {
             (Some(root), Some(members)) => Some(members.get(root as usize).map_or(root, |rank| rank.0)),
@@ -100,20 +100,20 @@ fn plans(
     topology: Arc<Topology>,
     size: Option<u64>,
     emulated: bool,
-) -> Outcome<Vec<(Fixed, &'static [Memory])>> {
+) -> Outcome<Vec<(Fixed, &'static [MemoryMode])>> {
     let content = Content::read(asked.matrix.as_deref(), asked.demand.as_deref())?;
     let request = plan::request(&asked, &topology, content.size(size)?)?;
     let is_classic = asked.members.is_none() && asked.matrix.is_none() && asked.demand.is_none();
     let problems = plan::problems(&topology, &request, &content, None, None)?;
     let strategy = if is_classic { StrategyKind::Classic } else { StrategyKind::Matching };
-    let options = Options { strategy: Some(strategy), ..Options::default() };
+    let options = SearchOptions { strategy: Some(strategy), ..SearchOptions::default() };
     let best = synth::synthesize(&problems, &options, &|_| {}).map_err(Failure::no)?.schedule;
     // On an emulated machine only the links take time.
     let is_fixed = !is_classic || emulated || topology.rank_count() > FEW;
     if is_fixed || !asked.collective.combines() && work(&best, true)? == Micros::ZERO {
         return Ok(vec![(Fixed::Schedule(best), &BOTH)]);
     }
-    let options = Options { strategy: Some(StrategyKind::Matching), ..Options::default() };
+    let options = SearchOptions { strategy: Some(StrategyKind::Matching), ..SearchOptions::default() };
     let problems = plan::problems(&topology, &request, &content, None, Some(1))?;
     let Ok(synth::Synthesis { schedule: other, .. }) = synth::synthesize(&problems, &options, &|_| {}) else {
         return Ok(vec![(Fixed::Schedule(best), &BOTH)]);
@@ -155,7 +155,7 @@ mod tests {
             let asked = RequestArgs {
                 topology: "clique:2".to_owned(),
                 collective: Collective::AllReduce,
-                chunks: Chunks::Auto,
+                chunks: ChunkCount::Auto,
                 members: None,
                 root: None,
                 op: None,

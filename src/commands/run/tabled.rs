@@ -1,11 +1,11 @@
 //! The plans that a table chooses.
 
-use super::{BOTH, Part, Ready, stock};
+use super::{BOTH, GroupPlans, RunnablePlan, stock};
 use crate::amounts::count;
 use crate::cli::RunArgs;
 use crate::failure::{Failure, Outcome};
 use crate::known::machines_of;
-use crate::loading::Memory;
+use crate::loading::MemoryMode;
 use crate::plan;
 use crate::screen::Screen;
 use crate::workbench::Workbench;
@@ -42,7 +42,13 @@ impl RunTable {
     }
 
     /// What the table chooses for a size; `None` for stock. Calls in place that its plan cannot serve are stock's.
-    pub(super) fn part(&self, args: &RunArgs, ranks: usize, size: u64, bench: &Workbench) -> Outcome<Option<Part>> {
+    pub(super) fn part(
+        &self,
+        args: &RunArgs,
+        ranks: usize,
+        size: u64,
+        bench: &Workbench,
+    ) -> Outcome<Option<GroupPlans>> {
         let collective = args.collective.unwrap_or(Collective::AllReduce);
         let mut asked = Request::new(collective, ranks, size);
         asked.op = collective.combines().then_some(args.op.unwrap_or(ReduceOp::Sum));
@@ -53,14 +59,14 @@ impl RunTable {
         let installed = bench.install(&schedule)?;
         let name = format!("{} (table)", schedule.schedule().produced_by.strategy);
         let members: Vec<Rank> = (0..ranks).map(Rank::from_index).collect();
-        let serves_all = installed.serves(Memory::InPlace);
-        let ready = |installed| (Ready { installed, name, model: None }, &BOTH[..]);
+        let serves_all = installed.serves(MemoryMode::InPlace);
+        let ready = |installed| (RunnablePlan { installed, name, model: None }, &BOTH[..]);
         let mut plans = vec![ready(installed)];
         if !serves_all {
             let others = stock::parts(args, &[Group::all(ranks)], ranks, Some(size), bench)?;
             let others = others.into_iter().filter_map(|part| Rc::into_inner(part.plans));
             plans.extend(others.flatten());
         }
-        Ok(Some(Part { group: Group::all(ranks), members, plans: Rc::new(plans) }))
+        Ok(Some(GroupPlans { group: Group::all(ranks), members, plans: Rc::new(plans) }))
     }
 }

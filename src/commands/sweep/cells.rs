@@ -1,11 +1,11 @@
 //! The cells of a sweep, and the cells that must be finished before others start.
 //!
-//! The principal type is [`Cell`], one problem at one size. Cells that differ only in size are a *series* and share
-//! their work: the plans of two sizes are warm starts for the size in the middle between them. Which two sizes these
-//! are follows from the list of sizes alone, so the answer does not depend on the number or the speed of workers.
+//! The principal type is [`SweepCell`], one problem at one size. Cells that differ only in size are a *series* and
+//! share their work: the plans of two sizes are warm starts for the size in the middle between them. Which two sizes
+//! these are follows from the list of sizes alone, so the answer does not depend on the number or the speed of workers.
 //! Series share nothing with each other.
 
-use crate::cli::{Chunks, SweepArgs};
+use crate::cli::{ChunkCount, SweepArgs};
 use schedule::Collective;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 /// One problem.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Cell {
+pub(crate) struct SweepCell {
     /// A SPEC or a path.
     pub topology: String,
     /// The operation.
@@ -28,16 +28,16 @@ pub(crate) struct Cell {
 }
 
 /// All cells of a sweep.
-pub(crate) struct Grid {
+pub(crate) struct SweepGrid {
     /// Series by series, each by size.
-    pub cells: Vec<Cell>,
+    pub cells: Vec<SweepCell>,
     /// For each cell, the cells whose plans are its warm starts.
     pub warm: Vec<Vec<usize>>,
     /// How many sizes each series has.
     pub sizes: usize,
 }
 
-impl Grid {
+impl SweepGrid {
     /// Every combination of what the user asked for.
     pub(crate) fn new(args: &SweepArgs) -> Self {
         let sketches = match &args.sketch[..] {
@@ -52,12 +52,12 @@ impl Grid {
                 for sketch in &sketches {
                     for &chunks in &args.chunks {
                         let chunks = match chunks {
-                            Chunks::Auto => None,
-                            Chunks::Pinned(count) => Some(count),
+                            ChunkCount::Auto => None,
+                            ChunkCount::Pinned(count) => Some(count),
                         };
                         let first = cells.len();
                         warm.extend(order.iter().map(|list| list.iter().map(|at| first + at).collect::<Vec<_>>()));
-                        cells.extend(sizes.iter().map(|&size_bytes| Cell {
+                        cells.extend(sizes.iter().map(|&size_bytes| SweepCell {
                             topology: topology.clone(),
                             collective,
                             sketch: sketch.clone(),

@@ -1,11 +1,11 @@
 //! Workers: processes of this program that plan one cell after the other.
 //!
 //! The principal type is [`Local`], the workers of this computer. It talks to them over pipes, one JSON object per line
-//! ([`Order`], [`Reply`]). A worker that dies is an [`Event`], like an answer; it is started again with its next cell.
-//! A worker that takes too long is killed, which has the same effect. A worker whose sweep has ended sees the end of
-//! its input and ends itself.
+//! ([`PlanningOrder`], [`Reply`]). A worker that dies is a [`CrewEvent`], like an answer; it is started again with its
+//! next cell. A worker that takes too long is killed, which has the same effect. A worker whose sweep has ended sees
+//! the end of its input and ends itself.
 
-use super::cells::Cell;
+use super::cells::SweepCell;
 use super::store::Record;
 use crate::cli::SearchArgs;
 use crate::failure::{Failure, Outcome};
@@ -23,11 +23,11 @@ pub(super) const LONGEST: u64 = 1 << 20;
 /// A cell to plan.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Order {
+pub(super) struct PlanningOrder {
     /// Its number.
     pub number: usize,
     /// What to plan.
-    pub cell: Cell,
+    pub cell: SweepCell,
     /// Plans of other sizes to start from.
     pub warm: Vec<PathBuf>,
     /// Where the plan is to be saved.
@@ -55,7 +55,7 @@ pub(super) enum News {
 
 /// An answer or an end, with the worker.
 #[derive(Debug)]
-pub(super) struct Event {
+pub(super) struct CrewEvent {
     /// The worker.
     pub worker: usize,
     /// Its answer or its end.
@@ -68,9 +68,9 @@ pub(super) trait Crew {
     fn size(&self) -> usize;
     /// Gives an order to a worker that has none, and returns the worker's name. If the worker cannot take it, an event
     /// reports this.
-    fn give(&mut self, worker: usize, order: &Order) -> Outcome<String>;
+    fn give(&mut self, worker: usize, order: &PlanningOrder) -> Outcome<String>;
     /// Waits for the next event, at most for `patience`.
-    fn next(&mut self, patience: Duration) -> Outcome<Option<Event>>;
+    fn next(&mut self, patience: Duration) -> Outcome<Option<CrewEvent>>;
 }
 
 /// How workers are started and how long they may take.
@@ -96,7 +96,7 @@ impl Hiring {
 /// The workers of this computer.
 pub(super) struct Local {
     hiring: Hiring,
-    desks: Vec<Option<Desk>>,
+    desks: Vec<Option<WorkerProcess>>,
     news: Receiver<(usize, u64, io::Result<Reply>)>,
     /// The channel of the threads that read the workers' answers.
     ears: Sender<(usize, u64, io::Result<Reply>)>,
@@ -104,7 +104,7 @@ pub(super) struct Local {
 }
 
 /// A worker process.
-struct Desk {
+struct WorkerProcess {
     child: Child,
     /// Distinguishes this process from earlier ones with the same worker number.
     badge: u64,
@@ -113,7 +113,7 @@ struct Desk {
     late: bool,
 }
 
-impl Drop for Desk {
+impl Drop for WorkerProcess {
     fn drop(&mut self) {
         // A process that is already dead cannot be killed, but must be waited for.
         drop(self.child.kill());
@@ -128,7 +128,7 @@ impl Local {
         Self { hiring, desks: (0..size).map(|_| None).collect(), news, ears, hired: 0 }
     }
 
-    fn hire(&mut self, worker: usize) -> Outcome<Desk> {
+    fn hire(&mut self, worker: usize) -> Outcome<WorkerProcess> {
         let fail = |error: io::Error| Failure::no(error).context("a worker cannot be started");
         let binary = std::env::current_exe().map_err(fail)?;
         let mut command = Command::new(binary);
@@ -148,7 +148,7 @@ impl Local {
             }
             drop(ears.send((worker, badge, Err(io::ErrorKind::UnexpectedEof.into()))));
         });
-        Ok(Desk { child, badge, until: None, late: false })
+        Ok(WorkerProcess { child, badge, until: None, late: false })
     }
 
     /// Kills workers that are late, and returns when the next one will be.
@@ -180,7 +180,7 @@ impl Crew for Local {
         self.desks.len()
     }
 
-    fn give(&mut self, worker: usize, order: &Order) -> Outcome<String> {
+    fn give(&mut self, worker: usize, order: &PlanningOrder) -> Outcome<String> {
         let mut desk = match self.desks[worker].take() {
             Some(desk) => desk,
             None => self.hire(worker)?,
@@ -197,7 +197,7 @@ impl Crew for Local {
         Ok(name)
     }
 
-    fn next(&mut self, patience: Duration) -> Outcome<Option<Event>> {
+    fn next(&mut self, patience: Duration) -> Outcome<Option<CrewEvent>> {
         let until = Instant::now() + patience;
         loop {
             let until = self.look_at_the_clock().map_or(until, |late| late.min(until));
@@ -216,7 +216,7 @@ impl Crew for Local {
                 }
                 Err(error) => News::Died(self.bury(worker, &error)),
             };
-            return Ok(Some(Event { worker, news }));
+            return Ok(Some(CrewEvent { worker, news }));
         }
     }
 }

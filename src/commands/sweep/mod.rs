@@ -17,13 +17,13 @@ pub(crate) use worker::run as run_worker;
 use crate::cli::SweepArgs;
 use crate::failure::{Failure, Outcome, io_failure, read_text};
 use crate::screen::{Screen, bytes, percent, table, time};
-use cells::{Cell, Grid};
-use crew::{Crew, Event, Hiring, Local, News, Order};
+use cells::{SweepCell, SweepGrid};
+use crew::{Crew, CrewEvent, Hiring, Local, News, PlanningOrder};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
-use store::{Merged, Record, Store};
+use store::{MergedRecord, Record, Store};
 use synth::Cancel;
 
 /// How often a cell whose worker dies is tried.
@@ -58,7 +58,7 @@ fn launched_by_mpi() -> bool {
 
 /// Opens the folder, plans the cells, and writes the results.
 fn lead(args: &SweepArgs, crew: &mut dyn Crew, screen: &Screen) -> Outcome {
-    let grid = Grid::new(args);
+    let grid = SweepGrid::new(args);
     let store = Store::open(&args.output, &manifest(args, &grid)?)?;
     let cancel = crate::interrupt::cancels();
     let records = grid.cells.iter().enumerate().map(|(number, _)| store.record(number)).collect();
@@ -68,7 +68,7 @@ fn lead(args: &SweepArgs, crew: &mut dyn Crew, screen: &Screen) -> Outcome {
     let open = records.iter().filter(|record| record.is_none()).count();
     let failed = records.iter().filter(|record| matches!(record, Some(Record::Failed { .. }))).count();
     let merged = grid.cells.iter().zip(&records).enumerate();
-    let merged = merged.map(|(number, (cell, record))| Merged::new(number, cell, record.as_ref()));
+    let merged = merged.map(|(number, (cell, record))| MergedRecord::new(number, cell, record.as_ref()));
     let results = Results { format: FORMAT, cells: merged.collect::<Outcome<_>>()?, series };
     let text = serde_json::to_string_pretty(&results).map_err(Failure::no)?;
     store.write("results.json", &format!("{text}\n"))?;
@@ -86,7 +86,7 @@ fn lead(args: &SweepArgs, crew: &mut dyn Crew, screen: &Screen) -> Outcome {
 }
 
 /// Everything that the answer depends on, as text.
-fn manifest(args: &SweepArgs, grid: &Grid) -> Outcome<String> {
+fn manifest(args: &SweepArgs, grid: &SweepGrid) -> Outcome<String> {
     let mut topologies = BTreeMap::new();
     for spec in args.topology.iter().flat_map(|list| &list.0) {
         topologies.insert(spec, crate::plan::topology(spec)?.digest());
@@ -114,7 +114,7 @@ fn manifest(args: &SweepArgs, grid: &Grid) -> Outcome<String> {
 
 /// Hands out the cells.
 struct Foreman<'a> {
-    grid: &'a Grid,
+    grid: &'a SweepGrid,
     store: &'a Store,
     screen: &'a Screen,
     cancel: &'a Cancel,
@@ -143,7 +143,7 @@ impl Foreman<'_> {
                 break;
             }
             bar.message(self.state(&at_work));
-            let Some(Event { worker, news }) = crew.next(GLANCE)? else { continue };
+            let Some(CrewEvent { worker, news }) = crew.next(GLANCE)? else { continue };
             let Some(number) = at_work[worker].take() else { continue };
             match news {
                 News::Done(reply) if reply.number == number => self.keep(number, reply.record)?,
@@ -161,10 +161,10 @@ impl Foreman<'_> {
         (0..self.records.len()).find(|number| open(number) && ready(number))
     }
 
-    fn order(&self, number: usize) -> Order {
+    fn order(&self, number: usize) -> PlanningOrder {
         let found = |other: &&usize| matches!(self.records[**other], Some(Record::Found { .. }));
         let path = |number: usize| self.store.path(&Store::plan_name(number));
-        Order {
+        PlanningOrder {
             number,
             cell: self.grid.cells[number].clone(),
             warm: self.grid.warm[number].iter().filter(found).map(|&other| path(other)).collect(),
@@ -199,7 +199,7 @@ impl Foreman<'_> {
     }
 }
 
-fn describe(cell: &Cell) -> String {
+fn describe(cell: &SweepCell) -> String {
     format!("{} {} on {}", cell.collective, bytes(cell.size_bytes), cell.topology)
 }
 
@@ -211,7 +211,7 @@ const FORMAT: &str = "antiphon-sweep-results/1";
 struct Results<'a> {
     format: &'static str,
     /// By number.
-    cells: Vec<Merged<'a>>,
+    cells: Vec<MergedRecord<'a>>,
     series: Vec<Series<'a>>,
 }
 
@@ -230,11 +230,11 @@ struct Series<'a> {
 }
 
 /// Chooses the plans of every series that has one for every size, and saves them with their index.
-fn windows<'a>(grid: &'a Grid, store: &Store, records: &[Option<Record>]) -> Outcome<Vec<Series<'a>>> {
+fn windows<'a>(grid: &'a SweepGrid, store: &Store, records: &[Option<Record>]) -> Outcome<Vec<Series<'a>>> {
     let mut all = Vec::new();
     for (number, numbers) in grid.series().enumerate() {
         let cells = &grid.cells[numbers.clone()];
-        let Some(Cell { topology, collective, sketch, chunks, .. }) = cells.first() else { continue };
+        let Some(SweepCell { topology, collective, sketch, chunks, .. }) = cells.first() else { continue };
         let mut series = Series {
             topology,
             collective: *collective,
@@ -244,7 +244,7 @@ fn windows<'a>(grid: &'a Grid, store: &Store, records: &[Option<Record>]) -> Out
             windows: None,
         };
         if records[numbers.clone()].iter().all(|record| matches!(record, Some(Record::Found { .. }))) {
-            let desk = worker::Desk::new(&cells[0])?;
+            let desk = worker::PreparedCell::new(&cells[0])?;
             let plans = numbers.map(|number| desk.open(&store.path(&Store::plan_name(number))));
             let plans = plans.collect::<Outcome<Vec<_>>>()?;
             let sizes: Vec<u64> = cells.iter().map(|cell| cell.size_bytes).collect();
@@ -261,7 +261,7 @@ fn windows<'a>(grid: &'a Grid, store: &Store, records: &[Option<Record>]) -> Out
     Ok(all)
 }
 
-fn report(grid: &Grid, records: &[Option<Record>], results: &Results<'_>, folder: &Path) -> String {
+fn report(grid: &SweepGrid, records: &[Option<Record>], results: &Results<'_>, folder: &Path) -> String {
     let rows = grid.cells.iter().zip(records).map(|(cell, record)| {
         let sketch =
             cell.sketch.as_ref().and_then(|path| path.file_stem()).map_or("–".into(), |it| it.to_string_lossy());

@@ -5,7 +5,7 @@
 //! only one cell, which is planned again, as on one computer. MPI does not survive the death of one of its own
 //! processes or of a host: `mpirun` then ends all of them, and the same command continues the sweep from the folder.
 
-use super::crew::{Crew, Event, Hiring, Local, News, Order};
+use super::crew::{Crew, CrewEvent, Hiring, Local, News, PlanningOrder};
 use crate::failure::{Failure, Outcome};
 use mpi::environment::Universe;
 use mpi::topology::SimpleCommunicator;
@@ -62,10 +62,10 @@ impl World {
                 if message.is_empty() {
                     return Ok(());
                 }
-                let order: Order = serde_json::from_slice(&message).map_err(Failure::no)?;
+                let order: PlanningOrder = serde_json::from_slice(&message).map_err(Failure::no)?;
                 crew.give(0, &order)?;
             }
-            if let Some(Event { news, .. }) = crew.next(GLANCE)? {
+            if let Some(CrewEvent { news, .. }) = crew.next(GLANCE)? {
                 leader.send(&serde_json::to_vec(&news).map_err(Failure::no)?[..]);
             }
         }
@@ -82,13 +82,13 @@ impl Crew for Remote<'_> {
         self.world.size() as usize - 1
     }
 
-    fn give(&mut self, worker: usize, order: &Order) -> Outcome<String> {
+    fn give(&mut self, worker: usize, order: &PlanningOrder) -> Outcome<String> {
         let process = worker as i32 + 1;
         self.world.process_at_rank(process).send(&serde_json::to_vec(order).map_err(Failure::no)?[..]);
         Ok(format!("process {process}"))
     }
 
-    fn next(&mut self, patience: Duration) -> Outcome<Option<Event>> {
+    fn next(&mut self, patience: Duration) -> Outcome<Option<CrewEvent>> {
         let until = Instant::now() + patience;
         while self.world.any_process().immediate_probe().is_none() {
             if Instant::now() >= until {
@@ -98,6 +98,6 @@ impl Crew for Remote<'_> {
         }
         let (message, status) = self.world.any_process().receive_vec::<u8>();
         let news: News = serde_json::from_slice(&message).map_err(Failure::no)?;
-        Ok(Some(Event { worker: status.source_rank() as usize - 1, news }))
+        Ok(Some(CrewEvent { worker: status.source_rank() as usize - 1, news }))
     }
 }

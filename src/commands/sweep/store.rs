@@ -13,7 +13,7 @@
 //! A file gets its name only when it is complete and on the disk, so a sweep can be killed at any time. `windows/` is
 //! written again whenever a sweep ends.
 
-use super::cells::Cell;
+use super::cells::SweepCell;
 use crate::failure::{Failure, Outcome, io_failure};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, TryLockError};
@@ -161,18 +161,18 @@ pub(crate) fn whole(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Resul
 
 /// A cell and its record, as in the merged results.
 #[derive(Serialize)]
-pub(crate) struct Merged<'a> {
+pub(crate) struct MergedRecord<'a> {
     number: usize,
     #[serde(flatten)]
-    cell: &'a Cell,
+    cell: &'a SweepCell,
     #[serde(flatten)]
     outcome: serde_json::Value,
     #[serde(skip_serializing_if = "Option::is_none")]
     plan: Option<String>,
 }
 
-impl<'a> Merged<'a> {
-    pub(crate) fn new(number: usize, cell: &'a Cell, record: Option<&Record>) -> Outcome<Self> {
+impl<'a> MergedRecord<'a> {
+    pub(crate) fn new(number: usize, cell: &'a SweepCell, record: Option<&Record>) -> Outcome<Self> {
         let mut outcome = match record {
             Some(record) => serde_json::to_value(record).map_err(Failure::no)?,
             None => serde_json::json!({"status": "open"}),

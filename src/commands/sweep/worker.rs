@@ -1,6 +1,6 @@
 //! `antiphon sweep-worker`: plans the cells that a sweep hands it over standard input, one after the other.
 
-use super::crew::{Order, Reply, read_line};
+use super::crew::{PlanningOrder, Reply, read_line};
 use super::store::{Record, whole};
 use crate::cli::{SearchArgs, SweepWorkerArgs};
 use crate::failure::{Failure, Outcome};
@@ -17,7 +17,7 @@ pub(crate) fn run(args: &SweepWorkerArgs) -> Outcome {
     let (orders, inbox) = channel();
     std::thread::spawn(move || {
         let mut input = BufReader::new(std::io::stdin());
-        while let Ok(Some(order)) = read_line::<Order>(&mut input) {
+        while let Ok(Some(order)) = read_line::<PlanningOrder>(&mut input) {
             if orders.send(order).is_err() {
                 return;
             }
@@ -44,15 +44,15 @@ fn reason(failure: &Failure) -> String {
 }
 
 /// A cell as a problem for the planner.
-pub(super) struct Desk {
+pub(super) struct PreparedCell {
     /// The request at any size.
     pub(super) task: SizeTask,
     sketch: Option<Sketch>,
 }
 
-impl Desk {
+impl PreparedCell {
     /// Resolves the topology and the sketch of a cell.
-    pub(super) fn new(cell: &super::cells::Cell) -> Outcome<Self> {
+    pub(super) fn new(cell: &super::cells::SweepCell) -> Outcome<Self> {
         let topology = plan::topology(&cell.topology)?;
         let sketch = cell.sketch.as_deref().map(|path| plan::sketch(path, &topology)).transpose()?;
         let constraints = sketch.as_ref().map_or_else(Constraints::none, |sketch| sketch.constraints.clone());
@@ -71,8 +71,8 @@ impl Desk {
 }
 
 /// Plans a cell and saves its plan.
-fn plan_cell(order: &Order, search: &SearchArgs) -> Outcome<Record> {
-    let desk = Desk::new(&order.cell)?;
+fn plan_cell(order: &PlanningOrder, search: &SearchArgs) -> Outcome<Record> {
+    let desk = PreparedCell::new(&order.cell)?;
     let size = order.cell.size_bytes;
     let problems = desk.task.problems(size).map_err(Failure::bad_input)?;
     let warm: Vec<Schedule> = order

@@ -26,7 +26,7 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use synth::Options;
+use synth::SearchOptions;
 
 /// The share of the budget for the first launch, which measures everything.
 const FIRST: f64 = 0.6;
@@ -125,7 +125,7 @@ fn planned(args: &TuneMeasureArgs, spec: &str, folder: &Path, screen: &Screen) -
             request.op = collective.combines().then_some(args.op);
             request.root = collective.is_rooted().then_some(topology::Rank(0));
             let problems = plan::problems(&topology, &request, &Content::Standard, None, None)?;
-            let options = Options { time_limit: Some(PLANNING), seed: args.seed, ..Options::default() };
+            let options = SearchOptions { time_limit: Some(PLANNING), seed: args.seed, ..SearchOptions::default() };
             let found = synth::synthesize(&problems, &options, &|_| {}).map_err(Failure::no)?;
             let file = folder.join(format!("{collective}-{index}-{size}.json"));
             plan::save(&found.schedule, &file)?;

@@ -5,12 +5,12 @@
 //! first and those of few receivers last. The result is exact where each link has a sending and a receiving port.
 //! Otherwise it is an upper estimate, so that a bound from it stays valid.
 
-use super::flow::{Network, UNLIMITED, Work};
+use super::flow::{FlowNetwork, UNLIMITED, WorkBudget};
 use std::collections::BTreeMap;
 use topology::{Link, LinkId, Rank, ResourceId, Topology};
 
 /// The most work of one flow: a tenth of a second. Flows over a million links cost less.
-const WORK: Work = Work::new(20_000_000);
+const WORK: WorkBudget = WorkBudget::new(20_000_000);
 
 /// Bytes per µs over `links` together; infinite where some β is zero and no resource limits that link.
 pub(crate) fn capacity(topology: &Topology, links: &[LinkId]) -> f64 {
@@ -22,7 +22,7 @@ pub(crate) fn capacity(topology: &Topology, links: &[LinkId]) -> f64 {
     let places = places(topology, links);
     let vertex_of: BTreeMap<ResourceId, usize> = places.keys().copied().zip((2..).step_by(2)).collect();
     let (source, sink) = (0, 1);
-    let mut network = Network::new(2 + 2 * vertex_of.len());
+    let mut network = FlowNetwork::new(2 + 2 * vertex_of.len());
     for (&resource, &vertex) in &vertex_of {
         network.connect(vertex, vertex + 1, rate(topology.resource(resource).beta.0).min(UNLIMITED));
     }

@@ -1,7 +1,7 @@
 //! Classes of ranks that look alike, so that one rank stands for its class where only the strongest bound matters.
 //!
-//! The principal type is [`Classes`]. Symmetric ranks always share a class. On real machines only symmetric ranks do.
-//! If other ranks share a class, the bound may be less tight, but it stays valid.
+//! The principal type is [`RankClasses`]. Symmetric ranks always share a class. On real machines only symmetric ranks
+//! do. If other ranks share a class, the bound may be less tight, but it stays valid.
 
 use super::cut::{held_bytes, sinks};
 use super::degree::{Side, least_traffic};
@@ -12,9 +12,9 @@ use topology::{LinkId, Rank};
 
 /// For each rank, the number of its class. Ranks of one class cannot be told apart by the topology around them, nor by
 /// the data that they hold and lack.
-pub(super) struct Classes(Vec<u32>);
+pub(super) struct RankClasses(Vec<u32>);
 
-impl Classes {
+impl RankClasses {
     pub(super) fn new(problem: &Problem) -> Self {
         let topology = &*problem.topology;
         let mut wants = vec![false; topology.rank_count()];
@@ -53,7 +53,7 @@ mod tests {
     use std::sync::Arc;
 
     /// The values of all bounds that use classes.
-    fn values(problem: &Problem, classes: &Classes) -> Vec<f64> {
+    fn values(problem: &Problem, classes: &RankClasses) -> Vec<f64> {
         let sides = [Side::Ingress, Side::Egress].into_iter().flat_map(|side| degree(problem, classes, side));
         let values =
             sides.chain(cut(problem, classes, &crate::problem::Deadline::default())).map(|bound| bound.value.0);
@@ -69,8 +69,8 @@ mod tests {
                 let topology = Arc::new(topology::resolve(spec).expect("a known topology"));
                 let request = Request::new(collective, topology.rank_count(), 1 << 24);
                 let problem = Problem::new(topology, Arc::new(Demand::new(request).expect("a valid request")));
-                let classes = Classes::new(&problem);
-                let apart = Classes((0..problem.topology.rank_count() as u32).collect());
+                let classes = RankClasses::new(&problem);
+                let apart = RankClasses((0..problem.topology.rank_count() as u32).collect());
                 let (together, apart) = (values(&problem, &classes), values(&problem, &apart));
                 assert_eq!(together.len(), apart.len(), "{spec} {collective}");
                 for (one, other) in together.iter().zip(&apart) {
@@ -84,7 +84,8 @@ mod tests {
     fn a_root_is_in_a_class_of_its_own() {
         let topology = Arc::new(topology::resolve("torus2d:4x4").expect("a known topology"));
         let request = Request::new(Collective::Broadcast, 16, 1 << 24);
-        let classes = Classes::new(&Problem::new(topology.clone(), Arc::new(Demand::new(request).expect("a request"))));
+        let classes =
+            RankClasses::new(&Problem::new(topology.clone(), Arc::new(Demand::new(request).expect("a request"))));
         let (first, others) = classes.split(topology.ranks());
         assert_eq!((first[0], first.len(), others.len()), (Rank(0), 5, 11));
     }

@@ -13,9 +13,9 @@
 //! farthest rank. If it crosses twice, the cut carries one chunk more, and every rank is reached from its nearest head.
 
 use super::capacity::capacity;
-use super::classes::Classes;
+use super::classes::RankClasses;
 use super::feeding::{Feeding, GROWS};
-use super::flow::Work;
+use super::flow::WorkBudget;
 use super::sweep::sweeps;
 use super::{Bound, Certificate, Scope, Tail};
 use crate::problem::distance::PathTree;
@@ -27,16 +27,16 @@ use topology::{LinkId, Micros, MicrosPerByte, Rank};
 /// The most machines for which all unions are tried; for more machines, single machines and their complements.
 const MACHINES: usize = 6;
 /// The most work of all flows of one search for a cut: a few tenths of a second.
-const WORK: Work = Work::new(60_000_000);
+const WORK: WorkBudget = WorkBudget::new(60_000_000);
 /// The same for ranks whose class has a flow already.
-const WORK_AGAIN: Work = Work::new(6_000_000);
+const WORK_AGAIN: WorkBudget = WorkBudget::new(6_000_000);
 /// The most work of local search around the best cut, in links visited: a few milliseconds.
 const CLIMBING: usize = 400_000;
 /// The most heads of a cut for which distances are computed.
 const HEADS: usize = 64;
 
 /// The strongest cut, and the strongest cut with its tail, of those found before `deadline`.
-pub(super) fn cut(problem: &Problem, classes: &Classes, deadline: &Deadline) -> Vec<Bound> {
+pub(super) fn cut(problem: &Problem, classes: &RankClasses, deadline: &Deadline) -> Vec<Bound> {
     let spans = Spans::new(problem);
     let mut cuts: Vec<Cut> = Vec::new();
     let mut measure = |inside: Vec<bool>| {
@@ -202,7 +202,7 @@ fn climb(problem: &Problem, spans: &Spans, cuts: &[Cut], deadline: &Deadline) ->
 
 /// All unions of machines where there are few machines, else single machines of different classes, and their
 /// complements.
-fn machine_unions(problem: &Problem, classes: &Classes) -> Vec<Vec<bool>> {
+fn machine_unions(problem: &Problem, classes: &RankClasses) -> Vec<Vec<bool>> {
     let topology = &*problem.topology;
     let machines = topology.machines().len();
     let set = |chosen: &dyn Fn(usize) -> bool| topology.ranks().map(|rank| chosen(topology.machine_of(rank))).collect();
@@ -221,7 +221,7 @@ fn machine_unions(problem: &Problem, classes: &Classes) -> Vec<Vec<bool>> {
 
 /// The cut found by flows with the largest ratio of held bytes to capacity. `None` where the links of one rank are
 /// already the tightest, or no rank alone holds anything.
-fn tightest(problem: &Problem, classes: &Classes, deadline: &Deadline) -> Option<Vec<bool>> {
+fn tightest(problem: &Problem, classes: &RankClasses, deadline: &Deadline) -> Option<Vec<bool>> {
     let topology = &*problem.topology;
     let held = held_bytes(problem);
     let total: f64 = held.iter().sum();

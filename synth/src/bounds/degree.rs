@@ -5,7 +5,7 @@
 //! its resource that most of the rank's links use. In whole chunks of b bytes, a link delivers at most ⌊(T − α) /
 //! (β·b)⌋ by time T if messages merge, and ⌊T / (α + β·b)⌋ if each carries one chunk and α occupies.
 
-use super::{Bound, Certificate, LinkGroup, Scope, WholeChunks, capacity::capacity, classes::Classes};
+use super::{Bound, Certificate, LinkGroup, Scope, WholeChunks, capacity::capacity, classes::RankClasses};
 use crate::problem::Problem;
 use schedule::{Chunk, ChunkId};
 use std::collections::BTreeMap;
@@ -40,7 +40,7 @@ impl LeastTraffic {
 }
 
 /// For each scope, the strongest bound over all ranks.
-pub(super) fn degree(problem: &Problem, classes: &Classes, side: Side) -> Vec<Bound> {
+pub(super) fn degree(problem: &Problem, classes: &RankClasses, side: Side) -> Vec<Bound> {
     let least_traffic = least_traffic(problem, side);
     let uniform = problem.demand.chunks().iter().all(|chunk| chunk.bytes.is_none());
     let mut best: BTreeMap<Scope, (Micros, Rank)> = BTreeMap::new();
@@ -56,7 +56,7 @@ pub(super) fn degree(problem: &Problem, classes: &Classes, side: Side) -> Vec<Bo
         let value = continuous(&problem.topology, &links, bytes);
         offer(Scope::AnyChunking, &|best| value > best, &|| value);
         if uniform {
-            let groups = Groups::new(problem, &links);
+            let groups = RankLinkGroups::new(problem, &links);
             for (scope, merging) in [(Scope::ThisChunking, Merging::Any), (Scope::OneChunkPerMessage, Merging::None)] {
                 // Most ranks have no later bound than the latest so far; this cheap test finds out.
                 let later = |best: Micros| groups.passed(best.0, chunks, merging) < chunks;
@@ -91,7 +91,7 @@ fn certificate(problem: &Problem, (rank, side): (Rank, Side), scope: Scope, chun
         chunks: chunks.unsigned_abs(),
         chunk_bytes: problem.demand.chunk_bytes(),
         merged: scope == Scope::ThisChunking,
-        groups: Groups::new(problem, &links).groups.into_iter().map(|group| group.of).collect(),
+        groups: RankLinkGroups::new(problem, &links).groups.into_iter().map(|group| group.of).collect(),
     };
     Certificate::Cut {
         ranks,
@@ -185,12 +185,12 @@ impl Pace {
 }
 
 /// The links of one rank, in groups that share a resource.
-struct Groups {
-    groups: Vec<Group>,
+struct RankLinkGroups {
+    groups: Vec<GroupPaces>,
 }
 
 /// Some links, with the paces of the shared resource and of each link.
-struct Group {
+struct GroupPaces {
     of: LinkGroup,
     shared: Option<Paces>,
     own: Vec<Paces>,
@@ -217,7 +217,7 @@ impl Paces {
     }
 }
 
-impl Groups {
+impl RankLinkGroups {
     fn new(problem: &Problem, links: &[LinkId]) -> Self {
         let (topology, bytes) = (&*problem.topology, problem.demand.chunk_bytes());
         let mut users: BTreeMap<ResourceId, u32> = BTreeMap::new();
@@ -236,14 +236,14 @@ impl Groups {
             let latency = if occupies { Latency::Occupies } else { Latency::Pipelines };
             let shared = resource.map(|id| Paces::new(alpha, (topology.resource(id).beta * bytes).0, latency));
             let own = links.map(|link| Paces::new(link.alpha.0, (link.beta * bytes).0, link.latency)).collect();
-            Group { of: LinkGroup { resource, links: members }, shared, own }
+            GroupPaces { of: LinkGroup { resource, links: members }, shared, own }
         };
         Self { groups: members.into_iter().map(group).collect() }
     }
 
     /// The most chunks that can have passed by `time`.
     fn passed(&self, time: f64, enough: u64, merging: Merging) -> u64 {
-        let group = |Group { shared, own, .. }: &Group| {
+        let group = |GroupPaces { shared, own, .. }: &GroupPaces| {
             let own = own.iter().map(|paces| paces.of(merging).uses(time, enough)).sum::<u64>();
             shared.map_or(own, |shared| own.min(shared.of(merging).uses(time, enough)))
         };

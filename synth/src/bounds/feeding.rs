@@ -4,7 +4,7 @@
 //! sends to every other, which needs a number of arcs quadratic in the ports. Instead, ports that reach the same ports
 //! share a vertex, where no link is slower than the slower of its two ports. This changes no flow.
 
-use super::flow::{Network, Spent, UNLIMITED, Work};
+use super::flow::{FlowNetwork, Spent, UNLIMITED, WorkBudget};
 use crate::problem::Problem;
 use std::collections::BTreeMap;
 use topology::{Rank, ResourceId};
@@ -14,7 +14,7 @@ pub(super) const GROWS: f64 = 1e-12;
 
 /// The network: a source feeds the ranks, links and resources carry.
 pub(super) struct Feeding {
-    network: Network,
+    network: FlowNetwork,
     source: usize,
     ranks: usize,
     /// The arc from the source to each rank that holds something, and the number of bytes that it holds.
@@ -26,7 +26,7 @@ impl Feeding {
         let topology = &*problem.topology;
         let (ranks, resources) = (topology.rank_count(), topology.resources().len());
         let source = ranks + 2 * resources;
-        let mut network = Network::new(source + 1);
+        let mut network = FlowNetwork::new(source + 1);
         for (index, resource) in topology.resources().iter().enumerate() {
             network.connect(ranks + 2 * index, ranks + 2 * index + 1, rate(resource.beta.0));
         }
@@ -42,7 +42,7 @@ impl Feeding {
 
     /// The source's side of a minimum cut towards `sink`, where every rank is fed x times the bytes that it holds;
     /// `None` if everything reaches the sink.
-    pub(super) fn cut(&mut self, x: f64, sink: Rank, work: &mut Work) -> Result<Option<Vec<bool>>, Spent> {
+    pub(super) fn cut(&mut self, x: f64, sink: Rank, work: &mut WorkBudget) -> Result<Option<Vec<bool>>, Spent> {
         let mut fed = 0.0;
         for &(arc, bytes) in &self.feeds {
             self.network.set_capacity(arc, x * bytes);
@@ -53,7 +53,7 @@ impl Feeding {
     }
 
     /// The maximum flow from one rank to another, and the sender's side of a minimum cut.
-    pub(super) fn between(&mut self, from: Rank, to: Rank, work: &mut Work) -> Result<(f64, Vec<bool>), Spent> {
+    pub(super) fn between(&mut self, from: Rank, to: Rank, work: &mut WorkBudget) -> Result<(f64, Vec<bool>), Spent> {
         self.feeds.iter().for_each(|&(arc, _)| self.network.set_capacity(arc, 0.0));
         let flow = self.network.max_flow(from.index(), to.index(), work)?;
         Ok((flow, self.reached_from(from.index())))
@@ -161,7 +161,7 @@ fn mixed(member: usize) -> u64 {
 
 /// Adds the free arcs. Senders with the same receivers share a hub vertex, and receivers with the same hubs share
 /// another.
-fn share(network: &mut Network, mut free: Free) {
+fn share(network: &mut FlowNetwork, mut free: Free) {
     complete(&mut free);
     let leave = |resource: usize| free.first + 2 * resource + 1;
     let enter = |resource: usize| free.first + 2 * resource;
@@ -233,7 +233,7 @@ mod tests {
     use std::sync::Arc;
     use topology::resolve;
 
-    const PLENTY: Work = Work::new(u64::MAX);
+    const PLENTY: WorkBudget = WorkBudget::new(u64::MAX);
 
     fn problem(spec: &str) -> Problem {
         let topology = Arc::new(resolve(spec).expect("a known topology"));
@@ -242,10 +242,10 @@ mod tests {
     }
 
     /// The network with an arc for every step of every link, and no shared vertices.
-    fn plain(problem: &Problem) -> Network {
+    fn plain(problem: &Problem) -> FlowNetwork {
         let topology = &*problem.topology;
         let ranks = topology.rank_count();
-        let mut network = Network::new(ranks + 2 * topology.resources().len());
+        let mut network = FlowNetwork::new(ranks + 2 * topology.resources().len());
         for (index, resource) in topology.resources().iter().enumerate() {
             network.connect(ranks + 2 * index, ranks + 2 * index + 1, rate(resource.beta.0));
         }

@@ -1,11 +1,11 @@
 //! Maximum flow with floating-point capacities: Dinic's algorithm.
 //!
-//! The principal type is [`Network`]. Capacities are rates in bytes per µs, not integers; a residual below 10⁻¹² of the
-//! largest finite capacity counts as zero. Cuts found here are *proposals*: the caller measures the capacity of a cut
-//! again, so that a rounding error can cost tightness but never correctness.
+//! The principal type is [`FlowNetwork`]. Capacities are rates in bytes per µs, not integers; a residual below 10⁻¹² of
+//! the largest finite capacity counts as zero. Cuts found here are *proposals*: the caller measures the capacity of a
+//! cut again, so that a rounding error can cost tightness but never correctness.
 //!
 //! A flow takes many phases and paths on long rings and few on cliques, so its cost is not known beforehand. Therefore
-//! every visit to an arc is counted, and a computation stops when its [`Work`] is spent.
+//! every visit to an arc is counted, and a computation stops when its [`WorkBudget`] is spent.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -15,7 +15,7 @@ pub(super) const UNLIMITED: f64 = 1e30;
 
 /// How many visits to arcs are left; a million take a few milliseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Work {
+pub(super) struct WorkBudget {
     left: u64,
     /// The time at which the work ends as well, if time is limited.
     until: Option<Instant>,
@@ -24,7 +24,7 @@ pub(super) struct Work {
 /// The clock is read once in this many visits to arcs, which is every few milliseconds.
 const POLLED: u64 = 1 << 20;
 
-impl Work {
+impl WorkBudget {
     pub(super) const fn new(looks: u64) -> Self {
         Self { left: looks, until: None }
     }
@@ -57,13 +57,13 @@ struct Arc {
 
 /// A directed network; arc 2i and arc 2i+1 are each other's reverse.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Network {
+pub(super) struct FlowNetwork {
     arcs: Vec<Arc>,
     leaving: Vec<Vec<u32>>,
     tolerance: f64,
 }
 
-impl Network {
+impl FlowNetwork {
     pub(super) fn new(vertices: usize) -> Self {
         Self { arcs: Vec::new(), leaving: vec![Vec::new(); vertices], tolerance: 0.0 }
     }
@@ -97,7 +97,7 @@ impl Network {
     ///
     /// # Errors
     /// [`Spent`] if the work ends before; the residuals then have no meaning.
-    pub(super) fn max_flow(&mut self, source: usize, sink: usize, work: &mut Work) -> Result<f64, Spent> {
+    pub(super) fn max_flow(&mut self, source: usize, sink: usize, work: &mut WorkBudget) -> Result<f64, Spent> {
         work.spend(self.arcs.len())?;
         let mut largest: f64 = 0.0;
         for arc in &mut self.arcs {
@@ -139,7 +139,7 @@ impl Network {
     }
 
     /// The distance of every vertex from `source`, in arcs; `None` if `sink` cannot be reached.
-    fn levels(&self, source: usize, sink: usize, work: &mut Work) -> Result<Option<Vec<u32>>, Spent> {
+    fn levels(&self, source: usize, sink: usize, work: &mut WorkBudget) -> Result<Option<Vec<u32>>, Spent> {
         let mut level = vec![u32::MAX; self.leaving.len()];
         level[source] = 0;
         let mut queue = VecDeque::from([source]);
@@ -163,7 +163,7 @@ impl Network {
         sink: usize,
         level: &[u32],
         next: &mut [usize],
-        work: &mut Work,
+        work: &mut WorkBudget,
     ) -> Result<f64, Spent> {
         let mut path: Vec<u32> = Vec::new();
         let mut vertex = source;
@@ -204,13 +204,13 @@ impl Network {
 mod tests {
     use super::*;
 
-    const PLENTY: Work = Work::new(u64::MAX);
+    const PLENTY: WorkBudget = WorkBudget::new(u64::MAX);
 
     #[test]
     fn work_is_counted_and_ends() {
         // A line whose vertices are all fed: it takes as many phases as vertices, each as long as the line.
         let line = |vertices: usize| {
-            let mut network = Network::new(vertices + 1);
+            let mut network = FlowNetwork::new(vertices + 1);
             for vertex in 0..vertices {
                 network.connect(vertices, vertex, 1.0);
                 if vertex > 0 {
@@ -225,13 +225,13 @@ mod tests {
             PLENTY.left - work.left
         };
         assert!(spent(200) > 3 * spent(100), "{} and {} looks", spent(200), spent(100));
-        let mut work = Work::new(spent(200) / 2);
-        assert_eq!((line(200).max_flow(200, 0, &mut work), work), (Err(Spent), Work::new(0)));
+        let mut work = WorkBudget::new(spent(200) / 2);
+        assert_eq!((line(200).max_flow(200, 0, &mut work), work), (Err(Spent), WorkBudget::new(0)));
     }
 
     #[test]
     fn a_textbook_network() {
-        let mut network = Network::new(6);
+        let mut network = FlowNetwork::new(6);
         for (from, to, capacity) in
             [(0, 1, 16.0), (0, 2, 13.0), (1, 3, 12.0), (2, 1, 4.0), (2, 4, 14.0), (3, 2, 9.0), (3, 5, 20.0)]
         {
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn unlimited_arcs_do_not_blur_small_ones() {
-        let mut network = Network::new(3);
+        let mut network = FlowNetwork::new(3);
         network.connect(0, 1, UNLIMITED);
         let narrow = network.connect(1, 2, 0.1);
         assert_eq!(network.max_flow(0, 2, &mut PLENTY.clone()), Ok(0.1));

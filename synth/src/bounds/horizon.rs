@@ -45,7 +45,7 @@ pub enum Proof {
 pub struct Multiplier {
     /// The row.
     #[serde(flatten)]
-    pub row: Row,
+    pub row: ModelRow,
     /// The multiplier. Above zero it uses the row's lower limit, below zero its upper limit.
     pub times: i64,
 }
@@ -53,7 +53,7 @@ pub struct Multiplier {
 /// A row of the model.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case", tag = "row")]
-pub enum Row {
+pub enum ModelRow {
     /// What a rank has in a period is what it had before, plus what arrives.
     Arrive {
         /// The chunk.

@@ -27,9 +27,9 @@ use crate::problem::reversed::reversed_spreading;
 use crate::problem::{Deadline, Problem};
 pub(crate) use capacity::capacity;
 pub use certificate::{Certificate, LinkGroup, Tail, WholeChunks};
-use classes::Classes;
+use classes::RankClasses;
 use degree::{Side, degree};
-pub use horizon::{LinkPeriods, Multiplier, Proof, ResourcePeriods, Row};
+pub use horizon::{LinkPeriods, ModelRow, Multiplier, Proof, ResourcePeriods};
 pub use levers::{Lever, Leverage, levers};
 use schedule::LowerBound;
 use serde::Serialize;
@@ -132,7 +132,7 @@ fn direct(problem: &Problem, deadline: &Deadline) -> Vec<Bound> {
     let copied = problem.demand.chunks().iter().any(|chunk| chunk.wanted_by.len() > 1);
     let mut prices = if copied { None } else { prices::flow(problem, &deadline.part(2)) };
     if !deadline.has_passed() {
-        let classes = Classes::new(problem);
+        let classes = RankClasses::new(problem);
         list.extend(degree(problem, &classes, Side::Ingress));
         list.extend(degree(problem, &classes, Side::Egress));
         list.extend(cut::cut(problem, &classes, deadline));
@@ -150,7 +150,7 @@ fn direct(problem: &Problem, deadline: &Deadline) -> Vec<Bound> {
 fn chunked(problem: &Problem, deadline: &Deadline) -> Vec<Bound> {
     let mut list = latency::latency(problem, deadline);
     if !deadline.has_passed() {
-        let classes = Classes::new(problem);
+        let classes = RankClasses::new(problem);
         list.extend(degree(problem, &classes, Side::Ingress));
         list.extend(degree(problem, &classes, Side::Egress));
     }

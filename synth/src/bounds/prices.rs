@@ -227,7 +227,7 @@ mod tests {
     use super::*;
     use crate::planner::synthesize;
     use crate::problem::by_hand::random_machine;
-    use crate::problem::{Options, StrategyKind};
+    use crate::problem::{SearchOptions, StrategyKind};
     use schedule::{Collective, Demand, Request};
     use std::sync::Arc;
     use topology::resolve;
@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn random_machines_with_shared_resources_keep_above_the_bound() {
-        let options = Options { strategy: Some(StrategyKind::Matching), ..Options::default() };
+        let options = SearchOptions { strategy: Some(StrategyKind::Matching), ..SearchOptions::default() };
         let mut decided = 0;
         for seed in 0..40 {
             let mut problem = all_to_all(random_machine(seed), 1_000);

@@ -32,7 +32,7 @@
 //!
 //! [1] Farley, "Broadcast time in communication networks", SIAM J. Appl. Math. 39 (1980), for one port and α = 1.
 
-use super::classes::Classes;
+use super::classes::RankClasses;
 use super::degree::Side;
 use super::{Bound, Certificate, Scope};
 use crate::problem::sets::by_first;
@@ -50,7 +50,7 @@ const SWITCHED: usize = 4;
 const SLIGHTLY: f64 = 1e-9;
 
 /// The strongest bound by rounds; `None` where no grouping has one.
-pub(super) fn rounds(problem: &Problem, classes: &Classes, deadline: &Deadline) -> Option<Bound> {
+pub(super) fn rounds(problem: &Problem, classes: &RankClasses, deadline: &Deadline) -> Option<Bound> {
     let mut best: Option<Bound> = None;
     if problem.topology.links().len() > MOST_LINKS {
         return None;
@@ -176,7 +176,7 @@ impl<'a> GroupLinks<'a> {
     }
 
     /// The groups to follow: those of ranks that look different.
-    fn followed(&self, problem: &Problem, classes: &Classes) -> BTreeSet<usize> {
+    fn followed(&self, problem: &Problem, classes: &RankClasses) -> BTreeSet<usize> {
         let (different, _) = classes.split(problem.topology.ranks());
         let groups = different.iter().map(|rank| self.group[rank.index()]);
         groups.take(FOLLOWED).collect()
@@ -340,7 +340,7 @@ mod tests {
     use super::*;
     use crate::bounds::bounds;
     use crate::problem::by_hand::random_machine;
-    use crate::problem::{Limits, Options};
+    use crate::problem::{Limits, SearchOptions};
     use crate::strategies::classic::Classic;
     use crate::strategies::matching::{Matching, Symmetric};
     use crate::strategies::reversal::propose;
@@ -356,7 +356,7 @@ mod tests {
     }
 
     fn of(problem: &Problem) -> Option<f64> {
-        rounds(problem, &Classes::new(problem), &Deadline::default()).map(|bound| bound.value.0)
+        rounds(problem, &RankClasses::new(problem), &Deadline::default()).map(|bound| bound.value.0)
     }
 
     #[test]
@@ -453,7 +453,7 @@ mod tests {
     #[test]
     fn no_plan_is_below() {
         let limits = Limits { restarts: 4, ..Limits::default() };
-        let (options, deadline) = (Options { limits, ..Options::default() }, Deadline::default());
+        let (options, deadline) = (SearchOptions { limits, ..SearchOptions::default() }, Deadline::default());
         let context = Context::among_others(&options, &deadline, Micros::ZERO);
         let strategies: [&dyn Strategy; 3] = [&Classic, &Matching, &Symmetric];
         let mut judged = 0;

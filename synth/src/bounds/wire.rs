@@ -92,15 +92,15 @@ fn groupings(problem: &Problem) -> Vec<Grouping> {
 /// Counts deliveries between groups. Chunks that follow each other are often held or wanted by the same ranks; their
 /// groups are then looked up only once.
 struct DeliveryCounter<'a> {
-    holding: Groups<'a>,
-    wanting: Groups<'a>,
+    holding: DistinctGroups<'a>,
+    wanting: DistinctGroups<'a>,
     /// How many groups both hold and want.
     both: usize,
 }
 
 impl<'a> DeliveryCounter<'a> {
     fn new(group: &'a Grouping) -> Self {
-        Self { holding: Groups::new(group), wanting: Groups::new(group), both: 0 }
+        Self { holding: DistinctGroups::new(group), wanting: DistinctGroups::new(group), both: 0 }
     }
 
     /// The least number of times that a chunk must be delivered from one group to another.
@@ -122,7 +122,7 @@ impl<'a> DeliveryCounter<'a> {
     }
 }
 
-struct Groups<'a> {
+struct DistinctGroups<'a> {
     group: &'a Grouping,
     ranks: RankSet,
     distinct: Vec<usize>,
@@ -131,7 +131,7 @@ struct Groups<'a> {
     set: u64,
 }
 
-impl<'a> Groups<'a> {
+impl<'a> DistinctGroups<'a> {
     fn new(group: &'a Grouping) -> Self {
         let ranks = RankSet::from_iter([]);
         Self { group, ranks, distinct: Vec::new(), seen: vec![0; group.len()], set: 0 }
@@ -169,7 +169,7 @@ mod tests {
     use super::*;
     use crate::bounds::bounds;
     use crate::planner::synthesize;
-    use crate::problem::Options;
+    use crate::problem::SearchOptions;
     use crate::problem::by_hand::random_machine;
     use schedule::{Collective, Demand, Request};
     use std::sync::Arc;
@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn no_schedule_of_a_random_machine_is_faster() {
-        let options = Options { time_limit: Some(Duration::from_millis(100)), ..Options::default() };
+        let options = SearchOptions { time_limit: Some(Duration::from_millis(100)), ..SearchOptions::default() };
         for seed in 0..20 {
             let topology = Arc::new(random_machine(seed));
             for collective in [Collective::AllGather, Collective::AllReduce, Collective::ReduceScatter] {

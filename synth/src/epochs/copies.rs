@@ -18,7 +18,7 @@ use topology::{LinkId, Rank};
 
 /// The constraint that a row of [`Copies`] states.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Spreading {
+pub(crate) enum CopyConstraint {
     /// have[c,r,t] = have[c,r,t−1] + arrivals in t.
     Arrive(ChunkId, Rank, u32),
     /// Exactly one arrival where the chunk is wanted, at most one elsewhere; for ranks that the chunk never leaves.
@@ -35,14 +35,14 @@ pub(crate) struct Copies {
     /// The same departures by link: (epoch, chunk, column).
     pub(crate) on_link: Vec<Vec<(u32, ChunkId, Column)>>,
     /// The constraint of each row of the model.
-    pub(crate) rows: Vec<Spreading>,
+    pub(crate) rows: Vec<CopyConstraint>,
     horizon: u32,
     /// For each route, its first index in `departures`.
     starts: BTreeMap<(ChunkId, LinkId), usize>,
 }
 
 /// Whether a rank may send a chunk, and from when on.
-enum Holding {
+enum Availability {
     Always,
     Never,
     /// One column per epoch from `first` to the horizon.
@@ -102,8 +102,8 @@ impl Copies {
             incoming.entry(route.to).or_default().push(route);
             goes_on[route.from.index()] = true;
         }
-        let mut holdings: Vec<Holding> = goes_on.iter().map(|_| Holding::Never).collect();
-        chunk.holders.iter().for_each(|rank| holdings[rank.index()] = Holding::Always);
+        let mut holdings: Vec<Availability> = goes_on.iter().map(|_| Availability::Never).collect();
+        chunk.holders.iter().for_each(|rank| holdings[rank.index()] = Availability::Always);
         for (&rank, arrivals) in &incoming {
             let wanted = chunk.wanted_by.has(rank);
             if goes_on[rank.index()] {
@@ -119,7 +119,7 @@ impl Copies {
 
     /// have[c,r,t] = have[c,r,t−1] + Σ over links l into r of x[c,l,t−δ(l)], and have ≤ 1: at most one copy of a chunk
     /// comes to a rank. Where the chunk is wanted, have[c,r,horizon] = 1.
-    fn holding_follows_arrivals(&mut self, arrivals: &[&Route], wanted: bool) -> Holding {
+    fn holding_follows_arrivals(&mut self, arrivals: &[&Route], wanted: bool) -> Availability {
         let first = arrivals.iter().map(|route| route.departures.start() + route.latency).min();
         let first = first.expect("a rank is listed because a route leads there");
         let columns: Vec<Column> = (first..=self.horizon).map(|_| self.model.continuous(0.0, 1.0)).collect();
@@ -130,12 +130,12 @@ impl Copies {
             let before = index.checked_sub(1).map(|before| (columns[before], -1.0));
             let terms: Vec<_> = arriving.chain(before).chain([(columns[index], 1.0)]).collect();
             self.model.equal(terms, 0.0);
-            self.rows.push(Spreading::Arrive(arrivals[0].chunk, arrivals[0].to, epoch));
+            self.rows.push(CopyConstraint::Arrive(arrivals[0].chunk, arrivals[0].to, epoch));
         }
         if wanted {
             self.model.fix(columns[columns.len() - 1], 1.0);
         }
-        Holding::From { first, columns }
+        Availability::From { first, columns }
     }
 
     /// The same for a rank that the chunk never leaves, without columns: Σ over links l into r and epochs t of x[c,l,t]
@@ -145,20 +145,20 @@ impl Copies {
         let columns = departures.filter_map(|(route, epoch)| self.departure(route, epoch));
         let terms: Vec<_> = columns.map(|column| (column, 1.0)).collect();
         self.model.row(if wanted { 1.0 } else { 0.0 }, terms, 1.0);
-        self.rows.push(Spreading::Once(arrivals[0].chunk, arrivals[0].to));
+        self.rows.push(CopyConstraint::Once(arrivals[0].chunk, arrivals[0].to));
     }
 
     /// x[c,l,t] ≤ have[c,from(l),t].
-    fn hold_before_send(&mut self, route: &Route, holding: &Holding) {
+    fn hold_before_send(&mut self, route: &Route, holding: &Availability) {
         for epoch in route.departures.clone() {
             let Some(column) = self.departure(route, epoch) else { continue };
             let held = match holding {
-                Holding::Always => continue,
-                Holding::From { first, columns } if *first <= epoch => Some(columns[(epoch - first) as usize]),
-                Holding::From { .. } | Holding::Never => None,
+                Availability::Always => continue,
+                Availability::From { first, columns } if *first <= epoch => Some(columns[(epoch - first) as usize]),
+                Availability::From { .. } | Availability::Never => None,
             };
             self.model.at_most([(column, 1.0)].into_iter().chain(held.map(|held| (held, -1.0))), 0.0);
-            self.rows.push(Spreading::Hold(route.chunk, route.link, epoch));
+            self.rows.push(CopyConstraint::Hold(route.chunk, route.link, epoch));
         }
     }
 }

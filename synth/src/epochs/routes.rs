@@ -15,7 +15,7 @@ use std::ops::RangeInclusive;
 use topology::{Bytes, Link, LinkId, Rank};
 
 /// Epochs from the departure to the arrival of the given bytes over a link; at least one.
-pub(crate) type Latency<'a> = dyn Fn(&Link, Bytes) -> u32 + 'a;
+pub(crate) type EpochLatency<'a> = dyn Fn(&Link, Bytes) -> u32 + 'a;
 
 /// The routes and epochs that a chunk may use.
 #[derive(Clone, Debug)]
@@ -57,7 +57,7 @@ impl Routes {
     /// Expands `problem` up to `horizon` epochs; `leeway` has one entry per chunk.
     ///
     /// `None` if some chunk cannot arrive everywhere by then, even on empty links.
-    pub(crate) fn new(problem: &Problem, latency: &Latency<'_>, horizon: u32, leeway: &[Leeway]) -> Option<Self> {
+    pub(crate) fn new(problem: &Problem, latency: &EpochLatency<'_>, horizon: u32, leeway: &[Leeway]) -> Option<Self> {
         let mut all = Vec::new();
         for (chunk, leeway) in problem.demand.chunk_ids().zip(leeway) {
             let hops = chunk_hops(problem, latency, horizon, chunk, leeway);
@@ -86,7 +86,13 @@ impl Routes {
 }
 
 /// The links that `chunk` may use, with all departures that `leeway` permits.
-fn chunk_hops(problem: &Problem, latency: &Latency<'_>, horizon: u32, chunk: ChunkId, leeway: &Leeway) -> Vec<Route> {
+fn chunk_hops(
+    problem: &Problem,
+    latency: &EpochLatency<'_>,
+    horizon: u32,
+    chunk: ChunkId,
+    leeway: &Leeway,
+) -> Vec<Route> {
     let topology = &problem.topology;
     let bytes = problem.demand.bytes_of(chunk);
     let fewest = problem.constraints.max_machine_hops.map(|(limit, _)| (limit, machine_hops(problem, chunk)));

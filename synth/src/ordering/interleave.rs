@@ -9,7 +9,7 @@
 //! [1] Kolisch, "Serial and parallel resource-constrained project scheduling methods revisited", EJOR 1996.
 
 use crate::problem::distance::Key;
-use crate::problem::options::Poll;
+use crate::problem::options::DeadlinePoll;
 use crate::problem::{Deadline, Problem};
 use schedule::{ChunkId, Message, ReplayError, Transfer, makespan, replay};
 use std::cmp::Reverse;
@@ -46,8 +46,8 @@ pub(crate) fn interleaved(
         if takes_too_long(messages.len(), deadline) {
             return Ok(best);
         }
-        let network = Network::new(problem, messages);
-        for rule in [Rule::EarliestFirst, Rule::LongestTailFirst, Rule::InBatches] {
+        let network = DependencyGraph::new(problem, messages);
+        for rule in [PriorityRule::EarliestFirst, PriorityRule::LongestTailFirst, PriorityRule::InBatches] {
             if takes_too_long(messages.len(), deadline) {
                 return Ok(best);
             }
@@ -79,7 +79,7 @@ fn one_by_one(messages: &[Message]) -> Option<Vec<Message>> {
 
 /// A rule that chooses the next message among those that can leave.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Rule {
+enum PriorityRule {
     EarliestFirst,
     LongestTailFirst,
     /// Like `EarliestFirst`, but of the messages that can leave at once, the one whose chunk is the lowest of its
@@ -88,7 +88,7 @@ enum Rule {
 }
 
 /// The messages and their dependencies.
-struct Network<'a> {
+struct DependencyGraph<'a> {
     problem: &'a Problem,
     messages: &'a [Message],
     durations: Vec<Micros>,
@@ -104,12 +104,12 @@ struct Network<'a> {
 
 /// The messages of one chunk that have come to one rank, and those that have left it.
 #[derive(Default)]
-struct Traffic {
+struct ChunkTraffic {
     arrivals: Vec<u32>,
     departures: Vec<u32>,
 }
 
-impl<'a> Network<'a> {
+impl<'a> DependencyGraph<'a> {
     fn new(problem: &'a Problem, messages: &'a [Message]) -> Self {
         let count = messages.len();
         let duration = |message: &Message| {
@@ -127,7 +127,7 @@ impl<'a> Network<'a> {
 
     /// Derives the dependencies from the given order.
     fn connect(&mut self) {
-        let mut traffic: BTreeMap<(ChunkId, Rank), Traffic> = BTreeMap::new();
+        let mut traffic: BTreeMap<(ChunkId, Rank), ChunkTraffic> = BTreeMap::new();
         for (index, message) in self.messages.iter().enumerate() {
             let link = self.problem.topology.link(message.link);
             let (mut causes, mut before): (Vec<u32>, Vec<u32>) = Default::default();
@@ -170,21 +170,21 @@ impl<'a> Network<'a> {
     }
 
     /// The messages in the order in which the rule sends them; `None` if the time is up before.
-    fn order(&self, rule: Rule, deadline: &Deadline) -> Option<Vec<usize>> {
-        let mut state = State::new(self);
+    fn order(&self, rule: PriorityRule, deadline: &Deadline) -> Option<Vec<usize>> {
+        let mut state = SchedulingState::new(self);
         let mut open = self.waits_for.clone();
-        let mut ready: BinaryHeap<Reverse<Ready>> = BinaryHeap::new();
-        let shown = |state: &State<'_>, index| match rule {
-            Rule::EarliestFirst | Rule::InBatches => Key::new(state.start(index).0),
-            Rule::LongestTailFirst => Key::new(0.0),
+        let mut ready: BinaryHeap<Reverse<ReadyMessage>> = BinaryHeap::new();
+        let shown = |state: &SchedulingState<'_>, index| match rule {
+            PriorityRule::EarliestFirst | PriorityRule::InBatches => Key::new(state.start(index).0),
+            PriorityRule::LongestTailFirst => Key::new(0.0),
         };
-        let batch = |index| if rule == Rule::InBatches { self.batch(index) } else { 0 };
-        let push = |ready: &mut BinaryHeap<Reverse<Ready>>, state: &State<'_>, index: usize| {
+        let batch = |index| if rule == PriorityRule::InBatches { self.batch(index) } else { 0 };
+        let push = |ready: &mut BinaryHeap<Reverse<ReadyMessage>>, state: &SchedulingState<'_>, index: usize| {
             ready.push(Reverse((shown(state, index), batch(index), Reverse(Key::new(self.tails[index].0)), index)));
         };
         (0..open.len()).filter(|&index| open[index] == 0).for_each(|index| push(&mut ready, &state, index));
         let mut order = Vec::with_capacity(open.len());
-        let mut poll = Poll::new(deadline, POLLED);
+        let mut poll = DeadlinePoll::new(deadline, POLLED);
         while let Some(Reverse((start, _, _, index))) = ready.pop() {
             if poll.is_over_after(1) {
                 return None;
@@ -208,15 +208,15 @@ impl<'a> Network<'a> {
 }
 
 /// The state of the links and resources during one list scheduling.
-struct State<'a> {
-    network: &'a Network<'a>,
+struct SchedulingState<'a> {
+    network: &'a DependencyGraph<'a>,
     /// For each message, when everything that it waits for has happened.
     released: Vec<Micros>,
     free: FreeTimes,
 }
 
-impl<'a> State<'a> {
-    fn new(network: &'a Network<'a>) -> Self {
+impl<'a> SchedulingState<'a> {
+    fn new(network: &'a DependencyGraph<'a>) -> Self {
         let topology = &network.problem.topology;
         Self { network, released: vec![Micros::ZERO; network.messages.len()], free: FreeTimes::new(topology) }
     }
@@ -239,7 +239,7 @@ impl<'a> State<'a> {
 
 /// A message that waits only for links and resources; the least is next. The fields are: when it can leave, if the rule
 /// considers that; its batch; its tail, longest first; its index.
-type Ready = (Key, u32, Reverse<Key>, usize);
+type ReadyMessage = (Key, u32, Reverse<Key>, usize);
 
 #[cfg(test)]
 mod tests {
@@ -274,7 +274,7 @@ mod tests {
         let problem = problem("ring:4,direction=both", Collective::Reduce, 1000);
         // 2 → 1 → 0 and 3 → 0: rank 1 must not send before the value of rank 2 has arrived.
         let order = [message(&problem, 0, 2, 1), message(&problem, 0, 1, 0), message(&problem, 0, 3, 0)];
-        let network = Network::new(&problem, &order);
+        let network = DependencyGraph::new(&problem, &order);
         assert_eq!(network.waits_for, [0, 1, 0]);
         let transfers = interleaved(&problem, &order, &Deadline::default()).expect("a right order");
         let schedule = Schedule::new(&problem.topology, problem.demand.clone(), transfers, "test");
@@ -286,8 +286,8 @@ mod tests {
         // Rank 1 sends its own value before that of rank 0 arrives; the order of these two must stay.
         let problem = problem("line:3", Collective::AllReduce, 1000);
         let order = [message(&problem, 0, 1, 2), message(&problem, 0, 0, 1)];
-        let network = Network::new(&problem, &order);
+        let network = DependencyGraph::new(&problem, &order);
         assert_eq!((network.waits_for.as_slice(), network.changers[0].as_slice()), (&[0, 1][..], &[1][..]));
-        assert_eq!(network.order(Rule::EarliestFirst, &Deadline::default()), Some(vec![0, 1]));
+        assert_eq!(network.order(PriorityRule::EarliestFirst, &Deadline::default()), Some(vec![0, 1]));
     }
 }

@@ -8,7 +8,7 @@
 use super::calendar::{Calendar, Event};
 use crate::problem::constraints::owner;
 use crate::problem::distance::Key;
-use crate::problem::options::Poll;
+use crate::problem::options::DeadlinePoll;
 use crate::problem::{Deadline, Problem};
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
@@ -54,7 +54,7 @@ pub(crate) struct Order {
 
 /// A chunk that waits for a link; the greatest goes first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct Waiting {
+struct WaitingChunk {
     /// Whether it is the sender's own chunk; set only where the sketch wants own chunks first.
     own: bool,
     remaining: Key,
@@ -83,7 +83,7 @@ struct Queues<'a> {
     priorities: &'a Priorities,
     /// For each chunk, how many links of its route it has passed.
     hop: Vec<u32>,
-    waiting: Vec<BinaryHeap<Waiting>>,
+    waiting: Vec<BinaryHeap<WaitingChunk>>,
     calendar: Calendar<'a>,
     awake: Vec<LinkId>,
     sent: usize,
@@ -117,7 +117,7 @@ impl<'a> Queues<'a> {
         let remaining: f64 = ahead.iter().map(|&link| self.duration(link, chunk).0).sum();
         let remaining = Key::new(remaining + self.priorities.head_start[chunk.index()].0);
         let own = self.own_first(next) && owner(&self.problem.demand, chunk) == Some(self.from(next));
-        self.waiting[next.index()].push(Waiting { own, remaining, chunk });
+        self.waiting[next.index()].push(WaitingChunk { own, remaining, chunk });
         self.awake.push(next);
     }
 
@@ -138,7 +138,7 @@ impl<'a> Queues<'a> {
     /// Sends everything; `false` if the deadline passes before.
     fn run(&mut self, deadline: &Deadline) -> bool {
         let mut happened = Vec::new();
-        let mut poll = Poll::new(deadline, POLLED);
+        let mut poll = DeadlinePoll::new(deadline, POLLED);
         self.choose(Micros::ZERO);
         while let Some(now) = self.calendar.next(&mut happened) {
             happened.iter().for_each(|&event| self.happen(event));
@@ -167,7 +167,7 @@ impl<'a> Queues<'a> {
     /// Lets the free links send; first the link whose first chunk has the longest way to go.
     fn choose(&mut self, now: Micros) {
         let first = |link: LinkId| self.waiting[link.index()].peek().map(|&first| (first, link));
-        let mut ready: Vec<(Waiting, LinkId)> = self.awake.iter().filter_map(|&link| first(link)).collect();
+        let mut ready: Vec<(WaitingChunk, LinkId)> = self.awake.iter().filter_map(|&link| first(link)).collect();
         self.awake.clear();
         ready.sort_unstable_by(|a, b| b.cmp(a));
         ready.dedup();

@@ -9,7 +9,7 @@ use super::halves::PlannedHalf;
 use super::portfolio::{Auto, StrategyLine, chosen};
 use super::search::{CountSearch, most_promising, promising};
 use super::{Planning, SynthError};
-use crate::problem::{Limits, Options};
+use crate::problem::{Limits, SearchOptions};
 use std::time::Duration;
 
 /// Without a time limit, a round that gains less (relative) is the last one.
@@ -96,12 +96,12 @@ impl<'a> Planning<'a, '_> {
     }
 
     /// The options of a round: another seed, and more effort in later rounds.
-    fn options_of(&self, number: u32, round: u32) -> Options {
-        let Options { limits, seed, .. } = *self.options;
+    fn options_of(&self, number: u32, round: u32) -> SearchOptions {
+        let SearchOptions { limits, seed, .. } = *self.options;
         let effort = 1 << (round / SAME_EFFORT).min(DOUBLINGS);
         let limits = Limits { restarts: limits.restarts.saturating_mul(effort), ..limits };
         let seed = seed.wrapping_add(u64::from(number).wrapping_mul(0xD1B5_4A32_D192_ED03));
-        Options { limits, seed, ..self.options.clone() }
+        SearchOptions { limits, seed, ..self.options.clone() }
     }
 
     /// One round, at the best chunk count or, in every other round, at the next best. Returns whether any strategy
@@ -157,7 +157,7 @@ mod tests {
         // Local search ends on this machine long before the limit, and above the bound.
         let problem = problem("mesh2d:3x5", Collective::AllToAll, 15_000);
         let limit = Duration::from_millis(2500);
-        let options = Options { time_limit: Some(limit), gap: DEFAULT_GAP, ..Options::default() };
+        let options = SearchOptions { time_limit: Some(limit), gap: DEFAULT_GAP, ..SearchOptions::default() };
         let started = Instant::now();
         let found = synthesize(std::slice::from_ref(&problem), &options, &|_| {}).expect("a schedule").report;
         let is_proven = found.gap.is_some_and(|gap| gap <= DEFAULT_GAP * (1.0 + 1e-9));
@@ -169,16 +169,16 @@ mod tests {
     fn without_a_limit_the_search_ends_when_rounds_gain_little_and_says_so() {
         let problem = problem("mesh2d:3x3", Collective::AllToAll, 9_000);
         let found =
-            synthesize(std::slice::from_ref(&problem), &Options::default(), &|_| {}).expect("a schedule").report;
+            synthesize(std::slice::from_ref(&problem), &SearchOptions::default(), &|_| {}).expect("a schedule").report;
         assert!(matches!(found.stop_reason, StopReason::Settled | StopReason::Optimal), "{:?}", found.stop_reason);
         let again =
-            synthesize(std::slice::from_ref(&problem), &Options::default(), &|_| {}).expect("a schedule").report;
+            synthesize(std::slice::from_ref(&problem), &SearchOptions::default(), &|_| {}).expect("a schedule").report;
         assert_eq!((found.makespan_us, found.stop_reason), (again.makespan_us, again.stop_reason));
     }
 
     #[test]
     fn every_round_has_a_seed_of_its_own_and_later_ones_more_effort() {
-        let options = Options::default();
+        let options = SearchOptions::default();
         let (deadline, symmetries) = (crate::problem::Deadline::default(), crate::symmetry::Symmetries::default());
         let planning = Planning {
             problems: &[],
@@ -190,7 +190,7 @@ mod tests {
             progress: &|_| {},
             round: SearchRound::First,
         };
-        let rounds: Vec<Options> = (1..12).map(|round| planning.options_of(round, round)).collect();
+        let rounds: Vec<SearchOptions> = (1..12).map(|round| planning.options_of(round, round)).collect();
         let mut seeds: Vec<u64> = rounds.iter().map(|options| options.seed).chain([options.seed]).collect();
         seeds.sort_unstable();
         seeds.dedup();

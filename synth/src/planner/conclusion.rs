@@ -4,8 +4,10 @@ use super::Synthesis;
 use super::search::{CountSearch, accept, leader, stopped_by_time};
 use crate::polish::ease::eased;
 use crate::polish::prefer::suit;
-use crate::problem::{Candidate, Deadline, Milestone, Options, Problem, Report, StopReason, StrategyKind, SynthError};
-use schedule::{Rival, VerifiedSchedule};
+use crate::problem::{
+    Candidate, Deadline, Milestone, Problem, Report, SearchOptions, StopReason, StrategyKind, SynthError,
+};
+use schedule::{CandidateOutcome, VerifiedSchedule};
 
 /// For so few transfers, preferences take milliseconds, so they are considered even if the time is up.
 const QUICK: usize = 1 << 14;
@@ -18,7 +20,7 @@ const QUICK: usize = 1 << 14;
 pub(super) fn conclude(
     mut searches: Vec<CountSearch<'_>>,
     (warm_start, settled): (Option<String>, bool),
-    options: &Options,
+    options: &SearchOptions,
     deadline: &Deadline,
     seconds: impl Fn() -> f64,
 ) -> Result<Synthesis, SynthError> {
@@ -83,7 +85,7 @@ fn milestones(searches: &[CountSearch<'_>]) -> Vec<Milestone> {
 fn credited(
     schedule: VerifiedSchedule,
     problem: &Problem,
-    options: &Options,
+    options: &SearchOptions,
     warm_start: Option<&str>,
     candidates: &[Candidate],
 ) -> VerifiedSchedule {
@@ -98,13 +100,13 @@ fn credited(
     if let Some(warm_start) = warm_start {
         note("warm_start", warm_start.to_owned());
     }
-    provenance.candidates = candidates.iter().map(rival).collect();
+    provenance.candidates = candidates.iter().map(outcome_of).collect();
     schedule.produced_by(provenance)
 }
 
 /// A candidate as a file stores it: without times of the search, so that the same search gives the same bytes.
-fn rival(candidate: &Candidate) -> Rival {
-    Rival {
+fn outcome_of(candidate: &Candidate) -> CandidateOutcome {
+    CandidateOutcome {
         strategy: candidate.strategy.clone(),
         chunks_per_rank: candidate.chunks_per_rank,
         makespan_us: candidate.makespan_us,

@@ -14,7 +14,7 @@ use super::search::CountSearch;
 use super::{FoundSoFar, Planning, Searched, SynthError};
 use crate::problem::reversed::{Halves, choices};
 use crate::problem::tolerance::reaches;
-use crate::problem::{Deadline, Options, Problem, StopReason};
+use crate::problem::{Deadline, Problem, SearchOptions, StopReason};
 use crate::strategies::Attempt;
 use crate::strategies::reversal::joined;
 use schedule::{ChunkId, Message, Schedule, Transfer, replay};
@@ -100,7 +100,7 @@ impl<'a> Planning<'a, '_> {
     /// The best schedule at each chunk count that the portfolio finds. None if there is no schedule, for example
     /// because a sketch admits the whole but not this half.
     fn best_of(&self, problems: &[Problem], warm: &[Schedule], deadline: Deadline) -> Vec<PlannedHalf> {
-        let options = Options { time_limit: deadline.remaining(), ..self.options.clone() };
+        let options = SearchOptions { time_limit: deadline.remaining(), ..self.options.clone() };
         let round = if self.round == SearchRound::First { SearchRound::Half } else { self.round };
         let planning = Planning { problems, warm, options: &options, deadline: &deadline, round, ..*self };
         let Ok(Searched { searches, .. }) = planning.searched() else { return Vec::new() };
@@ -223,7 +223,7 @@ mod tests {
     /// A plan from few restarts and solver calls.
     fn planned(spec: &str, collective: Collective, size: u64, counts: &[u32]) -> (f64, Vec<String>) {
         let limits = Limits { restarts: 4, solver_iterations: 600, solver_calls: 4 };
-        let options = Options { limits, ..Options::default() };
+        let options = SearchOptions { limits, ..SearchOptions::default() };
         let found = synthesize(&problems(spec, collective, size, counts), &options, &|_| {}).expect("a schedule");
         (found.report.makespan_us, found.report.candidates.into_iter().map(|it| it.strategy).collect())
     }
@@ -251,7 +251,7 @@ mod tests {
             let (_, names) = planned("ring:4", collective, 4_000, &[1]);
             assert!(!names.iter().any(|name| name.starts_with("halves/")), "{collective}: {names:?}");
         }
-        let options = Options { strategy: Some(StrategyKind::Classic), ..Options::default() };
+        let options = SearchOptions { strategy: Some(StrategyKind::Classic), ..SearchOptions::default() };
         let found = synthesize(&problems("fat-tree:2x4", Collective::AllReduce, 8_000, &[1]), &options, &|_| {});
         let names: Vec<String> =
             found.expect("a schedule").report.candidates.into_iter().map(|it| it.strategy).collect();
@@ -259,7 +259,7 @@ mod tests {
     }
 
     fn gathered(problem: &Problem) -> Vec<PlannedHalf> {
-        let (options, deadline) = (Options::default(), Deadline::default());
+        let (options, deadline) = (SearchOptions::default(), Deadline::default());
         let context = Context::among_others(&options, &deadline, Micros::ZERO);
         let attempts = Classic.propose(problem, &context).expect("textbook algorithms");
         attempts.into_iter().filter_map(|attempt| attempt.schedule).map(PlannedHalf::of).collect()

@@ -17,7 +17,7 @@ mod textbook;
 
 use crate::bounds::{Bounds, bounds, bounds_like};
 use crate::problem::tolerance::reaches;
-use crate::problem::{Deadline, Options, Problem, Progress, Report, StopReason, StrategyKind, SynthError};
+use crate::problem::{Deadline, Problem, Progress, Report, SearchOptions, StopReason, StrategyKind, SynthError};
 use crate::strategies::reversal::propose;
 use crate::strategies::{Attempt, Context};
 use crate::symmetry::Symmetries;
@@ -71,7 +71,7 @@ const BEFORE_HALVES: StrategyKind = StrategyKind::Orbits;
 /// [`SynthError::NoProblem`] if `problems` is empty.
 pub fn synthesize(
     problems: &[Problem],
-    options: &Options,
+    options: &SearchOptions,
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<Synthesis, SynthError> {
     synthesize_from(problems, &[], options, progress)
@@ -85,7 +85,7 @@ pub fn synthesize(
 pub fn synthesize_from(
     problems: &[Problem],
     warm: &[Schedule],
-    options: &Options,
+    options: &SearchOptions,
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<Synthesis, SynthError> {
     synthesize_among(problems, warm, (&Symmetries::default(), SearchRound::First), options, progress)
@@ -96,7 +96,7 @@ fn synthesize_among(
     problems: &[Problem],
     warm: &[Schedule],
     (symmetries, round): (&Symmetries, SearchRound),
-    options: &Options,
+    options: &SearchOptions,
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<Synthesis, SynthError> {
     let started = Instant::now();
@@ -121,7 +121,7 @@ struct Planning<'a, 'o> {
     problems: &'a [Problem],
     warm: &'a [Schedule],
     started: Instant,
-    options: &'o Options,
+    options: &'o SearchOptions,
     deadline: &'o Deadline,
     symmetries: &'a Symmetries,
     progress: &'a (dyn Fn(Progress) + Sync),
@@ -263,7 +263,7 @@ impl<'a> Planning<'a, '_> {
         let strategy = line.strategy;
         let started = Instant::now();
         self.announce(search, strategy.name());
-        let mut options = Options { gap: search.slack(), ..self.options.clone() };
+        let mut options = SearchOptions { gap: search.slack(), ..self.options.clone() };
         if !self.is_alone() {
             options.limits = options.limits.brief();
         }
@@ -344,14 +344,14 @@ mod tests {
 
     #[test]
     fn no_problem_is_an_error() {
-        let refused = synthesize(&[], &Options::default(), &|_| {});
+        let refused = synthesize(&[], &SearchOptions::default(), &|_| {});
         assert!(matches!(refused, Err(SynthError::NoProblem)), "{refused:?}");
     }
 
     #[test]
     fn an_interrupt_leaves_the_rest_untried() {
         let cancel = Cancel::default();
-        let options = Options { cancel: cancel.clone(), ..Options::default() };
+        let options = SearchOptions { cancel: cancel.clone(), ..SearchOptions::default() };
         let problems = problems("dgx1", &[1, 2, 4]);
         // The interrupt comes when the first strategy announces its start.
         let found = synthesize(&problems, &options, &|_| cancel.cancel()).expect("an early schedule");
@@ -365,7 +365,7 @@ mod tests {
 
     #[test]
     fn an_interrupt_before_there_is_anything_is_said() {
-        let options = Options::default();
+        let options = SearchOptions::default();
         options.cancel.cancel();
         // So many deliveries that no strategy writes them down.
         let refused = synthesize(&problems("ring:3000", &[1]), &options, &|_| {});
@@ -374,7 +374,7 @@ mod tests {
 
     #[test]
     fn without_any_time_there_is_still_an_answer() {
-        let options = Options { time_limit: Some(Duration::ZERO), ..Options::default() };
+        let options = SearchOptions { time_limit: Some(Duration::ZERO), ..SearchOptions::default() };
         for spec in ["line:3", "mesh2d:9x11", "torus2d:16x16", "ndv2x4", "fat-tree:3x3x4", "dragonfly:3x3x3", "h800x4"]
         {
             let topology = Arc::new(topology::resolve(spec).expect("a known topology"));
@@ -420,7 +420,7 @@ mod tests {
     #[test]
     fn a_gap_that_is_small_enough_ends_the_search() {
         let gap = 0.2;
-        let options = Options { gap, ..Options::default() };
+        let options = SearchOptions { gap, ..SearchOptions::default() };
         let found = synthesize(&problems("dgx1", &[1, 2, 4]), &options, &|_| {}).expect("a schedule").report;
         assert_eq!(found.stop_reason, StopReason::GapLimit);
         assert!(found.gap.is_some_and(|found| found > 0.0 && found <= gap), "{:?}", found.gap);
@@ -429,7 +429,7 @@ mod tests {
 
     #[test]
     fn the_dear_strategies_refine_one_chunk_count() {
-        let found = synthesize(&problems("dgx1", &[1, 2]), &Options::default(), &|_| {}).expect("a schedule");
+        let found = synthesize(&problems("dgx1", &[1, 2]), &SearchOptions::default(), &|_| {}).expect("a schedule");
         let of = |name: &str| found.report.candidates.iter().filter(|it| it.strategy.starts_with(name)).count();
         // The MILP has two formulations, and windows.
         assert_eq!((of("matching"), of("milp")), (1, 3));

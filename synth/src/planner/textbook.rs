@@ -2,7 +2,7 @@
 //!
 //! The principal functions are [`textbook`] and, for many ranks, [`textbook_sums`].
 
-use crate::problem::{Deadline, Options, Problem, SynthError};
+use crate::problem::{Deadline, Problem, SearchOptions, SynthError};
 use crate::strategies::classic::Classic;
 use crate::strategies::reversal::propose;
 use crate::strategies::{Attempt, Context, Strategy};
@@ -31,7 +31,7 @@ pub fn textbook_sums(problem: &Problem) -> Result<Vec<Schedule>, SynthError> {
 fn schedules(
     propose: impl FnOnce(&Context<'_>) -> Result<Vec<Attempt>, SynthError>,
 ) -> Result<Vec<Schedule>, SynthError> {
-    let (options, deadline, symmetries) = (Options::default(), Deadline::default(), Symmetries::default());
+    let (options, deadline, symmetries) = (SearchOptions::default(), Deadline::default(), Symmetries::default());
     let context = Context {
         options: &options,
         deadline: &deadline,

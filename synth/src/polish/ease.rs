@@ -27,7 +27,7 @@ const STEPS: u32 = 10;
 
 /// When a message may leave and must have arrived, and on which side slack is useful.
 #[derive(Clone, Copy, Debug)]
-struct Window {
+struct TimeWindow {
     /// The earliest departure.
     opens: f64,
     /// The latest arrival.
@@ -52,7 +52,7 @@ pub(crate) fn eased(problem: &Problem, schedule: &Schedule) -> Option<Schedule> 
     if carried > MOST_CARRIED || problem.constraints.own_chunks_first.is_some() {
         return None;
     }
-    let mut draft = Draft::of(schedule)?;
+    let mut draft = EasingDraft::of(schedule)?;
     let mut changed = false;
     for _ in 0..PASSES {
         let moved = (0..draft.links.len()).filter(|&link| draft.ease(link)).count();
@@ -71,7 +71,7 @@ fn ends(message: &Transfer) -> impl Iterator<Item = (ChunkId, Rank)> {
     message.chunks.iter().flat_map(|&chunk| [(chunk, message.from), (chunk, message.to)])
 }
 
-struct Draft<'a> {
+struct EasingDraft<'a> {
     demand: &'a Demand,
     transfers: Vec<Transfer>,
     /// Messages of one length over one link.
@@ -80,7 +80,7 @@ struct Draft<'a> {
     makespan: f64,
 }
 
-impl<'a> Draft<'a> {
+impl<'a> EasingDraft<'a> {
     /// The messages that may change places; `None` if none may.
     fn of(schedule: &'a Schedule) -> Option<Self> {
         let (demand, transfers) = (&schedule.demand, &schedule.transfers);
@@ -108,7 +108,7 @@ impl<'a> Draft<'a> {
         let messages = self.links[link].clone();
         let mut slots: Vec<(Micros, Micros)> =
             messages.iter().map(|&index| (self.transfers[index].start, self.transfers[index].end)).collect();
-        let windows: Vec<Window> = messages.iter().map(|&index| self.window(index)).collect();
+        let windows: Vec<TimeWindow> = messages.iter().map(|&index| self.window(index)).collect();
         let tightness = |of: &[(Micros, Micros)]| -> f64 {
             windows.iter().zip(of).map(|(window, slot)| window.tightness(*slot)).sum()
         };
@@ -129,10 +129,10 @@ impl<'a> Draft<'a> {
     }
 
     /// The times at which a message may be sent without changing a value anywhere.
-    fn window(&self, index: usize) -> Window {
+    fn window(&self, index: usize) -> TimeWindow {
         let message = &self.transfers[index];
         let (start, end, length) = (message.start.0, message.end.0, message.end.0 - message.start.0);
-        let mut window = Window { opens: 0.0, closes: self.makespan, is_brought: false, is_awaited: false };
+        let mut window = TimeWindow { opens: 0.0, closes: self.makespan, is_brought: false, is_awaited: false };
         // Messages that meet at the same moment in a sum must keep their order, despite rounding.
         let apart = 2.0 * TIME_TOLERANCE * self.makespan;
         for &chunk in &message.chunks {
@@ -164,7 +164,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Keeps the order between a message that replaces a value and those that are added to it.
-    fn keep_apart(&self, index: usize, there: &Visits, apart: f64, window: &mut Window) {
+    fn keep_apart(&self, index: usize, there: &Visits, apart: f64, window: &mut TimeWindow) {
         let message = &self.transfers[index];
         let length = message.end.0 - message.start.0;
         for &arrival in there.arrivals.iter().filter(|&&arrival| arrival != index) {
@@ -186,7 +186,7 @@ fn is_early(a: f64, b: f64) -> bool {
     !clearly_before(Micros(b), Micros(a))
 }
 
-impl Window {
+impl TimeWindow {
     /// The window with this much slack on each side where slack is useful.
     fn narrowed(&self, slack: f64) -> (f64, f64) {
         let opens = if self.is_brought { self.opens + slack } else { self.opens };
@@ -228,7 +228,7 @@ impl Window {
 }
 
 /// The message for each slot, such that the least slack is the largest.
-fn best_order(windows: &[Window], slots: &[(Micros, Micros)], makespan: f64) -> Option<Vec<usize>> {
+fn best_order(windows: &[TimeWindow], slots: &[(Micros, Micros)], makespan: f64) -> Option<Vec<usize>> {
     let most: Vec<f64> = windows.iter().map(|window| window.most_slack(slots)).collect();
     let narrowed = |slack: f64| -> Vec<(f64, f64)> {
         windows.iter().zip(&most).map(|(window, most)| window.narrowed(slack.min(*most))).collect()
@@ -270,7 +270,7 @@ fn in_order(windows: &[(f64, f64)], slots: &[(Micros, Micros)]) -> Option<Vec<us
 mod tests {
     use super::*;
     use crate::problem::by_hand::{copies, random_machine, wired};
-    use crate::problem::{Deadline, Options};
+    use crate::problem::{Deadline, SearchOptions};
     use crate::strategies::matching::Matching;
     use crate::strategies::{Context, reversal};
     use schedule::{Collective, Request, replay, verify};
@@ -303,7 +303,7 @@ mod tests {
     #[test]
     fn who_has_little_room_does_not_take_it_from_all() {
         let slots = [10.0, 20.0, 30.0].map(|start| (Micros(start), Micros(start + 10.0)));
-        let window = |opens, closes, is_brought, is_awaited| Window { opens, closes, is_brought, is_awaited };
+        let window = |opens, closes, is_brought, is_awaited| TimeWindow { opens, closes, is_brought, is_awaited };
         // The first is brought just before the first slot and needed after the second. The second is brought later. The
         // third is not brought and not awaited.
         let windows =
@@ -333,7 +333,7 @@ mod tests {
             for collective in [Collective::AllGather, Collective::ReduceScatter, Collective::AllReduce] {
                 let request = Request::new(collective, topology.rank_count(), 4 << 10).with_chunks(4);
                 let problem = Problem::new(topology.clone(), Arc::new(Demand::new(request).unwrap()));
-                let (options, deadline) = (Options::default(), Deadline::default());
+                let (options, deadline) = (SearchOptions::default(), Deadline::default());
                 let bound = Micros::ZERO;
                 let context = Context::among_others(&options, &deadline, bound);
                 let attempts = reversal::propose(&problem, &context, &Matching).unwrap();

@@ -5,7 +5,7 @@
 //! busiest or idlest link (`minmax`, `maxmin`). Here they never make a schedule longer.
 
 use crate::problem::tolerance::{EQUAL, reaches};
-use crate::problem::{Connections, Objective};
+use crate::problem::{ConnectionPolicy, Objective};
 use crate::problem::{Constraints, Problem};
 use schedule::{ChunkId, ChunkList, Demand, Message, Schedule, Transfer, TransferKind, replay};
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,7 +35,7 @@ fn grade(transfers: &[Transfer], demand: &Demand, topology: &Topology, constrain
     let used: BTreeSet<LinkId> = transfers.iter().map(|transfer| transfer.link).collect();
     let connections = constraints.connections.iter().map(|wish| {
         let open = wish.links.iter().filter(|link| used.contains(link)).count() as i64;
-        if wish.wish == Connections::Few { open } else { -open }
+        if wish.wish == ConnectionPolicy::Few { open } else { -open }
     });
     let objective = match constraints.objective {
         None => 0.0,
@@ -136,11 +136,11 @@ fn changes(problem: &Problem, transfers: &[Transfer]) -> Vec<Change> {
         let mut used: Vec<LinkId> = wish.links.iter().copied().filter(|link| by_link.contains_key(link)).collect();
         used.sort_by_key(|link| by_link[link].len());
         match wish.wish {
-            Connections::Few => changes.extend(used.iter().map(|&link| {
+            ConnectionPolicy::Few => changes.extend(used.iter().map(|&link| {
                 let others: Vec<LinkId> = used.iter().copied().filter(|&other| other != link).collect();
                 Change { moves: moved(problem, transfers, &by_link[&link], &others) }
             })),
-            Connections::Many => {
+            ConnectionPolicy::Many => {
                 let unused = wish.links.iter().copied().filter(|link| !by_link.contains_key(link));
                 for link in unused {
                     let shared = used.iter().filter(|link| by_link[link].len() > 1).flat_map(|link| &by_link[link]);

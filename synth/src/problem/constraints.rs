@@ -49,7 +49,7 @@ impl Hindrance {
 /// How many connections a switch should carry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Connections {
+pub enum ConnectionPolicy {
     /// As few as possible (TACCL's `uc-min`): large messages.
     Few,
     /// As many as possible (TACCL's `uc-max`): small messages.
@@ -77,7 +77,7 @@ pub struct ConnectionWish {
     /// The links of one switch (or of the inside of one machine), ascending.
     pub links: Vec<LinkId>,
     /// Whether few or many of them should be in use.
-    pub wish: Connections,
+    pub wish: ConnectionPolicy,
     /// Line of the sketch file, from 1.
     pub line: u32,
 }

@@ -26,17 +26,17 @@ impl Key {
 }
 
 /// A node of the graph that a search visits; nodes are numbered from 0.
-pub(crate) trait Node: Copy + Ord {
+pub(crate) trait GraphNode: Copy + Ord {
     fn number(self) -> usize;
 }
 
-impl Node for Rank {
+impl GraphNode for Rank {
     fn number(self) -> usize {
         self.index()
     }
 }
 
-impl Node for usize {
+impl GraphNode for usize {
     fn number(self) -> usize {
         self
     }
@@ -49,7 +49,7 @@ pub(crate) type Reached<C, S> = Option<(C, Option<S>)>;
 ///
 /// `ways_on` is called once per node, with the node's cost. It offers each edge: the node at its end, the cost of that
 /// node by this edge (no less than the cost here), and a name for the step.
-pub(crate) fn spread_from<N: Node, C: Copy + Ord, S: Copy>(
+pub(crate) fn spread_from<N: GraphNode, C: Copy + Ord, S: Copy>(
     sources: impl IntoIterator<Item = N>,
     nothing: C,
     nodes: usize,

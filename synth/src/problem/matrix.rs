@@ -9,7 +9,7 @@
 use schedule::{Chunk, RankSet};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
-use topology::document::{Document, Step, TextError};
+use topology::document::{Document, PathSegment, TextError};
 use topology::quantity::{RankSpan, listed};
 use topology::{Bytes, Rank};
 
@@ -79,7 +79,7 @@ pub fn parse_chunks(text: &str, origin: &str) -> Result<Vec<Chunk>, TextError> {
     for (index, ChunkLine { from, to, bytes, reduce }) in file.chunks.into_iter().enumerate() {
         let set = |ranks: Vec<Rank>, key: &str| {
             let (listed, set) = (ranks.len(), ranks.into_iter().collect::<RankSet>());
-            let path = [Step::Key("chunks"), Step::Index(index), Step::Key(key)];
+            let path = [PathSegment::Key("chunks"), PathSegment::Index(index), PathSegment::Key(key)];
             if set.len() == listed { Ok(set) } else { Err(document.fault(&path, "a rank is listed twice")) }
         };
         let (holders, wanted_by) = (set(from, "from")?, set(to, "to")?);

@@ -17,9 +17,9 @@ mod strategy_kind;
 pub(crate) mod tolerance;
 
 pub use chunking::chunk_counts;
-pub use constraints::{ConnectionWish, Connections, Constraints, Hindrance, Objective, Stages, Way};
+pub use constraints::{ConnectionPolicy, ConnectionWish, Constraints, Hindrance, Objective, Stages, Way};
 pub use error::SynthError;
-pub use options::{Cancel, DEFAULT_GAP, Deadline, Limits, Options};
+pub use options::{Cancel, DEFAULT_GAP, Deadline, Limits, SearchOptions};
 pub use reach::check_reachable;
 pub use report::{Candidate, Milestone, Progress, Report, StopReason};
 use schedule::{ChunkId, Demand};

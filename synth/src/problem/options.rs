@@ -106,7 +106,7 @@ impl Deadline {
 /// the deadline is strict, or even [`Deadline::has_passed_for_all`], the search ends earlier: this is checked at least
 /// [`OFTEN`] times as often.
 #[derive(Clone, Debug)]
-pub(crate) struct Poll<'a> {
+pub(crate) struct DeadlinePoll<'a> {
     deadline: &'a Deadline,
     every: u64,
     spent: u64,
@@ -117,7 +117,7 @@ pub(crate) struct Poll<'a> {
 /// How much more often the deadline is checked for a search that may end with nothing.
 const OFTEN: u64 = 64;
 
-impl<'a> Poll<'a> {
+impl<'a> DeadlinePoll<'a> {
     /// Checks the deadline after every `every` units of work.
     pub(crate) fn new(deadline: &'a Deadline, every: u64) -> Self {
         let every = if deadline.strict { every / OFTEN } else { every };
@@ -172,7 +172,7 @@ pub const DEFAULT_GAP: f64 = 1e-3;
 
 /// How hard to search, and when to stop.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct SearchOptions {
     /// Only this strategy, alone; `None` runs the portfolio, cheapest first.
     pub strategy: Option<StrategyKind>,
     /// Wall-clock limit, meant for interactive use: results may then depend on the machine's speed.

@@ -30,7 +30,7 @@ pub fn check_reachable(problem: &Problem) -> Result<(), SynthError> {
             false => vec![chunk.holders.clone()],
         };
         for source in sources {
-            let reached = crossings(problem, id, &source, &Relaxed::Nothing);
+            let reached = crossings(problem, id, &source, &IgnoredRule::Nothing);
             if let Some(&rank) = chunk.wanted_by.iter().find(|rank| reached[rank.index()].is_none()) {
                 let relax = culprit(problem, id, &source, rank);
                 return Err(SynthError::Infeasible { chunk: id, rank, holders: source.to_vec(), relax });
@@ -43,17 +43,17 @@ pub fn check_reachable(problem: &Problem) -> Result<(), SynthError> {
 /// For each rank, the fewest links between machines on an allowed path of `chunk` from its holders; `None`
 /// where no path exists within the limit on such links.
 pub(crate) fn machine_hops(problem: &Problem, chunk: ChunkId) -> Vec<Option<u32>> {
-    crossings(problem, chunk, &problem.demand.chunk(chunk).holders, &Relaxed::Nothing)
+    crossings(problem, chunk, &problem.demand.chunk(chunk).holders, &IgnoredRule::Nothing)
 }
 
 /// Which rule of the sketch a search ignores.
-enum Relaxed {
+enum IgnoredRule {
     Nothing,
     Everything,
     Line(u32),
 }
 
-impl Relaxed {
+impl IgnoredRule {
     fn ignores(&self, line: u32) -> bool {
         match *self {
             Self::Nothing => false,
@@ -90,7 +90,7 @@ fn is_strongly_connected(problem: &Problem) -> bool {
 
 /// A search over (rank, stage) for the fewest machine crossings. Links inside a machine cost nothing, so their ends go
 /// to the front of the queue.
-fn crossings(problem: &Problem, chunk: ChunkId, from: &RankSet, relaxed: &Relaxed) -> Vec<Option<u32>> {
+fn crossings(problem: &Problem, chunk: ChunkId, from: &RankSet, relaxed: &IgnoredRule) -> Vec<Option<u32>> {
     let topology = &problem.topology;
     let limit = match problem.constraints.max_machine_hops {
         Some((limit, line)) if !relaxed.ignores(line) => limit,
@@ -127,8 +127,8 @@ fn crossings(problem: &Problem, chunk: ChunkId, from: &RankSet, relaxed: &Relaxe
 /// The first sketch line without which `chunk` could get from `source` to `rank`. If only several lines together block
 /// it, the first of those.
 fn culprit(problem: &Problem, chunk: ChunkId, source: &RankSet, rank: Rank) -> Option<Hindrance> {
-    let opens = |relaxed: &Relaxed| crossings(problem, chunk, source, relaxed)[rank.index()].is_some();
-    if !opens(&Relaxed::Everything) {
+    let opens = |relaxed: &IgnoredRule| crossings(problem, chunk, source, relaxed)[rank.index()].is_some();
+    if !opens(&IgnoredRule::Everything) {
         return None;
     }
     let hindrance = |link| problem.constraints.hindrance(&problem.demand, chunk, link);
@@ -139,7 +139,7 @@ fn culprit(problem: &Problem, chunk: ChunkId, source: &RankSet, rank: Rank) -> O
     let mut candidates: Vec<Hindrance> = links.filter_map(hindrance).chain(limit).chain(stages).collect();
     candidates.retain(|it| lines.insert(it.line()));
     candidates.sort_by_key(|it| it.line());
-    candidates.iter().copied().find(|it| opens(&Relaxed::Line(it.line()))).or(candidates.first().copied())
+    candidates.iter().copied().find(|it| opens(&IgnoredRule::Line(it.line()))).or(candidates.first().copied())
 }
 
 #[cfg(test)]

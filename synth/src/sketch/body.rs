@@ -4,7 +4,7 @@
 //! interpreted here.
 
 use super::shapes::present;
-use crate::problem::{Connections, Objective};
+use crate::problem::{ConnectionPolicy, Objective};
 use serde::{Deserialize, Serialize};
 use serde_saphyr::{Location, Spanned};
 use std::fmt;
@@ -18,7 +18,7 @@ pub(super) struct Body {
     #[serde(default, deserialize_with = "present")]
     pub(super) why: Option<String>,
     #[serde(default, deserialize_with = "present")]
-    pub(super) topology: Option<Spanned<Shape>>,
+    pub(super) topology: Option<Spanned<TopologyShape>>,
     #[serde(default, deserialize_with = "present")]
     pub(super) links: Option<Links>,
     #[serde(default, deserialize_with = "present")]
@@ -52,7 +52,7 @@ pub(super) struct Body {
 /// The shape of the topologies that a sketch is for.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Shape {
+pub(super) struct TopologyShape {
     #[serde(default, deserialize_with = "present")]
     pub(super) machines: Option<usize>,
     #[serde(default, deserialize_with = "present")]
@@ -86,9 +86,9 @@ pub(super) struct LinkPattern {
     #[serde(default, deserialize_with = "present")]
     pub(super) class: Option<LinkClass>,
     #[serde(default, deserialize_with = "present")]
-    pub(super) from: Option<Ranks>,
+    pub(super) from: Option<LocatedRanks>,
     #[serde(default, deserialize_with = "present")]
-    pub(super) to: Option<Ranks>,
+    pub(super) to: Option<LocatedRanks>,
     #[serde(default)]
     pub(super) both_ways: bool,
 }
@@ -105,14 +105,14 @@ pub(super) enum LinkClass {
 
 /// One rank or a list of ranks, with its position in the file.
 #[derive(Clone, Debug)]
-pub(super) struct Ranks {
+pub(super) struct LocatedRanks {
     pub(super) at: Location,
     pub(super) list: Vec<Spanned<u64>>,
 }
 
 /// Local ranks, each with a list of local ranks.
 #[derive(Clone, Debug)]
-pub(super) struct RankMap(pub(super) Vec<(Spanned<u64>, Ranks)>);
+pub(super) struct RankMap(pub(super) Vec<(Spanned<u64>, LocatedRanks)>);
 
 /// Which ranks may send to which ranks of another machine.
 #[derive(Clone, Debug)]
@@ -145,7 +145,7 @@ pub(super) struct SymmetryRule {
     #[serde(default, deserialize_with = "present")]
     pub(super) cycles: Option<Spanned<Vec<Cycle>>>,
     #[serde(default, deserialize_with = "present")]
-    pub(super) map: Option<Spanned<Images>>,
+    pub(super) map: Option<Spanned<RankImages>>,
 }
 
 /// A cycle of ranks: each becomes the next, and the last becomes the first.
@@ -153,7 +153,7 @@ pub(super) type Cycle = Spanned<Vec<Spanned<u64>>>;
 
 /// Ranks, each with its image.
 #[derive(Clone, Debug)]
-pub(super) struct Images(pub(super) Vec<(Spanned<u64>, Spanned<u64>)>);
+pub(super) struct RankImages(pub(super) Vec<(Spanned<u64>, Spanned<u64>)>);
 
 /// Which physical rank each rank of the sketch is.
 #[derive(Clone, Debug)]
@@ -170,7 +170,7 @@ pub(super) enum PlacementWish {
 #[derive(Clone, Debug)]
 pub(super) enum ConnectionsAsWritten {
     /// Every machine counts as one switch.
-    Everywhere(Connections),
+    Everywhere(ConnectionPolicy),
     /// These groups of local ranks are switches.
     PerSwitch(Vec<Spanned<SwitchWish>>),
 }
@@ -179,8 +179,8 @@ pub(super) enum ConnectionsAsWritten {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SwitchWish {
-    pub(super) among: Ranks,
-    pub(super) wish: Connections,
+    pub(super) among: LocatedRanks,
+    pub(super) wish: ConnectionPolicy,
 }
 
 #[derive(Clone, Debug, Deserialize)]

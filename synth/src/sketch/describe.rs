@@ -4,7 +4,7 @@
 
 use super::body::SizeRange;
 use super::resolve::{Sketch, counted};
-use crate::problem::{ConnectionWish, Connections, Constraints, Objective};
+use crate::problem::{ConnectionPolicy, ConnectionWish, Constraints, Objective};
 use schedule::RankSet;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -65,7 +65,7 @@ pub struct SketchSummary {
     pub connections: Vec<WishedConnections>,
     /// In which stages links may be used, first stage first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub stages: Vec<Stage>,
+    pub stages: Vec<StageSummary>,
     /// The physical rank of every rank of the sketch, where they differ.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub placement: Vec<Rank>,
@@ -77,7 +77,7 @@ pub struct WishedConnections {
     /// The line, from 1.
     pub line: u32,
     /// Few or many.
-    pub wish: Connections,
+    pub wish: ConnectionPolicy,
     /// Over how many switches.
     pub switches: usize,
     /// With how many links in all.
@@ -86,7 +86,7 @@ pub struct WishedConnections {
 
 /// The links of one stage.
 #[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct Stage {
+pub struct StageSummary {
     /// How many links may be used in it.
     pub links: usize,
     /// How many of them lead to another machine.
@@ -160,13 +160,13 @@ fn wished_connections(constraints: &Constraints) -> Vec<WishedConnections> {
     by_line.map(sum).collect()
 }
 
-fn stages(constraints: &Constraints, topology: &Topology) -> Vec<Stage> {
+fn stages(constraints: &Constraints, topology: &Topology) -> Vec<StageSummary> {
     let Some(stages) = &constraints.stages else { return Vec::new() };
     let stage = |stage: u8| {
         let is_usable = |id: &LinkId| stages.of_link[id.index()] >> stage & 1 == 1 && constraints.allows_link(*id);
         let usable = || topology.link_ids().filter(is_usable);
         let between_machines = usable().filter(|&id| topology.crosses_machines(topology.link(id))).count();
-        Stage { links: usable().count(), between_machines }
+        StageSummary { links: usable().count(), between_machines }
     };
     (0..stages.count).map(stage).collect()
 }

@@ -3,7 +3,7 @@
 //! The principal type is [`SketchError`]: a position, a [`Mistake`] with its evidence, and a hint where one is known.
 //! Its text has the form `file:line:column: mistake`, so that editors can jump to the place.
 
-use crate::symmetry::NotASymmetry;
+use crate::symmetry::SymmetryRejection;
 use std::fmt;
 use topology::closest;
 use topology::quantity::QuantityError;
@@ -188,7 +188,7 @@ pub enum Mistake {
         /// The topology's name.
         topology: String,
         /// The evidence.
-        why: NotASymmetry,
+        why: SymmetryRejection,
     },
 }
 

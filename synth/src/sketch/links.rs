@@ -8,8 +8,8 @@
 use super::body::{ConnectionsAsWritten, LinkClass, LinkPattern, LinkRule, Relays, SwitchWish};
 use super::error::{Mistake, SketchError};
 use super::file::line_of;
-use super::resolve::{Numbering, Resolver};
-use crate::problem::{ConnectionWish, Connections, Constraints, Stages};
+use super::resolve::{Numbering, SketchResolver};
+use crate::problem::{ConnectionPolicy, ConnectionWish, Constraints, Stages};
 use schedule::RankSet;
 use serde_saphyr::{Location, Spanned};
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +18,7 @@ use topology::{LinkId, Rank, Topology};
 /// The most entries of one list of rules.
 const MAX_RULES: usize = 10_000;
 
-impl Resolver<'_> {
+impl SketchResolver<'_> {
     /// For each link, the line that forbids it. The first to forbid a link counts, in the order `forbid`, `relays`,
     /// `allow_only`, `stages`.
     pub(super) fn forbidden_links(&self, stages: Option<&Stages>) -> Result<Vec<Option<u32>>, SketchError> {
@@ -89,7 +89,7 @@ impl Resolver<'_> {
         };
         let machines = 0..self.topology.machines().len();
         let mut wishes = Vec::new();
-        let mut wish = |links: Vec<LinkId>, wish: Connections, line: u32| {
+        let mut wish = |links: Vec<LinkId>, wish: ConnectionPolicy, line: u32| {
             if !links.is_empty() {
                 wishes.push(ConnectionWish { links, wish, line });
             }

@@ -44,10 +44,10 @@ mod shapes;
 mod taccl;
 mod wishes;
 
-pub use crate::problem::{Connections, Objective};
-pub use crate::symmetry::NotASymmetry;
+pub use crate::problem::{ConnectionPolicy, Objective};
+pub use crate::symmetry::SymmetryRejection;
 pub use body::SizeRange;
-pub use describe::{Restriction, SketchSummary, Stage, WishedConnections, describe};
+pub use describe::{Restriction, SketchSummary, StageSummary, WishedConnections, describe};
 pub use error::{Mistake, Position, SketchError};
 pub use file::SketchFile;
 pub use obey::{BrokenRule, SketchViolation, obey};
@@ -59,7 +59,7 @@ pub use taccl::{ImportedSketch, import_taccl};
 mod tests {
     use super::*;
     use crate::problem::reach::check_reachable;
-    use crate::problem::{Deadline, Limits, Options, Problem};
+    use crate::problem::{Deadline, Limits, Problem, SearchOptions};
     use crate::strategies::Context;
     use crate::strategies::matching::Matching;
     use crate::strategies::reversal::propose;
@@ -130,7 +130,7 @@ mod tests {
             for collective in [Collective::AllGather, Collective::ReduceScatter, Collective::AllReduce] {
                 let problem = problem(&sketch, &topology, collective);
                 let limits = Limits { restarts: 1, ..Limits::default() };
-                let options = Options { limits, threads: Some(1), ..Options::default() };
+                let options = SearchOptions { limits, threads: Some(1), ..SearchOptions::default() };
                 let deadline = Deadline::default();
                 let context = Context::among_others(&options, &deadline, Micros::ZERO);
                 let attempts = propose(&problem, &context, &Matching).unwrap();

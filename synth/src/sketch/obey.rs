@@ -71,7 +71,7 @@ impl fmt::Display for SketchViolation {
 
 /// Every violation of `constraints` in `schedule`, rule by rule, and for each rule in the order of the transfers.
 pub fn obey(schedule: &Schedule, topology: &Topology, constraints: &Constraints) -> Vec<SketchViolation> {
-    let check = Check { schedule, topology, demand: &schedule.demand };
+    let check = SketchCheck { schedule, topology, demand: &schedule.demand };
     let mut violations = check.hindrances(constraints);
     if let Some((limit, line)) = constraints.max_machine_hops {
         violations.extend(check.machine_hops(limit, line));
@@ -85,13 +85,13 @@ pub fn obey(schedule: &Schedule, topology: &Topology, constraints: &Constraints)
     violations
 }
 
-struct Check<'a> {
+struct SketchCheck<'a> {
     schedule: &'a Schedule,
     topology: &'a Topology,
     demand: &'a Demand,
 }
 
-impl Check<'_> {
+impl SketchCheck<'_> {
     fn violation(&self, kind: BrokenRule, line: u32, transfer: usize, chunk: ChunkId) -> SketchViolation {
         let Transfer { from, to, start, .. } = self.schedule.transfers[transfer];
         SketchViolation { kind, line, transfer, chunk, from, to, time_us: start.0 }
@@ -190,11 +190,11 @@ impl Check<'_> {
     /// is reversed: sums for the receiver itself come after the sums that it passes on.
     fn own_chunks_first(&self, line: u32) -> Vec<SketchViolation> {
         #[derive(Default)]
-        struct Seen {
+        struct SentKinds {
             relayed_copy: bool,
             own_sum: bool,
         }
-        let mut seen: BTreeMap<LinkId, Seen> = BTreeMap::new();
+        let mut seen: BTreeMap<LinkId, SentKinds> = BTreeMap::new();
         let mut violations = Vec::new();
         for (index, transfer) in self.schedule.transfers.iter().enumerate() {
             if !self.crosses_machines(transfer) {

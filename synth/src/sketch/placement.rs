@@ -8,7 +8,7 @@
 use super::body::PlacementWish;
 use super::error::{Mistake, SketchError};
 use super::file::SketchFile;
-use super::resolve::Resolver;
+use super::resolve::SketchResolver;
 use serde_saphyr::{Location, Spanned};
 use topology::symmetry::{Colours, automorphisms, extend};
 use topology::{Link, Rank, Topology, TopologyParts};
@@ -87,7 +87,7 @@ fn check(topology: &Topology, placement: &[Rank]) -> Result<(), String> {
 /// resource or link when each of these links carries one byte (in µs), the sum of their β, and the sum of their α.
 /// `None` where the sketch's rules do not fit this placement.
 fn cost(file: &SketchFile, topology: &Topology, placement: &[Rank]) -> Option<[f64; 3]> {
-    let constraints = Resolver::new(file, topology, placement.to_vec()).link_rules().ok()?;
+    let constraints = SketchResolver::new(file, topology, placement.to_vec()).link_rules().ok()?;
     let mut busy = vec![0.0; topology.resources().len()];
     let [mut peak, mut beta, mut alpha] = [0.0f64; 3];
     for id in topology.link_ids().filter(|&id| constraints.allows_link(id)) {

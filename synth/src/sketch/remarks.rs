@@ -4,7 +4,7 @@
 //! connections only guide the search. A user who compares a schedule with a sketch still wants to know about them.
 
 use super::resolve::{Sketch, counted};
-use crate::problem::{Connections, Constraints};
+use crate::problem::{ConnectionPolicy, Constraints};
 use crate::symmetry::Kinds;
 use schedule::{ChunkId, Schedule};
 use std::collections::BTreeSet;
@@ -44,7 +44,7 @@ fn connections(schedule: &Schedule, constraints: &Constraints) -> Vec<String> {
     let remark = |wishes: &[crate::problem::ConnectionWish]| {
         let links = || wishes.iter().flat_map(|wish| &wish.links);
         let open = links().filter(|link| used.contains(link)).count();
-        let word = if wishes[0].wish == Connections::Few { "few" } else { "many" };
+        let word = if wishes[0].wish == ConnectionPolicy::Few { "few" } else { "many" };
         format!("{open} of {} connections open, where line {} wants {word}", links().count(), wishes[0].line)
     };
     by_line.map(remark).collect()

@@ -4,7 +4,7 @@
 //! symmetries, and `placement` finds the physical ranks that the sketch's numbers mean. All names are looked up here,
 //! so that strategies see only ids that exist.
 
-use super::body::{RankMap, Ranks, SizeRange};
+use super::body::{LocatedRanks, RankMap, SizeRange};
 use super::error::{Mistake, SketchError};
 use super::file::{SketchFile, line_of};
 use super::placement;
@@ -50,7 +50,7 @@ impl SketchFile {
     /// [`SketchError`] with the position of the first rule that the topology cannot meet.
     pub fn resolve(&self, topology: &Topology) -> Result<Sketch, SketchError> {
         check_shape(self, topology)?;
-        let resolver = Resolver::new(self, topology, placement::choose(self, topology)?);
+        let resolver = SketchResolver::new(self, topology, placement::choose(self, topology)?);
         let mut constraints = resolver.link_rules()?;
         constraints.owners = resolver.owners(&constraints)?;
         constraints.symmetry = resolver.symmetries(&constraints)?;
@@ -93,7 +93,7 @@ fn check_shape(file: &SketchFile, topology: &Topology) -> Result<(), SketchError
 }
 
 /// A sketch, a topology, and how their ranks correspond: the sketch's ranks are logical, the topology's are physical.
-pub(super) struct Resolver<'a> {
+pub(super) struct SketchResolver<'a> {
     pub(super) file: &'a SketchFile,
     pub(super) topology: &'a Topology,
     /// The physical rank of every logical rank; both are in the same machine.
@@ -103,7 +103,7 @@ pub(super) struct Resolver<'a> {
 }
 
 /// An entry of a map from local ranks to lists of local ranks.
-pub(super) struct Entry {
+pub(super) struct RankListEntry {
     pub(super) ranks: BTreeSet<u64>,
     pub(super) line: u32,
 }
@@ -115,7 +115,7 @@ pub(super) enum Numbering {
     Local,
 }
 
-impl<'a> Resolver<'a> {
+impl<'a> SketchResolver<'a> {
     pub(super) fn new(file: &'a SketchFile, topology: &'a Topology, physical: Vec<Rank>) -> Self {
         let mut local = vec![0; topology.rank_count()];
         for machine in topology.machines() {
@@ -164,7 +164,7 @@ impl<'a> Resolver<'a> {
 
     pub(super) fn ranks(
         &self,
-        ranks: &Ranks,
+        ranks: &LocatedRanks,
         numbering: Numbering,
         what: &'static str,
     ) -> Result<RankSet, SketchError> {
@@ -181,7 +181,7 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    pub(super) fn local_set(&self, ranks: &Ranks) -> Result<BTreeSet<u64>, SketchError> {
+    pub(super) fn local_set(&self, ranks: &LocatedRanks) -> Result<BTreeSet<u64>, SketchError> {
         ranks.list.iter().map(|rank| self.local_rank(rank)).collect()
     }
 
@@ -196,7 +196,7 @@ impl<'a> Resolver<'a> {
         map: &RankMap,
         at: Location,
         what: &'static str,
-    ) -> Result<BTreeMap<u64, Entry>, SketchError> {
+    ) -> Result<BTreeMap<u64, RankListEntry>, SketchError> {
         let empty = |at, what| {
             let effect = "let nothing leave its machine";
             Err(self.file.error(at, Mistake::Empty { what, effect }))
@@ -209,7 +209,7 @@ impl<'a> Resolver<'a> {
             if values.list.is_empty() {
                 return empty(values.at, "this list");
             }
-            entries.insert(self.local_rank(key)?, Entry { ranks: self.local_set(values)?, line: line_of(key) });
+            entries.insert(self.local_rank(key)?, RankListEntry { ranks: self.local_set(values)?, line: line_of(key) });
         }
         Ok(entries)
     }

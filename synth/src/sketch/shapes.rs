@@ -4,9 +4,10 @@
 //! only that "no variant matched".
 
 use super::body::{
-    ConnectionsAsWritten, Images, LinkClass, LinkPattern, LinkRule, PlacementWish, RankMap, Ranks, Relays, SymmetryWish,
+    ConnectionsAsWritten, LinkClass, LinkPattern, LinkRule, LocatedRanks, PlacementWish, RankImages, RankMap, Relays,
+    SymmetryWish,
 };
-use crate::problem::Connections;
+use crate::problem::ConnectionPolicy;
 use serde::Deserialize;
 use serde::de::{self, Deserializer, IntoDeserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::Spanned;
@@ -20,8 +21,8 @@ pub(super) fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializ
 
 impl<'de> Deserialize<'de> for LinkRule {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Rule;
-        impl<'de> Visitor<'de> for Rule {
+        struct LinkRuleVisitor;
+        impl<'de> Visitor<'de> for LinkRuleVisitor {
             type Value = LinkRule;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("links such as `between_machines`, `[0, 3]` or `{from: 0, to: [1, 2]}`")
@@ -42,11 +43,11 @@ impl<'de> Deserialize<'de> for LinkRule {
                 LinkPattern::deserialize(de::value::MapAccessDeserializer::new(map)).map(LinkRule::Pattern)
             }
         }
-        deserializer.deserialize_any(Rule)
+        deserializer.deserialize_any(LinkRuleVisitor)
     }
 }
 
-impl<'de> Deserialize<'de> for Ranks {
+impl<'de> Deserialize<'de> for LocatedRanks {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let Spanned { value, referenced, defined } = Spanned::<OneOrMany>::deserialize(deserializer)?;
         let spans = match value {
@@ -62,7 +63,7 @@ impl<'de> Deserialize<'de> for Ranks {
     }
 }
 
-/// [`Ranks`] before a single rank gets its position.
+/// [`LocatedRanks`] before a single rank gets its position.
 enum OneOrMany {
     One(RankSpan),
     Many(Vec<Spanned<RankSpan>>),
@@ -70,8 +71,8 @@ enum OneOrMany {
 
 impl<'de> Deserialize<'de> for OneOrMany {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Rank;
-        impl<'de> Visitor<'de> for Rank {
+        struct OneOrManyVisitor;
+        impl<'de> Visitor<'de> for OneOrManyVisitor {
             type Value = OneOrMany;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a rank or a list of ranks")
@@ -86,14 +87,14 @@ impl<'de> Deserialize<'de> for OneOrMany {
                 Vec::deserialize(de::value::SeqAccessDeserializer::new(list)).map(OneOrMany::Many)
             }
         }
-        deserializer.deserialize_any(Rank)
+        deserializer.deserialize_any(OneOrManyVisitor)
     }
 }
 
 impl<'de> Deserialize<'de> for RankMap {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Entries;
-        impl<'de> Visitor<'de> for Entries {
+        struct RankMapVisitor;
+        impl<'de> Visitor<'de> for RankMapVisitor {
             type Value = RankMap;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("local ranks with lists of local ranks, such as `{1: [0], 3: [2]}`")
@@ -106,14 +107,14 @@ impl<'de> Deserialize<'de> for RankMap {
                 Ok(RankMap(entries))
             }
         }
-        deserializer.deserialize_map(Entries)
+        deserializer.deserialize_map(RankMapVisitor)
     }
 }
 
 impl<'de> Deserialize<'de> for Relays {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Which;
-        impl<'de> Visitor<'de> for Which {
+        struct RelaysVisitor;
+        impl<'de> Visitor<'de> for RelaysVisitor {
             type Value = Relays;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("`all`, `direct`, or senders with receivers such as `{1: [0], 3: [2]}`")
@@ -129,14 +130,14 @@ impl<'de> Deserialize<'de> for Relays {
                 RankMap::deserialize(de::value::MapAccessDeserializer::new(map)).map(Relays::Map)
             }
         }
-        deserializer.deserialize_any(Which)
+        deserializer.deserialize_any(RelaysVisitor)
     }
 }
 
 impl<'de> Deserialize<'de> for SymmetryWish {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Which;
-        impl<'de> Visitor<'de> for Which {
+        struct SymmetryWishVisitor;
+        impl<'de> Visitor<'de> for SymmetryWishVisitor {
             type Value = SymmetryWish;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("`auto`, `none`, or a list of `{rotate: 2, within: 16}` and `{permutation: [1, 0]}`")
@@ -152,34 +153,34 @@ impl<'de> Deserialize<'de> for SymmetryWish {
                 Vec::deserialize(de::value::SeqAccessDeserializer::new(list)).map(SymmetryWish::List)
             }
         }
-        deserializer.deserialize_any(Which)
+        deserializer.deserialize_any(SymmetryWishVisitor)
     }
 }
 
-impl<'de> Deserialize<'de> for Images {
+impl<'de> Deserialize<'de> for RankImages {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Entries;
-        impl<'de> Visitor<'de> for Entries {
-            type Value = Images;
+        struct RankImagesVisitor;
+        impl<'de> Visitor<'de> for RankImagesVisitor {
+            type Value = RankImages;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("ranks with their images, such as `{0: 3, 3: 0}`")
             }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Images, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RankImages, A::Error> {
                 let mut entries = Vec::new();
                 while let Some(entry) = map.next_entry()? {
                     entries.push(entry);
                 }
-                Ok(Images(entries))
+                Ok(RankImages(entries))
             }
         }
-        deserializer.deserialize_map(Entries)
+        deserializer.deserialize_map(RankImagesVisitor)
     }
 }
 
 impl<'de> Deserialize<'de> for PlacementWish {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Which;
-        impl<'de> Visitor<'de> for Which {
+        struct PlacementWishVisitor;
+        impl<'de> Visitor<'de> for PlacementWishVisitor {
             type Value = PlacementWish;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("`auto`, `none`, or the physical rank of each, such as `[2, 3, 0, 1]`")
@@ -195,25 +196,25 @@ impl<'de> Deserialize<'de> for PlacementWish {
                 Vec::deserialize(de::value::SeqAccessDeserializer::new(list)).map(PlacementWish::List)
             }
         }
-        deserializer.deserialize_any(Which)
+        deserializer.deserialize_any(PlacementWishVisitor)
     }
 }
 
 impl<'de> Deserialize<'de> for ConnectionsAsWritten {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Which;
-        impl<'de> Visitor<'de> for Which {
+        struct ConnectionsVisitor;
+        impl<'de> Visitor<'de> for ConnectionsVisitor {
             type Value = ConnectionsAsWritten;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("`few`, `many`, or switches such as `[{among: [0, 1, 2, 3], wish: few}]`")
             }
             fn visit_str<E: de::Error>(self, word: &str) -> Result<ConnectionsAsWritten, E> {
-                Connections::deserialize(word.into_deserializer()).map(ConnectionsAsWritten::Everywhere)
+                ConnectionPolicy::deserialize(word.into_deserializer()).map(ConnectionsAsWritten::Everywhere)
             }
             fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<ConnectionsAsWritten, A::Error> {
                 Vec::deserialize(de::value::SeqAccessDeserializer::new(list)).map(ConnectionsAsWritten::PerSwitch)
             }
         }
-        deserializer.deserialize_any(Which)
+        deserializer.deserialize_any(ConnectionsVisitor)
     }
 }

@@ -49,7 +49,7 @@ pub fn import_taccl(
     topology: Option<&Topology>,
 ) -> Result<ImportedSketch, SketchError> {
     // JSON is valid YAML except for tabs, which JSON allows between tokens only.
-    let document: Document = read_yaml(&text.replace('\t', " "), origin)?;
+    let document: TacclDocument = read_yaml(&text.replace('\t', " "), origin)?;
     let mut translation = Translation { origin, topology, yaml: String::new(), notes: Vec::new() };
     translation.sketch(&document, name)?;
     let Translation { mut yaml, notes, .. } = translation;
@@ -62,7 +62,7 @@ type Numbers = Spanned<Vec<Spanned<u64>>>;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Document {
+struct TacclDocument {
     nnodes: Spanned<u64>,
     intranode_sketch: Inside,
     internode_sketch: Option<Spanned<Between>>,
@@ -84,8 +84,8 @@ struct Inside {
 #[serde(deny_unknown_fields)]
 struct Between {
     strategy: Spanned<String>,
-    internode_conn: Spanned<Pairs>,
-    gpus_to_sender_rev_map: Option<Spanned<Pairs>>,
+    internode_conn: Spanned<ConnectedPairs>,
+    gpus_to_sender_rev_map: Option<Spanned<ConnectedPairs>>,
     enforce_ordering: Option<Spanned<bool>>,
 }
 
@@ -98,31 +98,31 @@ struct Parameters {
 }
 
 /// `"direct-map"`, or `{"1": [0]}` with local ranks.
-enum Pairs {
+enum ConnectedPairs {
     Word(String),
     Map(Vec<(Spanned<String>, Numbers)>),
 }
 
-impl<'de> Deserialize<'de> for Pairs {
+impl<'de> Deserialize<'de> for ConnectedPairs {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Which;
-        impl<'de> Visitor<'de> for Which {
-            type Value = Pairs;
+        struct ConnectedPairsVisitor;
+        impl<'de> Visitor<'de> for ConnectedPairsVisitor {
+            type Value = ConnectedPairs;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("local ranks with lists of local ranks, such as {\"1\": [0]}")
             }
-            fn visit_str<E: de::Error>(self, word: &str) -> Result<Pairs, E> {
-                Ok(Pairs::Word(word.to_owned()))
+            fn visit_str<E: de::Error>(self, word: &str) -> Result<ConnectedPairs, E> {
+                Ok(ConnectedPairs::Word(word.to_owned()))
             }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<ConnectedPairs, A::Error> {
                 let mut entries = Vec::new();
                 while let Some(entry) = map.next_entry()? {
                     entries.push(entry);
                 }
-                Ok(Pairs::Map(entries))
+                Ok(ConnectedPairs::Map(entries))
             }
         }
-        deserializer.deserialize_any(Which)
+        deserializer.deserialize_any(ConnectedPairsVisitor)
     }
 }
 
@@ -155,7 +155,7 @@ impl Translation<'_> {
         self.notes.push(one_line(&note.into()));
     }
 
-    fn sketch(&mut self, document: &Document, name: &str) -> Result<(), SketchError> {
+    fn sketch(&mut self, document: &TacclDocument, name: &str) -> Result<(), SketchError> {
         let machines = document.nnodes.value;
         if machines == 0 {
             let (given, expected) = (machines.to_string(), "a number of machines (1 or more)");
@@ -260,7 +260,7 @@ impl Translation<'_> {
             return self.unknown(&between.strategy, &["relay"]);
         }
         let relays = match &between.internode_conn.value {
-            Pairs::Word(word) => match &word[..] {
+            ConnectedPairs::Word(word) => match &word[..] {
                 "direct-map" => "direct".to_owned(),
                 "fully-connected" => "all".to_owned(),
                 _ => {
@@ -268,11 +268,11 @@ impl Translation<'_> {
                     return self.error(between.internode_conn.referenced, Mistake::UnknownWord { word, accepted });
                 }
             },
-            Pairs::Map(map) => self.map(between.internode_conn.referenced, map)?,
+            ConnectedPairs::Map(map) => self.map(between.internode_conn.referenced, map)?,
         };
         self.key("relays", relays);
         if let Some(senders) = &between.gpus_to_sender_rev_map {
-            let Pairs::Map(map) = &senders.value else {
+            let ConnectedPairs::Map(map) = &senders.value else {
                 let text = "`gpus_to_sender_rev_map` is a map of senders, such as {\"1\": [0, 1]}";
                 return self.inconsistent(senders.referenced, text);
             };
@@ -333,7 +333,7 @@ impl Translation<'_> {
         Ok(())
     }
 
-    fn parameters(&mut self, document: &Document) -> Result<(), SketchError> {
+    fn parameters(&mut self, document: &TacclDocument) -> Result<(), SketchError> {
         let chunks = &document.hyperparameters.input_chunkup;
         if chunks.value == 0 || chunks.value > u64::from(u32::MAX) {
             let (given, expected) = (chunks.value.to_string(), "a number of chunks (1 or more)");

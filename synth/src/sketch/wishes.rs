@@ -3,9 +3,9 @@
 //! The principal function is [`Resolver::symmetries`]. A rule renumbers the sketch's logical ranks. Before it is
 //! checked, it is translated to physical ranks by the placement.
 
-use super::body::{Cycle, Images, SymmetryRule, SymmetryWish};
+use super::body::{Cycle, RankImages, SymmetryRule, SymmetryWish};
 use super::error::{Mistake, SketchError};
-use super::resolve::Resolver;
+use super::resolve::SketchResolver;
 use crate::problem::{Constraints, Deadline};
 use crate::symmetry::{detect, rotation, symmetry_of};
 use serde_saphyr::{Location, Spanned};
@@ -15,7 +15,7 @@ use topology::symmetry::Automorphism;
 /// The most symmetries of a sketch; each costs a table over all links.
 const MAX_SYMMETRIES: usize = 64;
 
-impl Resolver<'_> {
+impl SketchResolver<'_> {
     /// The symmetries that the sketch asks for, each checked against the topology and the rest of the sketch.
     pub(super) fn symmetries(&self, constraints: &Constraints) -> Result<Vec<Automorphism>, SketchError> {
         let Some(wish) = &self.file.body.symmetry else { return Ok(Vec::new()) };
@@ -109,7 +109,7 @@ impl Resolver<'_> {
     }
 
     /// `{0: 3, 3: 0}`: these ranks become their images; other ranks stay.
-    fn mapped(&self, map: &Spanned<Images>) -> Result<Vec<Rank>, SketchError> {
+    fn mapped(&self, map: &Spanned<RankImages>) -> Result<Vec<Rank>, SketchError> {
         let mut images: Vec<Rank> = self.topology.ranks().collect();
         for (from, to) in &map.value.0 {
             images[self.rank(from)?.index()] = self.rank(to)?;

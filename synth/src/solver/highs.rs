@@ -1,9 +1,9 @@
 //! The safe wrapper over HiGHS's C API.
 //!
 //! The principal function is [`solve`]. It owns one [`Handle`] for the length of one solve. HiGHS copies everything
-//! that it is passed, so no borrowed pointer outlives the call that passes it. The only exception is the [`Watch`]:
-//! HiGHS hands its address to [`on_callback`] while `Highs_run` is on the stack. A panic in the callback is caught,
-//! stops the solver, and is resumed outside of the C code.
+//! that it is passed, so no borrowed pointer outlives the call that passes it. The only exception is the
+//! [`SolverWatch`]: HiGHS hands its address to [`on_callback`] while `Highs_run` is on the stack. A panic in the
+//! callback is caught, stops the solver, and is resumed outside of the C code.
 
 #![allow(unsafe_code)]
 
@@ -36,7 +36,7 @@ pub(crate) fn solve(
     highs.configure(controls)?;
     highs.pass(model)?;
     highs.warm_start(start)?;
-    let mut watch = Watch { controls, on_incumbent, stopped: false, panic: None };
+    let mut watch = SolverWatch { controls, on_incumbent, stopped: false, panic: None };
     let status = highs.run(&mut watch);
     if let Some(panic) = watch.panic {
         resume_unwind(panic);
@@ -61,7 +61,7 @@ pub(crate) fn ray(model: &Model, controls: &Controls<'_>) -> Result<Option<Vec<f
     highs.option(c"solver", OptionValue::Text(c"simplex"))?;
     let relaxed = model.clone().relaxed();
     highs.pass(&relaxed)?;
-    let mut watch = Watch { controls, on_incumbent: &mut |_| {}, stopped: false, panic: None };
+    let mut watch = SolverWatch { controls, on_incumbent: &mut |_| {}, stopped: false, panic: None };
     let status = highs.run(&mut watch);
     if let Some(panic) = watch.panic {
         resume_unwind(panic);
@@ -174,9 +174,9 @@ impl Handle {
     }
 
     /// Runs HiGHS with callbacks into `watch`; returns its status.
-    fn run(&mut self, watch: &mut Watch<'_>) -> c_int {
+    fn run(&mut self, watch: &mut SolverWatch<'_>) -> c_int {
         let highs = self.0.as_ptr();
-        let data: *mut Watch<'_> = watch;
+        let data: *mut SolverWatch<'_> = watch;
         // SAFETY: `watch` outlives the run, nothing else uses it during the run, and the callback is unset before this
         // function returns. The callback casts the pointer back to the type from which it was made.
         unsafe {
@@ -294,14 +294,14 @@ fn check(status: c_int, what: impl FnOnce() -> String) -> Result<(), SynthError>
 }
 
 /// The state of the callback during one run.
-struct Watch<'a> {
+struct SolverWatch<'a> {
     controls: &'a Controls<'a>,
     on_incumbent: &'a mut dyn FnMut(Incumbent),
     stopped: bool,
     panic: Option<Box<dyn Any + Send>>,
 }
 
-impl Watch<'_> {
+impl SolverWatch<'_> {
     /// Handles one callback; true asks HiGHS to stop.
     fn hear(&mut self, kind: c_int, news: &sys::HighsCallbackDataOut) -> bool {
         if kind == sys::kHighsCallbackMipImprovingSolution {
@@ -326,9 +326,9 @@ unsafe extern "C" fn on_callback(
     answer: *mut sys::HighsCallbackDataIn,
     data: *mut c_void,
 ) {
-    // SAFETY: `data` is the `Watch` that `run` registered. `run` does not use it while HiGHS runs, and HiGHS calls back
-    // from the one thread that it was given.
-    let watch = unsafe { &mut *data.cast::<Watch<'_>>() };
+    // SAFETY: `data` is the `SolverWatch` that `run` registered. `run` does not use it while HiGHS runs, and HiGHS
+    // calls back from the one thread that it was given.
+    let watch = unsafe { &mut *data.cast::<SolverWatch<'_>>() };
     // SAFETY: HiGHS passes either null or a structure that is valid during this call.
     let (news, answer) = unsafe { (news.as_ref(), answer.as_mut()) };
     let Some(news) = news else { return };

@@ -107,7 +107,7 @@ impl Bundles {
 mod tests {
     use super::*;
     use crate::bounds::bounds;
-    use crate::problem::{Deadline, Options};
+    use crate::problem::{Deadline, SearchOptions};
     use crate::strategies::matching::Matching;
     use crate::strategies::{Context, Strategy};
     use schedule::{Collective, verify};
@@ -146,7 +146,7 @@ mod tests {
         for collective in [Collective::AllGather, Collective::AllToAll, Collective::Scatter] {
             let problem = problem("ring:4", collective, 1_000_000_000, 60_000);
             let (options, deadline, bound) =
-                (Options::default(), Deadline::default(), bounds(&problem, &Deadline::default()).best().value);
+                (SearchOptions::default(), Deadline::default(), bounds(&problem, &Deadline::default()).best().value);
             let context = Context::among_others(&options, &deadline, bound);
             let attempt = Matching.propose(&problem, &context).expect("a connected topology").remove(0);
             let schedule = attempt.schedule.expect("a schedule");

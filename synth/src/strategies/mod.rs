@@ -17,7 +17,7 @@ pub(crate) mod trees;
 
 use crate::bounds::{Bound, Bounds};
 use crate::problem::tolerance::reaches;
-use crate::problem::{Deadline, Options, Problem, Progress, StopReason, SynthError};
+use crate::problem::{Deadline, Problem, Progress, SearchOptions, StopReason, SynthError};
 use crate::symmetry::Symmetries;
 use schedule::Schedule;
 use topology::Micros;
@@ -25,7 +25,7 @@ use topology::Micros;
 /// What the planner gives a strategy for one attempt.
 pub struct Context<'a> {
     /// Seed, limits, threads.
-    pub options: &'a Options,
+    pub options: &'a SearchOptions,
     /// When the strategy has to return what it has.
     pub deadline: &'a Deadline,
     /// The best schedule so far for the *same* demand, as warm start and cutoff.
@@ -94,13 +94,13 @@ pub trait Strategy: Sync {
 #[cfg(test)]
 impl<'a> Context<'a> {
     /// Lent to a strategy that runs alone, without an incumbent.
-    pub(crate) fn alone(options: &'a Options, deadline: &'a Deadline, bound: Micros) -> Self {
+    pub(crate) fn alone(options: &'a SearchOptions, deadline: &'a Deadline, bound: Micros) -> Self {
         let symmetries = Box::leak(Box::default());
         Self { options, deadline, incumbent: None, bound, is_alone: true, symmetries, progress: &|_| {} }
     }
 
     /// Lent to a strategy that is one of many.
-    pub(crate) fn among_others(options: &'a Options, deadline: &'a Deadline, bound: Micros) -> Self {
+    pub(crate) fn among_others(options: &'a SearchOptions, deadline: &'a Deadline, bound: Micros) -> Self {
         Self { is_alone: false, ..Self::alone(options, deadline, bound) }
     }
 }

@@ -156,7 +156,7 @@ mod tests {
     use super::*;
     use crate::bounds::bounds;
     use crate::problem::reversed::reversed_spreading;
-    use crate::problem::{Constraints, Deadline, Limits, Options};
+    use crate::problem::{Constraints, Deadline, Limits, SearchOptions};
     use crate::sketch::obey;
     use crate::strategies::classic::Classic;
     use crate::strategies::matching::Matching;
@@ -169,7 +169,7 @@ mod tests {
 
     fn propose_with(problem: &Problem, strategy: &dyn crate::strategies::Strategy, restarts: u32) -> Vec<Attempt> {
         let limits = Limits { restarts, ..Limits::default() };
-        let options = Options { limits, seed: 7, ..Options::default() };
+        let options = SearchOptions { limits, seed: 7, ..SearchOptions::default() };
         let deadline = Deadline::default();
         let bound = bounds(problem, &Deadline::default()).best().value;
         let context = Context::among_others(&options, &deadline, bound);

@@ -30,7 +30,7 @@ const MOST_RANKS: usize = 2048;
 /// Why a renumbering of ranks is not a symmetry.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum NotASymmetry {
+pub enum SymmetryRejection {
     /// The machine has no such symmetry.
     #[error(transparent)]
     Topology(#[from] topology::symmetry::NotASymmetry),
@@ -53,13 +53,13 @@ pub(crate) fn rotation(ranks: usize, offset: usize, within: usize) -> Vec<Rank> 
 /// Extends a renumbering of ranks to links and resources.
 ///
 /// # Errors
-/// [`NotASymmetry`] with the first rank, link or resource that has no image, or the first link that the sketch treats
-/// differently.
+/// [`SymmetryRejection`] with the first rank, link or resource that has no image, or the first link that the sketch
+/// treats differently.
 pub(crate) fn symmetry_of(
     topology: &Topology,
     constraints: &Constraints,
     ranks: &[Rank],
-) -> Result<Automorphism, NotASymmetry> {
+) -> Result<Automorphism, SymmetryRejection> {
     let symmetry = extend(topology, Colours::default(), ranks)?;
     check_sketch(topology, constraints, &symmetry)?;
     Ok(symmetry)
@@ -67,7 +67,11 @@ pub(crate) fn symmetry_of(
 
 /// Checks that the sketch treats each link and its image alike: both allowed or both not, in the same stages, and for
 /// owners that map onto each other.
-fn check_sketch(topology: &Topology, constraints: &Constraints, symmetry: &Automorphism) -> Result<(), NotASymmetry> {
+fn check_sketch(
+    topology: &Topology,
+    constraints: &Constraints,
+    symmetry: &Automorphism,
+) -> Result<(), SymmetryRejection> {
     let line_forbidding = |link: LinkId| constraints.forbidden.get(link.index()).copied().flatten();
     let owners = |link: LinkId| constraints.owners.get(link.index()).and_then(Option::as_ref);
     for id in topology.link_ids() {
@@ -75,7 +79,7 @@ fn check_sketch(topology: &Topology, constraints: &Constraints, symmetry: &Autom
         let differs = |line| {
             let (link, image) = (topology.link(id), topology.link(image));
             let ends = LinkEnds { from: link.from, to: link.to, image_from: image.from, image_to: image.to };
-            Err(NotASymmetry::SketchDiffers { ends, line })
+            Err(SymmetryRejection::SketchDiffers { ends, line })
         };
         match (line_forbidding(id), line_forbidding(image)) {
             (Some(line), None) | (None, Some(line)) => return differs(line),
@@ -212,7 +216,7 @@ fn link_colours(topology: &Topology, constraints: &Constraints) -> Vec<u32> {
 ///
 /// Chunks of one kind have equal holders, receivers and bytes. Among them, a chunk is identified by its place.
 pub(crate) struct Kinds {
-    sets: Sets,
+    sets: NumberedSets,
     /// For each chunk its kind: holders and receivers as numbers of sets, and bytes.
     of: Vec<ChunkKind>,
     /// All chunks by kind, then by id.
@@ -226,7 +230,7 @@ type ChunkKind = (u32, u32, u64);
 
 impl Kinds {
     pub(crate) fn new(demand: &Demand) -> Self {
-        let mut sets = Sets::default();
+        let mut sets = NumberedSets::default();
         let bytes = |chunk: &Chunk| chunk.bytes.map_or(0, |bytes| bytes.0.to_bits());
         let mut kind = |chunk: &Chunk| (sets.number(&chunk.holders), sets.number(&chunk.wanted_by), bytes(chunk));
         let of: Vec<ChunkKind> = demand.chunks().iter().map(&mut kind).collect();
@@ -264,12 +268,12 @@ impl Kinds {
 /// Distinct sets of ranks, numbered. Most chunks share theirs with the chunk before; two cached sets make that case
 /// cheap.
 #[derive(Default)]
-struct Sets {
+struct NumberedSets {
     known: BTreeMap<RankSet, u32>,
     last: [Option<(RankSet, u32)>; 2],
 }
 
-impl Sets {
+impl NumberedSets {
     fn number(&mut self, set: &RankSet) -> u32 {
         let same = |(known, _): &&(RankSet, u32)| known.as_ptr() == set.as_ptr() && known.len() == set.len();
         if let Some(&(_, number)) = self.last.iter().flatten().find(same) {

@@ -4,7 +4,7 @@
 //! use as many different links, and a search that decides for one link of each orbit decides for all of them. Without
 //! symmetries the only image is the message itself; every search therefore works with a mirror.
 
-use super::{Shared, Symmetries};
+use super::{SharedSymmetry, Symmetries};
 use crate::problem::{Deadline, Problem};
 use schedule::{ChunkId, ChunkList, Message, Transfer};
 use topology::symmetry::{GroupGrowth, SemiregularGroup};
@@ -27,7 +27,7 @@ struct MirrorGenerator {
 }
 
 /// A message of the base and its images, in the order of the group's elements.
-pub(crate) struct Images {
+pub(crate) struct MessageImages {
     /// The links, the given one first.
     pub(crate) links: Vec<LinkId>,
     /// For each chunk of the message, its images in the same order.
@@ -45,7 +45,7 @@ impl Mirror {
         let mut group = SemiregularGroup::trivial(problem.topology.rank_count());
         let mut generators = Vec::new();
         let mut mirrors = Vec::new();
-        for Shared { symmetry, chunks } in symmetries.shared(problem, deadline) {
+        for SharedSymmetry { symmetry, chunks } in symmetries.shared(problem, deadline) {
             if !group.admit(&symmetry.ranks) {
                 continue;
             }
@@ -102,8 +102,8 @@ impl Mirror {
         self.grow(chunk, |generator, chunk| generator.chunks[chunk.index()])
     }
 
-    pub(crate) fn images(&self, link: LinkId, chunks: &ChunkList) -> Images {
-        Images { links: self.links(link), chunks: chunks.iter().map(|&chunk| self.chunks(chunk)).collect() }
+    pub(crate) fn images(&self, link: LinkId, chunks: &ChunkList) -> MessageImages {
+        MessageImages { links: self.links(link), chunks: chunks.iter().map(|&chunk| self.chunks(chunk)).collect() }
     }
 
     fn grow<T: Copy>(&self, first: T, apply: impl Fn(&MirrorGenerator, T) -> T) -> Vec<T> {

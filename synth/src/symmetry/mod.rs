@@ -7,7 +7,7 @@ mod detect;
 mod mirror;
 mod pairs;
 
-pub use detect::NotASymmetry;
+pub use detect::SymmetryRejection;
 pub(crate) use detect::{Kinds, detect, rotation, symmetry_of};
 pub(crate) use mirror::Mirror;
 pub(crate) use pairs::PairOrbits;
@@ -20,7 +20,7 @@ use topology::Topology;
 use topology::symmetry::Automorphism;
 
 /// A symmetry of topology, demand and sketch, and what it does to chunks.
-pub(crate) struct Shared {
+pub(crate) struct SharedSymmetry {
     /// What it does to ranks and links.
     pub(crate) symmetry: Automorphism,
     /// What it does to chunks.
@@ -50,7 +50,7 @@ struct KnownMachine {
 
 impl Symmetries {
     /// The symmetries of `problem` that are found in a part of the time left, or those that its sketch names.
-    pub(crate) fn shared(&self, problem: &Problem, deadline: &Deadline) -> Vec<Shared> {
+    pub(crate) fn shared(&self, problem: &Problem, deadline: &Deadline) -> Vec<SharedSymmetry> {
         let found = match problem.constraints.symmetry.is_empty() {
             true => self.detected(problem, deadline),
             false => Arc::new(problem.constraints.symmetry.clone()),
@@ -59,8 +59,9 @@ impl Symmetries {
             return Vec::new();
         }
         let kinds = Kinds::new(&problem.demand);
-        let shared =
-            |symmetry: &Automorphism| Some(Shared { chunks: kinds.images(symmetry)?, symmetry: symmetry.clone() });
+        let shared = |symmetry: &Automorphism| {
+            Some(SharedSymmetry { chunks: kinds.images(symmetry)?, symmetry: symmetry.clone() })
+        };
         found.iter().filter_map(shared).collect()
     }
 

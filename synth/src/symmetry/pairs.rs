@@ -5,7 +5,7 @@
 //! capacity row, and then counts twice there. So a symmetry whose images meet on a shared resource can make the model
 //! infeasible, but never its answer wrong.
 
-use super::{Shared, Symmetries};
+use super::{SharedSymmetry, Symmetries};
 use crate::problem::sets::by_first;
 use crate::problem::{Deadline, Problem};
 use petgraph::unionfind::UnionFind;
@@ -32,7 +32,7 @@ impl PairOrbits {
         let chunks = problem.demand.chunks().len();
         let (mut pairs_joined, mut chunks_joined, mut links_joined) =
             (UnionFind::new(chunks * links), UnionFind::new(chunks), UnionFind::new(links));
-        for Shared { symmetry, chunks } in &shared {
+        for SharedSymmetry { symmetry, chunks } in &shared {
             for (link, image) in symmetry.links.iter().enumerate() {
                 links_joined.union(link, image.index());
             }

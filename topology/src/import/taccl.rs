@@ -7,7 +7,7 @@
 
 use super::ImportOptions;
 use super::board::{DirectLink, ImportedBoard, Outlet};
-use crate::document::Step::{Index, Key};
+use crate::document::PathSegment::{Index, Key};
 use crate::document::{Document, TextError};
 use crate::quantity::parse_bytes;
 use crate::spec::{bad_part, unknown_word};

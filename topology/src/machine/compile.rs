@@ -4,9 +4,12 @@
 //! its β is the slowest on the path. The ports become resources, so that no schedule uses a port for two messages at a
 //! time. A port exists only in the directions that some pair uses. Everything is counted before it is built.
 
-use super::file::{Choice, Cost, Entries, Leg, MachineFile, Pairs, Part, Ports, Ranks, Way};
+use super::file::{
+    CostOverrides, Leg, MachineFile, OrderedEntries, PairDirection, PairsAsWritten, Part, PartCost, Ports,
+    RanksAsWritten,
+};
 use crate::document::Document;
-use crate::document::Step::Key;
+use crate::document::PathSegment::Key;
 use crate::spec::{LATENCIES, Spec, unknown_word};
 use crate::{Latency, Link, MAX_LINKS, MAX_RANKS, Micros, MicrosPerByte, Rank, Resource, ResourceId};
 use crate::{TopologyError, TopologyParts, TopologyResult};
@@ -45,7 +48,7 @@ fn refuse_beyond(what: &'static str, count: u128, limit: u64) -> TopologyResult<
 
 /// The cost of a message over a part, and the β of its ports.
 #[derive(Clone, Copy)]
-struct Path {
+struct PathCost {
     alpha: Micros,
     beta: MicrosPerByte,
     send: MicrosPerByte,
@@ -59,9 +62,9 @@ fn choose(
     file: &MachineFile,
     document: &Document<'_>,
     spec: &Spec<'_>,
-) -> TopologyResult<(Latency, Vec<Option<Path>>)> {
+) -> TopologyResult<(Latency, Vec<Option<PathCost>>)> {
     let mut latency = LATENCIES[0].1;
-    let mut costs: Vec<Option<Cost>> = vec![None; file.parts.0.len()];
+    let mut costs: Vec<Option<PartCost>> = vec![None; file.parts.0.len()];
     for (index, (key, values)) in file.keys.0.iter().enumerate() {
         let (value, choice) = chosen(key, values, spec)?;
         latency = choice.latency.unwrap_or(latency);
@@ -82,7 +85,11 @@ fn choose(
 }
 
 /// The value of a key: the one that the SPEC names, or the first.
-fn chosen<'f>(key: &str, values: &'f Entries<Choice>, spec: &Spec<'_>) -> TopologyResult<(&'f str, &'f Choice)> {
+fn chosen<'f>(
+    key: &str,
+    values: &'f OrderedEntries<CostOverrides>,
+    spec: &Spec<'_>,
+) -> TopologyResult<(&'f str, &'f CostOverrides)> {
     let wanted = spec.get(key);
     let mut all = values.0.iter();
     match all.find(|(name, _)| wanted.is_none_or(|wanted| wanted == name)) {
@@ -91,7 +98,7 @@ fn chosen<'f>(key: &str, values: &'f Entries<Choice>, spec: &Spec<'_>) -> Topolo
     }
 }
 
-fn path(part: &Part, cost: Cost) -> Result<Path, &'static str> {
+fn path(part: &Part, cost: PartCost) -> Result<PathCost, &'static str> {
     let uplink = match (part.uplinks.is_empty(), cost.uplink) {
         (true, None) => (Micros::ZERO, MicrosPerByte::ZERO),
         (true, Some(_)) => return Err("has no `uplinks`, so they cost nothing"),
@@ -99,14 +106,14 @@ fn path(part: &Part, cost: Cost) -> Result<Path, &'static str> {
         (false, _) => return Err("has `uplinks`, so its cost needs `uplink: {bandwidth: …}`"),
     };
     match (cost.alpha, cost.beta, cost.send, cost.deliver) {
-        (Some(alpha), Some(beta), None, None) => Ok(Path { alpha, beta, send: beta, deliver: beta, uplink }),
+        (Some(alpha), Some(beta), None, None) => Ok(PathCost { alpha, beta, send: beta, deliver: beta, uplink }),
         (None, None, Some(send), Some(deliver)) => {
             if matches!(part.ports, Ports::None) {
                 return Err("has no ports, so its path has no legs; give `alpha` and `beta` or `bandwidth`");
             }
             match (send.alpha, send.beta, deliver.alpha, deliver.beta) {
                 (Some(first), Some(tx), Some(second), Some(rx)) => {
-                    Ok(Path { alpha: first + second, beta: tx.max(rx), send: tx, deliver: rx, uplink })
+                    Ok(PathCost { alpha: first + second, beta: tx.max(rx), send: tx, deliver: rx, uplink })
                 }
                 _ => Err("needs `alpha` and `beta` or `bandwidth` on both legs"),
             }
@@ -128,11 +135,11 @@ impl Part {
 struct Carrier<'f> {
     name: &'f str,
     part: &'f Part,
-    path: Path,
+    path: PathCost,
 }
 
 /// Which group of a list each local rank is in.
-fn group_of(groups: &[Ranks], ranks: usize) -> Vec<Option<usize>> {
+fn group_of(groups: &[RanksAsWritten], ranks: usize) -> Vec<Option<usize>> {
     let mut group_of = vec![None; ranks];
     for (index, group) in groups.iter().enumerate() {
         group.iter().for_each(|rank| group_of[rank as usize] = Some(index));
@@ -184,13 +191,13 @@ impl Shares {
 
 impl Carrier<'_> {
     /// The pairs it joins; a checked part has exactly one kind.
-    fn pairs(&self) -> Option<&Pairs> {
+    fn pairs(&self) -> Option<&PairsAsWritten> {
         self.part.inside.as_ref().or(self.part.between.as_ref())
     }
 
     /// The number of links: exact without `among`, otherwise never too small.
     fn link_count(&self, ranks: u32, machines: u64) -> u128 {
-        let total = |groups: &[Ranks]| groups.iter().map(Ranks::count).sum::<u128>();
+        let total = |groups: &[RanksAsWritten]| groups.iter().map(RanksAsWritten::count).sum::<u128>();
         let members = match &self.part.ports {
             Ports::None | Ports::Each => u128::from(ranks),
             Ports::Groups(groups) => total(groups),
@@ -198,10 +205,12 @@ impl Carrier<'_> {
         let inside = self.part.inside.is_some();
         let pairs = match (self.pairs(), &self.part.among) {
             (None, _) => 0,
-            (Some(Pairs::All), Some(among)) => among.iter().map(|group| group.count().pow(2)).sum(),
-            (Some(Pairs::All), None) => members * (members - u128::from(inside && members > 0)),
-            (Some(Pairs::Same), _) => members,
-            (Some(Pairs::These(pairs)), _) => pairs.iter().map(|pair| 1 + u128::from(pair.way == Way::Both)).sum(),
+            (Some(PairsAsWritten::All), Some(among)) => among.iter().map(|group| group.count().pow(2)).sum(),
+            (Some(PairsAsWritten::All), None) => members * (members - u128::from(inside && members > 0)),
+            (Some(PairsAsWritten::Same), _) => members,
+            (Some(PairsAsWritten::These(pairs)), _) => {
+                pairs.iter().map(|pair| 1 + u128::from(pair.way == PairDirection::Both)).sum()
+            }
         };
         let machines = u128::from(machines);
         pairs * machines * if inside { 1 } else { machines - 1 }
@@ -214,7 +223,7 @@ impl Carrier<'_> {
         let members = || (0..ranks).filter(ported);
         match self.pairs() {
             None => Vec::new(),
-            Some(Pairs::All) => {
+            Some(PairsAsWritten::All) => {
                 let groups: Vec<Vec<usize>> = match &self.part.among {
                     None => vec![members().collect()],
                     Some(among) => {
@@ -229,12 +238,12 @@ impl Carrier<'_> {
                 };
                 groups.iter().flat_map(pairs_of).collect()
             }
-            Some(Pairs::Same) => members().map(|rank| (rank, rank)).collect(),
-            Some(Pairs::These(pairs)) => pairs
+            Some(PairsAsWritten::Same) => members().map(|rank| (rank, rank)).collect(),
+            Some(PairsAsWritten::These(pairs)) => pairs
                 .iter()
                 .flat_map(|pair| {
                     let (from, to) = (pair.from as usize, pair.to as usize);
-                    let back = (pair.way == Way::Both && from != to).then_some((to, from));
+                    let back = (pair.way == PairDirection::Both && from != to).then_some((to, from));
                     std::iter::once((from, to)).chain(back)
                 })
                 .collect(),
@@ -253,7 +262,7 @@ impl Carrier<'_> {
     fn wires(&self, ranks: usize, block: &mut Vec<(String, MicrosPerByte)>) -> SwitchWires {
         let ports = self.port_of(ranks);
         let pairs = self.local_pairs(ranks, &ports);
-        let Path { send, deliver, uplink: (_, uplink), .. } = self.path;
+        let PathCost { send, deliver, uplink: (_, uplink), .. } = self.path;
         let ports = Shares::new(ports, pairs.iter().copied(), self.name, [send, deliver], block);
         let leaves = group_of(&self.part.uplinks, ranks);
         let inside = self.part.inside.is_some();
@@ -328,7 +337,7 @@ impl MachineLayout {
         let [up, down] = wires.uplinks(from, to, carrier.part.inside.is_some());
         let tx = [wires.ports.slot(from, 0), up].into_iter().flatten().map(|slot| sender * block + slot);
         let rx = [down, wires.ports.slot(to, 1)].into_iter().flatten().map(|slot| receiver * block + slot);
-        let Path { mut alpha, mut beta, uplink, .. } = carrier.path;
+        let PathCost { mut alpha, mut beta, uplink, .. } = carrier.path;
         for _ in [up, down].into_iter().flatten() {
             alpha += uplink.0;
             beta = beta.max(uplink.1);

@@ -35,9 +35,9 @@ pub(crate) struct MachineFile {
     /// How many machines can be joined; no limit if absent.
     #[serde(default)]
     pub(crate) most_machines: Option<u64>,
-    pub(crate) parts: Entries<Part>,
+    pub(crate) parts: OrderedEntries<Part>,
     /// What a SPEC may choose. The first value of each key is its default; later keys refine earlier ones.
-    pub(crate) keys: Entries<Entries<Choice>>,
+    pub(crate) keys: OrderedEntries<OrderedEntries<CostOverrides>>,
 }
 
 /// Something that carries messages between ranks.
@@ -46,19 +46,19 @@ pub(crate) struct MachineFile {
 pub(crate) struct Part {
     /// Pairs of local ranks of the same machine.
     #[serde(default)]
-    pub(crate) inside: Option<Pairs>,
+    pub(crate) inside: Option<PairsAsWritten>,
     /// Pairs of local ranks of every two machines: the first rank's machine and any other.
     #[serde(default)]
-    pub(crate) between: Option<Pairs>,
+    pub(crate) between: Option<PairsAsWritten>,
     /// Groups of local ranks on a switch of their own: pairs with ends in two groups are none. All ranks if absent.
     #[serde(default)]
-    pub(crate) among: Option<Vec<Ranks>>,
+    pub(crate) among: Option<Vec<RanksAsWritten>>,
     /// Groups of local ranks that share a port, or `each`; without ports every link is a cable of its own.
     #[serde(default)]
     pub(crate) ports: Ports,
     /// Groups of local ranks that share an up-link to all other ranks.
     #[serde(default)]
-    pub(crate) uplinks: Vec<Ranks>,
+    pub(crate) uplinks: Vec<RanksAsWritten>,
     /// The part exists only where at least this many machines are joined.
     #[serde(default)]
     pub(crate) least_machines: Option<u64>,
@@ -69,23 +69,23 @@ pub(crate) struct Part {
 /// Ordered pairs of local ranks: `0-1` is both ways, `0>1` one way, `all` every pair, `same` each rank and its
 /// counterpart in other machines.
 #[derive(Debug, Clone)]
-pub(crate) enum Pairs {
+pub(crate) enum PairsAsWritten {
     All,
     Same,
-    These(Vec<Pair>),
+    These(Vec<PairAsWritten>),
 }
 
 /// `a-b` or `a>b`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Pair {
+pub(crate) struct PairAsWritten {
     pub(crate) from: u32,
     pub(crate) to: u32,
-    pub(crate) way: Way,
+    pub(crate) way: PairDirection,
 }
 
 /// Which of its two directions a pair stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum PairDirection {
     One,
     Both,
 }
@@ -96,7 +96,7 @@ pub(crate) enum Ports {
     #[default]
     None,
     Each,
-    Groups(Vec<Ranks>),
+    Groups(Vec<RanksAsWritten>),
 }
 
 /// A list of local ranks, in which `0-7` stands for 0 to 7 and `1-7/2` for every second of them. `0..8`, which excludes
@@ -104,13 +104,13 @@ pub(crate) enum Ports {
 ///
 /// The list is kept as written, because a short text can name very many ranks.
 #[derive(Debug, Clone, Deserialize)]
-pub(crate) struct Ranks(Vec<SteppedSpan>);
+pub(crate) struct RanksAsWritten(Vec<SteppedSpan>);
 
 /// One entry of such a list.
 #[derive(Debug, Clone)]
 struct SteppedSpan(std::iter::StepBy<std::ops::Range<u32>>);
 
-impl Ranks {
+impl RanksAsWritten {
     pub(crate) fn iter(&self) -> impl Iterator<Item = u32> {
         self.0.iter().flat_map(|span| span.0.clone())
     }
@@ -124,17 +124,17 @@ impl Ranks {
 /// The costs that one value of a key stands for.
 #[derive(Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Choice {
+pub(crate) struct CostOverrides {
     #[serde(default)]
     pub(crate) latency: Option<Latency>,
     #[serde(default)]
-    pub(crate) parts: Entries<Cost>,
+    pub(crate) parts: OrderedEntries<PartCost>,
 }
 
 /// What a message over a part costs: the whole path, or each leg of a path through ports.
 #[derive(Deserialize, Debug, Clone, Copy, Default)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Cost {
+pub(crate) struct PartCost {
     #[serde(default, deserialize_with = "alpha")]
     pub(crate) alpha: Option<Micros>,
     #[serde(default, alias = "bandwidth", deserialize_with = "beta")]
@@ -158,7 +158,7 @@ pub(crate) struct Leg {
     pub(crate) beta: Option<MicrosPerByte>,
 }
 
-impl Cost {
+impl PartCost {
     /// These costs where given, otherwise those of `earlier`.
     pub(crate) fn over(self, earlier: Self) -> Self {
         let leg = |later: Option<Leg>, earlier: Option<Leg>| match (later, earlier) {
@@ -187,11 +187,11 @@ pub(crate) fn beta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<
     parse_beta(&String::deserialize(deserializer)?).map(Some).map_err(D::Error::custom)
 }
 
-impl<'de> Deserialize<'de> for Pair {
+impl<'de> Deserialize<'de> for PairAsWritten {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         let parsed = text.find(['-', '>']).and_then(|middle| {
-            let way = if text[middle..].starts_with('-') { Way::Both } else { Way::One };
+            let way = if text[middle..].starts_with('-') { PairDirection::Both } else { PairDirection::One };
             let (from, to) = (text[..middle].parse().ok()?, text[middle + 1..].parse().ok()?);
             Some(Self { from, to, way })
         });
@@ -200,7 +200,7 @@ impl<'de> Deserialize<'de> for Pair {
     }
 }
 
-impl<'de> Deserialize<'de> for Pairs {
+impl<'de> Deserialize<'de> for PairsAsWritten {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let expected = "`all`, `same` or a list of pairs such as `0-1`";
         let visitor = WordOrList { words: &["all", "same"], expected, item: PhantomData };
@@ -299,9 +299,9 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for WordOrList<T> {
 
 /// A map that keeps the order in which it was written.
 #[derive(Debug)]
-pub(crate) struct Entries<T>(pub(crate) Vec<(String, T)>);
+pub(crate) struct OrderedEntries<T>(pub(crate) Vec<(String, T)>);
 
-impl<T> Entries<T> {
+impl<T> OrderedEntries<T> {
     pub(crate) fn get(&self, name: &str) -> Option<&T> {
         self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value)
     }
@@ -311,25 +311,25 @@ impl<T> Entries<T> {
     }
 }
 
-impl<T> Default for Entries<T> {
+impl<T> Default for OrderedEntries<T> {
     fn default() -> Self {
         Self(Vec::new())
     }
 }
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Entries<T> {
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for OrderedEntries<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct InOrder<T>(PhantomData<T>);
 
         impl<'de, T: Deserialize<'de>> Visitor<'de> for InOrder<T> {
-            type Value = Entries<T>;
+            type Value = OrderedEntries<T>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a map")
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut entries = Entries::default();
+                let mut entries = OrderedEntries::default();
                 while let Some((name, value)) = map.next_entry::<String, T>()? {
                     entries.0.push((name, value));
                 }

@@ -6,13 +6,13 @@
 mod compile;
 pub(crate) mod file;
 
-use crate::document::Step::{Index, Key};
+use crate::document::PathSegment::{Index, Key};
 use crate::document::{Document, TextError};
 use crate::spec::{Spec, bad_part};
 use crate::spelling::shorten;
 use crate::{MAX_RANKS, TopologyParts, TopologyResult};
 pub(crate) use file::FORMAT;
-use file::{Choice, Entries, MachineFile, Pairs, Part, Ports, Ranks, Way};
+use file::{CostOverrides, MachineFile, OrderedEntries, PairDirection, PairsAsWritten, Part, Ports, RanksAsWritten};
 
 /// The files of `machines/`: path and text, as `build.rs` found them. The file itself names its machine.
 pub(crate) const BUILT_IN: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/machines.rs"));
@@ -21,19 +21,19 @@ pub(crate) const BUILT_IN: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "
 const MACHINES: &str = "machines";
 
 /// A checked description of one kind of machine.
-pub(crate) struct Machine<'a> {
+pub(crate) struct MachineDescription<'a> {
     document: Document<'a>,
     file: MachineFile,
 }
 
 /// Reads and checks a physical description.
-pub(crate) fn parse(document: Document<'_>) -> Result<Machine<'_>, TextError> {
+pub(crate) fn parse(document: Document<'_>) -> Result<MachineDescription<'_>, TextError> {
     let file: MachineFile = document.parse()?;
     check_file(&document, &file)?;
-    Ok(Machine { document, file })
+    Ok(MachineDescription { document, file })
 }
 
-impl Machine<'_> {
+impl MachineDescription<'_> {
     /// What SPECs call it.
     pub(crate) fn name(&self) -> &str {
         &self.file.name
@@ -121,18 +121,18 @@ fn check_part(document: &Document<'_>, ranks: u32, name: &str, part: &Part) -> R
     check_groups(document, ranks, name, "uplinks", &part.uplinks)?;
     if let Some(among) = &part.among {
         check_groups(document, ranks, name, "among", among)?;
-        if !matches!(pairs, Pairs::All) {
+        if !matches!(pairs, PairsAsWritten::All) {
             let reason = format!("`among` says which of all pairs there are; it goes with `{scope}: all`");
             return Err(document.fault(&[Key("parts"), Key(name), Key("among")], reason));
         }
     }
     let pairs = match pairs {
-        Pairs::These(pairs) => pairs,
-        Pairs::Same if scope == "inside" => {
+        PairsAsWritten::These(pairs) => pairs,
+        PairsAsWritten::Same if scope == "inside" => {
             let reason = "`same` joins equal ranks of different machines; inside one there are none";
             return Err(document.fault(&[Key("parts"), Key(name), Key(scope)], reason));
         }
-        Pairs::All | Pairs::Same => return Ok(()),
+        PairsAsWritten::All | PairsAsWritten::Same => return Ok(()),
     };
     for (index, pair) in pairs.iter().enumerate() {
         let at = |reason: String| Err(document.fault(&[Key("parts"), Key(name), Key(scope), Index(index)], reason));
@@ -144,7 +144,7 @@ fn check_part(document: &Document<'_>, ranks: u32, name: &str, part: &Part) -> R
                 return at(format!("rank {rank} has no port in `{name}`"));
             }
         }
-        if pair.from == pair.to && (scope == "inside" || pair.way == Way::Both) {
+        if pair.from == pair.to && (scope == "inside" || pair.way == PairDirection::Both) {
             return at("a rank needs no link to itself; between machines, write `0>0` for equal local ranks".to_owned());
         }
     }
@@ -157,7 +157,7 @@ fn check_groups(
     ranks: u32,
     part: &str,
     key: &str,
-    groups: &[Ranks],
+    groups: &[RanksAsWritten],
 ) -> Result<Vec<u32>, TextError> {
     let mut all = Vec::new();
     for (index, group) in groups.iter().enumerate() {
@@ -182,9 +182,9 @@ fn check_groups(
 
 fn check_choices(
     document: &Document<'_>,
-    parts: &Entries<Part>,
+    parts: &OrderedEntries<Part>,
     key: &str,
-    values: &Entries<Choice>,
+    values: &OrderedEntries<CostOverrides>,
 ) -> Result<(), TextError> {
     for (value, choice) in &values.0 {
         if let Some(unknown) = choice.parts.names().find(|name| parts.get(name).is_none()) {

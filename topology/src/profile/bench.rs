@@ -7,7 +7,7 @@
 //! the same error.
 
 use super::ProfileError;
-use crate::line::{CONFIDENCE, Line, Point};
+use crate::line::{CONFIDENCE, Line, LinePoint};
 use crate::robust::{robust_middle, undisturbed, usual};
 use crate::rounds::Pair;
 use crate::{Exchange, Micros, Probe};
@@ -159,9 +159,9 @@ fn usual_mean(times: &[f64]) -> f64 {
 fn slope(timed: &[FlowTimes], bytes: u64, middle: impl Fn(&FlowTimes) -> (f64, f64)) -> Slope {
     let point = |timed: &FlowTimes| {
         let (time, variance) = middle(timed);
-        Point { bytes: (bytes * timed.parts / PARTS).max(1) as f64, time, variance }
+        LinePoint { bytes: (bytes * timed.parts / PARTS).max(1) as f64, time, variance }
     };
-    let points: Vec<Point> = timed.iter().map(point).collect();
+    let points: Vec<LinePoint> = timed.iter().map(point).collect();
     let line = Line::through(&points).unwrap_or(Line { begins: 0.0, beta: 0.0, noise: 0.0 });
     Slope { beta: line.beta.max(0.0), margin: CONFIDENCE * line.noise }
 }

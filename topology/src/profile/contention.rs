@@ -33,7 +33,7 @@ const UNLIKE: f64 = 0.55;
 const LEAST: u64 = 64 << 10;
 
 /// Flows that ran at the same time, and the cost of one more byte of the longest flow until the last arrival.
-pub(super) struct Trial {
+pub(super) struct ContentionTrial {
     /// The suspect that the trial is about.
     of: usize,
     loads: Vec<ProbeFlow>,
@@ -42,7 +42,7 @@ pub(super) struct Trial {
 
 /// A shared resource with its evidence.
 #[derive(Clone, Debug)]
-pub(super) struct Finding {
+pub(super) struct DetectedResource {
     pub(super) suspect: Suspect,
     /// µs per byte of all its flows together.
     pub(super) slope: Slope,
@@ -119,7 +119,7 @@ pub(super) struct Case<'a> {
     pub(super) scene: Scene<'a>,
     pub(super) alone: Alone,
     pub(super) suspects: Vec<Suspect>,
-    pub(super) trials: Vec<Trial>,
+    pub(super) trials: Vec<ContentionTrial>,
 }
 
 impl Case<'_> {
@@ -156,7 +156,7 @@ impl Case<'_> {
     }
 
     /// Runs the flows of a suspect. Measures the pair that is last alone, if its cost matters.
-    pub(super) fn charge(&mut self, suspect: Suspect, bench: &mut Bench<'_>) -> Result<(), ProfileError> {
+    pub(super) fn measure_suspect(&mut self, suspect: Suspect, bench: &mut Bench<'_>) -> Result<(), ProfileError> {
         let loads = self.loads(&suspect.flows);
         self.suspects.push(suspect);
         self.hear(self.suspects.len() - 1, loads, (0.05, 2..=4), bench)
@@ -176,7 +176,7 @@ impl Case<'_> {
             self.alone.measure(loads[slopes.last].0, self.scene.view, bench)?;
         }
         self.trials.retain(|trial| trial.of != of);
-        self.trials.push(Trial { of, loads, slope: slopes.all });
+        self.trials.push(ContentionTrial { of, loads, slope: slopes.all });
         Ok(())
     }
 
@@ -292,7 +292,7 @@ impl Case<'_> {
     }
 
     /// The kept suspects with their evidence.
-    pub(super) fn findings(&self, kept: &[(usize, f64)]) -> Vec<Finding> {
+    pub(super) fn findings(&self, kept: &[(usize, f64)]) -> Vec<DetectedResource> {
         let finding = |&(id, bound): &(usize, f64)| {
             let trial = self.trials.iter().find(|trial| trial.of == id)?;
             let suspect = self.suspects[id].clone();
@@ -306,7 +306,7 @@ impl Case<'_> {
             // of all flows together.
             let (beta, fastest) = (beta / load, self.alone.fastest(&suspect.users));
             let beta = if beta > EXPLAINED * fastest { fastest } else { beta };
-            Some(Finding { suspect, slope: Slope { beta, margin: margin / load }, factor })
+            Some(DetectedResource { suspect, slope: Slope { beta, margin: margin / load }, factor })
         };
         kept.iter().filter_map(finding).collect()
     }

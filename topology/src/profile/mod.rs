@@ -26,10 +26,10 @@ pub use check::{HeldOut, check};
 
 use crate::fit::{FitError, LinkFit, ResourceFit};
 use crate::measured::{Measured, SharedFit};
-use crate::rounds::{Pair, Part, Round, apart};
+use crate::rounds::{Pair, ResourceShare, Round, apart};
 use crate::{MAX_LINKS, Micros, MicrosPerByte, Probe, ProbeError, Rank, Topology, TopologyError, TopologyParts};
 use bench::{Bench, Slope};
-use contention::{Alone, Case, EXPLAINED, Finding};
+use contention::{Alone, Case, DetectedResource, EXPLAINED};
 use disturbance::Disturbance;
 use scout::View;
 use std::collections::BTreeSet;
@@ -210,8 +210,8 @@ fn placed(ranks: usize, machines: Vec<Vec<Rank>>) -> Result<Topology, TopologyEr
     Topology::new(TopologyParts { ranks, machines, ..TopologyParts::default() })
 }
 
-fn shared(finding: Finding) -> SharedFit {
-    let Finding { suspect, slope: Slope { beta, margin }, factor } = finding;
+fn shared(finding: DetectedResource) -> SharedFit {
+    let DetectedResource { suspect, slope: Slope { beta, margin }, factor } = finding;
     let evidence = format!(
         "{}: {} flows together were {factor:.1} times slower than all else explains",
         suspect.about,
@@ -226,7 +226,7 @@ fn shared(finding: Finding) -> SharedFit {
 
 /// The result of the search for shared resources.
 struct Investigation {
-    findings: Vec<Finding>,
+    findings: Vec<DetectedResource>,
     alone: Alone,
     /// Pairs disturb each other for a reason that was not found, so each is timed alone.
     lone: bool,
@@ -247,7 +247,7 @@ fn investigate(
     bench.stage = "contention";
     let total = suspects.len();
     for (done, suspect) in suspects.into_iter().enumerate() {
-        case.charge(suspect, bench)?;
+        case.measure_suspect(suspect, bench)?;
         bench.report(done + 1, total);
     }
     bench.stage = "structure";
@@ -283,7 +283,7 @@ fn unexplained(case: &Case<'_>, kept: &[(usize, f64)], disturbance: &Disturbance
 
 /// Rounds whose pairs do not wait for each other.
 fn separate(view: &View, found: &Investigation, ranks: usize) -> Vec<Round> {
-    let parts = |pair: &Pair| -> Vec<Part> {
+    let parts = |pair: &Pair| -> Vec<ResourceShare> {
         let shared = found.findings.iter().enumerate().filter(|(_, finding)| finding.suspect.users.contains(pair));
         shared.map(|(id, finding)| (id, finding.slope.beta / found.alone.of(pair).max(finding.slope.beta))).collect()
     };

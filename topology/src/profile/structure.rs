@@ -49,7 +49,7 @@ impl Case<'_> {
                 let (name, about) =
                     (format!("machine{machine}.nic{number}"), format!("ranks {} of machine {machine}", list(group)));
                 for suspect in self.scene.sides(&name, &about, group, SuspectScope::Far) {
-                    self.charge(suspect, bench)?;
+                    self.measure_suspect(suspect, bench)?;
                 }
             }
         }
@@ -133,7 +133,7 @@ impl Case<'_> {
                 group.iter().flat_map(|&machine| places.machines()[machine].iter().copied()).collect();
             let (name, about) = (format!("switch{number}.uplink"), format!("machines {}", list(group)));
             for suspect in self.scene.sides(&name, &about, &ranks, SuspectScope::Far) {
-                self.charge(suspect, bench)?;
+                self.measure_suspect(suspect, bench)?;
             }
         }
         Ok(())

@@ -39,7 +39,7 @@ pub const USUAL_EFFORT: u64 = 100_000_000;
 
 /// The symmetries that were found, as a group of renumberings of the ranks.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Group {
+pub struct SymmetryGroup {
     ranks: usize,
     generators: Vec<Vec<Rank>>,
     /// The sizes of the orbits of the base points, each under the symmetries that fix the points before it.
@@ -47,7 +47,7 @@ pub struct Group {
     complete: bool,
 }
 
-impl Group {
+impl SymmetryGroup {
     /// Renumberings whose products are all symmetries found (`generator[r]` is the image of rank r); never the identity.
     pub fn generators(&self) -> &[Vec<Rank>] {
         &self.generators
@@ -93,7 +93,7 @@ impl Group {
 
 /// Generators of the group of all symmetries of `topology` that keep `colours`; `effort` limits the work
 /// ([`USUAL_EFFORT`]).
-pub fn automorphisms(topology: &Topology, colours: Colours<'_>, effort: u64) -> Group {
+pub fn automorphisms(topology: &Topology, colours: Colours<'_>, effort: u64) -> SymmetryGroup {
     search::SymmetrySearch::new(topology, colours, effort).group()
 }
 
@@ -158,7 +158,7 @@ mod tests {
         permutations(topology.rank_count()).iter().filter(|ranks| extend(topology, ALIKE, ranks).is_ok()).count()
     }
 
-    fn check(topology: &Topology, group: &Group) {
+    fn check(topology: &Topology, group: &SymmetryGroup) {
         let identity: Vec<Rank> = topology.ranks().collect();
         for generator in group.generators() {
             assert_ne!(*generator, identity);

@@ -8,7 +8,7 @@
 
 use super::check::SymmetryCheck;
 use super::partition::{CellMember, Partition, Trace};
-use super::{Colours, Group, join_along};
+use super::{Colours, SymmetryGroup, join_along};
 use crate::{Rank, Topology};
 use petgraph::unionfind::UnionFind;
 
@@ -59,10 +59,10 @@ impl<'t> SymmetrySearch<'t> {
     }
 
     /// All symmetries.
-    pub(super) fn group(mut self) -> Group {
+    pub(super) fn group(mut self) -> SymmetryGroup {
         let ranks = self.topology.rank_count();
         let (base, mut complete) = self.first_path();
-        let mut group = Group { ranks, generators: Vec::new(), orbit_sizes: Vec::new(), complete: true };
+        let mut group = SymmetryGroup { ranks, generators: Vec::new(), orbit_sizes: Vec::new(), complete: true };
         let mut orbits = UnionFind::new(ranks);
         // The right partition follows the first path to the choice in question and makes another choice there.
         let mut right_marks = Vec::new();
@@ -114,7 +114,7 @@ impl<'t> SymmetrySearch<'t> {
         base: &[BranchChoice],
         level: usize,
         orbits: &mut UnionFind<usize>,
-        group: &mut Group,
+        group: &mut SymmetryGroup,
     ) -> bool {
         let point = base[level].member;
         let mut candidates = self.right.members_of(base[level].cell).to_vec();

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 /// The purpose of a threadblock with one kind of steps.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Lane {
+enum BlockPurpose {
     Send(ConnectionId),
     Receive(ConnectionId),
 }
@@ -41,13 +41,13 @@ pub(in super::super) fn narrow(program: Program, separate: bool) -> Program {
 
 /// For each step the number of the threadblock of its connection; a local step stays with the step before it.
 fn by_lane(rank: &RankProgram) -> Vec<Vec<u32>> {
-    let mut numbers: BTreeMap<(usize, Option<Lane>), u32> = BTreeMap::new();
+    let mut numbers: BTreeMap<(usize, Option<BlockPurpose>), u32> = BTreeMap::new();
     let mut dealt = Vec::with_capacity(rank.threadblocks.len());
     for (t, block) in rank.threadblocks.iter().enumerate() {
         let mut lane = None;
         let of_block = block.steps.iter().map(|step| {
-            let used = step.instruction.sends_to().map(Lane::Send);
-            lane = used.or(step.instruction.receives_from().map(Lane::Receive)).or(lane);
+            let used = step.instruction.sends_to().map(BlockPurpose::Send);
+            lane = used.or(step.instruction.receives_from().map(BlockPurpose::Receive)).or(lane);
             let next = numbers.len() as u32;
             *numbers.entry((t, lane)).or_insert(next)
         });

@@ -46,8 +46,11 @@ fn mutants(original: &Algorithm) -> Vec<(&'static str, Algorithm)> {
     change("twice the chunks", &|file| file.chunks *= 2);
     change("no channels", &|file| file.channels = 0);
     change("another collective", &|file| {
-        let other =
-            if file.operation == Some(Operation::AllGather) { Operation::AllReduce } else { Operation::AllGather };
+        let other = if file.operation == Some(ClaimedCollective::AllGather) {
+            ClaimedCollective::AllReduce
+        } else {
+            ClaimedCollective::AllGather
+        };
         file.operation = Some(other);
     });
     change("no collective", &|file| file.operation = None);
@@ -62,8 +65,9 @@ fn mutants(original: &Algorithm) -> Vec<(&'static str, Algorithm)> {
             change("no peers", &|file| (file.gpus[g].blocks[b].send, file.gpus[g].blocks[b].recv) = (None, None));
             change("itself as a peer", &|file| file.gpus[g].blocks[b].send = Some(original.gpus[g].id));
             for s in 0..original.gpus[g].blocks[b].steps.len() {
-                let at =
-                    |file: &mut Algorithm, change: &dyn Fn(&mut Step)| change(&mut file.gpus[g].blocks[b].steps[s]);
+                let at = |file: &mut Algorithm, change: &dyn Fn(&mut StepElement)| {
+                    change(&mut file.gpus[g].blocks[b].steps[s])
+                };
                 change("a step is missing", &|file| {
                     file.gpus[g].blocks[b].steps.remove(s);
                 });
@@ -95,12 +99,12 @@ fn mutants(original: &Algorithm) -> Vec<(&'static str, Algorithm)> {
                 change("stores instead of adding", &|file| {
                     at(file, &|step| {
                         step.kind = match step.kind {
-                            Kind::ReceiveReduceCopy => Kind::Receive,
-                            Kind::Receive => Kind::ReceiveReduceCopy,
-                            Kind::Copy => Kind::Reduce,
-                            Kind::Reduce => Kind::Copy,
-                            Kind::Send => Kind::Receive,
-                            _ => Kind::Send,
+                            StepType::ReceiveReduceCopy => StepType::Receive,
+                            StepType::Receive => StepType::ReceiveReduceCopy,
+                            StepType::Copy => StepType::Reduce,
+                            StepType::Reduce => StepType::Copy,
+                            StepType::Send => StepType::Receive,
+                            _ => StepType::Send,
                         };
                     });
                 });
@@ -138,7 +142,7 @@ fn slips_of_the_pen_are_refused() {
             }
             // An accepted file is the same program (some attributes only inform), or another correct one.
             let programs =
-                |verdict: &Verdict| verdict.calls.iter().map(|c| c.program.program().clone()).collect::<Vec<_>>();
+                |verdict: &FileVerdict| verdict.calls.iter().map(|c| c.program.program().clone()).collect::<Vec<_>>();
             let (mine, theirs) = (programs(&known), programs(&verdict));
             if mine == theirs {
                 harmless += 1;

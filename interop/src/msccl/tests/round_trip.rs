@@ -9,8 +9,8 @@ use program::testing::{checked, lowered};
 use program::{Program, VerifiedProgram, replicate};
 use schedule::{Collective, Findings, VerifiedSchedule};
 
-pub(super) fn options(dialect: Dialect) -> ExportOptions {
-    ExportOptions {
+pub(super) fn options(dialect: Dialect) -> AlgorithmExportOptions {
+    AlgorithmExportOptions {
         dialect,
         protocol: Protocol::Simple,
         name: "test".to_owned(),
@@ -21,7 +21,7 @@ pub(super) fn options(dialect: Dialect) -> ExportOptions {
 }
 
 /// Writes a program, reads it back, and compares and checks the result.
-fn round_trip(program: &VerifiedProgram, options: &ExportOptions, random: &mut Random) -> Algorithm {
+fn round_trip(program: &VerifiedProgram, options: &AlgorithmExportOptions, random: &mut Random) -> Algorithm {
     let algorithm = export(program, options).unwrap_or_else(|error| panic!("{error}"));
     let text = written(&algorithm);
     let parsed = parse(&text, "written").unwrap_or_else(|faults| panic!("{}", faults[0]));
@@ -103,7 +103,7 @@ fn threadblocks_are_shared_where_there_are_too_many() {
         let program = checked(lowered(&schedule, false));
         let dialect = dialects(collective)[0];
         let apart = round_trip(&program, &options(dialect), random);
-        let shared = round_trip(&program, &ExportOptions { max_blocks: 1, ..options(dialect) }, random);
+        let shared = round_trip(&program, &AlgorithmExportOptions { max_blocks: 1, ..options(dialect) }, random);
         let most = |algorithm: &Algorithm| algorithm.gpus.iter().map(|gpu| gpu.blocks.len()).max().unwrap();
         // A rank has at most five peers in each direction, and local work.
         assert!(most(&shared) <= 6.min(most(&apart)), "{collective}: {} {}", most(&shared), most(&apart));
@@ -134,12 +134,12 @@ fn members_become_the_communicator() {
     // On a ring, other ranks must relay.
     let relayed = schedules::random_trees(&schedules::ring(5), &demand, random);
     let refused = export(&checked(lowered(&relayed, false)), &options(Dialect::Msccl)).unwrap_err();
-    assert!(matches!(refused, ExportError::Relay { .. }), "{refused}");
+    assert!(matches!(refused, AlgorithmExportError::Relay { .. }), "{refused}");
 }
 
 #[test]
 fn what_does_not_fit_is_refused_with_the_reason() {
-    let refusal = |collective, ranks, chunks, options: &ExportOptions| {
+    let refusal = |collective, ranks, chunks, options: &AlgorithmExportOptions| {
         let schedule = schedules::direct(&schedules::demand(collective, ranks, chunks));
         export(&checked(lowered(&schedule, false)), options).unwrap_err().to_string()
     };

@@ -64,11 +64,11 @@ fn steps_that_do_nothing_wait_all_the_same() {
 fn a_cycle_may_pass_through_steps_that_move_data() {
     let mut file = pair(&idle(1, &[(0, 2)]));
     let steps = &mut file.gpus[0].blocks[0].steps;
-    let copy = Step { number: 2, kind: Kind::Send, after: None, announces: true, ..steps[0] };
+    let copy = StepElement { number: 2, kind: StepType::Send, after: None, announces: true, ..steps[0] };
     steps.push(copy);
     steps[1].after = Some((1, 0));
     let verdict = judge(&file, Dialect::Executor, 1000);
-    let kinds: Vec<&str> = verdict.violations.iter().map(Violation::kind).collect();
+    let kinds: Vec<&str> = verdict.violations.iter().map(FileViolation::kind).collect();
     assert_eq!(kinds, ["deadlock"]);
 }
 
@@ -120,7 +120,7 @@ fn a_connection_has_room_for_as_many_messages_as_its_protocol_says() {
         [(2, "Simple", true), (3, "Simple", false), (3, "LL", true), (8, "LL128", true), (9, "LL", false)]
     {
         let verdict = judge(&ahead(chunks, protocol), Dialect::Executor, 1000);
-        let kinds: Vec<&str> = verdict.violations.iter().map(Violation::kind).collect();
+        let kinds: Vec<&str> = verdict.violations.iter().map(FileViolation::kind).collect();
         assert_eq!(kinds, if is_right { vec![] } else { vec!["room"] }, "{chunks} chunks, {protocol}");
         // A transport with more room runs it.
         assert_eq!(verdict.calls.len(), 1);

@@ -6,8 +6,8 @@
 //! it.
 
 use super::super::document::{
-    ChannelRefs, ChannelType, ChunkRef, OpName, Operation, Reduction, RemoteBuffer, RemoteBufferRefs, Space,
-    Threadblock,
+    ChannelRefs, ChannelType, ChunkRef, OpName, Operation, PlanBuffer, PlanThreadblock, Reduction, RemoteBuffer,
+    RemoteBufferRefs,
 };
 use super::super::limits::{MAX_CHANNELS, MAX_CHANNELS_PER_OPERATION, MAX_OPERATIONS, MAX_SEMAPHORES};
 use super::sync::{Sync, slots};
@@ -24,7 +24,7 @@ const LAST_OPERATIONS: usize = 2;
 
 /// The part of one rank.
 pub(super) struct Emitted {
-    pub(super) threadblocks: Vec<Threadblock>,
+    pub(super) threadblocks: Vec<PlanThreadblock>,
     pub(super) remote_buffers: Vec<RemoteBuffer>,
     pub(super) semaphores: u32,
 }
@@ -32,8 +32,16 @@ pub(super) struct Emitted {
 pub(super) fn emit(program: &Program, wiring: &Wiring, sync: &Sync, rank: Rank) -> Emitted {
     let emitted =
         Emitted { threadblocks: Vec::new(), remote_buffers: Vec::new(), semaphores: sync.count[rank.index()] };
-    let mut emitter =
-        Emitter { program, wiring, sync, rank, emitted, part: Part::default(), sent: Vec::new(), taken: Vec::new() };
+    let mut emitter = PlanEmitter {
+        program,
+        wiring,
+        sync,
+        rank,
+        emitted,
+        part: ThreadblockDraft::default(),
+        sent: Vec::new(),
+        taken: Vec::new(),
+    };
     emitter.sent = vec![0; program.connections.len()];
     emitter.taken = vec![0; program.connections.len()];
     for threadblock in 0..program.ranks[rank.index()].threadblocks.len() as u32 {
@@ -44,7 +52,7 @@ pub(super) fn emit(program: &Program, wiring: &Wiring, sync: &Sync, rank: Rank) 
 
 /// A threadblock under construction.
 #[derive(Default)]
-struct Part {
+struct ThreadblockDraft {
     ops: Vec<Operation>,
     /// The rank's channels of each type that it uses.
     channels: [Vec<u32>; 2],
@@ -56,13 +64,13 @@ struct Part {
     learned: bool,
 }
 
-struct Emitter<'p> {
+struct PlanEmitter<'p> {
     program: &'p Program,
     wiring: &'p Wiring,
     sync: &'p Sync,
     rank: Rank,
     emitted: Emitted,
-    part: Part,
+    part: ThreadblockDraft,
     /// Messages of each connection sent and received so far.
     sent: Vec<u32>,
     taken: Vec<u32>,
@@ -73,7 +81,7 @@ fn list(kind: ChannelType) -> usize {
     usize::from(kind == ChannelType::Port)
 }
 
-impl Emitter<'_> {
+impl PlanEmitter<'_> {
     fn threadblock(&mut self, number: u32) {
         let program = self.program;
         let steps = &program.ranks[self.rank.index()].threadblocks[number as usize].steps;
@@ -245,7 +253,7 @@ impl Emitter<'_> {
     }
 
     /// The position of a remote buffer in the threadblock's list.
-    fn remote(&mut self, rank: u32, space: Space, kind: ChannelType) -> u32 {
+    fn remote(&mut self, rank: u32, space: PlanBuffer, kind: ChannelType) -> u32 {
         let buffers = &mut self.emitted.remote_buffers;
         let known = buffers.iter().position(|buffer| (buffer.rank, buffer.space) == (rank, space));
         let id = known.unwrap_or_else(|| {
@@ -286,7 +294,7 @@ impl Emitter<'_> {
         let kinds = [ChannelType::Memory, ChannelType::Port];
         let channels = kinds.into_iter().zip(part.channels).filter(|(_, ids)| !ids.is_empty());
         let buffers = kinds.into_iter().zip(part.buffers).filter(|(_, ids)| !ids.is_empty());
-        self.emitted.threadblocks.push(Threadblock {
+        self.emitted.threadblocks.push(PlanThreadblock {
             id: self.emitted.threadblocks.len() as u32,
             ops: part.ops,
             channels: channels
@@ -317,10 +325,10 @@ fn reference(slice: Slice) -> ChunkRef {
     ChunkRef { rank: None, space: None, buffer_id: None, switch_channel_id: None, index, size }
 }
 
-fn space(buffer: Buffer) -> Space {
+fn space(buffer: Buffer) -> PlanBuffer {
     match buffer {
-        Buffer::Input => Space::Input,
-        Buffer::Output => Space::Output,
-        Buffer::Scratch => Space::Scratch,
+        Buffer::Input => PlanBuffer::Input,
+        Buffer::Output => PlanBuffer::Output,
+        Buffer::Scratch => PlanBuffer::Scratch,
     }
 }

@@ -11,17 +11,17 @@
 mod emit;
 mod sync;
 
-use super::document::{Channel, ChannelType, Gpu, Plan, Protocol, RemoteBuffer, Semaphore};
+use super::document::{Channel, ChannelType, ExecutionPlan, Gpu, RemoteBuffer, ScratchUse, Semaphore};
 use super::limits::RESIDENT_THREADBLOCKS;
 use super::{PlanFile, PlanViolation};
-use program::{Program, Shape, VerifiedProgram};
+use program::{PartShape, Program, VerifiedProgram};
 use schedule::{Collective, Findings, ReduceOp};
 use sync::Sync;
 use topology::Rank;
 
 /// How to export.
 #[derive(Clone, PartialEq, Debug)]
-pub struct ExportOptions {
+pub struct PlanExportOptions {
     /// The name of the plan.
     pub name: String,
     /// The smallest message that it serves, in bytes as the executor counts them (of the input; for allgather, of the
@@ -33,7 +33,7 @@ pub struct ExportOptions {
     pub machines: Vec<u32>,
 }
 
-impl Default for ExportOptions {
+impl Default for PlanExportOptions {
     fn default() -> Self {
         Self { name: "antiphon".into(), min_message_size: 0, max_message_size: u64::MAX, machines: Vec::new() }
     }
@@ -42,7 +42,7 @@ impl Default for ExportOptions {
 /// Why a program cannot be written as a plan.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum ExportError {
+pub enum PlanExportError {
     /// The format cannot express the program.
     #[error("MSCCL++ plans cannot express {what}")]
     Inexpressible {
@@ -75,10 +75,10 @@ pub enum ExportError {
 /// Writes a program as a plan.
 ///
 /// # Errors
-/// [`ExportError`]: there are no plans for collectives over some of the ranks, with blocks of unequal sizes, with a
+/// [`PlanExportError`]: there are no plans for collectives over some of the ranks, with blocks of unequal sizes, with a
 /// root other than 0, or with another reduction than sum, min and max, and none for programs that need more
 /// threadblocks than run at the same time.
-pub fn export(verified: &VerifiedProgram, options: &ExportOptions) -> Result<Plan, ExportError> {
+pub fn export(verified: &VerifiedProgram, options: &PlanExportOptions) -> Result<ExecutionPlan, PlanExportError> {
     expressible(verified)?;
     let program = verified.program().clone().unfused();
     let wiring = Wiring::new(&program, &options.machines);
@@ -92,7 +92,7 @@ pub fn export(verified: &VerifiedProgram, options: &ExportOptions) -> Result<Pla
         most_chunks = most_chunks.max(scratch_chunks);
         if emitted.threadblocks.len() > RESIDENT_THREADBLOCKS {
             let found = emitted.threadblocks.len();
-            return Err(ExportError::Threadblocks { rank, found, limit: RESIDENT_THREADBLOCKS });
+            return Err(PlanExportError::Threadblocks { rank, found, limit: RESIDENT_THREADBLOCKS });
         }
         gpus.push(Gpu {
             id: rank.0,
@@ -107,10 +107,10 @@ pub fn export(verified: &VerifiedProgram, options: &ExportOptions) -> Result<Pla
     }
     let request = program.demand.request();
     let counted = if request.collective == Collective::AllGather { output_chunks } else { input_chunks };
-    let plan = Plan {
+    let plan = ExecutionPlan {
         name: options.name.clone(),
         collective: request.collective.to_string(),
-        protocol: Protocol::Simple,
+        protocol: ScratchUse::Simple,
         inplace: program.in_place,
         reuse_resources: false,
         gpus,
@@ -121,12 +121,12 @@ pub fn export(verified: &VerifiedProgram, options: &ExportOptions) -> Result<Pla
         max_message_size: options.max_message_size.min(largest(counted, most_chunks)),
     };
     let file = PlanFile::from(plan);
-    file.import(request.size_bytes).map_err(ExportError::Unproven)?;
+    file.import(request.size_bytes).map_err(PlanExportError::Unproven)?;
     Ok(file.plan)
 }
 
 /// The text of a plan.
-pub fn write(plan: &Plan) -> String {
+pub fn write(plan: &ExecutionPlan) -> String {
     let mut text = serde_json::to_string_pretty(plan).expect("plain data without maps is always representable");
     text.push('\n');
     text
@@ -139,11 +139,11 @@ fn largest(counted: u32, most: u32) -> u64 {
     chunk * u64::from(counted)
 }
 
-fn expressible(verified: &VerifiedProgram) -> Result<(), ExportError> {
+fn expressible(verified: &VerifiedProgram) -> Result<(), PlanExportError> {
     let program = verified.program();
     let request = program.demand.request();
-    let refuse = |what: String| Err(ExportError::Inexpressible { what });
-    if request.collective.is_listed() || !matches!(program.shape, Shape::Equal { .. }) {
+    let refuse = |what: String| Err(PlanExportError::Inexpressible { what });
+    if request.collective.is_listed() || !matches!(program.shape, PartShape::Equal { .. }) {
         return refuse(format!("{} with blocks of unequal sizes", request.collective));
     }
     if request.members.len() != request.ranks {
@@ -157,7 +157,7 @@ fn expressible(verified: &VerifiedProgram) -> Result<(), ExportError> {
     }
     match verified.window() {
         0 => Ok(()),
-        window => Err(ExportError::Window { window }),
+        window => Err(PlanExportError::Window { window }),
     }
 }
 
@@ -215,6 +215,6 @@ impl Wiring {
 }
 
 /// A remote buffer under construction.
-fn remote_buffer(rank: u32, space: super::Space, kind: ChannelType) -> RemoteBuffer {
+fn remote_buffer(rank: u32, space: super::PlanBuffer, kind: ChannelType) -> RemoteBuffer {
     RemoteBuffer { rank, space, access_channel_types: vec![kind] }
 }

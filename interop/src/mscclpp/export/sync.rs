@@ -93,9 +93,9 @@ impl Sync {
 }
 
 /// For each threadblock, one more than the number of its steps that are certainly over; 0 if it may not have begun.
-type Clock = Vec<u32>;
+type StepClock = Vec<u32>;
 
-fn join(clock: &mut Clock, other: &Clock) {
+fn join(clock: &mut StepClock, other: &StepClock) {
     for (own, &other) in clock.iter_mut().zip(other) {
         *own = (*own).max(other);
     }
@@ -115,9 +115,9 @@ struct Replay<'p> {
     /// Per rank, its first threadblock.
     first: Vec<usize>,
     next: Vec<u32>,
-    clocks: Vec<Clock>,
+    clocks: Vec<StepClock>,
     /// The clocks after the steps that others wait for.
-    snapshots: BTreeMap<(usize, u32), Option<Rc<Clock>>>,
+    snapshots: BTreeMap<(usize, u32), Option<Rc<StepClock>>>,
     uses: BTreeMap<(usize, Buffer, u32), Uses>,
     /// The number of messages of each connection so far.
     sent: Vec<u32>,

@@ -2,15 +2,15 @@
 //! other ranks' memory.
 
 use super::super::document::Share;
-use super::super::geometry::Span;
-use super::super::memory::{Access, Clock, Known, Pieces, join};
-use super::super::resolve::{Operand, PortRef, Transfer};
-use super::super::violation::{Fault, Location, OpAt, PlanViolation};
-use super::{Done, Item, Judge, Relaxed};
+use super::super::geometry::CellSpan;
+use super::super::memory::{Access, Known, Pieces, VectorClock, join};
+use super::super::resolve::{Operand, OperandTransfer, PortRef};
+use super::super::violation::{OpAt, PlanFault, PlanLocation, PlanViolation};
+use super::{Done, PlanReplay, RelaxedOrdering, ReplayedOperation};
 use std::rc::Rc;
 
-impl Judge<'_> {
-    pub(super) fn spans(&self, operands: &[Operand], share: Option<Share>, iteration: Option<u32>) -> Vec<Span> {
+impl PlanReplay<'_> {
+    pub(super) fn spans(&self, operands: &[Operand], share: Option<Share>, iteration: Option<u32>) -> Vec<CellSpan> {
         let span = |&operand: &Operand| match iteration {
             Some(iteration) => self.cells.slice(operand, iteration),
             None => self.cells.whole(operand, share),
@@ -21,18 +21,18 @@ impl Judge<'_> {
     pub(super) fn transfers(
         &mut self,
         block: usize,
-        item: Item<'_>,
-        transfers: &[Transfer],
+        item: ReplayedOperation<'_>,
+        transfers: &[OperandTransfer],
         share: Option<Share>,
     ) -> bool {
-        let spans: Vec<(Vec<Span>, Vec<Span>)> = transfers
+        let spans: Vec<(Vec<CellSpan>, Vec<CellSpan>)> = transfers
             .iter()
             .map(|transfer| {
                 let spans = |operands| self.spans(operands, share, item.iteration);
                 (spans(&transfer.sources), spans(&transfer.targets))
             })
             .collect();
-        let awaited = |span: &&Span| span.awaited;
+        let awaited = |span: &&CellSpan| span.awaited;
         if spans.iter().flat_map(|(sources, _)| sources).filter(awaited).any(|&span| !self.memory.arrived(span)) {
             return false;
         }
@@ -46,8 +46,8 @@ impl Judge<'_> {
     }
 
     /// Joins the knowledge that packets carry from their writers.
-    pub(super) fn hear(&mut self, block: usize, span: Span) {
-        if self.relaxed == Relaxed::Memoryless {
+    pub(super) fn hear(&mut self, block: usize, span: CellSpan) {
+        if self.relaxed == RelaxedOrdering::Memoryless {
             return;
         }
         let mut writers: Vec<u32> = self.memory.writers(span).map(|(writer, _)| writer).collect();
@@ -62,10 +62,10 @@ impl Judge<'_> {
     pub(super) fn transfer(
         &mut self,
         block: usize,
-        item: Item<'_>,
+        item: ReplayedOperation<'_>,
         port: Option<PortRef>,
-        sources: &[Span],
-        targets: &[Span],
+        sources: &[CellSpan],
+        targets: &[CellSpan],
     ) {
         let op = self.log.len() as u32 - 1;
         let (component, clock) = match port {
@@ -102,7 +102,7 @@ impl Judge<'_> {
                 if let Some(conflict) = conflict {
                     let other = self.log[conflict.other.op as usize];
                     let fault = conflict.fault(&self.memory, writes, span.packet, other);
-                    self.violations.push(PlanViolation { at: Location::Op(item.at), fault });
+                    self.violations.push(PlanViolation { at: PlanLocation::Op(item.at), fault });
                 }
             }
         }
@@ -127,7 +127,13 @@ impl Judge<'_> {
     }
 
     /// The knowledge of the pieces of a transfer: themselves, and the pieces that made the packets that they read.
-    pub(super) fn told_by_pieces(&mut self, block: usize, op: u32, sources: &[Span], targets: &[Span]) -> Pieces {
+    pub(super) fn told_by_pieces(
+        &mut self,
+        block: usize,
+        op: u32,
+        sources: &[CellSpan],
+        targets: &[CellSpan],
+    ) -> Pieces {
         let all = || sources.iter().chain(targets);
         if !all().any(|span| span.packet) {
             return Pieces::new();
@@ -150,22 +156,30 @@ impl Judge<'_> {
     }
 
     /// Operands must be equal or disjoint, because threads do not wait for each other within an operation.
-    pub(super) fn overlaps(&mut self, at: OpAt, sources: &[Span], targets: &[Span]) {
+    pub(super) fn overlaps(&mut self, at: OpAt, sources: &[CellSpan], targets: &[CellSpan]) {
         let shifted =
-            |a: &Span, b: &Span| a.overlaps(*b) && (a.first, a.count, a.packet) != (b.first, b.count, b.packet);
-        let twice = |(index, a): (usize, &Span)| targets[..index].iter().any(|b| a.overlaps(*b));
+            |a: &CellSpan, b: &CellSpan| a.overlaps(*b) && (a.first, a.count, a.packet) != (b.first, b.count, b.packet);
+        let twice = |(index, a): (usize, &CellSpan)| targets[..index].iter().any(|b| a.overlaps(*b));
         let wrong = targets.iter().any(|target| sources.iter().any(|source| shifted(source, target)));
         if wrong || targets.iter().enumerate().any(twice) {
             let ops = &self.plan.gpus[at.rank as usize].threadblocks[at.threadblock as usize].ops;
             let outer = &ops[at.op as usize];
             let inner = at.inner.and_then(|inner| outer.ops.as_ref()?.get(inner as usize));
             let op = inner.unwrap_or(outer).name;
-            self.violations.push(PlanViolation { at: Location::Op(at), fault: Fault::Overlap { op } });
+            self.violations.push(PlanViolation { at: PlanLocation::Op(at), fault: PlanFault::Overlap { op } });
         }
     }
 
     /// Rules about other ranks' memory.
-    pub(super) fn visit(&mut self, block: usize, at: OpAt, span: Span, access: Access, clock: &Clock, writes: bool) {
+    pub(super) fn visit(
+        &mut self,
+        block: usize,
+        at: OpAt,
+        span: CellSpan,
+        access: Access,
+        clock: &VectorClock,
+        writes: bool,
+    ) {
         let own = self.blocks[block].rank;
         let owner = self.cells.rank_of(span.first);
         if owner == own {
@@ -180,10 +194,12 @@ impl Judge<'_> {
             span.cells().for_each(|cell| {
                 self.remote.unannounced.insert((cell, own));
             });
-        } else if !begun && self.relaxed == Relaxed::Orders {
+        } else if !begun && self.relaxed == RelaxedOrdering::Orders {
             let chunk = self.cells.name(span.first, span.packet);
-            self.violations
-                .push(PlanViolation { at: Location::Op(at), fault: Fault::BeforeStart { access: verb, chunk } });
+            self.violations.push(PlanViolation {
+                at: PlanLocation::Op(at),
+                fault: PlanFault::BeforeStart { access: verb, chunk },
+            });
         }
         if !(writes && span.packet) {
             self.remote.last.insert((owner, access.component), (access, span.first, writes));

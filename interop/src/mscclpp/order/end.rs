@@ -1,16 +1,16 @@
 //! The end of the replay: stuck threadblocks, counters that are left over, and conflicts with the next call.
 
-use super::super::memory::{Access, Clock, join};
-use super::super::resolve::{Action, Counter};
-use super::super::violation::{Fault, Location, PlanViolation};
-use super::{Give, Item, Judge, Relaxed, Verdict};
+use super::super::memory::{Access, VectorClock, join};
+use super::super::resolve::{Counter, OperationEffect};
+use super::super::violation::{PlanFault, PlanLocation, PlanViolation};
+use super::{Give, PlanReplay, RelaxedOrdering, ReplayVerdict, ReplayedOperation};
 
-impl Judge<'_> {
-    pub(super) fn finish(mut self) -> Verdict {
+impl PlanReplay<'_> {
+    pub(super) fn finish(mut self) -> ReplayVerdict {
         let stuck = self.stuck();
         if self.violations.is_empty() && !stuck.is_empty() {
             self.violations = stuck;
-        } else if self.violations.is_empty() && self.relaxed == Relaxed::Orders {
+        } else if self.violations.is_empty() && self.relaxed == RelaxedOrdering::Orders {
             self.doubts();
             self.leftovers();
             let ends = self.ends();
@@ -26,15 +26,15 @@ impl Judge<'_> {
             .filter(|((rank, component), access)| ends[*rank as usize][*component as usize] <= access.epoch);
         let unflushed = unflushed.map(|(_, access)| self.log[access.op as usize]).collect();
         self.violations.dedup();
-        Verdict { violations: self.violations, unflushed, order: self.order }
+        ReplayVerdict { violations: self.violations, unflushed, order: self.order }
     }
 
     /// Violations for the threadblocks that did not finish.
     pub(super) fn stuck(&self) -> Vec<PlanViolation> {
         let waiting = self.blocks.iter().filter_map(|block| block.items.get(block.next));
-        let violation = |item: &Item<'_>| {
+        let violation = |item: &ReplayedOperation<'_>| {
             let what = match item.action {
-                Action::Take { counters, .. } => {
+                OperationEffect::Take { counters, .. } => {
                     let empty = counters.iter().find(|id| {
                         let state = &self.counters[id.0 as usize];
                         state.initial + state.gives.len() as i64 <= state.taken
@@ -43,10 +43,10 @@ impl Judge<'_> {
                         .or(counters.first())
                         .map_or(String::new(), |id| self.script.counters[id.0 as usize].to_string())
                 }
-                Action::Barrier { id, .. } => format!("the other threadblocks at barrier {id}"),
+                OperationEffect::Barrier { id, .. } => format!("the other threadblocks at barrier {id}"),
                 _ => "packets that nobody writes before".into(),
             };
-            PlanViolation { at: Location::Op(item.at), fault: Fault::Deadlock { what } }
+            PlanViolation { at: PlanLocation::Op(item.at), fault: PlanFault::Deadlock { what } }
         };
         waiting.map(violation).collect()
     }
@@ -63,8 +63,8 @@ impl Judge<'_> {
                 };
                 if let Some(rival) = take.certain.iter().find_map(rivals) {
                     let other = self.log[rival as usize];
-                    let fault = Fault::Ambiguous { what: counter.to_string(), which: "signal", other };
-                    self.violations.push(PlanViolation { at: Location::Op(self.log[take.op as usize]), fault });
+                    let fault = PlanFault::Ambiguous { what: counter.to_string(), which: "signal", other };
+                    self.violations.push(PlanViolation { at: PlanLocation::Op(self.log[take.op as usize]), fault });
                 }
             }
         }
@@ -76,17 +76,17 @@ impl Judge<'_> {
             let left = state.gives.len() as i64 - state.taken;
             if left != 0 {
                 let at = match counter {
-                    Counter::Signals { to, .. } => Location::Gpu(*to),
-                    Counter::Semaphore { rank, .. } => Location::Gpu(*rank),
+                    Counter::Signals { to, .. } => PlanLocation::Gpu(*to),
+                    Counter::Semaphore { rank, .. } => PlanLocation::Gpu(*rank),
                 };
-                let fault = Fault::Leftover { what: counter.to_string(), left };
+                let fault = PlanFault::Leftover { what: counter.to_string(), left };
                 self.violations.push(PlanViolation { at, fault });
             }
         }
     }
 
     /// For each rank, the operations that are over when its call ends.
-    pub(super) fn ends(&self) -> Vec<Clock> {
+    pub(super) fn ends(&self) -> Vec<VectorClock> {
         let components = self.blocks.len() + self.ports.len();
         let end = |blocks: &std::ops::Range<usize>| {
             let mut clock = vec![0; components];
@@ -100,12 +100,12 @@ impl Judge<'_> {
     }
 
     /// No access to a rank's memory may happen after its call may have ended.
-    pub(super) fn after_end(&mut self, ends: &[Clock]) {
+    pub(super) fn after_end(&mut self, ends: &[VectorClock]) {
         let verb = |writes| if writes { "writes" } else { "reads" };
         for (&(owner, component), &(access, cell, writes)) in &self.remote.last {
             if ends[owner as usize][component as usize] <= access.epoch {
-                let fault = Fault::AfterEnd { access: verb(writes), chunk: self.cells.name(cell, false) };
-                let at = Location::Op(self.log[access.op as usize]);
+                let fault = PlanFault::AfterEnd { access: verb(writes), chunk: self.cells.name(cell, false) };
+                let at = PlanLocation::Op(self.log[access.op as usize]);
                 self.violations.push(PlanViolation { at, fault });
             }
         }
@@ -113,15 +113,15 @@ impl Judge<'_> {
         for (cell, access) in unread {
             let writer = self.log[access.op as usize];
             if writer.rank != self.cells.rank_of(cell) {
-                let fault = Fault::AfterEnd { access: "writes", chunk: self.cells.name(cell, true) };
-                self.violations.push(PlanViolation { at: Location::Op(writer), fault });
+                let fault = PlanFault::AfterEnd { access: "writes", chunk: self.cells.name(cell, true) };
+                self.violations.push(PlanViolation { at: PlanLocation::Op(writer), fault });
             }
         }
     }
 
     /// Checks scratch that is written before its rank is known to have begun: the rank must be done with what the
     /// previous call left there. If calls use two halves in turn, this is the call before the previous one.
-    pub(super) fn next_call(&mut self, ends: &[Clock]) {
+    pub(super) fn next_call(&mut self, ends: &[VectorClock]) {
         for &(cell, writer) in &self.remote.unannounced {
             let (owner, end) = (self.cells.rank_of(cell), &ends[writer as usize]);
             let last = self.memory.last(cell).find(|access| match self.plan.use_double_scratch_buffer {
@@ -135,8 +135,9 @@ impl Judge<'_> {
             if let Some(access) = last {
                 let other = self.log[access.op as usize];
                 let writes = self.memory.last(cell).find(|access| self.log[access.op as usize].rank == writer);
-                let at = writes.map_or(Location::Gpu(writer), |access| Location::Op(self.log[access.op as usize]));
-                let fault = Fault::NextCall { chunk: self.cells.name(cell, false), other };
+                let at =
+                    writes.map_or(PlanLocation::Gpu(writer), |access| PlanLocation::Op(self.log[access.op as usize]));
+                let fault = PlanFault::NextCall { chunk: self.cells.name(cell, false), other };
                 self.violations.push(PlanViolation { at, fault });
             }
         }

@@ -18,11 +18,11 @@ mod data;
 mod end;
 mod replay;
 
-use super::document::Plan;
+use super::document::ExecutionPlan;
 use super::geometry::Cells;
-use super::memory::{Access, Clock, Memory, Pieces, join};
-use super::resolve::{Action, Counter, CounterId, Script, Transfer};
-use super::violation::{Fault, Location, OpAt, PlanViolation};
+use super::memory::{Access, Pieces, PlanMemory, VectorClock, join};
+use super::resolve::{Counter, CounterId, OperandTransfer, OperationEffect, Script};
+use super::violation::{OpAt, PlanFault, PlanLocation, PlanViolation};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
@@ -34,7 +34,7 @@ const MAX_CLOCKS: usize = 1 << 25;
 
 /// Whether relaxed signals and packets order accesses to other memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Relaxed {
+pub(super) enum RelaxedOrdering {
     /// They do, as on today's machines.
     Orders,
     /// They do not, as their names say.
@@ -42,7 +42,7 @@ pub(super) enum Relaxed {
 }
 
 /// The result of the replay.
-pub(super) struct Verdict {
+pub(super) struct ReplayVerdict {
     pub(super) violations: Vec<PlanViolation>,
     /// Sources that a port may still read when the call ends.
     pub(super) unflushed: Vec<OpAt>,
@@ -61,10 +61,10 @@ pub(super) struct Done {
 }
 
 /// Replays a plan.
-pub(super) fn judge(plan: &Plan, script: &Script, cells: &Cells, relaxed: Relaxed) -> Verdict {
-    let mut judge = match Judge::new(plan, script, cells, relaxed) {
+pub(super) fn judge(plan: &ExecutionPlan, script: &Script, cells: &Cells, relaxed: RelaxedOrdering) -> ReplayVerdict {
+    let mut judge = match PlanReplay::new(plan, script, cells, relaxed) {
         Ok(judge) => judge,
-        Err(violations) => return Verdict { violations, unflushed: Vec::new(), order: Vec::new() },
+        Err(violations) => return ReplayVerdict { violations, unflushed: Vec::new(), order: Vec::new() },
     };
     judge.run();
     judge.finish()
@@ -72,38 +72,38 @@ pub(super) fn judge(plan: &Plan, script: &Script, cells: &Cells, relaxed: Relaxe
 
 /// An operation to be replayed.
 #[derive(Clone, Copy)]
-struct Item<'s> {
+struct ReplayedOperation<'s> {
     at: OpAt,
-    action: &'s Action,
+    action: &'s OperationEffect,
     iteration: Option<u32>,
 }
 
 /// The state of a threadblock.
-struct Block<'s> {
+struct ThreadblockState<'s> {
     rank: u32,
-    items: Vec<Item<'s>>,
+    items: Vec<ReplayedOperation<'s>>,
     next: usize,
     /// The knowledge of all its threads at their last synchronization. Its own component is the current epoch.
-    base: Rc<Clock>,
+    base: Rc<VectorClock>,
     /// The knowledge of single threads since then.
-    lanes: BTreeMap<u32, Clock>,
+    lanes: BTreeMap<u32, VectorClock>,
     /// The knowledge that its data operations got from packets since then.
-    data: Option<Clock>,
+    data: Option<VectorClock>,
 }
 
-impl Block<'_> {
-    fn lane(&self, lane: u32) -> &Clock {
+impl ThreadblockState<'_> {
+    fn lane(&self, lane: u32) -> &VectorClock {
         self.lanes.get(&lane).unwrap_or(&self.base)
     }
 
     /// The knowledge of its data operations.
-    fn knows(&self) -> &Clock {
+    fn knows(&self) -> &VectorClock {
         self.data.as_ref().unwrap_or(&self.base)
     }
 
     /// The knowledge of all its threads together.
-    fn all(&self) -> Clock {
-        let mut clock = Clock::clone(&self.base);
+    fn all(&self) -> VectorClock {
+        let mut clock = VectorClock::clone(&self.base);
         self.lanes.values().chain(&self.data).for_each(|other| join(&mut clock, other));
         clock
     }
@@ -111,9 +111,9 @@ impl Block<'_> {
 
 /// A port channel of a threadblock.
 #[derive(Clone)]
-struct Port {
+struct PortState {
     component: u32,
-    clock: Clock,
+    clock: VectorClock,
 }
 
 /// A signal or release.
@@ -122,7 +122,7 @@ struct Give {
     epoch: u32,
     op: u32,
     /// `None` after it was taken, or if it carries no knowledge.
-    clock: Option<Rc<Clock>>,
+    clock: Option<Rc<VectorClock>>,
 }
 
 /// A wait or acquire whose signals come from several threadblocks.
@@ -146,19 +146,19 @@ struct CounterState {
     doubtful: Vec<Take>,
 }
 
-struct Judge<'s> {
+struct PlanReplay<'s> {
     cells: &'s Cells,
     script: &'s Script,
-    relaxed: Relaxed,
-    plan: &'s Plan,
-    blocks: Vec<Block<'s>>,
+    relaxed: RelaxedOrdering,
+    plan: &'s ExecutionPlan,
+    blocks: Vec<ThreadblockState<'s>>,
     /// For each rank its threadblocks.
     of_rank: Vec<std::ops::Range<usize>>,
-    ports: BTreeMap<(usize, u32), Port>,
+    ports: BTreeMap<(usize, u32), PortState>,
     counters: Vec<CounterState>,
     /// The threadblocks that have arrived at a barrier of a rank, and the number that it waits for.
     barriers: BTreeMap<(u32, u32), (BTreeSet<usize>, u32)>,
-    memory: Memory<'s>,
+    memory: PlanMemory<'s>,
     /// All operations replayed so far, and the knowledge of their threads.
     log: Vec<OpAt>,
     packets: Packets,
@@ -170,7 +170,7 @@ struct Judge<'s> {
 /// The knowledge that packets carry.
 struct Packets {
     /// The knowledge of the writer of each transfer of packets.
-    clocks: BTreeMap<u32, Rc<Clock>>,
+    clocks: BTreeMap<u32, Rc<VectorClock>>,
     /// The knowledge that each piece of a transfer of packets carries.
     pieces: BTreeMap<u32, Pieces>,
     /// For each rank, all knowledge that it got from packets.
@@ -188,9 +188,14 @@ struct RemoteAccesses {
     own_ports: BTreeMap<(u32, u32), Access>,
 }
 
-impl<'s> Judge<'s> {
-    fn new(plan: &'s Plan, script: &'s Script, cells: &'s Cells, relaxed: Relaxed) -> Result<Self, Vec<PlanViolation>> {
-        let mut items: Vec<(u32, Vec<Item<'s>>)> = Vec::new();
+impl<'s> PlanReplay<'s> {
+    fn new(
+        plan: &'s ExecutionPlan,
+        script: &'s Script,
+        cells: &'s Cells,
+        relaxed: RelaxedOrdering,
+    ) -> Result<Self, Vec<PlanViolation>> {
+        let mut items: Vec<(u32, Vec<ReplayedOperation<'s>>)> = Vec::new();
         let mut of_rank = Vec::with_capacity(script.ranks.len());
         let mut room = MAX_REPLAY;
         for (rank, blocks) in (0..).zip(&script.ranks) {
@@ -204,19 +209,19 @@ impl<'s> Judge<'s> {
         for (block, (_, items)) in items.iter().enumerate() {
             for channel in items.iter().flat_map(|item| ports_of(item.action)) {
                 let component = (ports.len() + of_rank.last().map_or(0, |last| last.end)) as u32;
-                ports.entry((block, channel)).or_insert(Port { component, clock: Clock::new() });
+                ports.entry((block, channel)).or_insert(PortState { component, clock: VectorClock::new() });
             }
         }
         let components = items.len() + ports.len();
         if items.len() * components > MAX_CLOCKS {
             let reason = format!("{} threadblocks are more than can be kept apart", items.len());
-            return Err(vec![PlanViolation { at: Location::Plan, fault: Fault::Unsupported { reason } }]);
+            return Err(vec![PlanViolation { at: PlanLocation::Plan, fault: PlanFault::Unsupported { reason } }]);
         }
         ports.values_mut().for_each(|port| port.clock = vec![0; components]);
         let blocks = items.into_iter().enumerate().map(|(number, (rank, items))| {
             let mut base = vec![0; components];
             base[number] = 1;
-            Block { rank, items, next: 0, base: Rc::new(base), lanes: BTreeMap::new(), data: None }
+            ThreadblockState { rank, items, next: 0, base: Rc::new(base), lanes: BTreeMap::new(), data: None }
         });
         let mut judge = Self {
             cells,
@@ -228,7 +233,7 @@ impl<'s> Judge<'s> {
             ports,
             counters: Vec::new(),
             barriers: BTreeMap::new(),
-            memory: Memory::new(cells),
+            memory: PlanMemory::new(cells),
             log: Vec::new(),
             packets: Packets {
                 clocks: BTreeMap::new(),
@@ -270,20 +275,22 @@ impl<'s> Judge<'s> {
     fn find_barriers(&mut self) {
         for (number, block) in self.blocks.iter().enumerate() {
             for item in &block.items {
-                let Action::Barrier { id, threadblocks } = item.action else { continue };
+                let OperationEffect::Barrier { id, threadblocks } = item.action else { continue };
                 let entry = self.barriers.entry((block.rank, *id)).or_insert((BTreeSet::new(), *threadblocks));
                 entry.0.insert(number);
                 if entry.1 != *threadblocks {
                     let reason =
                         format!("barrier {id} waits for {threadblocks} threadblocks here, for {} elsewhere", entry.1);
-                    self.violations.push(PlanViolation { at: Location::Op(item.at), fault: Fault::Invalid { reason } });
+                    self.violations
+                        .push(PlanViolation { at: PlanLocation::Op(item.at), fault: PlanFault::Invalid { reason } });
                 }
             }
         }
         for ((rank, id), (members, asked)) in &self.barriers {
             if members.len() != *asked as usize {
                 let reason = format!("barrier {id} waits for {asked} threadblocks, but {} use it", members.len());
-                self.violations.push(PlanViolation { at: Location::Gpu(*rank), fault: Fault::Invalid { reason } });
+                self.violations
+                    .push(PlanViolation { at: PlanLocation::Gpu(*rank), fault: PlanFault::Invalid { reason } });
             }
         }
     }
@@ -291,14 +298,14 @@ impl<'s> Judge<'s> {
 
 /// The operations of a threadblock with its loops unrolled.
 fn unrolled<'s>(
-    actions: &'s [(OpAt, Action)],
+    actions: &'s [(OpAt, OperationEffect)],
     iterations: u32,
     room: &mut usize,
-) -> Result<Vec<Item<'s>>, Vec<PlanViolation>> {
+) -> Result<Vec<ReplayedOperation<'s>>, Vec<PlanViolation>> {
     let mut items = Vec::new();
     for (at, action) in actions {
-        let Action::Loop { chunks, body, .. } = action else {
-            items.push(Item { at: *at, action, iteration: None });
+        let OperationEffect::Loop { chunks, body, .. } = action else {
+            items.push(ReplayedOperation { at: *at, action, iteration: None });
             *room = room.saturating_sub(1);
             continue;
         };
@@ -306,22 +313,26 @@ fn unrolled<'s>(
         let total = usize::try_from(rounds.saturating_mul(body.len() as u64)).unwrap_or(usize::MAX);
         if total > *room {
             let reason = format!("more than {MAX_REPLAY} operations, with the iterations of pipelines");
-            return Err(vec![PlanViolation { at: Location::Op(*at), fault: Fault::Unsupported { reason } }]);
+            return Err(vec![PlanViolation { at: PlanLocation::Op(*at), fault: PlanFault::Unsupported { reason } }]);
         }
         *room -= total;
         for iteration in 0..rounds as u32 {
-            items.extend(body.iter().map(|(at, action)| Item { at: *at, action, iteration: Some(iteration) }));
+            items.extend(body.iter().map(|(at, action)| ReplayedOperation {
+                at: *at,
+                action,
+                iteration: Some(iteration),
+            }));
         }
     }
     Ok(items)
 }
 
 /// The port channels that an operation uses.
-fn ports_of(action: &Action) -> Vec<u32> {
+fn ports_of(action: &OperationEffect) -> Vec<u32> {
     match action {
-        Action::Give { counters, .. } => counters.iter().filter_map(|&(_, port)| port).collect(),
-        Action::Flush { channels } => channels.clone(),
-        Action::Transfer { transfers, .. } => {
+        OperationEffect::Give { counters, .. } => counters.iter().filter_map(|&(_, port)| port).collect(),
+        OperationEffect::Flush { channels } => channels.clone(),
+        OperationEffect::Transfer { transfers, .. } => {
             transfers.iter().filter_map(|transfer| transfer.port).map(|port| port.channel).collect()
         }
         _ => Vec::new(),
@@ -329,10 +340,10 @@ fn ports_of(action: &Action) -> Vec<u32> {
 }
 
 /// The counters that an operation adds to.
-fn given(action: &Action) -> impl Iterator<Item = CounterId> + '_ {
-    let (gives, transfers): (&[(CounterId, Option<u32>)], &[Transfer]) = match action {
-        Action::Give { counters, .. } => (counters, &[]),
-        Action::Transfer { transfers, .. } => (&[], transfers),
+fn given(action: &OperationEffect) -> impl Iterator<Item = CounterId> + '_ {
+    let (gives, transfers): (&[(CounterId, Option<u32>)], &[OperandTransfer]) = match action {
+        OperationEffect::Give { counters, .. } => (counters, &[]),
+        OperationEffect::Transfer { transfers, .. } => (&[], transfers),
         _ => (&[], &[]),
     };
     let by_ports = transfers.iter().filter_map(|transfer| transfer.port).filter_map(|port| port.signal);

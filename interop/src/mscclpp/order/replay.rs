@@ -1,12 +1,12 @@
 //! The replay: which operation is next, and the knowledge that signals and waits carry.
 
-use super::super::memory::{Clock, join};
-use super::super::resolve::{Action, CounterId};
-use super::super::violation::{Fault, Location, OpAt, PlanViolation};
-use super::{Give, Judge, Relaxed, Take};
+use super::super::memory::{VectorClock, join};
+use super::super::resolve::{CounterId, OperationEffect};
+use super::super::violation::{OpAt, PlanFault, PlanLocation, PlanViolation};
+use super::{Give, PlanReplay, RelaxedOrdering, Take};
 use std::rc::Rc;
 
-impl<'s> Judge<'s> {
+impl<'s> PlanReplay<'s> {
     /// Continues until no operation is possible. Waits whose signals come from several threadblocks come last, after
     /// all other operations that could signal.
     pub(super) fn run(&mut self) {
@@ -30,27 +30,27 @@ impl<'s> Judge<'s> {
     pub(super) fn step(&mut self, block: usize, doubtful: bool) -> bool {
         let Some(&item) = self.blocks[block].items.get(self.blocks[block].next) else { return false };
         let done = match item.action {
-            Action::Sync => {
+            OperationEffect::Sync => {
                 self.meet(&[block]);
                 true
             }
-            Action::Barrier { id, .. } => return self.barrier(self.blocks[block].rank, *id),
-            Action::Give { counters, relaxed } => {
+            OperationEffect::Barrier { id, .. } => return self.barrier(self.blocks[block].rank, *id),
+            OperationEffect::Give { counters, relaxed } => {
                 self.log.push(item.at);
                 for (lane, &(counter, port)) in (0..).zip(counters) {
                     self.give(block, lane, counter, port, *relaxed);
                 }
                 true
             }
-            Action::Take { counters, relaxed } => self.take(block, item.at, counters, *relaxed, doubtful),
-            Action::Flush { channels } => {
+            OperationEffect::Take { counters, relaxed } => self.take(block, item.at, counters, *relaxed, doubtful),
+            OperationEffect::Flush { channels } => {
                 for (lane, &channel) in (0..).zip(channels) {
                     self.flush(block, lane, channel);
                 }
                 true
             }
-            Action::Transfer { transfers, share, .. } => self.transfers(block, item, transfers, *share),
-            Action::Loop { .. } => true,
+            OperationEffect::Transfer { transfers, share, .. } => self.transfers(block, item, transfers, *share),
+            OperationEffect::Loop { .. } => true,
         };
         if done {
             self.blocks[block].next += 1;
@@ -79,7 +79,7 @@ impl<'s> Judge<'s> {
         let here = |&member: &usize| {
             let block = &self.blocks[member];
             let item = block.items.get(block.next);
-            item.is_some_and(|item| matches!(item.action, Action::Barrier { id: other, .. } if *other == id))
+            item.is_some_and(|item| matches!(item.action, OperationEffect::Barrier { id: other, .. } if *other == id))
         };
         if !members.iter().all(here) {
             return false;
@@ -97,7 +97,7 @@ impl<'s> Judge<'s> {
                 .map_or_else(|| self.blocks[block].base.clone(), |lane| Rc::new(lane.clone())),
             Some(channel) => Rc::new(self.told(block, lane, channel)),
         };
-        let tells = !(relaxed && self.relaxed == Relaxed::Memoryless);
+        let tells = !(relaxed && self.relaxed == RelaxedOrdering::Memoryless);
         let epoch = self.blocks[block].base[block];
         let op = self.log.len() as u32 - 1;
         let state = &mut self.counters[counter.0 as usize];
@@ -105,9 +105,9 @@ impl<'s> Judge<'s> {
     }
 
     /// Gives a port the knowledge of a lane; returns the clock at which it has executed all its tasks.
-    pub(super) fn told(&mut self, block: usize, lane: u32, channel: u32) -> Clock {
+    pub(super) fn told(&mut self, block: usize, lane: u32, channel: u32) -> VectorClock {
         let Some(port) = self.ports.get_mut(&(block, channel)) else {
-            return Clock::clone(self.blocks[block].lane(lane));
+            return VectorClock::clone(self.blocks[block].lane(lane));
         };
         join(&mut port.clock, self.blocks[block].lane(lane));
         port.clock[port.component as usize] += 1;
@@ -138,7 +138,7 @@ impl<'s> Judge<'s> {
         self.log.push(at);
         for (lane, &id) in (0..).zip(counters) {
             let learned = self.taken(block, at, id, lane);
-            if relaxed && self.relaxed == Relaxed::Memoryless {
+            if relaxed && self.relaxed == RelaxedOrdering::Memoryless {
                 continue;
             }
             let mut clock = self.blocks[block].lane(lane).clone();
@@ -149,7 +149,7 @@ impl<'s> Judge<'s> {
     }
 
     /// Takes one from a counter, and returns the knowledge that it carries.
-    pub(super) fn taken(&mut self, block: usize, at: OpAt, id: CounterId, lane: u32) -> Vec<Rc<Clock>> {
+    pub(super) fn taken(&mut self, block: usize, at: OpAt, id: CounterId, lane: u32) -> Vec<Rc<VectorClock>> {
         let epoch = self.blocks[block].base[block];
         let op = self.log.len() as u32 - 1;
         let state = &mut self.counters[id.0 as usize];
@@ -161,8 +161,8 @@ impl<'s> Judge<'s> {
                 <= last.epoch
         {
             let what = self.script.counters[id.0 as usize].to_string();
-            let fault = Fault::Ambiguous { what, which: "wait", other: self.log[last.op as usize] };
-            self.violations.push(PlanViolation { at: Location::Op(at), fault });
+            let fault = PlanFault::Ambiguous { what, which: "wait", other: self.log[last.op as usize] };
+            self.violations.push(PlanViolation { at: PlanLocation::Op(at), fault });
         }
         let take = |certain| Take { block: block as u32, epoch, op, needed, certain };
         state.last = Some(take(Vec::new()));

@@ -1,8 +1,8 @@
 //! The action of each operation of a plan, with all references resolved.
 //!
 //! The principal type is [`Script`]: for each threadblock, actions on counters and on chunks of any rank. Every data
-//! operation of MSCCL++ becomes [`Transfer`]s of one kind: the reduction of all sources is written to all targets,
-//! whichever ranks own them.
+//! operation of MSCCL++ becomes [`OperandTransfer`]s of one kind: the reduction of all sources is written to all
+//! targets, whichever ranks own them.
 //!
 //! The meaning of operations follows the kernels (`src/core/include/execution_kernel.hpp`). Where the kernels
 //! contradict the language that writes plans, the language decides: in the kernels `get` exchanges its two offsets,
@@ -11,8 +11,8 @@
 mod operands;
 mod reader;
 
-use super::document::{ChannelType, Gpu, Operation, Plan, Share, Space};
-use super::violation::{Fault, Location, OpAt, PlanViolation};
+use super::document::{ChannelType, ExecutionPlan, Gpu, Operation, PlanBuffer, Share};
+use super::violation::{OpAt, PlanFault, PlanLocation, PlanViolation};
 use reader::Reader;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
@@ -45,7 +45,7 @@ impl std::fmt::Display for Counter {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Operand {
     pub(super) rank: u32,
-    pub(super) space: Space,
+    pub(super) space: PlanBuffer,
     pub(super) index: u32,
     pub(super) size: u32,
     /// Packets, which take twice the room of their data.
@@ -56,7 +56,7 @@ pub(super) struct Operand {
 
 /// Writes the reduction of all sources to all targets.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) struct Transfer {
+pub(super) struct OperandTransfer {
     pub(super) sources: SmallVec<[Operand; 2]>,
     pub(super) targets: SmallVec<[Operand; 2]>,
     /// The port that does it, if the threadblock only starts it.
@@ -78,7 +78,7 @@ pub(super) struct PortRef {
 
 /// The effect of an operation.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) enum Action {
+pub(super) enum OperationEffect {
     /// Synchronizes the threads of the threadblock.
     Sync,
     /// Synchronizes the threads of several threadblocks.
@@ -90,22 +90,22 @@ pub(super) enum Action {
     /// Each lane waits for a port channel.
     Flush { channels: Vec<u32> },
     /// Data moves.
-    Transfer { transfers: Vec<Transfer>, share: Option<Share>, packets: bool },
+    Transfer { transfers: Vec<OperandTransfer>, share: Option<Share>, packets: bool },
     /// The body, over `chunks` chunks, `unit` bytes at a time.
-    Loop { unit: u32, chunks: u32, body: Vec<(OpAt, Action)> },
+    Loop { unit: u32, chunks: u32, body: Vec<(OpAt, OperationEffect)> },
 }
 
 /// All threadblocks' actions.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Script {
     /// Per rank, per threadblock.
-    pub(super) ranks: Vec<Vec<Vec<(OpAt, Action)>>>,
+    pub(super) ranks: Vec<Vec<Vec<(OpAt, OperationEffect)>>>,
     pub(super) counters: Vec<Counter>,
 }
 
 /// Resolves every reference of a plan.
-pub(super) fn resolve(plan: &Plan) -> Result<Script, Vec<PlanViolation>> {
-    let mut resolver = Resolver { plan, ranks: Vec::new(), counters: BTreeMap::new(), violations: Vec::new() };
+pub(super) fn resolve(plan: &ExecutionPlan) -> Result<Script, Vec<PlanViolation>> {
+    let mut resolver = PlanResolver { plan, ranks: Vec::new(), counters: BTreeMap::new(), violations: Vec::new() };
     for (rank, gpu) in (0..).zip(&plan.gpus) {
         let ways = resolver.ways(rank, gpu);
         resolver.ranks.push(ways);
@@ -134,27 +134,27 @@ pub(super) fn resolve(plan: &Plan) -> Result<Script, Vec<PlanViolation>> {
 struct Ways {
     memory: Vec<(u32, u32)>,
     port: Vec<(u32, u32)>,
-    switch: Vec<(Space, Vec<u32>)>,
+    switch: Vec<(PlanBuffer, Vec<u32>)>,
 }
 
-struct Resolver<'p> {
-    plan: &'p Plan,
+struct PlanResolver<'p> {
+    plan: &'p ExecutionPlan,
     ranks: Vec<Ways>,
     counters: BTreeMap<Counter, CounterId>,
     violations: Vec<PlanViolation>,
 }
 
-impl<'p> Resolver<'p> {
-    fn refuse(&mut self, at: Location, fault: Fault) {
+impl<'p> PlanResolver<'p> {
+    fn refuse(&mut self, at: PlanLocation, fault: PlanFault) {
         self.violations.push(PlanViolation { at, fault });
     }
 
-    fn known_rank(&mut self, at: Location, own: u32, rank: u32, alone: bool) -> bool {
+    fn known_rank(&mut self, at: PlanLocation, own: u32, rank: u32, alone: bool) -> bool {
         let count = self.plan.gpus.len() as u64;
         if u64::from(rank) >= count {
-            self.refuse(at, Fault::OutOfRange { what: "rank", index: rank.into(), count });
+            self.refuse(at, PlanFault::OutOfRange { what: "rank", index: rank.into(), count });
         } else if alone && rank == own {
-            self.refuse(at, Fault::Invalid { reason: format!("rank {own} cannot reach itself as another rank") });
+            self.refuse(at, PlanFault::Invalid { reason: format!("rank {own} cannot reach itself as another rank") });
         } else {
             return true;
         }
@@ -166,9 +166,9 @@ impl<'p> Resolver<'p> {
         let mut ways = Ways::default();
         let mut ordinals: BTreeMap<(ChannelType, u32), u32> = BTreeMap::new();
         for (entry, channel) in (0..).zip(&gpu.channels) {
-            let at = Location::Channel(rank, entry);
+            let at = PlanLocation::Channel(rank, entry);
             let missing =
-                |key: &str| Fault::Invalid { reason: format!("a {} channel needs `{key}`", channel.channel_type) };
+                |key: &str| PlanFault::Invalid { reason: format!("a {} channel needs `{key}`", channel.channel_type) };
             match channel.channel_type {
                 ChannelType::Memory | ChannelType::Port => {
                     let Some(peers) = &channel.connected_to else {
@@ -200,7 +200,7 @@ impl<'p> Resolver<'p> {
                         ranks.dedup();
                         if ranks.len() != group.ranks.len() || !ranks.contains(&rank) {
                             let reason = format!("a group of rank {rank} must name it, and every rank once");
-                            self.refuse(at, Fault::Invalid { reason });
+                            self.refuse(at, PlanFault::Invalid { reason });
                         }
                         ranks.iter().for_each(|&member| {
                             self.known_rank(at, rank, member, false);
@@ -209,12 +209,12 @@ impl<'p> Resolver<'p> {
                     }
                 }
                 ChannelType::None => {
-                    self.refuse(at, Fault::Invalid { reason: "a channel of type `none` connects nothing".into() });
+                    self.refuse(at, PlanFault::Invalid { reason: "a channel of type `none` connects nothing".into() });
                 }
             }
         }
         for (entry, buffer) in (0..).zip(&gpu.remote_buffers) {
-            self.known_rank(Location::RemoteBuffer(rank, entry), rank, buffer.rank, true);
+            self.known_rank(PlanLocation::RemoteBuffer(rank, entry), rank, buffer.rank, true);
         }
         ways
     }
@@ -236,7 +236,7 @@ impl<'p> Resolver<'p> {
     fn threadblock_refs(&mut self, at: OpAt) {
         let gpu = &self.plan.gpus[at.rank as usize];
         let block = &gpu.threadblocks[at.threadblock as usize];
-        let place = Location::Threadblock(at.rank, at.threadblock);
+        let place = PlanLocation::Threadblock(at.rank, at.threadblock);
         for refs in &block.channels {
             let ways = &self.ranks[at.rank as usize];
             let count = match refs.channel_type {
@@ -246,33 +246,33 @@ impl<'p> Resolver<'p> {
                 ChannelType::None => 0,
             } as u64;
             for &id in refs.channel_ids.iter().filter(|&&id| u64::from(id) >= count) {
-                self.refuse(place, Fault::OutOfRange { what: "channel", index: id.into(), count });
+                self.refuse(place, PlanFault::OutOfRange { what: "channel", index: id.into(), count });
             }
         }
         for refs in &block.remote_buffer_refs {
             let count = gpu.remote_buffers.len() as u64;
             for &id in &refs.remote_buffer_ids {
                 let Some(buffer) = gpu.remote_buffers.get(id as usize) else {
-                    self.refuse(place, Fault::OutOfRange { what: "remote buffer", index: id.into(), count });
+                    self.refuse(place, PlanFault::OutOfRange { what: "remote buffer", index: id.into(), count });
                     continue;
                 };
                 if !buffer.access_channel_types.contains(&refs.access_channel_type) {
                     let access = refs.access_channel_type;
                     let reason = format!("remote buffer {id} is not declared for access by {access} channels");
-                    self.refuse(place, Fault::Invalid { reason });
+                    self.refuse(place, PlanFault::Invalid { reason });
                 }
             }
         }
     }
 
-    fn operations(&mut self, at: OpAt, ops: &'p [Operation], inside: bool) -> Vec<(OpAt, Action)> {
+    fn operations(&mut self, at: OpAt, ops: &'p [Operation], inside: bool) -> Vec<(OpAt, OperationEffect)> {
         let mut actions = Vec::with_capacity(ops.len());
         for (number, op) in (0..).zip(ops) {
             let at = if inside { OpAt { inner: Some(number), ..at } } else { OpAt { op: number, ..at } };
             let mut reader = Reader { resolver: self, at, op };
             match if inside { reader.inside_loop() } else { reader.action() } {
                 Ok(action) => actions.push((at, action)),
-                Err(fault) => self.refuse(Location::Op(at), fault),
+                Err(fault) => self.refuse(PlanLocation::Op(at), fault),
             }
         }
         actions

@@ -1,39 +1,41 @@
 //! The transfers of a data operation: the chunks of its operands, and its kernel's rules about them.
 
-use super::super::document::{ChannelType, ChunkRef, OpName, Protocol, Space};
-use super::super::violation::Fault;
+use super::super::document::{ChannelType, ChunkRef, OpName, PlanBuffer, ScratchUse};
+use super::super::violation::PlanFault;
 use super::reader::Reader;
-use super::{Operand, PortRef, Transfer};
+use super::{Operand, OperandTransfer, PortRef};
 use smallvec::SmallVec;
 
 impl Reader<'_, '_> {
-    fn bounded(&self, operand: Operand) -> Result<Operand, Fault> {
+    fn bounded(&self, operand: Operand) -> Result<Operand, PlanFault> {
         let gpu = &self.resolver.plan.gpus[operand.rank as usize];
         let Operand { rank, space, index, size, packet, .. } = operand;
         let chunks = u64::from(match space {
-            Space::Input => gpu.input_chunks,
-            Space::Output => gpu.output_chunks,
-            Space::Scratch => gpu.scratch_chunks,
+            PlanBuffer::Input => gpu.input_chunks,
+            PlanBuffer::Output => gpu.output_chunks,
+            PlanBuffer::Scratch => gpu.scratch_chunks,
         });
         // Scratch has room for packets only with the protocol `LL`.
-        let ll = self.resolver.plan.protocol == Protocol::Ll;
+        let ll = self.resolver.plan.protocol == ScratchUse::Ll;
         let (room, packets) = match (packet, space, ll) {
-            (true, Space::Scratch, true) | (false, ..) => (chunks, ""),
-            (true, Space::Scratch, false) => (chunks / 2, " for data, half as many for packets (protocol `Simple`)"),
+            (true, PlanBuffer::Scratch, true) | (false, ..) => (chunks, ""),
+            (true, PlanBuffer::Scratch, false) => {
+                (chunks / 2, " for data, half as many for packets (protocol `Simple`)")
+            }
             (true, ..) => (chunks / 2, " for data, half as many for packets"),
         };
         let (index, end) = (u64::from(index), u64::from(index) + u64::from(size));
         if end > room {
-            return Err(Fault::Chunks { rank, buffer: space, index, end, chunks, packets });
+            return Err(PlanFault::Chunks { rank, buffer: space, index, end, chunks, packets });
         }
         Ok(operand)
     }
 
-    fn local(&self, chunk: &ChunkRef, packet: bool, awaited: bool) -> Result<Operand, Fault> {
+    fn local(&self, chunk: &ChunkRef, packet: bool, awaited: bool) -> Result<Operand, PlanFault> {
         let Some(space) = chunk.space.filter(|_| chunk.buffer_id.is_none() && chunk.switch_channel_id.is_none()) else {
             return Err(self.form("needs a local buffer (`type`) here"));
         };
-        if packet && awaited && space != Space::Scratch {
+        if packet && awaited && space != PlanBuffer::Scratch {
             return Err(self.form(format!("reads packets from scratch only, not from `{space}`")));
         }
         let rank = self.at.rank;
@@ -43,7 +45,7 @@ impl Reader<'_, '_> {
         self.bounded(Operand { rank, space, index: chunk.index, size: chunk.size, packet, awaited })
     }
 
-    fn remote(&self, chunk: &ChunkRef, packet: bool) -> Result<Operand, Fault> {
+    fn remote(&self, chunk: &ChunkRef, packet: bool) -> Result<Operand, PlanFault> {
         let Some(id) = chunk.buffer_id.filter(|_| chunk.space.is_none() && chunk.switch_channel_id.is_none()) else {
             return Err(self.form("needs a remote buffer (`buffer_id`) here"));
         };
@@ -53,9 +55,9 @@ impl Reader<'_, '_> {
         let refs = block.remote_buffer_refs.iter().filter(|refs| refs.access_channel_type == kind);
         let mut ids = refs.flat_map(|refs| &refs.remote_buffer_ids);
         let count = ids.clone().count() as u64;
-        let missing = Fault::OutOfRange { what: "remote buffer of the threadblock", index: id.into(), count };
+        let missing = PlanFault::OutOfRange { what: "remote buffer of the threadblock", index: id.into(), count };
         let buffer = ids.nth(id as usize).and_then(|&id| gpu.remote_buffers.get(id as usize)).ok_or(missing)?;
-        if packet && buffer.space != Space::Scratch {
+        if packet && buffer.space != PlanBuffer::Scratch {
             return Err(self.form(format!("writes packets to scratch only, not to `{}`", buffer.space)));
         }
         let (index, size) = (chunk.index, chunk.size);
@@ -63,23 +65,23 @@ impl Reader<'_, '_> {
         self.bounded(Operand { rank: buffer.rank, space: buffer.space, index, size, packet, awaited: false })
     }
 
-    fn known(&self, rank: u32) -> Result<(), Fault> {
+    fn known(&self, rank: u32) -> Result<(), PlanFault> {
         let count = self.resolver.plan.gpus.len() as u64;
-        let missing = Fault::OutOfRange { what: "rank", index: rank.into(), count };
+        let missing = PlanFault::OutOfRange { what: "rank", index: rank.into(), count };
         if u64::from(rank) < count { Ok(()) } else { Err(missing) }
     }
 
     /// The same chunks at every rank of a switch channel.
-    fn group(&self, chunk: &ChunkRef, packet: bool) -> Result<SmallVec<[Operand; 2]>, Fault> {
+    fn group(&self, chunk: &ChunkRef, packet: bool) -> Result<SmallVec<[Operand; 2]>, PlanFault> {
         let Some(id) = chunk.switch_channel_id.filter(|_| chunk.space.is_none() && chunk.buffer_id.is_none()) else {
             return Err(self.form("needs a switch channel (`switch_channel_id`) here"));
         };
         let channel = self.channel(ChannelType::Switch, id)?;
         let count = self.ways().switch.len() as u64;
-        let missing = Fault::OutOfRange { what: "switch channel", index: channel.into(), count };
+        let missing = PlanFault::OutOfRange { what: "switch channel", index: channel.into(), count };
         let (space, ranks) = self.ways().switch.get(channel as usize).ok_or(missing)?;
         let (space, index, size) = (*space, chunk.index, chunk.size);
-        if packet && space != Space::Scratch {
+        if packet && space != PlanBuffer::Scratch {
             return Err(self.form(format!("writes packets to scratch only, not to `{space}`")));
         }
         let operand = |&rank: &u32| {
@@ -90,7 +92,7 @@ impl Reader<'_, '_> {
     }
 
     /// The transfers of a data operation.
-    pub(super) fn transfers(&mut self) -> Result<Vec<Transfer>, Fault> {
+    pub(super) fn transfers(&mut self) -> Result<Vec<OperandTransfer>, PlanFault> {
         let op = self.op;
         let (sources, targets) = (op.sources(), op.targets());
         let transfers =
@@ -136,22 +138,22 @@ impl Reader<'_, '_> {
         Ok(transfers)
     }
 
-    fn only<'c>(&self, chunks: &'c [ChunkRef]) -> Result<&'c ChunkRef, Fault> {
+    fn only<'c>(&self, chunks: &'c [ChunkRef]) -> Result<&'c ChunkRef, PlanFault> {
         match chunks {
             [chunk] => Ok(chunk),
             _ => Err(self.form("needs exactly one source and one destination")),
         }
     }
 
-    fn one(&self, source: Operand, target: Operand) -> Transfer {
+    fn one(&self, source: Operand, target: Operand) -> OperandTransfer {
         self.many([source].into_iter().collect(), [target].into_iter().collect())
     }
 
-    fn many(&self, sources: SmallVec<[Operand; 2]>, targets: SmallVec<[Operand; 2]>) -> Transfer {
-        Transfer { sources, targets, port: None }
+    fn many(&self, sources: SmallVec<[Operand; 2]>, targets: SmallVec<[Operand; 2]>) -> OperandTransfer {
+        OperandTransfer { sources, targets, port: None }
     }
 
-    fn memory_only(&self) -> Result<(), Fault> {
+    fn memory_only(&self) -> Result<(), PlanFault> {
         match self.channel_type()? {
             ChannelType::Memory => Ok(()),
             kind => Err(self.form(format!("works through memory channels only, not {kind}"))),
@@ -159,7 +161,7 @@ impl Reader<'_, '_> {
     }
 
     /// Source i goes to destination i.
-    fn puts(&mut self) -> Result<Vec<Transfer>, Fault> {
+    fn puts(&mut self) -> Result<Vec<OperandTransfer>, PlanFault> {
         let (name, kind) = (self.op.name, self.channel_type()?);
         let (sources, targets) = (self.op.sources(), self.op.targets());
         let packet = name == OpName::PutPackets;
@@ -187,9 +189,9 @@ impl Reader<'_, '_> {
             let source = self.local(source, raw, false)?;
             let target = self.remote(target, packet)?;
             let port = self.port(kind, lane, target.rank)?;
-            Ok(Transfer { port, ..self.one(source, target) })
+            Ok(OperandTransfer { port, ..self.one(source, target) })
         });
-        let mut transfers: Vec<Transfer> = transfers.collect::<Result<_, Fault>>()?;
+        let mut transfers: Vec<OperandTransfer> = transfers.collect::<Result<_, PlanFault>>()?;
         for transfer in transfers.iter_mut().filter(|_| signals) {
             let Some(port) = &mut transfer.port else { continue };
             port.signal = Some(self.signal_on(ChannelType::Port, port.channel)?);
@@ -199,7 +201,7 @@ impl Reader<'_, '_> {
     }
 
     /// The port channel of a lane, which must lead to `rank`.
-    fn port(&self, kind: ChannelType, lane: usize, rank: u32) -> Result<Option<PortRef>, Fault> {
+    fn port(&self, kind: ChannelType, lane: usize, rank: u32) -> Result<Option<PortRef>, PlanFault> {
         if kind != ChannelType::Port {
             return Ok(None);
         }
@@ -212,7 +214,7 @@ impl Reader<'_, '_> {
         Ok(Some(PortRef { channel, lane: lane as u32, signal: None, flush: false }))
     }
 
-    fn gets(&self) -> Result<Vec<Transfer>, Fault> {
+    fn gets(&self) -> Result<Vec<OperandTransfer>, PlanFault> {
         self.memory_only()?;
         let (sources, targets) = (self.op.sources(), self.op.targets());
         if sources.is_empty() || sources.len() != targets.len() {
@@ -223,7 +225,7 @@ impl Reader<'_, '_> {
     }
 
     /// Packets of scratch are written to other ranks.
-    fn packets_on(&self) -> Result<Vec<Transfer>, Fault> {
+    fn packets_on(&self) -> Result<Vec<OperandTransfer>, PlanFault> {
         let source = self.local(self.only(self.op.sources())?, true, true)?;
         let kind = self.channel_type()?;
         if !matches!(kind, ChannelType::Memory | ChannelType::Port) || self.op.targets().is_empty() {
@@ -232,13 +234,13 @@ impl Reader<'_, '_> {
         let transfers = self.op.targets().iter().enumerate().map(|(lane, target)| {
             let target = self.remote(target, true)?;
             let port = self.port(kind, lane, target.rank)?;
-            Ok(Transfer { port, ..self.one(source, target) })
+            Ok(OperandTransfer { port, ..self.one(source, target) })
         });
         transfers.collect()
     }
 
     /// The reductions: a local source, then more sources; a local destination, then remote ones.
-    fn reduction(&self) -> Result<Transfer, Fault> {
+    fn reduction(&self) -> Result<OperandTransfer, PlanFault> {
         let name = self.op.name;
         let packets = matches!(
             name,

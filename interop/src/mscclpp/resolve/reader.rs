@@ -1,43 +1,45 @@
 //! One operation: its form, its channels and its counters.
 
 use super::super::document::{ChannelType, OpName, Operation};
-use super::super::violation::{Fault, Location, OpAt};
-use super::{Action, Counter, CounterId, Resolver, Ways};
+use super::super::violation::{OpAt, PlanFault, PlanLocation};
+use super::{Counter, CounterId, OperationEffect, PlanResolver, Ways};
 
 /// Reads one operation.
 pub(super) struct Reader<'r, 'p> {
-    pub(super) resolver: &'r mut Resolver<'p>,
+    pub(super) resolver: &'r mut PlanResolver<'p>,
     pub(super) at: OpAt,
     pub(super) op: &'p Operation,
 }
 
 impl Reader<'_, '_> {
-    pub(super) fn form(&self, reason: impl Into<String>) -> Fault {
-        Fault::Form { op: self.op.name, reason: reason.into() }
+    pub(super) fn form(&self, reason: impl Into<String>) -> PlanFault {
+        PlanFault::Form { op: self.op.name, reason: reason.into() }
     }
 
     /// Reads an operation that a pipeline may repeat.
-    pub(super) fn inside_loop(&mut self) -> Result<Action, Fault> {
+    pub(super) fn inside_loop(&mut self) -> Result<OperationEffect, PlanFault> {
         let action = self.action()?;
         match &action {
-            Action::Loop { .. } => Err(self.form("cannot stand in another pipeline: the executor reads one level")),
-            Action::Transfer { packets: true, .. } => {
+            OperationEffect::Loop { .. } => {
+                Err(self.form("cannot stand in another pipeline: the executor reads one level"))
+            }
+            OperationEffect::Transfer { packets: true, .. } => {
                 Err(self.form("does not advance with a pipeline: the executor would repeat the same packets"))
             }
-            Action::Transfer { share: Some(_), .. } => {
+            OperationEffect::Transfer { share: Some(_), .. } => {
                 Err(self.form("with `tbg_info` covers less than the pipeline's chunks, so its size would underflow"))
             }
             _ => Ok(action),
         }
     }
 
-    pub(super) fn action(&mut self) -> Result<Action, Fault> {
+    pub(super) fn action(&mut self) -> Result<OperationEffect, PlanFault> {
         match self.op.name {
-            OpName::Nop => Ok(Action::Sync),
+            OpName::Nop => Ok(OperationEffect::Sync),
             OpName::Barrier => {
                 let id = self.op.barrier_id.ok_or_else(|| self.form("needs `barrier_id`"))?;
                 let threadblocks = self.op.num_threadblocks.ok_or_else(|| self.form("needs `num_threadblocks`"))?;
-                Ok(Action::Barrier { id, threadblocks })
+                Ok(OperationEffect::Barrier { id, threadblocks })
             }
             OpName::Signal => self.give(false),
             OpName::RelaxedSignal => self.give(true),
@@ -45,12 +47,15 @@ impl Reader<'_, '_> {
             OpName::RelaxedWait => self.take(true),
             OpName::SemRelease => {
                 let counters = self.semaphores()?;
-                Ok(Action::Give { counters: counters.into_iter().map(|id| (id, None)).collect(), relaxed: false })
+                Ok(OperationEffect::Give {
+                    counters: counters.into_iter().map(|id| (id, None)).collect(),
+                    relaxed: false,
+                })
             }
-            OpName::SemAcquire => Ok(Action::Take { counters: self.semaphores()?, relaxed: false }),
+            OpName::SemAcquire => Ok(OperationEffect::Take { counters: self.semaphores()?, relaxed: false }),
             OpName::Flush => {
                 let channels = self.port_channels()?;
-                Ok(Action::Flush { channels })
+                Ok(OperationEffect::Flush { channels })
             }
             OpName::Pipeline => self.pipeline(),
             _ => {
@@ -64,12 +69,12 @@ impl Reader<'_, '_> {
                     return Err(self.form(format!("names no chunk of `{}`", empty.space)));
                 }
                 let share = self.op.tbg_info.filter(|share| share.tbg_size > 1);
-                Ok(Action::Transfer { transfers, share, packets })
+                Ok(OperationEffect::Transfer { transfers, share, packets })
             }
         }
     }
 
-    pub(super) fn pipeline(&mut self) -> Result<Action, Fault> {
+    pub(super) fn pipeline(&mut self) -> Result<OperationEffect, PlanFault> {
         let context = self.op.iter_context.ok_or_else(|| self.form("needs `iter_context`"))?;
         let op = self.op;
         let ops = op.ops.as_deref().ok_or_else(|| self.form("needs `ops`"))?;
@@ -82,7 +87,7 @@ impl Reader<'_, '_> {
         }
         let body = self.resolver.operations(self.at, ops, true);
         for (at, action) in &body {
-            let Action::Transfer { transfers, .. } = action else { continue };
+            let OperationEffect::Transfer { transfers, .. } = action else { continue };
             let mut operands = transfers.iter().flat_map(|transfer| transfer.sources.iter().chain(&transfer.targets));
             if let Some(operand) = operands.find(|operand| operand.size != context.num_chunks) {
                 let reason = format!(
@@ -90,18 +95,18 @@ impl Reader<'_, '_> {
                     operand.size, context.num_chunks
                 );
                 let op = ops[at.inner.unwrap_or(0) as usize].name;
-                self.resolver.refuse(Location::Op(*at), Fault::Form { op, reason });
+                self.resolver.refuse(PlanLocation::Op(*at), PlanFault::Form { op, reason });
             }
         }
-        Ok(Action::Loop { unit: context.unit_size, chunks: context.num_chunks, body })
+        Ok(OperationEffect::Loop { unit: context.unit_size, chunks: context.num_chunks, body })
     }
 
     /// The threadblock's `id`-th channel of a type, in the rank's numbering.
-    pub(super) fn channel(&self, kind: ChannelType, id: u32) -> Result<u32, Fault> {
+    pub(super) fn channel(&self, kind: ChannelType, id: u32) -> Result<u32, PlanFault> {
         let block = &self.resolver.plan.gpus[self.at.rank as usize].threadblocks[self.at.threadblock as usize];
         let mut ids = block.channels.iter().filter(|refs| refs.channel_type == kind).flat_map(|refs| &refs.channel_ids);
         let count = ids.clone().count() as u64;
-        ids.nth(id as usize).copied().ok_or(Fault::OutOfRange {
+        ids.nth(id as usize).copied().ok_or(PlanFault::OutOfRange {
             what: "channel of the threadblock",
             index: id.into(),
             count,
@@ -112,23 +117,27 @@ impl Reader<'_, '_> {
         &self.resolver.ranks[self.at.rank as usize]
     }
 
-    pub(super) fn peer(&self, kind: ChannelType, channel: u32) -> Result<(u32, u32), Fault> {
+    pub(super) fn peer(&self, kind: ChannelType, channel: u32) -> Result<(u32, u32), PlanFault> {
         let list = if kind == ChannelType::Port { &self.ways().port } else { &self.ways().memory };
         let count = list.len() as u64;
-        list.get(channel as usize).copied().ok_or(Fault::OutOfRange { what: "channel", index: channel.into(), count })
+        list.get(channel as usize).copied().ok_or(PlanFault::OutOfRange {
+            what: "channel",
+            index: channel.into(),
+            count,
+        })
     }
 
-    pub(super) fn channel_type(&self) -> Result<ChannelType, Fault> {
+    pub(super) fn channel_type(&self) -> Result<ChannelType, PlanFault> {
         self.op.channel_type.ok_or_else(|| self.form("needs `channel_type`"))
     }
 
-    pub(super) fn signal_on(&mut self, kind: ChannelType, channel: u32) -> Result<CounterId, Fault> {
+    pub(super) fn signal_on(&mut self, kind: ChannelType, channel: u32) -> Result<CounterId, PlanFault> {
         let (to, ordinal) = self.peer(kind, channel)?;
         Ok(self.resolver.counter(Counter::Signals { channel: kind, from: self.at.rank, to, ordinal }))
     }
 
     /// The channels of a signal or a wait.
-    pub(super) fn lanes(&self) -> Result<(ChannelType, Vec<u32>), Fault> {
+    pub(super) fn lanes(&self) -> Result<(ChannelType, Vec<u32>), PlanFault> {
         let kind = self.channel_type()?;
         if !matches!(kind, ChannelType::Memory | ChannelType::Port) {
             return Err(self.form(format!("has no meaning on a {kind} channel")));
@@ -140,21 +149,21 @@ impl Reader<'_, '_> {
         if repeats(ids) {
             return Err(self.form("names a channel twice: two threads would use it at once"));
         }
-        let channels: Result<Vec<u32>, Fault> = ids.iter().map(|&id| self.channel(kind, id)).collect();
+        let channels: Result<Vec<u32>, PlanFault> = ids.iter().map(|&id| self.channel(kind, id)).collect();
         Ok((kind, channels?))
     }
 
-    pub(super) fn give(&mut self, relaxed: bool) -> Result<Action, Fault> {
+    pub(super) fn give(&mut self, relaxed: bool) -> Result<OperationEffect, PlanFault> {
         let (kind, channels) = self.lanes()?;
         let mut counters = Vec::with_capacity(channels.len());
         for channel in channels {
             let port = (kind == ChannelType::Port).then_some(channel);
             counters.push((self.signal_on(kind, channel)?, port));
         }
-        Ok(Action::Give { counters, relaxed })
+        Ok(OperationEffect::Give { counters, relaxed })
     }
 
-    pub(super) fn take(&mut self, relaxed: bool) -> Result<Action, Fault> {
+    pub(super) fn take(&mut self, relaxed: bool) -> Result<OperationEffect, PlanFault> {
         let (kind, channels) = self.lanes()?;
         let mut counters = Vec::with_capacity(channels.len());
         for channel in channels {
@@ -162,10 +171,10 @@ impl Reader<'_, '_> {
             let counter = Counter::Signals { channel: kind, from, to: self.at.rank, ordinal };
             counters.push(self.resolver.counter(counter));
         }
-        Ok(Action::Take { counters, relaxed })
+        Ok(OperationEffect::Take { counters, relaxed })
     }
 
-    pub(super) fn semaphores(&mut self) -> Result<Vec<CounterId>, Fault> {
+    pub(super) fn semaphores(&mut self) -> Result<Vec<CounterId>, PlanFault> {
         let op = self.op;
         let ids = op.semaphore_ids.as_deref().filter(|ids| !ids.is_empty());
         let ids = ids.ok_or_else(|| self.form("needs `semaphore_ids`"))?;
@@ -177,7 +186,7 @@ impl Reader<'_, '_> {
         for &index in ids {
             let Some(semaphore) = declared.get(index as usize) else {
                 let count = declared.len() as u64;
-                return Err(Fault::OutOfRange { what: "semaphore", index: index.into(), count });
+                return Err(PlanFault::OutOfRange { what: "semaphore", index: index.into(), count });
             };
             let counter = Counter::Semaphore { rank: self.at.rank, index, initial: semaphore.init_value };
             counters.push(self.resolver.counter(counter));
@@ -185,7 +194,7 @@ impl Reader<'_, '_> {
         Ok(counters)
     }
 
-    pub(super) fn port_channels(&self) -> Result<Vec<u32>, Fault> {
+    pub(super) fn port_channels(&self) -> Result<Vec<u32>, PlanFault> {
         match self.lanes()? {
             (ChannelType::Port, channels) => Ok(channels),
             (kind, _) => Err(self.form(format!("has no meaning on a {kind} channel"))),

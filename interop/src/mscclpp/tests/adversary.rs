@@ -38,7 +38,7 @@ struct Block {
 }
 
 struct Run<'p> {
-    plan: &'p Plan,
+    plan: &'p ExecutionPlan,
     collective: Collective,
     call: Vec<u64>,
     begun: Vec<bool>,
@@ -54,12 +54,12 @@ fn hash(call: u64, rank: u64, chunk: u64) -> u64 {
 }
 
 /// Runs a plan `runs` times, and returns the first error.
-pub(super) fn attack(plan: &Plan, runs: u64) -> Option<String> {
+pub(super) fn attack(plan: &ExecutionPlan, runs: u64) -> Option<String> {
     (0..runs).find_map(|seed| Run::new(plan)?.run(&mut Random(seed * 77 + 5)).err())
 }
 
 impl<'p> Run<'p> {
-    fn new(plan: &'p Plan) -> Option<Self> {
+    fn new(plan: &'p ExecutionPlan) -> Option<Self> {
         let memory = plan.gpus.iter().map(|gpu| {
             let cells = |count: u32| vec![(0, 0); count as usize];
             [cells(gpu.input_chunks.max(gpu.output_chunks)), cells(gpu.output_chunks), cells(4 * gpu.scratch_chunks)]
@@ -251,7 +251,7 @@ impl<'p> Run<'p> {
         let (sources, targets) = (op.src_buff.as_deref().unwrap(), op.dst_buff.as_deref().unwrap());
         let packets = |name: &str| op.name.to_string().contains(name);
         let spots = |chunk: &ChunkRef, offset: u32, packet: bool| -> Vec<Spot> {
-            let spot = |rank: usize, space: Space| Spot { rank, space, chunk: chunk.index + offset, packet };
+            let spot = |rank: usize, space: PlanBuffer| Spot { rank, space, chunk: chunk.index + offset, packet };
             if let Some(space) = chunk.space {
                 return vec![spot(rank, space)];
             }
@@ -262,7 +262,7 @@ impl<'p> Run<'p> {
                 let buffer = &gpu.remote_buffers[id as usize];
                 return vec![spot(buffer.rank as usize, buffer.space)];
             }
-            (0..self.plan.gpus.len()).map(|rank| spot(rank, Space::Output)).collect()
+            (0..self.plan.gpus.len()).map(|rank| spot(rank, PlanBuffer::Output)).collect()
         };
         let pairs = matches!(op.name, OpName::Put | OpName::PutPackets | OpName::Get | OpName::Copy);
         let mut transfers = Vec::new();
@@ -316,14 +316,14 @@ impl<'p> Run<'p> {
 
     /// The list with a spot; in place, input and output are one.
     fn list(&self, spot: &Spot) -> usize {
-        if self.plan.inplace && spot.space == Space::Input { 1 } else { spot.space as usize }
+        if self.plan.inplace && spot.space == PlanBuffer::Input { 1 } else { spot.space as usize }
     }
 
     /// The cell of a spot in its list, for the call that `rank` is in.
     fn place(&self, rank: usize, spot: &Spot) -> usize {
         let scratch = self.plan.gpus[spot.rank].scratch_chunks as usize;
         let second = self.plan.use_double_scratch_buffer && self.call[rank].is_multiple_of(2);
-        let half = if spot.space == Space::Scratch && second { 2 * scratch } else { 0 };
+        let half = if spot.space == PlanBuffer::Scratch && second { 2 * scratch } else { 0 };
         half + spot.chunk as usize * if spot.packet { 2 } else { 1 }
     }
 
@@ -345,7 +345,7 @@ impl<'p> Run<'p> {
     /// The caller reads the output, if all threadblocks are done.
     fn end(&mut self, rank: usize) -> Result<bool, String> {
         let gpu = &self.plan.gpus[rank];
-        let through = |(block, state): (&Threadblock, &Block)| {
+        let through = |(block, state): (&PlanThreadblock, &Block)| {
             state.next == block.ops.len() && state.lanes.is_empty() && state.data.is_empty()
         };
         if !gpu.threadblocks.iter().zip(&self.blocks[rank]).all(through) {
@@ -382,14 +382,15 @@ impl<'p> Run<'p> {
 
 /// Whether two operations access the same chunks with the same threads.
 fn alike(a: &Operation, b: &Operation) -> bool {
-    let all = |op: &Operation| -> Vec<(Option<Space>, u32, u32)> {
+    let all = |op: &Operation| -> Vec<(Option<PlanBuffer>, u32, u32)> {
         let chunks = op.src_buff.iter().chain(&op.dst_buff).flatten();
         chunks.map(|chunk| (chunk.space, chunk.index, chunk.size)).collect()
     };
     let packets = |op: &Operation| op.name.to_string().contains("pkt");
     let (of_a, of_b) = (all(a), all(b));
-    let overlap =
-        |x: &(Option<Space>, u32, u32), y: &(Option<Space>, u32, u32)| x.0 == y.0 && x.1 < y.1 + y.2 && y.1 < x.1 + x.2;
+    let overlap = |x: &(Option<PlanBuffer>, u32, u32), y: &(Option<PlanBuffer>, u32, u32)| {
+        x.0 == y.0 && x.1 < y.1 + y.2 && y.1 < x.1 + x.2
+    };
     let touching: Vec<_> =
         of_a.iter().flat_map(|x| of_b.iter().map(move |y| (x, y))).filter(|(x, y)| overlap(x, y)).collect();
     packets(a) == packets(b) && !touching.is_empty() && touching.iter().all(|(x, y)| x == y)
@@ -398,7 +399,7 @@ fn alike(a: &Operation, b: &Operation) -> bool {
 /// One chunk somewhere.
 struct Spot {
     rank: usize,
-    space: Space,
+    space: PlanBuffer,
     chunk: u32,
     packet: bool,
 }

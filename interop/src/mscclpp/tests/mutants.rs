@@ -8,9 +8,9 @@ use program::testing::{checked, lowered};
 use schedule::Collective;
 
 /// Plans to change, with names.
-fn originals() -> Vec<(&'static str, Plan)> {
+fn originals() -> Vec<(&'static str, ExecutionPlan)> {
     let exported = |schedule: &schedule::VerifiedSchedule, in_place| {
-        export(&checked(lowered(schedule, in_place)), &ExportOptions::default()).unwrap()
+        export(&checked(lowered(schedule, in_place)), &PlanExportOptions::default()).unwrap()
     };
     let random = &mut Random(11);
     let topology = schedules::random_topology(4, random);
@@ -66,7 +66,7 @@ const SLIPS: [(&str, Slip); 13] = [
     }),
     ("source buffer", |ops, at| {
         let space = &mut chunk(&mut ops[at], false)?.space;
-        *space = Some(if (*space)? == Space::Input { Space::Output } else { Space::Input });
+        *space = Some(if (*space)? == PlanBuffer::Input { PlanBuffer::Output } else { PlanBuffer::Input });
         Some(())
     }),
     ("remote buffer", |ops, at| {

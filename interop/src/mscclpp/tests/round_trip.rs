@@ -16,7 +16,7 @@ fn road(schedule: &VerifiedSchedule, machines: &[u32], random: &mut Random) {
     };
     for in_place in ways {
         let program = checked(lowered(schedule, in_place));
-        let options = ExportOptions { machines: machines.to_vec(), ..ExportOptions::default() };
+        let options = PlanExportOptions { machines: machines.to_vec(), ..PlanExportOptions::default() };
         let plan = export(&program, &options).unwrap_or_else(|error| panic!("{error}"));
         let text = write(&plan);
         let file = read(&text, "plan.json").unwrap();
@@ -57,7 +57,7 @@ fn every_collective_over_2_to_16_ranks_comes_back() {
 fn the_executor_s_limits_are_kept_by_going_on_in_other_threadblocks() {
     // 15 · 4 messages in one threadblock, four operations each.
     let program = checked(lowered(&schedules::ring_allgather(16, 4), false));
-    let plan = export(&program, &ExportOptions::default()).unwrap();
+    let plan = export(&program, &PlanExportOptions::default()).unwrap();
     let blocks: usize = plan.gpus.iter().map(|gpu| gpu.threadblocks.len()).sum();
     let before: usize = program.program().ranks.iter().map(|rank| rank.threadblocks.len()).sum();
     assert!(blocks > before, "{blocks} threadblocks from {before}");
@@ -71,16 +71,16 @@ fn long_threadblocks_with_many_dependencies_go_on_rightly() {
         let topology = schedules::random_topology(8, random);
         let demand = schedules::demand(Collective::AllReduce, 8, chunks);
         let program = checked(lowered(&schedules::random_trees(&topology, &demand, random), false));
-        match export(&program, &ExportOptions::default()) {
+        match export(&program, &PlanExportOptions::default()) {
             Ok(plan) => assert_eq!(limits::check(&plan), []),
-            Err(error) => assert!(matches!(error, ExportError::Threadblocks { .. }), "{error}"),
+            Err(error) => assert!(matches!(error, PlanExportError::Threadblocks { .. }), "{error}"),
         }
     }
 }
 
 #[test]
 fn what_the_format_cannot_say_is_refused() {
-    let refusal = |program: &VerifiedProgram| export(program, &ExportOptions::default()).unwrap_err().to_string();
+    let refusal = |program: &VerifiedProgram| export(program, &PlanExportOptions::default()).unwrap_err().to_string();
     let mut request = schedule::Request::new(Collective::Broadcast, 3, 64);
     request.root = Some(topology::Rank(1));
     let demand = std::sync::Arc::new(schedule::Demand::new(request).unwrap());

@@ -5,7 +5,7 @@ use super::super::*;
 /// A plan of `ranks` similar ranks, given by the operations of each threadblock of each rank.
 pub(super) struct Sample {
     pub(super) collective: &'static str,
-    pub(super) protocol: Protocol,
+    pub(super) protocol: ScratchUse,
     pub(super) inplace: bool,
     pub(super) chunks: [u32; 3],
     pub(super) semaphores: Vec<i32>,
@@ -16,9 +16,9 @@ fn chunk(text: &str) -> ChunkRef {
     let (space, rest) = text.split_at(1);
     let (index, size) = rest.split_once('+').unwrap_or((rest, "1"));
     let space_of = |space: &str| match space {
-        "i" => Space::Input,
-        "o" => Space::Output,
-        _ => Space::Scratch,
+        "i" => PlanBuffer::Input,
+        "o" => PlanBuffer::Output,
+        _ => PlanBuffer::Scratch,
     };
     let (index, size) = (index.parse().unwrap(), size.parse().unwrap());
     let mut reference = ChunkRef { rank: None, space: None, buffer_id: None, switch_channel_id: None, index, size };
@@ -76,17 +76,17 @@ pub(super) fn op(text: &str) -> Operation {
 
 impl Sample {
     pub(super) fn new(collective: &'static str, chunks: [u32; 3]) -> Self {
-        Self { collective, protocol: Protocol::Simple, inplace: false, chunks, semaphores: Vec::new() }
+        Self { collective, protocol: ScratchUse::Simple, inplace: false, chunks, semaphores: Vec::new() }
     }
 
     /// A plan in which every threadblock has memory channels to all other ranks (ascending, one per threadblock and
     /// peer) and reaches their scratch (remote buffers 0, 1, …) and then their outputs.
-    pub(super) fn plan(&self, ranks: u32, blocks: impl Fn(u32) -> Vec<Vec<String>>) -> Plan {
+    pub(super) fn plan(&self, ranks: u32, blocks: impl Fn(u32) -> Vec<Vec<String>>) -> ExecutionPlan {
         let gpus = (0..ranks).map(|rank| {
             let peers: Vec<u32> = (0..ranks).filter(|&peer| peer != rank).collect();
             let content = blocks(rank);
             let connected: Vec<u32> = content.iter().flat_map(|_| peers.iter().copied()).collect();
-            let buffers = [Space::Scratch, Space::Output].into_iter().flat_map(|space| {
+            let buffers = [PlanBuffer::Scratch, PlanBuffer::Output].into_iter().flat_map(|space| {
                 peers.iter().map(move |&rank| RemoteBuffer {
                     rank,
                     space,
@@ -94,7 +94,7 @@ impl Sample {
                 })
             });
             let count = peers.len() as u32;
-            let threadblocks = (0..).zip(&content).map(|(id, lines)| Threadblock {
+            let threadblocks = (0..).zip(&content).map(|(id, lines)| PlanThreadblock {
                 id,
                 ops: lines.iter().map(|line| op(line)).collect(),
                 channels: vec![ChannelRefs {
@@ -125,7 +125,7 @@ impl Sample {
                     Channel {
                         channel_type: ChannelType::Switch,
                         connected_to: None,
-                        buffer_type: Some(Space::Output),
+                        buffer_type: Some(PlanBuffer::Output),
                         rank_groups: Some(vec![everyone]),
                     },
                 ],
@@ -133,7 +133,7 @@ impl Sample {
                 semaphores: self.semaphores.iter().map(|&init_value| Semaphore { init_value }).collect(),
             }
         });
-        Plan {
+        ExecutionPlan {
             name: "sample".into(),
             collective: self.collective.into(),
             protocol: self.protocol,
@@ -141,7 +141,7 @@ impl Sample {
             reuse_resources: false,
             gpus: gpus.collect(),
             num_threads_per_block: 1024,
-            use_double_scratch_buffer: self.protocol == Protocol::Ll,
+            use_double_scratch_buffer: self.protocol == ScratchUse::Ll,
             buffer_alignment: 16,
             min_message_size: 0,
             max_message_size: u64::MAX,
@@ -155,7 +155,7 @@ pub(super) fn lines(text: &[&str]) -> Vec<String> {
 }
 
 /// Two ranks exchange their blocks by `put`, each through its own threadblock.
-pub(super) fn pair_allgather() -> Plan {
+pub(super) fn pair_allgather() -> ExecutionPlan {
     Sample::new("allgather", [1, 2, 0]).plan(2, |rank| {
         let put = format!("put i0 > r1:{rank}");
         let own = format!("copy i0 > o{rank}");
@@ -164,8 +164,8 @@ pub(super) fn pair_allgather() -> Plan {
 }
 
 /// An in-place allreduce of two ranks by packets.
-pub(super) fn pair_packets() -> Plan {
-    let sample = Sample { inplace: true, protocol: Protocol::Ll, ..Sample::new("allreduce", [2, 2, 2]) };
+pub(super) fn pair_packets() -> ExecutionPlan {
+    let sample = Sample { inplace: true, protocol: ScratchUse::Ll, ..Sample::new("allreduce", [2, 2, 2]) };
     sample.plan(2, |rank| {
         let (own, other) = (rank, 1 - rank);
         let give = format!("ppkt i{other} > r0:{other}");
@@ -176,7 +176,7 @@ pub(super) fn pair_packets() -> Plan {
 }
 
 /// An in-place allreduce by the switch: each rank reduces and stores its own chunk.
-pub(super) fn switch_allreduce() -> Plan {
+pub(super) fn switch_allreduce() -> ExecutionPlan {
     let sample = Sample { inplace: true, ..Sample::new("allreduce", [3, 3, 0]) };
     let mut plan = sample.plan(3, |rank| {
         let reduce = format!("glres w0:{rank} > w0:{rank}");
@@ -192,7 +192,7 @@ pub(super) fn switch_allreduce() -> Plan {
 
 /// Two threadblocks per rank: one sends half of the block and waits; the other sends the rest after a signal that the
 /// peer has begun. They meet at a barrier, and one hands on to the other by a semaphore.
-pub(super) fn barrier_allgather() -> Plan {
+pub(super) fn barrier_allgather() -> ExecutionPlan {
     let sample = Sample { semaphores: vec![0], ..Sample::new("allgather", [2, 4, 2]) };
     sample.plan(2, |rank| {
         let (own, other) = (2 * rank, 2 * (1 - rank));

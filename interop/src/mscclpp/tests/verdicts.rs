@@ -3,7 +3,7 @@
 use super::super::*;
 use super::samples::*;
 
-fn faults(plan: Plan) -> Vec<String> {
+fn faults(plan: ExecutionPlan) -> Vec<String> {
     match PlanFile::from(plan).import(1 << 12) {
         Ok(_) => Vec::new(),
         Err(violations) => violations.iter().map(ToString::to_string).collect(),

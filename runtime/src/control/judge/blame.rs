@@ -169,7 +169,7 @@ fn most_lost(complaints: &[Complaint]) -> Vec<Rank> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Event, Heard, SUSPICION};
+    use super::super::{Heard, RankEvent, SUSPICION};
     use super::*;
     use crate::control::messages::Answer;
     use crate::control::question::Question;
@@ -215,7 +215,7 @@ mod tests {
             for &(_, by, peers) in complaints.iter().filter(|complaint| complaint.0 == millis) {
                 let peers = peers.iter().copied().map(Rank).collect();
                 let answer = Answer::Failed { phase: Phase::Work, reason: String::new(), peers };
-                let heard = Heard { epoch: Epoch(1), rank: Rank(by), event: Event::Answer(answer) };
+                let heard = Heard { epoch: Epoch(1), rank: Rank(by), event: RankEvent::Answer(answer) };
                 assert_eq!(judge.hear(now, heard, &sight), Decision::Wait);
             }
             if let Decision::End(verdict, _) = judge.look(now, &sight) {
@@ -257,7 +257,7 @@ mod tests {
         let mut judge = Judge::new(Epoch(1), now, [None, Some(1)]);
         judge.ask(now, (Question::Hello, Duration::from_secs(10)), |_| true, &sight);
         let answer = Answer::Failed { phase: Phase::Work, reason: String::new(), peers: vec![Rank(1), Rank(7)] };
-        let heard = Heard { epoch: Epoch(1), rank: Rank(1), event: Event::Answer(answer) };
+        let heard = Heard { epoch: Epoch(1), rank: Rank(1), event: RankEvent::Answer(answer) };
         let Decision::End(verdict, _) = judge.hear(now, heard, &sight) else { panic!("nothing was decided") };
         assert_eq!((verdict.rank, verdict.cause), (Rank(1), Cause::Failed));
     }

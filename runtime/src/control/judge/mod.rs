@@ -39,7 +39,7 @@ pub(crate) fn distant_beat(ranks: usize) -> Duration {
 
 /// An event of a rank.
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) enum Event {
+pub(crate) enum RankEvent {
     Answer(Answer),
     /// The worker has ended; how, as far as known.
     Gone(String),
@@ -53,7 +53,7 @@ pub(crate) enum Event {
 pub(crate) struct Heard {
     pub(crate) epoch: Epoch,
     pub(crate) rank: Rank,
-    pub(crate) event: Event,
+    pub(crate) event: RankEvent,
 }
 
 /// What the coordinator can see of the ranks without a question.
@@ -219,20 +219,20 @@ impl Judge {
         let Heard { epoch, rank, event } = heard;
         let Some(state) = self.states.get_mut(rank.index()) else { return Decision::Wait };
         match event {
-            Event::Left(how) => {
+            RankEvent::Left(how) => {
                 state.left = true;
                 self.left(now, rank, how)
             }
             // An event of another epoch says nothing about this one.
             _ if epoch != self.epoch => Decision::Wait,
-            Event::Gone(how) => self.lost(rank, how, sight),
-            Event::Answer(Answer::Failed { phase, reason, peers }) => {
+            RankEvent::Gone(how) => self.lost(rank, how, sight),
+            RankEvent::Answer(Answer::Failed { phase, reason, peers }) => {
                 if std::mem::replace(&mut state.said, true) {
                     return Decision::Wait;
                 }
                 self.failed(now, rank, &peers, phase, reason)
             }
-            Event::Answer(answer) => self.answered(rank, answer),
+            RankEvent::Answer(answer) => self.answered(rank, answer),
         }
     }
 

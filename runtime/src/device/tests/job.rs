@@ -3,7 +3,7 @@
 use crate::device::kernel_plan::{KernelAddresses, KernelNeeds, KernelPlan, KernelTables};
 use crate::device::{KERNEL_PTX, kernel_name};
 use crate::dtype::DType;
-use crate::measure::reference::{Places, Reference};
+use crate::measure::reference::{BufferPlaces, Reference};
 use program::testing::schedules::Random;
 use program::{Program, VerifiedProgram, check};
 use ptx::{Fault, Launch, Machine, Module, Ran};
@@ -48,7 +48,7 @@ pub(super) struct RankMemory {
     pub(super) private: u64,
     pub(super) abort: u64,
     pub(super) needs: KernelNeeds,
-    pub(super) places: Places,
+    pub(super) places: BufferPlaces,
 }
 
 pub(super) struct Job<'a> {
@@ -136,7 +136,7 @@ impl<'a> Job<'a> {
         let size = terms.dtype.size();
         let reference = reference(program, &terms, call);
         for (rank, memory) in self.ranks.iter().enumerate() {
-            let Places { input, output, input_at, output_at } = memory.places;
+            let BufferPlaces { input, output, input_at, output_at } = memory.places;
             let (rank, in_place) = (Rank::from_index(rank), program.in_place);
             let length = if in_place { (output_at + output).max(input_at + input) } else { output };
             let mut common = vec![0xA5; length * size];
@@ -152,7 +152,7 @@ impl<'a> Job<'a> {
         self.launch(module, call)?;
         let mut wrong = 0;
         for (rank, memory) in self.ranks.iter().enumerate() {
-            let Places { input, output, output_at, .. } = memory.places;
+            let BufferPlaces { input, output, output_at, .. } = memory.places;
             let rank = Rank::from_index(rank);
             let at = if program.in_place { output_at } else { 0 };
             wrong += reference.wrong(rank, &self.machine.read(memory.output, (at + output) * size)?, at);

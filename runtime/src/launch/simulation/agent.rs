@@ -1,7 +1,7 @@
 //! Agents of the simulation: they do what their [`AgentState`](crate::control::agent_state::AgentState) says.
 
 use super::setup::Party;
-use super::world::{SimEvent, State, World};
+use super::world::{PartyState, SimEvent, SimulatedWorld};
 use crate::control::agent_state::{AgentAction, AgentEvent};
 use crate::control::judge::BEAT;
 use crate::control::messages::{Answer, ToAgent};
@@ -10,14 +10,14 @@ use crate::verdict::Phase;
 use std::io::ErrorKind;
 use std::time::Duration;
 
-impl World {
+impl SimulatedWorld {
     pub(super) fn agent(&mut self, rank: usize, event: SimEvent) {
         if matches!(event, SimEvent::AgentWakes) {
             self.later(BEAT, Party::Agent(rank), SimEvent::AgentWakes);
         }
         // An agent that ends its worker receives no messages meanwhile.
         if let Some(until) = self.hosts[rank].leaving {
-            if self.now >= until || self.hosts[rank].worker == State::Gone {
+            if self.now >= until || self.hosts[rank].worker == PartyState::Gone {
                 self.kill_worker(rank);
                 self.crash(Party::Agent(rank));
             }

@@ -2,13 +2,13 @@
 
 use super::host::Host;
 use super::setup::{PLAN, Party};
-use super::world::{EPOCHS, LIMIT, SimEvent, State, World};
+use super::world::{EPOCHS, LIMIT, PartyState, SimEvent, SimulatedWorld};
 use crate::clock::Moment;
-use crate::control::judge::{Decision, Event, Heard, Observations, POLL_INTERVAL};
-use crate::control::messages::{Answer, Command, EpochSetup, PROTOCOL, Task, Terms, ToAgent};
+use crate::control::judge::{Decision, Heard, Observations, POLL_INTERVAL, RankEvent};
+use crate::control::messages::{Answer, EpochSetup, PROTOCOL, Task, ToAgent, WorkerCommand, WorkerTerms};
 use crate::control::plane::PULSE;
 use crate::control::question::Question;
-use crate::execution::options::Options;
+use crate::execution::options::ExecutionOptions;
 use crate::memory::segment::SegmentShape;
 use crate::verdict::Phase;
 use std::time::Duration;
@@ -16,9 +16,9 @@ use topology::Rank;
 
 /// What the coordinator has seen of its ranks: beats, steps and phase; and for each agent, when it sent the last
 /// message that has arrived.
-pub(super) struct Seen(pub(super) Vec<(u64, u64, Phase)>, pub(super) Vec<Moment>);
+pub(super) struct ObservedRanks(pub(super) Vec<(u64, u64, Phase)>, pub(super) Vec<Moment>);
 
-impl Observations for Seen {
+impl Observations for ObservedRanks {
     fn beats(&self, rank: Rank) -> u64 {
         self.0[rank.index()].0
     }
@@ -40,13 +40,13 @@ impl Observations for Seen {
     }
 }
 
-impl World {
+impl SimulatedWorld {
     pub(super) fn tell(&mut self, rank: usize, message: ToAgent) {
         self.send(rank, Party::Agent(rank), SimEvent::ToAgent(message));
     }
 
     /// An order reaches rank 0's worker at once, and the other workers through their agents.
-    fn order(&mut self, rank: usize, command: Command) {
+    fn order(&mut self, rank: usize, command: WorkerCommand) {
         let epoch = self.epoch;
         match rank {
             0 => self.later(Duration::ZERO, Party::Worker(0), SimEvent::Command { epoch, command }),
@@ -67,7 +67,7 @@ impl World {
         self.ask(Question::SetUp, None);
     }
 
-    fn ask(&mut self, question: Question, ordered: Option<Command>) {
+    fn ask(&mut self, question: Question, ordered: Option<WorkerCommand>) {
         let asked = |rank: Rank| rank != Rank(0) || question != Question::SetUp;
         self.judge.ask(self.now, (question.clone(), LIMIT), asked, &self.seen);
         (self.question, self.ordered) = (question, ordered);
@@ -75,7 +75,7 @@ impl World {
 
     /// One step of the coordinator: an event has arrived, or it has waited for [`POLL_INTERVAL`].
     pub(super) fn step(&mut self, heard: Option<Heard>) {
-        let is_old = |heard: &Heard| heard.epoch != self.epoch && !matches!(heard.event, Event::Left(_));
+        let is_old = |heard: &Heard| heard.epoch != self.epoch && !matches!(heard.event, RankEvent::Left(_));
         let known = heard.as_ref().is_some_and(is_old).then(|| self.judge.clone());
         let decision = self.judge.step(self.now, heard, &self.seen);
         if let Some(mut known) = known {
@@ -92,7 +92,7 @@ impl World {
             let activity = self.seen.activity();
             (1..self.setup.ranks).for_each(|rank| self.tell(rank, ToAgent::Ping { at: self.now, activity }));
         }
-        if self.coordinator != State::Gone {
+        if self.coordinator != PartyState::Gone {
             self.later(POLL_INTERVAL, Party::Coordinator, SimEvent::Glance);
         }
     }
@@ -143,7 +143,7 @@ impl World {
         }
         self.task = self.task.next();
         let (task, what) = (self.task, Task::Trial(Vec::new()));
-        (0..ranks).for_each(|rank| self.order(rank, Command::Prepare { task, limit_ms: 1, what: what.clone() }));
+        (0..ranks).for_each(|rank| self.order(rank, WorkerCommand::Prepare { task, limit_ms: 1, what: what.clone() }));
         self.ask(Question::Listening { task, plan: PLAN.to_owned() }, None);
     }
 
@@ -166,13 +166,13 @@ fn shape(ranks: usize) -> SegmentShape {
     SegmentShape { ranks, clocks: 0, room: 0, spread: true }
 }
 
-fn terms(rank: usize, ranks: usize) -> Terms {
-    Terms {
+fn terms(rank: usize, ranks: usize) -> WorkerTerms {
+    WorkerTerms {
         protocol: PROTOCOL,
         rank: Rank::from_index(rank),
         segment: shape(ranks),
         first_here: true,
-        options: Options::default(),
+        options: ExecutionOptions::default(),
         emulation: None,
     }
 }

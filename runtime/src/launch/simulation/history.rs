@@ -2,8 +2,8 @@
 
 use super::naive;
 use super::play;
-use super::setup::{FOR_EVER, Fault, Party, Setup};
-use super::world::{State, World};
+use super::setup::{FOR_EVER, InjectedFault, Party, SimulationSetup};
+use super::world::{PartyState, SimulatedWorld};
 use crate::control::agent_state::AgentOutcome;
 use crate::verdict::{Cause, Verdict};
 use topology::Rank;
@@ -40,26 +40,33 @@ pub(super) enum Ending {
 const RANKS: usize = 3;
 
 /// Runs a scenario on the real protocol. Returns the simulation and how every rank ends.
-fn ours(scenario: Scenario) -> (World, Vec<Ending>) {
+fn ours(scenario: Scenario) -> (SimulatedWorld, Vec<Ending>) {
     let fault = match scenario {
-        Scenario::Stops(rank) => Fault::Stop(Party::Worker(rank), FOR_EVER),
-        Scenario::ThrowsBeforeTheBarrier(rank) => Fault::NoPlan(rank),
-        Scenario::CannotAsk(rank) => Fault::Silence(rank, FOR_EVER),
+        Scenario::Stops(rank) => InjectedFault::Stop(Party::Worker(rank), FOR_EVER),
+        Scenario::ThrowsBeforeTheBarrier(rank) => InjectedFault::NoPlan(rank),
+        Scenario::CannotAsk(rank) => InjectedFault::Silence(rank, FOR_EVER),
         // No clock decides how often to repeat; the order says it. A slow rank is only slow.
-        Scenario::Clocks(rank) | Scenario::LeavesInTime(rank) => Fault::Slow((rank + 1) % RANKS),
-        Scenario::FailsBeforeEntry(rank) => Fault::Crash(Party::Worker(rank)),
-        Scenario::KnowsTheAnswer(rank) => Fault::OtherPlan(rank),
+        Scenario::Clocks(rank) | Scenario::LeavesInTime(rank) => InjectedFault::Slow((rank + 1) % RANKS),
+        Scenario::FailsBeforeEntry(rank) => InjectedFault::Crash(Party::Worker(rank)),
+        Scenario::KnowsTheAnswer(rank) => InjectedFault::OtherPlan(rank),
     };
     // By then the rank has joined and prepares its first task.
-    let world =
-        play(Setup { seed: 3, ranks: RANKS, tasks: 1, delay: 2, lost: 0, doubled: 0, faults: vec![(110, fault)] });
+    let world = play(SimulationSetup {
+        seed: 3,
+        ranks: RANKS,
+        tasks: 1,
+        delay: 2,
+        lost: 0,
+        doubled: 0,
+        faults: vec![(110, fault)],
+    });
     let decided = match world.outcomes.first() {
         Some(Err((verdict, _))) => verdict.to_string(),
         Some(Ok(_)) => "measured".to_owned(),
         None => "nothing".to_owned(),
     };
     let ending = |rank: usize| match (&world.hosts[rank], rank) {
-        (host, 1..) if host.agent == State::Runs => Ending::Hangs,
+        (host, 1..) if host.agent == PartyState::Runs => Ending::Hangs,
         (host, 1..) if matches!(host.outcome, Some(AgentOutcome::Abandoned(_))) => {
             Ending::Decides("nobody decides".to_owned())
         }
@@ -69,7 +76,7 @@ fn ours(scenario: Scenario) -> (World, Vec<Ending>) {
     (world, endings)
 }
 
-fn verdict(world: &World) -> Verdict {
+fn verdict(world: &SimulatedWorld) -> Verdict {
     match world.outcomes.first() {
         Some(Err((verdict, _))) => *verdict,
         other => panic!("{other:?} is no verdict"),

@@ -3,12 +3,12 @@
 //! The principal type is [`Host`]: a rank's worker, and its agent if it has one. A collective is simulated by steps.
 //! Each step needs the previous step of the neighbour that sends.
 
-use super::setup::{Fault, PLAN, Party};
-use super::world::{LIMIT, SimEvent, State, World};
+use super::setup::{InjectedFault, PLAN, Party};
+use super::world::{LIMIT, PartyState, SimEvent, SimulatedWorld};
 use crate::clock::Moment;
 use crate::control::agent_state::{AgentOutcome, AgentState};
-use crate::control::judge::{BEAT, Event, Heard, Observations};
-use crate::control::messages::{Answer, Command, Finding, PROTOCOL};
+use crate::control::judge::{BEAT, Heard, Observations, RankEvent};
+use crate::control::messages::{Answer, PROTOCOL, TaskResult, WorkerCommand};
 use crate::control::worker_state::{BACKSTOP, FailureExit, FarewellAction, WorkerAction, WorkerEvent, WorkerState};
 use crate::numbers::{Epoch, TaskNumber};
 use crate::transport::tcp::ListenAddresses;
@@ -32,14 +32,14 @@ pub(super) enum Wake {
 
 /// One rank.
 pub(super) struct Host {
-    pub(super) agent: State,
-    pub(super) worker: State,
+    pub(super) agent: PartyState,
+    pub(super) worker: PartyState,
     pub(super) agent_state: AgentState,
     /// The epoch of the worker.
     pub(super) epoch: Epoch,
     worker_state: WorkerState,
     /// Orders that arrived while the worker was busy.
-    orders: VecDeque<Command>,
+    orders: VecDeque<WorkerCommand>,
     busy: bool,
     /// The plan that it has prepared.
     plan: String,
@@ -62,7 +62,7 @@ pub(super) struct Host {
     said: Option<Answer>,
     /// The neighbours to which its data connection is broken.
     pub(super) lost: BTreeSet<usize>,
-    pub(super) odd: Option<Fault>,
+    pub(super) odd: Option<InjectedFault>,
     pub(super) slow: bool,
     pub(super) outcome: Option<AgentOutcome>,
     /// When an agent that leaves kills its worker.
@@ -72,8 +72,8 @@ pub(super) struct Host {
 impl Host {
     pub(super) fn new(rank: usize, ranks: usize) -> Self {
         Self {
-            agent: State::Runs,
-            worker: State::Gone,
+            agent: PartyState::Runs,
+            worker: PartyState::Gone,
             agent_state: AgentState::new(Rank::from_index(rank), ranks, Moment(1_000_000_000), LIMIT),
             epoch: Epoch::default(),
             worker_state: WorkerState::new(LIMIT),
@@ -109,7 +109,7 @@ impl Host {
     }
 }
 
-impl World {
+impl SimulatedWorld {
     /// The worker learns that no order will follow: its launcher says so, or is gone.
     pub(super) fn hang_up(&mut self, rank: usize) {
         self.hosts[rank].hung_up.get_or_insert(self.now);
@@ -123,7 +123,7 @@ impl World {
 
     pub(super) fn start_worker(&mut self, rank: usize, epoch: Epoch) {
         let host = &mut self.hosts[rank];
-        (host.worker, host.worker_state, host.busy) = (State::Runs, WorkerState::new(LIMIT), true);
+        (host.worker, host.worker_state, host.busy) = (PartyState::Runs, WorkerState::new(LIMIT), true);
         (host.epoch, host.phase, host.beats, host.done, host.steps) = (epoch, Phase::Prepare, 0, 0, 0);
         (host.working, host.hung_up, host.failure_exit, host.said) = (None, None, None, None);
         host.orders.clear();
@@ -140,23 +140,23 @@ impl World {
 
     /// The thread that reads a worker's answers notices its end.
     pub(super) fn say_gone(&mut self, rank: usize, epoch: Epoch, delay: Duration) {
-        let said = self.hosts[rank].said.take().map(Event::Answer);
-        let gone = Event::Gone("it was killed".to_owned());
+        let said = self.hosts[rank].said.take().map(RankEvent::Answer);
+        let gone = RankEvent::Gone("it was killed".to_owned());
         let heard = |event| Heard { epoch, rank: Rank::from_index(rank), event };
         let heard = SimEvent::Heard(said.into_iter().chain([gone]).map(heard).collect());
         if rank == 0 {
             self.later(delay, Party::Coordinator, heard);
-        } else if self.hosts[rank].agent != State::Gone {
+        } else if self.hosts[rank].agent != PartyState::Gone {
             self.send(rank, Party::Coordinator, heard);
         }
     }
 
     pub(super) fn answer_as(&mut self, rank: usize, epoch: Epoch, answer: Answer) {
-        let heard = Heard { epoch, rank: Rank::from_index(rank), event: Event::Answer(answer) };
+        let heard = Heard { epoch, rank: Rank::from_index(rank), event: RankEvent::Answer(answer) };
         match rank {
             0 => self.later(Duration::ZERO, Party::Coordinator, SimEvent::Heard(vec![heard])),
             // A stopped agent passes nothing on. Messages in its pipe count as lost.
-            _ if self.hosts[rank].agent == State::Runs => {
+            _ if self.hosts[rank].agent == PartyState::Runs => {
                 self.send(rank, Party::Coordinator, SimEvent::Heard(vec![heard]));
             }
             _ => {}
@@ -205,7 +205,7 @@ impl World {
     /// The neighbours that the worker has lost.
     fn lost_peers(&self, rank: usize) -> Vec<usize> {
         let (ranks, host) = (self.setup.ranks, &self.hosts[rank]);
-        let is_dead = |peer: &Host| peer.epoch == host.epoch && peer.worker == State::Gone;
+        let is_dead = |peer: &Host| peer.epoch == host.epoch && peer.worker == PartyState::Gone;
         let is_lost = |&peer: &usize| is_dead(&self.hosts[peer]) || host.lost.contains(&peer);
         [(rank + 1) % ranks, (rank + ranks - 1) % ranks].into_iter().filter(is_lost).collect()
     }
@@ -218,7 +218,7 @@ impl World {
             }
             SimEvent::Worker { epoch, wake } if epoch == self.hosts[rank].epoch => match wake {
                 Wake::Starts => {
-                    let odd = self.hosts[rank].odd == Some(Fault::OtherProtocol(rank));
+                    let odd = self.hosts[rank].odd == Some(InjectedFault::OtherProtocol(rank));
                     let hello = Answer::Hello { protocol: PROTOCOL + u32::from(odd), rank: Rank::from_index(rank) };
                     self.finish(rank, hello);
                     self.wake(rank, BEAT, Wake::Beats);
@@ -267,19 +267,19 @@ impl World {
         self.later(delay, Party::Worker(rank), SimEvent::Worker { epoch, wake });
     }
 
-    fn obey_as_worker(&mut self, rank: usize, command: Command) {
+    fn obey_as_worker(&mut self, rank: usize, command: WorkerCommand) {
         self.hosts[rank].busy = true;
         match command {
-            Command::Prepare { task, .. } => {
+            WorkerCommand::Prepare { task, .. } => {
                 self.hosts[rank].phase = Phase::Prepare;
                 let delay = self.random.millis(300);
                 self.wake(rank, delay, Wake::Prepared(task));
             }
-            Command::Connect { task, .. } => {
+            WorkerCommand::Connect { task, .. } => {
                 let delay = self.random.millis(50);
                 self.wake(rank, delay, Wake::Connected(task));
             }
-            Command::Run { task } => {
+            WorkerCommand::Run { task } => {
                 let (epoch, plan) = (self.hosts[rank].epoch, self.hosts[rank].plan.clone());
                 let began = self.collectives.entry((epoch, task)).or_default();
                 began.insert(rank, plan.clone());
@@ -290,15 +290,15 @@ impl World {
                 (host.phase, host.done, host.working) = (Phase::Work, 0, Some((task, self.now)));
                 self.wake(rank, Duration::ZERO, Wake::Steps(task));
             }
-            Command::Welcome(_) => {}
+            WorkerCommand::Welcome(_) => {}
         }
     }
 
     fn prepared(&mut self, rank: usize, task: TaskNumber) {
-        if self.hosts[rank].odd == Some(Fault::NoPlan(rank)) {
+        if self.hosts[rank].odd == Some(InjectedFault::NoPlan(rank)) {
             return self.fail(rank, "there is no plan", false);
         }
-        let is_odd = self.hosts[rank].odd == Some(Fault::OtherPlan(rank));
+        let is_odd = self.hosts[rank].odd == Some(InjectedFault::OtherPlan(rank));
         let plan = if is_odd { "another plan" } else { PLAN }.to_owned();
         self.hosts[rank].plan.clone_from(&plan);
         self.finish(
@@ -313,7 +313,7 @@ impl World {
         let sender = &self.hosts[(rank + ranks - 1) % ranks];
         let began = self.collectives.get(&(epoch, task)).is_some_and(|began| began.len() == ranks);
         let has_sent = sender.epoch == epoch
-            && sender.worker != State::Gone
+            && sender.worker != PartyState::Gone
             && (sender.working.is_none_or(|(other, _)| other > task) || sender.done >= self.hosts[rank].done);
         let host = &mut self.hosts[rank];
         if host.failure_exit.is_some() {
@@ -324,7 +324,7 @@ impl World {
         }
         if host.done == STEPS {
             (host.working, host.phase) = (None, Phase::Report);
-            let finding = Finding::Trial(Vec::new());
+            let finding = TaskResult::Trial(Vec::new());
             return self.finish(rank, Answer::Done { task, finding });
         }
         let delay = if host.slow { Duration::from_millis(800) } else { self.random.millis(40) };
@@ -353,10 +353,10 @@ impl World {
             let event = if host.hung_up.is_some() { WorkerEvent::HungUp } else { WorkerEvent::Quiet };
             self.step_worker(rank, event);
         }
-        if self.hosts[rank].worker == State::Gone {
+        if self.hosts[rank].worker == PartyState::Gone {
             return;
         }
-        if rank == 0 && self.coordinator != State::Gone {
+        if rank == 0 && self.coordinator != PartyState::Gone {
             let host = &self.hosts[0];
             let (epoch, seen) = (host.epoch, (host.beats, host.steps, host.phase));
             self.later(Duration::ZERO, Party::Coordinator, SimEvent::Beat { rank, epoch, sent: now, seen });

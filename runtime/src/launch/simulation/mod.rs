@@ -17,10 +17,10 @@ use crate::clock::Moment;
 use crate::control::agent_state::AgentOutcome;
 use crate::numbers::TaskNumber;
 use crate::verdict::Cause;
-use setup::{FOR_EVER, Fault, Party, Random, Setup};
+use setup::{FOR_EVER, InjectedFault, Party, Random, SimulationSetup};
 use std::time::Duration;
 use topology::Rank;
-use world::{Outcome, State, World};
+use world::{PartyState, SimulatedWorld, TaskOutcome};
 
 /// How long a job may take: four epochs of seven questions, with a limit for each, and the time that ranks need.
 const LONGEST: Duration = Duration::from_secs(100);
@@ -28,19 +28,19 @@ const LONGEST: Duration = Duration::from_secs(100);
 const AFTERWARDS: Duration = Duration::from_secs(12);
 
 /// Runs a job until every party has ended that can end.
-fn play(setup: Setup) -> World {
+fn play(setup: SimulationSetup) -> SimulatedWorld {
     let seed = setup.seed;
-    let mut world = World::new(setup);
+    let mut world = SimulatedWorld::new(setup);
     let begin = world.now;
-    while world.coordinator != State::Gone && world.proceed_until(begin.after(LONGEST)) {}
-    if world.coordinator == State::Stopped {
+    while world.coordinator != PartyState::Gone && world.proceed_until(begin.after(LONGEST)) {}
+    if world.coordinator == PartyState::Stopped {
         // The others have not waited for the stopped coordinator.
         assert_all_left(&world);
         return world;
     }
     assert_eq!(
         world.coordinator,
-        State::Gone,
+        PartyState::Gone,
         "seed {seed}: the task has not ended after {:?}",
         world.now.since(begin)
     );
@@ -51,17 +51,20 @@ fn play(setup: Setup) -> World {
 }
 
 /// Checks that no party still runs.
-fn assert_all_left(world: &World) {
+fn assert_all_left(world: &SimulatedWorld) {
     let setup = &world.setup;
     for (rank, host) in world.hosts.iter().enumerate() {
-        assert!(rank == 0 || host.agent != State::Runs, "agent {rank} waits for ever: {setup:?}");
+        assert!(rank == 0 || host.agent != PartyState::Runs, "agent {rank} waits for ever: {setup:?}");
         // For others, a worker without orders from its stopped agent looks stopped as well.
         let keeper = if rank == 0 { world.coordinator } else { host.agent };
-        assert!(host.worker != State::Runs || keeper == State::Stopped, "worker {rank} waits for ever: {setup:?}");
+        assert!(
+            host.worker != PartyState::Runs || keeper == PartyState::Stopped,
+            "worker {rank} waits for ever: {setup:?}"
+        );
     }
 }
 
-fn check(setup: Setup) -> World {
+fn check(setup: SimulationSetup) -> SimulatedWorld {
     let seed = setup.seed;
     let (ranks, tasks, crashes) = (setup.ranks, setup.tasks, setup.faults.clone());
     let world = play(setup);
@@ -75,9 +78,9 @@ fn check(setup: Setup) -> World {
     }
     assert!(!world.faulty.is_empty() || right == tasks, "seed {seed}: {:?}", world.outcomes);
     // Every task that can be rebuilt is. Agents that died or were cut off cannot return, nor can a lost coordinator.
-    let is_final = |&(_, fault): &(u64, Fault)| match fault {
-        Fault::Crash(party) | Fault::Stop(party, _) => !matches!(party, Party::Worker(_)),
-        Fault::Silence(..) | Fault::Isolation | Fault::CutOff => true,
+    let is_final = |&(_, fault): &(u64, InjectedFault)| match fault {
+        InjectedFault::Crash(party) | InjectedFault::Stop(party, _) => !matches!(party, Party::Worker(_)),
+        InjectedFault::Silence(..) | InjectedFault::Isolation | InjectedFault::CutOff => true,
         _ => false,
     };
     if !crashes.iter().any(is_final) && world.setup.lost == 0 {
@@ -86,7 +89,7 @@ fn check(setup: Setup) -> World {
     world
 }
 
-fn random_setup(seed: u64) -> Setup {
+fn random_setup(seed: u64) -> SimulationSetup {
     let mut random = Random(seed ^ 0x5eed);
     let ranks = 2 + random.below(4) as usize;
     let mut faults = Vec::new();
@@ -99,22 +102,22 @@ fn random_setup(seed: u64) -> Setup {
         };
         let millis = [300, 2500, FOR_EVER][random.below(3) as usize];
         let fault = match random.below(11) {
-            0 | 1 => Fault::Crash(party),
-            2 | 3 => Fault::Stop(party, millis),
-            4 if rank > 0 => Fault::Silence(rank, millis),
-            4 | 5 => Fault::CutLane(rank),
-            10 => Fault::CutLanes(rank),
-            6 => Fault::OtherPlan(rank),
-            7 => Fault::NoPlan(rank),
-            8 => [Fault::CutOff, Fault::Isolation][random.below(2) as usize],
-            _ => [Fault::OtherProtocol(rank), Fault::Slow(rank)][random.below(2) as usize],
+            0 | 1 => InjectedFault::Crash(party),
+            2 | 3 => InjectedFault::Stop(party, millis),
+            4 if rank > 0 => InjectedFault::Silence(rank, millis),
+            4 | 5 => InjectedFault::CutLane(rank),
+            10 => InjectedFault::CutLanes(rank),
+            6 => InjectedFault::OtherPlan(rank),
+            7 => InjectedFault::NoPlan(rank),
+            8 => [InjectedFault::CutOff, InjectedFault::Isolation][random.below(2) as usize],
+            _ => [InjectedFault::OtherProtocol(rank), InjectedFault::Slow(rank)][random.below(2) as usize],
         };
         faults.push((random.below(3000), fault));
     }
     let lost = [0, 0, 0, 2, 10][random.below(5) as usize];
     let doubled = [0, 10, 30][random.below(3) as usize];
     let delay = [1, 20, 150][random.below(3) as usize];
-    Setup { seed, ranks, tasks: 1 + random.below(3), delay, lost, doubled, faults }
+    SimulationSetup { seed, ranks, tasks: 1 + random.below(3), delay, lost, doubled, faults }
 }
 
 fn schedules(from: u64, count: u64) {
@@ -142,11 +145,11 @@ fn long_no_schedule_hangs_disagrees_or_blames_the_innocent() {
 }
 
 /// A job of three ranks with only these faults.
-fn with(faults: Vec<(u64, Fault)>) -> World {
-    check(Setup { seed: 1, ranks: 3, tasks: 2, delay: 2, lost: 0, doubled: 0, faults })
+fn with(faults: Vec<(u64, InjectedFault)>) -> SimulatedWorld {
+    check(SimulationSetup { seed: 1, ranks: 3, tasks: 2, delay: 2, lost: 0, doubled: 0, faults })
 }
 
-fn first(world: &World) -> &Outcome {
+fn first(world: &SimulatedWorld) -> &TaskOutcome {
     world.outcomes.first().expect("the task has an outcome")
 }
 
@@ -160,22 +163,22 @@ fn a_job_without_faults_runs_all_tasks_and_everybody_leaves_in_peace() {
 #[test]
 fn each_fault_has_its_verdict() {
     let cases = [
-        (Fault::Crash(Party::Worker(1)), Rank(1), Cause::Died),
-        (Fault::Crash(Party::Agent(2)), Rank(2), Cause::Lost),
-        (Fault::Stop(Party::Worker(2), FOR_EVER), Rank(2), Cause::Silent),
-        (Fault::Stop(Party::Agent(1), 2500), Rank(1), Cause::Silent),
-        (Fault::Silence(2, FOR_EVER), Rank(2), Cause::Silent),
-        (Fault::CutOff, Rank(0), Cause::Cut),
-        (Fault::Isolation, Rank(0), Cause::Cut),
-        (Fault::CutLanes(0), Rank(0), Cause::Cut),
-        (Fault::CutLanes(2), Rank(2), Cause::Cut),
-        (Fault::OtherPlan(1), Rank(1), Cause::Disagrees),
-        (Fault::NoPlan(2), Rank(2), Cause::Failed),
-        (Fault::OtherProtocol(2), Rank(2), Cause::Disagrees),
+        (InjectedFault::Crash(Party::Worker(1)), Rank(1), Cause::Died),
+        (InjectedFault::Crash(Party::Agent(2)), Rank(2), Cause::Lost),
+        (InjectedFault::Stop(Party::Worker(2), FOR_EVER), Rank(2), Cause::Silent),
+        (InjectedFault::Stop(Party::Agent(1), 2500), Rank(1), Cause::Silent),
+        (InjectedFault::Silence(2, FOR_EVER), Rank(2), Cause::Silent),
+        (InjectedFault::CutOff, Rank(0), Cause::Cut),
+        (InjectedFault::Isolation, Rank(0), Cause::Cut),
+        (InjectedFault::CutLanes(0), Rank(0), Cause::Cut),
+        (InjectedFault::CutLanes(2), Rank(2), Cause::Cut),
+        (InjectedFault::OtherPlan(1), Rank(1), Cause::Disagrees),
+        (InjectedFault::NoPlan(2), Rank(2), Cause::Failed),
+        (InjectedFault::OtherProtocol(2), Rank(2), Cause::Disagrees),
     ];
     for (fault, rank, cause) in cases {
         // A worker's protocol version is fixed when it starts.
-        let after = if matches!(fault, Fault::OtherProtocol(_)) { 0 } else { 40 };
+        let after = if matches!(fault, InjectedFault::OtherProtocol(_)) { 0 } else { 40 };
         let world = with(vec![(after, fault)]);
         let Err((verdict, evidence)) = first(&world) else { panic!("{fault:?} did nothing") };
         assert_eq!((verdict.rank, verdict.cause), (rank, cause), "{fault:?}: {verdict}: {evidence}");
@@ -184,8 +187,8 @@ fn each_fault_has_its_verdict() {
 
 #[test]
 fn a_slow_rank_is_waited_for_and_a_cut_lane_is_named_by_its_ends() {
-    assert_eq!(with(vec![(0, Fault::Slow(1))]).outcomes, [Ok(TaskNumber(1)), Ok(TaskNumber(2))]);
-    let world = with(vec![(0, Fault::CutLane(1))]);
+    assert_eq!(with(vec![(0, InjectedFault::Slow(1))]).outcomes, [Ok(TaskNumber(1)), Ok(TaskNumber(2))]);
+    let world = with(vec![(0, InjectedFault::CutLane(1))]);
     let Err((verdict, evidence)) = first(&world) else { panic!("a cut lane did nothing") };
     assert!(verdict.cause == Cause::Cut && [Rank(1), Rank(2)].contains(&verdict.rank), "{verdict}: {evidence}");
 }
@@ -193,8 +196,8 @@ fn a_slow_rank_is_waited_for_and_a_cut_lane_is_named_by_its_ends() {
 #[test]
 fn a_coordinator_that_still_hears_somebody_blames_whom_it_lost() {
     let lost = |agents: std::ops::Range<usize>| {
-        let faults = agents.map(|rank| (400, Fault::Crash(Party::Agent(rank)))).collect();
-        check(Setup { seed: 1, ranks: 4, tasks: 2, delay: 2, lost: 0, doubled: 0, faults })
+        let faults = agents.map(|rank| (400, InjectedFault::Crash(Party::Agent(rank)))).collect();
+        check(SimulationSetup { seed: 1, ranks: 4, tasks: 2, delay: 2, lost: 0, doubled: 0, faults })
     };
     let world = lost(1..3);
     let Err((verdict, _)) = first(&world) else { panic!("two crashes did nothing") };
@@ -208,7 +211,7 @@ fn a_coordinator_that_still_hears_somebody_blames_whom_it_lost() {
 #[test]
 fn a_coordinator_that_was_stopped_blames_itself() {
     for after in [100, 700, 1100] {
-        let world = with(vec![(after, Fault::Stop(Party::Coordinator, 5000))]);
+        let world = with(vec![(after, InjectedFault::Stop(Party::Coordinator, 5000))]);
         for outcome in &world.outcomes {
             let Err((verdict, _)) = outcome else { continue };
             assert_eq!(verdict.rank, Rank(0), "stopped after {after} ms: {verdict}");

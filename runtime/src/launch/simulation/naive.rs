@@ -8,7 +8,7 @@ use super::history::{Ending, Scenario};
 
 /// The next call of a rank on the channel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Call {
+enum RankCall {
     /// Returns after a time-out if a rank is missing.
     Barrier,
     /// A repetition of the measured collective. It has no time-out.
@@ -19,7 +19,7 @@ enum Call {
 
 /// The outcome of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Outcome {
+enum CallOutcome {
     Done,
     /// The largest flag.
     Answer(bool),
@@ -27,15 +27,15 @@ enum Outcome {
 }
 
 /// One rank. It gets the outcome of its last call, and makes the next call or decides.
-struct Rank {
+struct SimulatedRank {
     scenario: Scenario,
     rank: usize,
-    place: Place,
+    place: RankProgress,
     measured: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Place {
+enum RankProgress {
     Begin,
     Barrier,
     AskedForTimeout,
@@ -45,7 +45,7 @@ enum Place {
 }
 
 enum Next {
-    Call(Call),
+    Call(RankCall),
     Decided(&'static str),
     /// It is stopped, and makes no call.
     Stopped,
@@ -54,63 +54,63 @@ enum Next {
 /// The number of repetitions of a trial.
 const REPETITIONS: u32 = 3;
 
-impl Rank {
+impl SimulatedRank {
     fn throws(&self) -> Next {
-        Next::Call(Call::Flag("did anybody fail?", true))
+        Next::Call(RankCall::Flag("did anybody fail?", true))
     }
 
-    fn next(&mut self, last: Option<Outcome>) -> Next {
+    fn next(&mut self, last: Option<CallOutcome>) -> Next {
         let mine = |of: usize| of == self.rank;
         match (self.place, last) {
-            (Place::Begin, _) => match self.scenario {
+            (RankProgress::Begin, _) => match self.scenario {
                 Scenario::Stops(rank) if mine(rank) => Next::Stopped,
                 Scenario::ThrowsBeforeTheBarrier(rank) if mine(rank) => {
-                    self.place = Place::AskedForException;
+                    self.place = RankProgress::AskedForException;
                     self.throws()
                 }
                 Scenario::KnowsTheAnswer(rank) if mine(rank) => Next::Decided("cached"),
                 Scenario::FailsBeforeEntry(rank) if mine(rank) => Next::Decided("failed"),
                 _ => {
-                    self.place = Place::Barrier;
-                    Next::Call(Call::Barrier)
+                    self.place = RankProgress::Barrier;
+                    Next::Call(RankCall::Barrier)
                 }
             },
-            (Place::Barrier, Some(Outcome::TimedOut)) => match self.scenario {
+            (RankProgress::Barrier, Some(CallOutcome::TimedOut)) => match self.scenario {
                 // The naive assumption: if one rank times out, all do, so no rank need ask.
                 Scenario::FailsBeforeEntry(_) | Scenario::LeavesInTime(_) => Next::Decided("timed out"),
                 // `except: return True`: the rank could not ask, so it decides alone.
                 Scenario::CannotAsk(rank) if mine(rank) => Next::Decided("timed out"),
                 Scenario::Clocks(_) => {
-                    self.place = Place::Fallback;
-                    Next::Call(Call::Measure)
+                    self.place = RankProgress::Fallback;
+                    Next::Call(RankCall::Measure)
                 }
                 _ => {
-                    self.place = Place::AskedForTimeout;
-                    Next::Call(Call::Flag("did anybody time out?", true))
+                    self.place = RankProgress::AskedForTimeout;
+                    Next::Call(RankCall::Flag("did anybody time out?", true))
                 }
             },
-            (Place::Barrier, _) => match self.scenario {
+            (RankProgress::Barrier, _) => match self.scenario {
                 Scenario::CannotAsk(rank) if mine(rank) => Next::Decided("timed out"),
                 Scenario::CannotAsk(_) | Scenario::ThrowsBeforeTheBarrier(_) => {
-                    self.place = Place::AskedForTimeout;
-                    Next::Call(Call::Flag("did anybody time out?", false))
+                    self.place = RankProgress::AskedForTimeout;
+                    Next::Call(RankCall::Flag("did anybody time out?", false))
                 }
                 _ => {
-                    self.place = Place::Measuring;
-                    Next::Call(Call::Measure)
+                    self.place = RankProgress::Measuring;
+                    Next::Call(RankCall::Measure)
                 }
             },
-            (Place::AskedForTimeout, Some(Outcome::Answer(true))) => Next::Decided("timed out"),
-            (Place::AskedForTimeout, _) => Next::Decided("measured"),
-            (Place::AskedForException, _) => Next::Decided("failed"),
-            (Place::Measuring | Place::Fallback, _) => {
+            (RankProgress::AskedForTimeout, Some(CallOutcome::Answer(true))) => Next::Decided("timed out"),
+            (RankProgress::AskedForTimeout, _) => Next::Decided("measured"),
+            (RankProgress::AskedForException, _) => Next::Decided("failed"),
+            (RankProgress::Measuring | RankProgress::Fallback, _) => {
                 self.measured += 1;
                 // The fallback measures as often as fits into a time, by this rank's own clock.
                 let enough = match (self.place, self.scenario) {
-                    (Place::Fallback, Scenario::Clocks(fast)) if mine(fast) => REPETITIONS + 1,
+                    (RankProgress::Fallback, Scenario::Clocks(fast)) if mine(fast) => REPETITIONS + 1,
                     _ => REPETITIONS,
                 };
-                if self.measured < enough { Next::Call(Call::Measure) } else { Next::Decided("measured") }
+                if self.measured < enough { Next::Call(RankCall::Measure) } else { Next::Decided("measured") }
             }
         }
     }
@@ -118,10 +118,11 @@ impl Rank {
 
 /// Runs a scenario. Returns how each of `ranks` ranks ends.
 pub(super) fn play(scenario: Scenario, ranks: usize) -> Vec<Ending> {
-    let mut all: Vec<Rank> = (0..ranks).map(|rank| Rank { scenario, rank, place: Place::Begin, measured: 0 }).collect();
+    let mut all: Vec<SimulatedRank> =
+        (0..ranks).map(|rank| SimulatedRank { scenario, rank, place: RankProgress::Begin, measured: 0 }).collect();
     let mut endings: Vec<Option<Ending>> = vec![None; ranks];
-    let mut calls: Vec<Option<Call>> = vec![None; ranks];
-    let mut last: Vec<Option<Outcome>> = vec![None; ranks];
+    let mut calls: Vec<Option<RankCall>> = vec![None; ranks];
+    let mut last: Vec<Option<CallOutcome>> = vec![None; ranks];
     loop {
         for rank in 0..ranks {
             if endings[rank].is_some() || calls[rank].is_some() {
@@ -138,13 +139,13 @@ pub(super) fn play(scenario: Scenario, ranks: usize) -> Vec<Ending> {
         }
         if calls.iter().all(Option::is_some) {
             // The calls that meet have the same size and type, so the channel does not notice different meanings.
-            let largest = calls.iter().any(|call| matches!(call, Some(Call::Flag(_, true))));
+            let largest = calls.iter().any(|call| matches!(call, Some(RankCall::Flag(_, true))));
             for rank in 0..ranks {
                 let late = matches!(scenario, Scenario::LeavesInTime(early) if early != rank);
                 last[rank] = Some(match calls[rank].take() {
-                    Some(Call::Flag(..)) => Outcome::Answer(largest),
-                    Some(Call::Barrier) if late || matches!(scenario, Scenario::Clocks(_)) => Outcome::TimedOut,
-                    _ => Outcome::Done,
+                    Some(RankCall::Flag(..)) => CallOutcome::Answer(largest),
+                    Some(RankCall::Barrier) if late || matches!(scenario, Scenario::Clocks(_)) => CallOutcome::TimedOut,
+                    _ => CallOutcome::Done,
                 });
             }
             continue;
@@ -152,8 +153,8 @@ pub(super) fn play(scenario: Scenario, ranks: usize) -> Vec<Ending> {
         // A rank is missing: barriers time out, and every other call waits for ever.
         let mut moved = false;
         for rank in 0..ranks {
-            if calls[rank] == Some(Call::Barrier) {
-                (calls[rank], last[rank], moved) = (None, Some(Outcome::TimedOut), true);
+            if calls[rank] == Some(RankCall::Barrier) {
+                (calls[rank], last[rank], moved) = (None, Some(CallOutcome::TimedOut), true);
             }
         }
         if !moved {

@@ -34,7 +34,7 @@ pub(super) enum Party {
 
 /// A fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Fault {
+pub(super) enum InjectedFault {
     Crash(Party),
     /// The party is stopped for this many milliseconds.
     Stop(Party, u64),
@@ -60,7 +60,7 @@ pub(super) enum Fault {
 
 /// One schedule.
 #[derive(Clone, Debug)]
-pub(super) struct Setup {
+pub(super) struct SimulationSetup {
     pub(super) seed: u64,
     pub(super) ranks: usize,
     pub(super) tasks: u64,
@@ -70,5 +70,5 @@ pub(super) struct Setup {
     pub(super) lost: u64,
     pub(super) doubled: u64,
     /// Each fault with its time, in milliseconds.
-    pub(super) faults: Vec<(u64, Fault)>,
+    pub(super) faults: Vec<(u64, InjectedFault)>,
 }

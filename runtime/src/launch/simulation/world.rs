@@ -1,16 +1,16 @@
 //! Time, network and faults of the simulation.
 //!
-//! The principal type is [`World`]: a queue of events. The parties run the same code with the same waits as in a real
-//! job: the coordinator has a `Judge`, agents have an `AgentState`, workers a `WorkerState` and a `FailureExit`. Their
-//! actions are simulated in `coordinator`, `agent` and `host`. Messages between coordinator and agents may be late,
-//! lost, duplicated and reordered, which is worse than TCP.
+//! The principal type is [`SimulatedWorld`]: a queue of events. The parties run the same code with the same waits as in
+//! a real job: the coordinator has a `Judge`, agents have an `AgentState`, workers a `WorkerState` and a `FailureExit`.
+//! Their actions are simulated in `coordinator`, `agent` and `host`. Messages between coordinator and agents may be
+//! late, lost, duplicated and reordered, which is worse than TCP.
 
-use super::coordinator::Seen;
+use super::coordinator::ObservedRanks;
 use super::host::{Host, Wake};
-use super::setup::{FOR_EVER, Fault, Party, Random, Setup};
+use super::setup::{FOR_EVER, InjectedFault, Party, Random, SimulationSetup};
 use crate::clock::Moment;
-use crate::control::judge::{Event, Heard, Judge, POLL_INTERVAL};
-use crate::control::messages::{Command, ToAgent};
+use crate::control::judge::{Heard, Judge, POLL_INTERVAL, RankEvent};
+use crate::control::messages::{ToAgent, WorkerCommand};
 use crate::control::question::Question;
 use crate::launch::agent::ENDING;
 use crate::numbers::{Epoch, TaskNumber};
@@ -42,13 +42,13 @@ pub(super) enum SimEvent {
     AgentWakes,
     Command {
         epoch: Epoch,
-        command: Command,
+        command: WorkerCommand,
     },
     Worker {
         epoch: Epoch,
         wake: Wake,
     },
-    Befalls(Fault),
+    Befalls(InjectedFault),
     Resumes,
 }
 
@@ -59,30 +59,30 @@ impl SimEvent {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum State {
+pub(super) enum PartyState {
     Runs,
     Stopped,
     Gone,
 }
 
 /// How a task ended, for the coordinator.
-pub(super) type Outcome = Result<TaskNumber, (Verdict, String)>;
+pub(super) type TaskOutcome = Result<TaskNumber, (Verdict, String)>;
 
-pub(super) struct World {
-    pub(super) setup: Setup,
+pub(super) struct SimulatedWorld {
+    pub(super) setup: SimulationSetup,
     pub(super) random: Random,
     pub(super) now: Moment,
     queue: BTreeMap<(Moment, u64), (Party, SimEvent)>,
     count: u64,
     /// Events of parties that are stopped.
     held: Vec<(Party, SimEvent)>,
-    pub(super) coordinator: State,
+    pub(super) coordinator: PartyState,
     pub(super) epoch: Epoch,
     pub(super) task: TaskNumber,
     pub(super) judge: Judge,
-    pub(super) seen: Seen,
+    pub(super) seen: ObservedRanks,
     pub(super) question: Question,
-    pub(super) ordered: Option<Command>,
+    pub(super) ordered: Option<WorkerCommand>,
     pub(super) glances: u64,
     pub(super) hosts: Vec<Host>,
     /// The plan of each rank that has begun a collective.
@@ -91,7 +91,7 @@ pub(super) struct World {
     pub(super) votes: BTreeSet<(Epoch, TaskNumber, usize)>,
     /// The ranks that were hit by a fault or by the loss of a message.
     pub(super) faulty: BTreeSet<usize>,
-    pub(super) outcomes: Vec<Outcome>,
+    pub(super) outcomes: Vec<TaskOutcome>,
     /// The agents that cannot be reached, and until when.
     silent: BTreeMap<usize, Moment>,
     /// Whether no agent can be reached.
@@ -100,8 +100,8 @@ pub(super) struct World {
     pub(super) calm: bool,
 }
 
-impl World {
-    pub(super) fn new(setup: Setup) -> Self {
+impl SimulatedWorld {
+    pub(super) fn new(setup: SimulationSetup) -> Self {
         let hosts = (0..setup.ranks).map(|rank| Host::new(rank, setup.ranks)).collect();
         let mut world = Self {
             random: Random(setup.seed),
@@ -109,11 +109,11 @@ impl World {
             queue: BTreeMap::new(),
             count: 0,
             held: Vec::new(),
-            coordinator: State::Runs,
+            coordinator: PartyState::Runs,
             epoch: Epoch::default(),
             task: TaskNumber::default(),
             judge: Judge::new(Epoch::default(), Moment(1_000_000_000), []),
-            seen: Seen(Vec::new(), vec![Moment(0); setup.ranks]),
+            seen: ObservedRanks(Vec::new(), vec![Moment(0); setup.ranks]),
             question: Question::SetUp,
             ordered: None,
             glances: 0,
@@ -153,15 +153,15 @@ impl World {
             SimEvent::Befalls(fault) => self.befall(fault),
             SimEvent::Resumes => self.resume(party),
             event => match self.state(party) {
-                State::Runs => self.act(party, event),
-                State::Stopped => self.held.push((party, event)),
-                State::Gone => {}
+                PartyState::Runs => self.act(party, event),
+                PartyState::Stopped => self.held.push((party, event)),
+                PartyState::Gone => {}
             },
         }
         true
     }
 
-    pub(super) fn state(&self, party: Party) -> State {
+    pub(super) fn state(&self, party: Party) -> PartyState {
         match party {
             Party::Coordinator => self.coordinator,
             Party::Agent(rank) => self.hosts[rank].agent,
@@ -169,7 +169,7 @@ impl World {
         }
     }
 
-    fn set(&mut self, party: Party, state: State) {
+    fn set(&mut self, party: Party, state: PartyState) {
         match party {
             Party::Coordinator => self.coordinator = state,
             Party::Agent(rank) => self.hosts[rank].agent = state,
@@ -194,7 +194,7 @@ impl World {
         }
     }
 
-    fn befall(&mut self, fault: Fault) {
+    fn befall(&mut self, fault: InjectedFault) {
         if self.calm {
             return;
         }
@@ -203,45 +203,45 @@ impl World {
             Party::Agent(rank) | Party::Worker(rank) => rank,
         };
         let rank = match fault {
-            Fault::Crash(party) | Fault::Stop(party, _) => rank_of(party),
-            Fault::Slow(rank) => {
+            InjectedFault::Crash(party) | InjectedFault::Stop(party, _) => rank_of(party),
+            InjectedFault::Slow(rank) => {
                 self.hosts[rank].slow = true;
                 if self.isolated {
                     self.faulty.insert(rank);
                 }
                 return;
             }
-            Fault::Silence(rank, _) | Fault::CutLane(rank) | Fault::CutLanes(rank) => rank,
-            Fault::Isolation | Fault::CutOff => 0,
-            Fault::OtherPlan(rank) | Fault::NoPlan(rank) | Fault::OtherProtocol(rank) => rank,
+            InjectedFault::Silence(rank, _) | InjectedFault::CutLane(rank) | InjectedFault::CutLanes(rank) => rank,
+            InjectedFault::Isolation | InjectedFault::CutOff => 0,
+            InjectedFault::OtherPlan(rank) | InjectedFault::NoPlan(rank) | InjectedFault::OtherProtocol(rank) => rank,
         };
         self.faulty.insert(rank);
         // The two ends of a single connection cannot be told apart.
-        if self.setup.ranks == 2 && matches!(fault, Fault::Isolation | Fault::CutOff) {
+        if self.setup.ranks == 2 && matches!(fault, InjectedFault::Isolation | InjectedFault::CutOff) {
             self.faulty.insert(1);
         }
         match fault {
-            Fault::Crash(party) => self.crash(party),
-            Fault::Stop(party, millis) if self.state(party) == State::Runs => {
-                self.set(party, State::Stopped);
+            InjectedFault::Crash(party) => self.crash(party),
+            InjectedFault::Stop(party, millis) if self.state(party) == PartyState::Runs => {
+                self.set(party, PartyState::Stopped);
                 self.later(Duration::from_millis(millis), party, SimEvent::Resumes);
             }
-            Fault::Silence(rank, millis) => {
+            InjectedFault::Silence(rank, millis) => {
                 self.silent.insert(rank, self.now.after(Duration::from_millis(millis)));
             }
-            Fault::Isolation => {
+            InjectedFault::Isolation => {
                 self.isolated = true;
                 // A slow rank would be silent for nearly the limit. Now it stays silent.
                 let slow = (0..self.setup.ranks).filter(|&rank| self.hosts[rank].slow);
                 self.faulty.extend(slow);
             }
-            Fault::CutOff => (1..self.setup.ranks).for_each(|rank| self.cut(rank)),
-            Fault::CutLane(rank) => {
+            InjectedFault::CutOff => (1..self.setup.ranks).for_each(|rank| self.cut(rank)),
+            InjectedFault::CutLane(rank) => {
                 let next = (rank + 1) % self.setup.ranks;
                 self.faulty.insert(next);
                 self.cut_lane(rank, next);
             }
-            Fault::CutLanes(rank) => {
+            InjectedFault::CutLanes(rank) => {
                 let (ranks, is_plain) = (self.setup.ranks, self.setup.lost == 0 && self.setup.faults.len() == 1);
                 for next in [(rank + 1) % ranks, (rank + ranks - 1) % ranks] {
                     self.cut_lane(rank, next);
@@ -261,10 +261,10 @@ impl World {
     }
 
     pub(super) fn crash(&mut self, party: Party) {
-        if self.state(party) == State::Gone {
+        if self.state(party) == PartyState::Gone {
             return;
         }
-        self.set(party, State::Gone);
+        self.set(party, PartyState::Gone);
         self.held.retain(|(held, _)| *held != party);
         match party {
             Party::Coordinator => {
@@ -296,7 +296,7 @@ impl World {
     }
 
     fn say_left(&mut self, rank: usize, delay: Duration) {
-        let event = Event::Left("its connection is closed".to_owned());
+        let event = RankEvent::Left("its connection is closed".to_owned());
         let heard = Heard { epoch: self.epoch, rank: Rank::from_index(rank), event };
         self.later(delay, Party::Coordinator, SimEvent::Heard(vec![heard]));
     }
@@ -311,10 +311,10 @@ impl World {
     }
 
     fn resume(&mut self, party: Party) {
-        if self.state(party) != State::Stopped {
+        if self.state(party) != PartyState::Stopped {
             return;
         }
-        self.set(party, State::Runs);
+        self.set(party, PartyState::Runs);
         let (held, others) = std::mem::take(&mut self.held).into_iter().partition(|(held, _)| *held == party);
         self.held = others;
         // A party that continues handles its messages before its timers.

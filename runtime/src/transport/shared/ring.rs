@@ -70,7 +70,7 @@ impl RingPlace {
 }
 
 /// One end of the ring. It owns its counter, and reads the counter of the peer when needed.
-struct End {
+struct RingEnd {
     region: Arc<Region>,
     place: RingPlace,
     mine: u64,
@@ -79,7 +79,7 @@ struct End {
     peer: Doorbell,
 }
 
-impl End {
+impl RingEnd {
     fn new(region: Arc<Region>, place: RingPlace, side: usize, peer: Doorbell) -> io::Result<Self> {
         assert!(place.offset.is_multiple_of(LINE) && place.capacity.is_multiple_of(LINE), "rings are aligned");
         region.pointer(place.offset, RingPlace::footprint(place.capacity));
@@ -121,7 +121,7 @@ impl End {
 
 /// The producer.
 pub(crate) struct RingSender {
-    end: End,
+    end: RingEnd,
     heap: Option<Heap>,
     /// Offers ever made.
     offered: u64,
@@ -138,7 +138,7 @@ impl RingSender {
     /// # Errors
     /// If the end was already taken.
     pub(crate) fn new(region: Arc<Region>, place: RingPlace, peer: Doorbell, heap: Option<Heap>) -> io::Result<Self> {
-        let end = End::new(region, place, 0, peer)?;
+        let end = RingEnd::new(region, place, 0, peer)?;
         Ok(Self { end, heap, offered: 0, open: VecDeque::new(), acknowledged: 0 })
     }
 
@@ -226,7 +226,7 @@ impl RingSender {
 
 /// The consumer.
 pub(crate) struct RingReceiver {
-    end: End,
+    end: RingEnd,
     peer: Option<Arc<PeerHeap>>,
     /// Offers that were read completely; bytes read of the next offer; bytes read of all offers.
     finished: u64,
@@ -246,7 +246,7 @@ impl RingReceiver {
         bell: Doorbell,
         peer: Option<Arc<PeerHeap>>,
     ) -> io::Result<Self> {
-        let end = End::new(region, place, 1, bell)?;
+        let end = RingEnd::new(region, place, 1, bell)?;
         end.region.word32(place.offset + DIRECT).store(u32::from(peer.is_some()), Ordering::Release);
         Ok(Self { end, peer, finished: 0, into: 0, read: 0 })
     }

@@ -126,7 +126,7 @@ impl Header {
 }
 
 /// A connection that this rank forms.
-struct Outgoing<'a> {
+struct OutgoingConnection<'a> {
     id: ConnectionId,
     connection: Connection,
     listening: &'a ListenAddresses,
@@ -197,7 +197,7 @@ impl Meeting<'_> {
             let theirs = listening.get(connection.to.index()).filter(|listening| !listening.addresses.is_empty());
             let unknown = || self.lost(connection.to)(io::Error::other("nobody knows where it listens"));
             let listening = theirs.ok_or_else(unknown)?;
-            outgoing.push(Outgoing { id, connection, listening, sockets: Mutex::default() });
+            outgoing.push(OutgoingConnection { id, connection, listening, sockets: Mutex::default() });
         }
         // An address that this rank has too, such as the one of a container bridge, does not lead to another machine.
         let mine = listening.get(self.rank.index()).map_or(&[][..], |listening| &listening.addresses);
@@ -211,7 +211,7 @@ impl Meeting<'_> {
         // The first address of each connection comes last, because its claim lists all stripes.
         self.at_once(&others, over, |&(of, stripe)| self.connect_stripe(of, stripe, over))?;
         self.at_once(&outgoing, over, |of| self.connect_stripe(of, 0, over))?;
-        let sockets = |of: Outgoing<'_>| {
+        let sockets = |of: OutgoingConnection<'_>| {
             let sockets = of.sockets.into_inner().unwrap_or_else(PoisonError::into_inner);
             (of.id, sockets.into_values().collect())
         };
@@ -244,7 +244,7 @@ impl Meeting<'_> {
     }
 
     /// Connects with one of the receiver's interfaces.
-    fn connect_stripe(&self, of: &Outgoing<'_>, stripe: usize, over: &AtomicBool) -> RunResult<()> {
+    fn connect_stripe(&self, of: &OutgoingConnection<'_>, stripe: usize, over: &AtomicBool) -> RunResult<()> {
         let Connection { from, to, .. } = of.connection;
         let locked = || of.sockets.lock().unwrap_or_else(PoisonError::into_inner);
         let others = locked().keys().fold(1_u16, |all, stripe| all | 1 << stripe);

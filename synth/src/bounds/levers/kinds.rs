@@ -1,15 +1,15 @@
 //! Links and resources sorted by kind: what an operator would buy together.
 //!
-//! The principal type is [`Kind`]. Resources are of one kind if they have the same speed and their names differ only in
-//! numbers and direction (all ports of all NICs). Links are of one kind if their costs are equal and all of them stay
-//! within machines, or all leave them. Links that are as slow as one of their resources are left out.
+//! The principal type is [`HardwareKind`]. Resources are of one kind if they have the same speed and their names differ
+//! only in numbers and direction (all ports of all NICs). Links are of one kind if their costs are equal and all of
+//! them stay within machines, or all leave them. Links that are as slow as one of their resources are left out.
 
 use std::collections::BTreeMap;
 use topology::{Latency, LinkId, MicrosPerByte, ResourceId, Topology, TopologyParts, quantity};
 
 /// Links, or resources, that are alike.
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) struct Kind {
+pub(crate) struct HardwareKind {
     /// The name for the user.
     pub(crate) name: String,
     /// Time per byte of each.
@@ -33,7 +33,7 @@ impl Members {
     }
 }
 
-impl Kind {
+impl HardwareKind {
     /// All kinds of a machine: resources sorted by name, then links sorted by cost.
     pub(crate) fn all(topology: &Topology) -> Vec<Self> {
         let mut resources: BTreeMap<(String, u64), Vec<ResourceId>> = BTreeMap::new();
@@ -137,7 +137,7 @@ mod tests {
         }
         let names = |parts: TopologyParts| -> Vec<String> {
             let topology = Topology::new(parts).expect("a valid topology");
-            Kind::all(&topology).into_iter().map(|kind| kind.name).collect()
+            HardwareKind::all(&topology).into_iter().map(|kind| kind.name).collect()
         };
         assert_eq!(names(parts), ["rank* at 25 GB/s", "rank* at 12.5 GB/s"]);
         assert_eq!(names(super::parts(&resolved)), ["rank*"]);

@@ -9,7 +9,7 @@ mod kinds;
 
 use crate::bounds::{Certificate, bounds};
 use crate::problem::{Deadline, Problem};
-use kinds::{Kind, Members, parts};
+use kinds::{HardwareKind, Members, parts};
 use schedule::{LowerBound, Schedule, Timeline, Usage, VerifiedSchedule, replay, verify};
 use serde::Serialize;
 use std::sync::Arc;
@@ -66,8 +66,10 @@ pub fn levers(problem: &Problem, plan: &VerifiedSchedule, deadline: &Deadline) -
     let certificate = certificate.map(|it| it.certificate.clone());
     let trial = LeverTrial { problem, plan: plan.schedule(), bound, deadline };
     let (links, resources) = Timeline::of(plan).usage();
-    let mut kinds: Vec<(f64, Kind)> =
-        Kind::all(&problem.topology).into_iter().map(|kind| (utilisation(&kind, &links, &resources), kind)).collect();
+    let mut kinds: Vec<(f64, HardwareKind)> = HardwareKind::all(&problem.topology)
+        .into_iter()
+        .map(|kind| (utilisation(&kind, &links, &resources), kind))
+        .collect();
     kinds.sort_by(|a, b| b.0.total_cmp(&a.0));
     kinds.truncate(TRIED);
     let (mut levers, mut is_complete) = (Vec::new(), true);
@@ -88,7 +90,7 @@ pub fn levers(problem: &Problem, plan: &VerifiedSchedule, deadline: &Deadline) -
     Leverage { bound, binding, certificate, levers, is_complete }
 }
 
-fn utilisation(kind: &Kind, links: &[Usage], resources: &[Usage]) -> f64 {
+fn utilisation(kind: &HardwareKind, links: &[Usage], resources: &[Usage]) -> f64 {
     let most = |usages: &mut dyn Iterator<Item = f64>| usages.fold(0.0, f64::max);
     match &kind.members {
         Members::Links(ids) => most(&mut ids.iter().map(|id| links[id.index()].utilisation)),
@@ -118,7 +120,7 @@ struct LeverTrial<'a> {
 }
 
 impl LeverTrial<'_> {
-    fn faster(&self, kind: &Kind, utilisation: f64) -> Option<Lever> {
+    fn faster(&self, kind: &HardwareKind, utilisation: f64) -> Option<Lever> {
         let topology = &self.problem.topology;
         let margin = self.problem_on(kind.hastened(topology, MARGIN))?;
         let purchase = self.problem_on(kind.hastened(topology, PURCHASE))?;
@@ -162,14 +164,15 @@ impl LeverTrial<'_> {
 mod tests {
     use super::*;
     use crate::planner::synthesize;
-    use crate::problem::Options;
+    use crate::problem::SearchOptions;
     use schedule::{Collective, Demand, Request};
 
     fn leverage(spec: &str, collective: Collective, size: u64) -> (Leverage, f64) {
         let topology = Arc::new(topology::resolve(spec).expect("a known topology"));
         let request = Request::new(collective, topology.rank_count(), size).with_chunks(1);
         let problem = Problem::new(topology, Arc::new(Demand::new(request).expect("a valid request")));
-        let options = Options { strategy: Some(crate::problem::StrategyKind::Classic), ..Options::default() };
+        let options =
+            SearchOptions { strategy: Some(crate::problem::StrategyKind::Classic), ..SearchOptions::default() };
         let found = synthesize(std::slice::from_ref(&problem), &options, &|_| {}).expect("a schedule");
         let makespan = found.report.makespan_us;
         (levers(&problem, &found.schedule, &Deadline::default()), makespan)
@@ -207,7 +210,7 @@ mod tests {
         let topology = Arc::new(topology::resolve("ring:4").expect("a ring"));
         let demand = Demand::new(Request::new(Collective::AllGather, 4, 4096)).expect("a request");
         let problem = Problem::new(topology, Arc::new(demand));
-        let found = synthesize(std::slice::from_ref(&problem), &Options::default(), &|_| {}).expect("a schedule");
+        let found = synthesize(std::slice::from_ref(&problem), &SearchOptions::default(), &|_| {}).expect("a schedule");
         let cancel = crate::problem::Cancel::default();
         cancel.cancel();
         let found = levers(&problem, &found.schedule, &Deadline::after(None, cancel));

@@ -17,11 +17,11 @@ const ITERATIONS: i32 = 50_000;
 
 /// The optimal flow. `None` if nothing has to move or moving takes no time, if the solver fails, or if the time is up.
 pub(super) fn solve(problem: &Problem, commodities: Vec<Commodity>, deadline: &Deadline) -> Option<ConcurrentFlow> {
-    Program::new(problem, commodities)?.solve(deadline)
+    LinearProgram::new(problem, commodities)?.solve(deadline)
 }
 
 /// The linear program, scaled such that the largest demand of a rank and the largest β are 1.
-struct Program<'a> {
+struct LinearProgram<'a> {
     problem: &'a Problem,
     commodities: Vec<Commodity>,
     variables: ProblemVariables,
@@ -33,7 +33,7 @@ struct Program<'a> {
     unit_beta: f64,
 }
 
-impl<'a> Program<'a> {
+impl<'a> LinearProgram<'a> {
     fn new(problem: &'a Problem, commodities: Vec<Commodity>) -> Option<Self> {
         let topology = &problem.topology;
         let unit_bytes = commodities.iter().flat_map(|commodity| &commodity.wanted).copied().fold(0.0, f64::max);

@@ -19,7 +19,7 @@ mod windows;
 use crate::bounds::bounds;
 use crate::planner::again::SearchRound;
 use crate::planner::{accept, synthesize_among};
-use crate::problem::{Constraints, Deadline, Options, Problem, Progress, SynthError, chunk_counts};
+use crate::problem::{Constraints, Deadline, Problem, Progress, SearchOptions, SynthError, chunk_counts};
 use crate::strategies::orbits::is_too_large_for_plain;
 use crate::symmetry::Symmetries;
 use retime::SendOrder;
@@ -27,7 +27,7 @@ use schedule::{Demand, LowerBound, Request, Schedule, VerifiedSchedule};
 use std::sync::Arc;
 use std::time::Duration;
 use topology::{Micros, Topology};
-use windows::{Window, best_at, windows};
+use windows::{SizeWindow, best_at, windows};
 
 /// How much slower (relative) than the best known plan the plan of a window may be.
 pub const TOLERANCE: f64 = 0.01;
@@ -144,7 +144,7 @@ pub struct SizeSweep {
 pub fn synthesize_sizes(
     task: &SizeTask,
     sizes: &[u64],
-    options: &Options,
+    options: &SearchOptions,
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<SizeSweep, SynthError> {
     let mut search = SizesSearch::new(task, sizes, options, progress)?;
@@ -167,7 +167,7 @@ pub fn retimed(schedule: &VerifiedSchedule, task: &SizeTask, size_bytes: u64) ->
 /// # Errors
 /// [`SynthError::NothingYet`] if some size has no plan, [`SynthError::NoProblem`] if `sizes` is empty.
 pub fn select_sizes(task: &SizeTask, sizes: &[u64], plans: &[VerifiedSchedule]) -> Result<SizeSweep, SynthError> {
-    let options = Options::default();
+    let options = SearchOptions::default();
     let mut search = SizesSearch::new(task, sizes, &options, &|_| {})?;
     for plan in plans {
         search.learn(plan);
@@ -177,14 +177,14 @@ pub fn select_sizes(task: &SizeTask, sizes: &[u64], plans: &[VerifiedSchedule]) 
     search.conclude()
 }
 
-struct Point {
+struct SizePoint {
     size: u64,
     bound: LowerBound,
     searched: bool,
     settled: bool,
 }
 
-impl Point {
+impl SizePoint {
     fn new(task: &SizeTask, size: u64, deadline: &Deadline) -> Result<Self, SynthError> {
         let bounds = bounds(&plain(task.problem(size, task.chunks.unwrap_or(1))?)?, deadline);
         // A plan for another size may have a chunk count that would not be tried at this size.
@@ -196,11 +196,11 @@ impl Point {
 /// The state of [`synthesize_sizes`].
 struct SizesSearch<'a> {
     task: &'a SizeTask,
-    options: &'a Options,
+    options: &'a SearchOptions,
     deadline: Deadline,
     symmetries: Symmetries,
     progress: &'a (dyn Fn(Progress) + Sync),
-    points: Vec<Point>,
+    points: Vec<SizePoint>,
     orders: Vec<SendOrder>,
     /// By order and point: the order's makespan there, in µs.
     times: Vec<Vec<Option<f64>>>,
@@ -210,7 +210,7 @@ impl<'a> SizesSearch<'a> {
     fn new(
         task: &'a SizeTask,
         sizes: &[u64],
-        options: &'a Options,
+        options: &'a SearchOptions,
         progress: &'a (dyn Fn(Progress) + Sync),
     ) -> Result<Self, SynthError> {
         let mut sizes = sizes.to_vec();
@@ -222,7 +222,8 @@ impl<'a> SizesSearch<'a> {
         let deadline = Deadline::after(options.time_limit, options.cancel.clone());
         // The bounds get a part of a limited time, divided among the sizes.
         let part = |limit: Duration| deadline.within(limit / (BOUNDS_PART * sizes.len() as u32));
-        let point = |&size: &u64| Point::new(task, size, &options.time_limit.map_or_else(|| deadline.clone(), part));
+        let point =
+            |&size: &u64| SizePoint::new(task, size, &options.time_limit.map_or_else(|| deadline.clone(), part));
         let points = sizes.iter().map(point).collect::<Result<Vec<_>, _>>()?;
         let symmetries = Symmetries::default();
         Ok(Self { task, options, deadline, symmetries, progress, points, orders: Vec::new(), times: Vec::new() })
@@ -274,7 +275,7 @@ impl<'a> SizesSearch<'a> {
         }
         let size = self.points[at].size;
         let problems = self.task.problems(size)?;
-        let options = Options { time_limit: self.share(), ..self.options.clone() };
+        let options = SearchOptions { time_limit: self.share(), ..self.options.clone() };
         let announce = |progress: Progress| {
             let activity = format!("{size} bytes · {}", progress.activity);
             (self.progress)(Progress { activity, ..progress });
@@ -307,7 +308,7 @@ impl<'a> SizesSearch<'a> {
     /// Times a new plan for all sizes.
     fn learn(&mut self, schedule: &VerifiedSchedule) {
         let order = SendOrder::new(schedule);
-        let time = |point: &Point| order.makespan(self.task, point.size).map(|time| time.0);
+        let time = |point: &SizePoint| order.makespan(self.task, point.size).map(|time| time.0);
         self.times.push(self.points.iter().map(time).collect());
         self.orders.push(order);
     }
@@ -344,14 +345,14 @@ impl<'a> SizesSearch<'a> {
         accept(schedule, &problem).ok()
     }
 
-    fn assemble(&self, chosen: &[Window], schedules: Vec<VerifiedSchedule>) -> Result<SizeSweep, SynthError> {
+    fn assemble(&self, chosen: &[SizeWindow], schedules: Vec<VerifiedSchedule>) -> Result<SizeSweep, SynthError> {
         if chosen.iter().map(|window| window.sizes.len()).sum::<usize>() < self.points.len() {
             return Err(SynthError::NothingYet);
         }
         let mut sizes = Vec::with_capacity(self.points.len());
         for (number, window) in chosen.iter().enumerate() {
             for at in window.sizes.clone() {
-                let Point { size, bound, searched, .. } = &self.points[at];
+                let SizePoint { size, bound, searched, .. } = &self.points[at];
                 sizes.push(AtSize {
                     size_bytes: *size,
                     makespan: Micros(self.times[window.plan][at].unwrap_or(f64::INFINITY)),
@@ -372,7 +373,7 @@ impl<'a> SizesSearch<'a> {
 
     /// The first size of a window: the smallest at which its plan is as fast as that of the window before. For plans
     /// too large to be timed that often, the geometric mean of the two requested sizes.
-    fn start(&self, chosen: &[Window], number: usize) -> u64 {
+    fn start(&self, chosen: &[SizeWindow], number: usize) -> u64 {
         let window = &chosen[number];
         let above = self.points[window.sizes.start].size;
         let Some(before) = number.checked_sub(1).map(|before| &chosen[before]) else { return above };

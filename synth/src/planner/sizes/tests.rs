@@ -13,8 +13,8 @@ fn task(spec: &str, collective: Collective) -> SizeTask {
     SizeTask { topology, constraints: Arc::new(Constraints::none()), request, chunks: None }
 }
 
-fn options(strategy: StrategyKind) -> Options {
-    Options { strategy: Some(strategy), ..Options::default() }
+fn options(strategy: StrategyKind) -> SearchOptions {
+    SearchOptions { strategy: Some(strategy), ..SearchOptions::default() }
 }
 
 /// Checks that the windows are disjoint and cover all sizes, and that every plan is valid and has the stated makespan
@@ -63,7 +63,7 @@ fn windows_cover_the_sizes_with_right_plans() {
 fn sizes_share_their_work() {
     let task = task("ring:4,direction=both", Collective::AllGather);
     let limits = Limits { restarts: 4, ..Limits::default() };
-    let options = Options { limits, ..options(StrategyKind::Matching) };
+    let options = SearchOptions { limits, ..options(StrategyKind::Matching) };
     let found = synthesize_sizes(&task, &SIZES, &options, &|_| {}).expect("plans");
     check(&task, &found);
     let searched = found.sizes.iter().filter(|at| at.searched).count();
@@ -73,12 +73,12 @@ fn sizes_share_their_work() {
 #[test]
 fn plans_that_are_too_large_are_refused_at_once() {
     let task = task("torus2d:64x64", Collective::AllGather);
-    let refused = synthesize_sizes(&task, &SIZES, &Options::default(), &|_| {});
+    let refused = synthesize_sizes(&task, &SIZES, &SearchOptions::default(), &|_| {});
     assert!(matches!(refused, Err(SynthError::NotApplicable { .. })), "{refused:?}");
 }
 
 #[test]
 fn no_size_is_an_error() {
-    let refused = synthesize_sizes(&task("ring:3", Collective::AllGather), &[], &Options::default(), &|_| {});
+    let refused = synthesize_sizes(&task("ring:3", Collective::AllGather), &[], &SearchOptions::default(), &|_| {});
     assert!(matches!(refused, Err(SynthError::NoProblem)));
 }

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 /// A plan and the sizes that it serves, both by index.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Window {
+pub(super) struct SizeWindow {
     pub(super) plan: usize,
     pub(super) sizes: Range<usize>,
 }
@@ -16,7 +16,7 @@ pub(super) struct Window {
 /// `times[plan][size]` is at least zero, or `None` where the plan has no time. From left to right, every window goes as
 /// far as any plan serves, so no choice has fewer windows. Of several plans, the one closest to the best over the
 /// window is taken, and of equal ones the first. Sizes for which no plan has a time are in no window.
-pub(super) fn windows(times: &[Vec<Option<f64>>], tolerance: f64) -> Vec<Window> {
+pub(super) fn windows(times: &[Vec<Option<f64>>], tolerance: f64) -> Vec<SizeWindow> {
     let count = times.first().map_or(0, Vec::len);
     let best: Vec<f64> = (0..count).map(|size| best_at(times, size)).collect();
     let serves = |plan: usize, size: usize| times[plan][size].is_some_and(|it| it <= best[size] * (1.0 + tolerance));
@@ -29,7 +29,7 @@ pub(super) fn windows(times: &[Vec<Option<f64>>], tolerance: f64) -> Vec<Window>
         let loss = |plan: usize| sizes.clone().map(|size| excess(times[plan][size], best[size])).sum::<f64>();
         let plans = (0..times.len()).filter(|&plan| farthest > 0 && reach(plan) == farthest);
         if let Some(plan) = plans.min_by(|&a, &b| loss(a).total_cmp(&loss(b))) {
-            found.push(Window { plan, sizes });
+            found.push(SizeWindow { plan, sizes });
         }
         from += farthest.max(1);
     }
@@ -87,7 +87,7 @@ mod tests {
         fn windows_are_few_disjoint_and_good(times in table(), tolerance in (any::<bool>()).prop_map(|it| if it { 0.01 } else { 0.0 })) {
             let found = windows(&times, tolerance);
             let mut last = 0;
-            for Window { plan, sizes } in &found {
+            for SizeWindow { plan, sizes } in &found {
                 prop_assert!(sizes.start >= last && sizes.end > sizes.start);
                 last = sizes.end;
                 for size in sizes.clone() {

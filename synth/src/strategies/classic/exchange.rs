@@ -1,13 +1,13 @@
 //! Algorithms in which members send directly to each other: recursive doubling, Bruck's algorithm, and all pairs.
 
-use super::{Hop, Inapplicable, chunks_of};
+use super::{Inapplicable, RoundHop, chunks_of};
 use crate::problem::Problem;
 use schedule::ChunkId;
 use topology::Rank;
 
 /// AllGather in ⌈log₂ k⌉ exchanges of everything gathered so far. Where k is no power of two, each member beyond the
 /// largest one sends its chunks to a partner first and gets everything from it at the end.
-pub(super) fn recursive_doubling(problem: &Problem) -> Result<Vec<Hop>, Inapplicable> {
+pub(super) fn recursive_doubling(problem: &Problem) -> Result<Vec<RoundHop>, Inapplicable> {
     let members = &problem.demand.request().members;
     let core = 1 << members.len().ilog2();
     let folded = members.len() - core;
@@ -34,7 +34,7 @@ pub(super) fn recursive_doubling(problem: &Problem) -> Result<Vec<Hop>, Inapplic
 }
 
 /// Bruck's AllGather for any number of members: in round r every member sends what it has to the member 2^r below it.
-pub(super) fn bruck(problem: &Problem) -> Result<Vec<Hop>, Inapplicable> {
+pub(super) fn bruck(problem: &Problem) -> Result<Vec<RoundHop>, Inapplicable> {
     let count = problem.demand.request().members.len();
     let mut hops = Hops::new(problem);
     let mut distance = 1;
@@ -51,7 +51,7 @@ pub(super) fn bruck(problem: &Problem) -> Result<Vec<Hop>, Inapplicable> {
 }
 
 /// Every chunk directly from a holder to every rank that wants it; in round r to the rank r places on.
-pub(super) fn all_pairs(problem: &Problem) -> Result<Vec<Hop>, Inapplicable> {
+pub(super) fn all_pairs(problem: &Problem) -> Result<Vec<RoundHop>, Inapplicable> {
     let demand = &*problem.demand;
     let ranks = problem.topology.rank_count() as u32;
     let mut hops = Vec::new();
@@ -62,7 +62,7 @@ pub(super) fn all_pairs(problem: &Problem) -> Result<Vec<Hop>, Inapplicable> {
                 [only] => only,
                 _ => what.holders.iter().copied().find(has_link).unwrap_or(what.holders[0]),
             };
-            hops.push(Hop { round: (to.0 + ranks - from.0) % ranks, chunk, from, to });
+            hops.push(RoundHop { round: (to.0 + ranks - from.0) % ranks, chunk, from, to });
         }
     }
     Ok(hops)
@@ -71,7 +71,7 @@ pub(super) fn all_pairs(problem: &Problem) -> Result<Vec<Hop>, Inapplicable> {
 /// Hops of whole blocks, a block being all chunks of one member.
 struct Hops<'a> {
     problem: &'a Problem,
-    hops: Vec<Hop>,
+    hops: Vec<RoundHop>,
 }
 
 impl<'a> Hops<'a> {
@@ -84,6 +84,6 @@ impl<'a> Hops<'a> {
         let members = &self.problem.demand.request().members;
         let (from, to) = (members[from], members[to]);
         let chunks = blocks.into_iter().flat_map(|block| chunks_of(self.problem, block));
-        self.hops.extend(chunks.map(|chunk: ChunkId| Hop { round, chunk, from, to }));
+        self.hops.extend(chunks.map(|chunk: ChunkId| RoundHop { round, chunk, from, to }));
     }
 }

@@ -1,7 +1,7 @@
 //! `classic`: textbook algorithms over the links that exist.
 //!
 //! The principal type is [`Classic`]. An algorithm only lists which chunk hops from where to where in which round
-//! ([`Hop`]). This file finds the links and groups the hops that share a round and a link into messages;
+//! ([`RoundHop`]). This file finds the links and groups the hops that share a round and a link into messages;
 //! `schedule::replay` computes the times. An algorithm that needs a link that does not exist, or is not allowed, names
 //! it.
 //!
@@ -35,7 +35,7 @@ const MANY_HOPS: usize = 1 << 14;
 
 /// One chunk over one link in one round. A chunk moves on in a later round than the one in which it arrived.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct Hop {
+struct RoundHop {
     round: u32,
     chunk: ChunkId,
     from: Rank,
@@ -46,17 +46,17 @@ struct Hop {
 type Inapplicable = String;
 
 /// An algorithm: its name in reports, and its hops.
-struct Algorithm {
+struct TextbookAlgorithm {
     name: &'static str,
-    hops: fn(&Problem) -> Result<Vec<Hop>, Inapplicable>,
+    hops: fn(&Problem) -> Result<Vec<RoundHop>, Inapplicable>,
 }
 
-const fn algorithm(name: &'static str, hops: fn(&Problem) -> Result<Vec<Hop>, Inapplicable>) -> Algorithm {
-    Algorithm { name, hops }
+const fn algorithm(name: &'static str, hops: fn(&Problem) -> Result<Vec<RoundHop>, Inapplicable>) -> TextbookAlgorithm {
+    TextbookAlgorithm { name, hops }
 }
 
 /// The algorithms of each collective. Reducing collectives never get here.
-fn algorithms(collective: Collective) -> Vec<Algorithm> {
+fn algorithms(collective: Collective) -> Vec<TextbookAlgorithm> {
     match collective {
         Collective::AllGather => vec![
             algorithm("classic/ring", ring::all_gather),
@@ -108,7 +108,7 @@ impl Strategy for Classic {
             return Err(SynthError::NotApplicable { strategy: self.name(), why });
         }
         let mut has_any = context.incumbent.is_some();
-        let found = |algorithm: Algorithm| {
+        let found = |algorithm: TextbookAlgorithm| {
             let hops = match has_any && context.deadline.has_passed() {
                 true => Err("the time was up".to_owned()),
                 false => (algorithm.hops)(problem).and_then(|hops| on_links(problem, hops)),
@@ -147,7 +147,7 @@ impl Strategy for Classic {
 fn attempt(
     problem: &Problem,
     name: &str,
-    hops: Result<Vec<Placed>, Inapplicable>,
+    hops: Result<Vec<PlacedHop>, Inapplicable>,
     context: &Context<'_>,
 ) -> Result<Attempt, SynthError> {
     let name = name.to_owned();
@@ -173,11 +173,11 @@ fn attempt(
 }
 
 /// A lower bound on the time of these hops: the time of the chunk with the longest way, on empty links.
-fn least(problem: &Problem, hops: &[Placed]) -> Micros {
+fn least(problem: &Problem, hops: &[PlacedHop]) -> Micros {
     let topology = &*problem.topology;
     let ranks = topology.rank_count();
     let mut arrived = vec![0.0_f64; ranks * problem.demand.chunks().len()];
-    for &Placed { link, chunk, .. } in hops {
+    for &PlacedHop { link, chunk, .. } in hops {
         let (link, first) = (topology.link(link), chunk.index() * ranks);
         let bytes = problem.demand.bytes_of(chunk);
         let at = arrived[first + link.from.index()] + link.transfer_time(bytes).0;
@@ -203,19 +203,19 @@ fn is_far(problem: &Problem) -> bool {
 
 /// A hop and the link that it uses.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct Placed {
+struct PlacedHop {
     round: u32,
     link: LinkId,
     chunk: ChunkId,
 }
 
 /// Finds a link for every hop, and sorts the hops by round. Parallel links take turns.
-fn on_links(problem: &Problem, hops: Vec<Hop>) -> Result<Vec<Placed>, Inapplicable> {
+fn on_links(problem: &Problem, hops: Vec<RoundHop>) -> Result<Vec<PlacedHop>, Inapplicable> {
     let topology = &*problem.topology;
     let mut placed = Vec::with_capacity(hops.len());
     // Searching a rank's links for every hop would take N³ steps on a clique.
     let mut between: BTreeMap<(Rank, Rank), Vec<LinkId>> = BTreeMap::new();
-    for Hop { round, chunk, from, to } in hops {
+    for RoundHop { round, chunk, from, to } in hops {
         let links = between.entry((from, to)).or_insert_with(|| topology.between(from, to).collect());
         let usable = || links.iter().copied().filter(|&link| problem.allows(chunk, link));
         let fastest =
@@ -223,7 +223,7 @@ fn on_links(problem: &Problem, hops: Vec<Hop>) -> Result<Vec<Placed>, Inapplicab
         let equal = || usable().filter(|&link| topology.link(link).beta.0 <= fastest);
         let turn = chunk.index() % equal().count().max(1);
         let link = equal().nth(turn).ok_or_else(|| missing_link(from, to))?;
-        placed.push(Placed { round, link, chunk });
+        placed.push(PlacedHop { round, link, chunk });
     }
     placed.sort_unstable();
     Ok(placed)
@@ -242,12 +242,12 @@ fn missing_link(from: Rank, to: Rank) -> Inapplicable {
 }
 
 /// One message for all chunks that share a round and a link.
-fn together(hops: &[Placed]) -> Vec<Message> {
-    let same = |a: &Placed, b: &Placed| (a.round, a.link) == (b.round, b.link);
+fn together(hops: &[PlacedHop]) -> Vec<Message> {
+    let same = |a: &PlacedHop, b: &PlacedHop| (a.round, a.link) == (b.round, b.link);
     hops.chunk_by(same).map(|hops| message(hops[0].link, hops.iter().map(|hop| hop.chunk).collect())).collect()
 }
 
-fn one_by_one(hops: &[Placed]) -> Vec<Message> {
+fn one_by_one(hops: &[PlacedHop]) -> Vec<Message> {
     hops.iter().map(|hop| message(hop.link, ChunkList::from_slice(&[hop.chunk]))).collect()
 }
 
@@ -295,7 +295,7 @@ mod tests {
     #[test]
     fn of_many_hops_only_those_are_timed_that_may_be_best() {
         let problem = problem("clique:300,alpha=1ms,bandwidth=100GBps", Collective::AllGather);
-        let (options, deadline) = (crate::problem::Options::default(), crate::problem::Deadline::default());
+        let (options, deadline) = (crate::problem::SearchOptions::default(), crate::problem::Deadline::default());
         let bound = Micros::ZERO;
         let context = Context::among_others(&options, &deadline, bound);
         let attempts = Classic.propose(&problem, &context).unwrap();
@@ -319,7 +319,7 @@ mod tests {
             assert_eq!(hops.len(), ranks * (ranks - 1), "{spec}");
             let mut reached: Vec<Vec<Option<u32>>> = vec![vec![None; ranks]; ranks];
             (0..ranks).for_each(|rank| reached[rank][rank] = Some(0));
-            for Hop { round, chunk, from, to } in hops {
+            for RoundHop { round, chunk, from, to } in hops {
                 let chunk = &mut reached[chunk.index()];
                 assert!(chunk[from.index()].is_some_and(|at| at + 1 == round), "{spec}");
                 assert_eq!(chunk[to.index()].replace(round), None, "{spec}");

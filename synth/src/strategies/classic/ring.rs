@@ -5,7 +5,7 @@
 //! and in ties the members in ascending order. Further rings use no link of the earlier ones, so that all can run at
 //! full speed.
 
-use super::{Hop, Inapplicable, chunks_of, few_enough, from_root};
+use super::{Inapplicable, RoundHop, chunks_of, few_enough, from_root};
 use crate::problem::Problem;
 use schedule::{ChunkId, Collective};
 use std::collections::BTreeSet;
@@ -17,7 +17,7 @@ const STEPS: u32 = 20_000;
 const RINGS: usize = 8;
 
 /// AllGather: every ring takes an equal part of each member's chunks once around.
-pub(super) fn all_gather(problem: &Problem) -> Result<Vec<Hop>, Inapplicable> {
+pub(super) fn all_gather(problem: &Problem) -> Result<Vec<RoundHop>, Inapplicable> {
     let rings = rings(problem)?;
     let mut hops = Vec::new();
     let members = &problem.demand.request().members;
@@ -31,7 +31,7 @@ pub(super) fn all_gather(problem: &Problem) -> Result<Vec<Hop>, Inapplicable> {
 }
 
 /// AllGather: every chunk goes half-way around in both directions.
-pub(super) fn all_gather_two_way(problem: &Problem) -> Result<Vec<Hop>, Inapplicable> {
+pub(super) fn all_gather_two_way(problem: &Problem) -> Result<Vec<RoundHop>, Inapplicable> {
     let rings = rings(problem)?;
     let forward = &rings[0];
     let backward: Vec<Rank> = forward.iter().rev().copied().collect();
@@ -49,7 +49,7 @@ pub(super) fn all_gather_two_way(problem: &Problem) -> Result<Vec<Hop>, Inapplic
 }
 
 /// AllToAll: every chunk goes from its source along the first ring to its destination, the shorter way around.
-pub(super) fn all_to_all(problem: &Problem) -> Result<Vec<Hop>, Inapplicable> {
+pub(super) fn all_to_all(problem: &Problem) -> Result<Vec<RoundHop>, Inapplicable> {
     let rings = rings(problem)?;
     let forward = &rings[0];
     let backward: Vec<Rank> = forward.iter().rev().copied().collect();
@@ -69,22 +69,23 @@ pub(super) fn all_to_all(problem: &Problem) -> Result<Vec<Hop>, Inapplicable> {
 }
 
 /// Broadcast: a chain from the root through all members, in which chunks follow each other.
-pub(super) fn chain(problem: &Problem) -> Result<Vec<Hop>, Inapplicable> {
+pub(super) fn chain(problem: &Problem) -> Result<Vec<RoundHop>, Inapplicable> {
     debug_assert_eq!(problem.demand.request().collective, Collective::Broadcast);
     let members = from_root(problem);
     let chain = cycle(problem, &members, &BTreeSet::new(), Closing::Open).ok_or_else(no_cycle)?;
     let last = chain.len() - 1;
-    let pipelined =
-        |chunk: ChunkId| along(&chain, chain[0], chunk, last).map(move |hop| Hop { round: hop.round + chunk.0, ..hop });
+    let pipelined = |chunk: ChunkId| {
+        along(&chain, chain[0], chunk, last).map(move |hop| RoundHop { round: hop.round + chunk.0, ..hop })
+    };
     Ok(problem.demand.chunk_ids().flat_map(pipelined).collect())
 }
 
 /// The first `steps` hops of a chunk that starts at `from`.
-fn along(ring: &[Rank], from: Rank, chunk: ChunkId, steps: usize) -> impl Iterator<Item = Hop> {
+fn along(ring: &[Rank], from: Rank, chunk: ChunkId, steps: usize) -> impl Iterator<Item = RoundHop> {
     let start = ring.iter().position(|&rank| rank == from).unwrap_or(0);
     (0..steps).map(move |step| {
         let at = |offset: usize| ring[(start + offset) % ring.len()];
-        Hop { round: step as u32, chunk, from: at(step), to: at(step + 1) }
+        RoundHop { round: step as u32, chunk, from: at(step), to: at(step + 1) }
     })
 }
 

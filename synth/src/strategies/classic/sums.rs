@@ -9,7 +9,7 @@ use schedule::{ChunkList, Collective, Message, ReplayError, Schedule, TransferKi
 use topology::{LinkId, Rank};
 
 /// The kind of transfer of a round, and its (sender, receiver) pairs, by position among the members.
-type Round = (TransferKind, Vec<(usize, usize)>);
+type TransferRound = (TransferKind, Vec<(usize, usize)>);
 
 /// Every algorithm that exchanges sums; none for other collectives than AllReduce.
 pub(super) fn attempts(problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
@@ -27,7 +27,7 @@ pub(super) fn attempts(problem: &Problem, context: &Context<'_>) -> Result<Vec<A
 
 /// Recursive doubling: partners exchange everything that they have summed so far. Where k is no power of two, each
 /// member beyond the largest one adds to a partner first and gets the result from it at the end.
-fn doubling(members: usize) -> Vec<Round> {
+fn doubling(members: usize) -> Vec<TransferRound> {
     let core = 1 << members.ilog2();
     let folded = || (core..members).map(|extra| (extra, extra - core));
     let mut rounds = vec![(TransferKind::Reduce, folded().collect())];
@@ -39,24 +39,29 @@ fn doubling(members: usize) -> Vec<Round> {
 }
 
 /// One-shot: every member sends its own values to all others at once.
-fn one_shot(members: usize) -> Vec<Round> {
+fn one_shot(members: usize) -> Vec<TransferRound> {
     let from = |member: usize| (1..members).map(move |distance| (member, (member + distance) % members));
     vec![(TransferKind::Reduce, (0..members).flat_map(from).collect())]
 }
 
 /// Two ways of a binomial tree: sums go up to the first member, and the result comes down. Twice the rounds of doubling, but
 /// only 2 (k − 1) messages, so it is the fastest where members share cores.
-fn binomial(members: usize) -> Vec<Round> {
+fn binomial(members: usize) -> Vec<TransferRound> {
     let distances = (0..usize::BITS).map(|bit| 1_usize << bit).take_while(|&distance| distance < members);
     let senders = |distance: usize| (distance..members).step_by(2 * distance).map(move |from| (from, from - distance));
     let up = distances.map(|distance| (TransferKind::Reduce, senders(distance).collect()));
-    let mut rounds: Vec<Round> = up.collect();
-    let down = |(_, pairs): &Round| (TransferKind::Copy, pairs.iter().map(|&(from, to)| (to, from)).collect());
+    let mut rounds: Vec<TransferRound> = up.collect();
+    let down = |(_, pairs): &TransferRound| (TransferKind::Copy, pairs.iter().map(|&(from, to)| (to, from)).collect());
     rounds.extend(rounds.iter().rev().map(down).collect::<Vec<_>>());
     rounds
 }
 
-fn attempt(problem: &Problem, context: &Context<'_>, name: &str, rounds: &[Round]) -> Result<Attempt, SynthError> {
+fn attempt(
+    problem: &Problem,
+    context: &Context<'_>,
+    name: &str,
+    rounds: &[TransferRound],
+) -> Result<Attempt, SynthError> {
     let without =
         |why: String| Attempt { name: name.to_owned(), schedule: None, stop: StopReason::Exhausted, note: Some(why) };
     let (messages, lengths) = match messages(problem, rounds) {
@@ -74,7 +79,7 @@ fn attempt(problem: &Problem, context: &Context<'_>, name: &str, rounds: &[Round
 }
 
 /// The messages and the length of each round.
-fn messages(problem: &Problem, rounds: &[Round]) -> Result<(Vec<Message>, Vec<usize>), Inapplicable> {
+fn messages(problem: &Problem, rounds: &[TransferRound]) -> Result<(Vec<Message>, Vec<usize>), Inapplicable> {
     let members = &problem.demand.request().members;
     let chunks: ChunkList = problem.demand.chunk_ids().collect();
     let count: usize = rounds.iter().map(|(_, pairs)| pairs.len()).sum();
@@ -100,7 +105,7 @@ fn fastest_link(problem: &Problem, from: Rank, to: Rank, chunks: &ChunkList) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::problem::{Deadline, Options};
+    use crate::problem::{Deadline, SearchOptions};
     use schedule::{Demand, Request, verify};
     use std::sync::Arc;
     use topology::Micros;
@@ -110,7 +115,7 @@ mod tests {
         let topology = Arc::new(topology::resolve(spec).expect("a known topology"));
         let request = Request::new(Collective::AllReduce, topology.rank_count(), size);
         let problem = Problem::new(topology.clone(), Arc::new(Demand::new(request).expect("a valid request")));
-        let (options, deadline) = (Options::default(), Deadline::default());
+        let (options, deadline) = (SearchOptions::default(), Deadline::default());
         let bound = Micros::ZERO;
         let context = Context::among_others(&options, &deadline, bound);
         let attempts = attempts(&problem, &context).expect("nothing breaks");

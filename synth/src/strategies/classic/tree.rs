@@ -1,6 +1,6 @@
 //! Trees: binomial trees over the members in order, and shortest-path trees over the topology.
 
-use super::{Hop, Inapplicable, chunks_of, few_enough, from_root};
+use super::{Inapplicable, RoundHop, chunks_of, few_enough, from_root};
 use crate::problem::Problem;
 use crate::problem::distance::PathTree;
 use schedule::{ChunkId, RankSet};
@@ -14,7 +14,7 @@ const MOST_TREES: usize = 1 << 10;
 
 /// Every chunk goes over shortest α–β paths from its holders to all ranks that want it; relays pass it on. Always
 /// applies.
-pub(super) fn shortest_paths(problem: &Problem) -> Result<Vec<Hop>, Inapplicable> {
+pub(super) fn shortest_paths(problem: &Problem) -> Result<Vec<RoundHop>, Inapplicable> {
     let (topology, demand) = (&*problem.topology, &*problem.demand);
     let mut hops = Vec::new();
     let mut previous: Option<(&RankSet, Bytes, PathTree)> = None;
@@ -53,7 +53,7 @@ pub(super) fn shortest_paths(problem: &Problem) -> Result<Vec<Hop>, Inapplicable
                 let link = topology.link(link);
                 let round = round_of[link.from.index()] + 1;
                 round_of[link.to.index()] = round;
-                hops.push(Hop { round, chunk: id, from: link.from, to: link.to });
+                hops.push(RoundHop { round, chunk: id, from: link.from, to: link.to });
             }
             few_enough(hops.len())?;
         }
@@ -63,10 +63,10 @@ pub(super) fn shortest_paths(problem: &Problem) -> Result<Vec<Hop>, Inapplicable
 }
 
 /// Round r: each of the first 2^r members (the root first) sends to the member 2^r places on.
-pub(super) fn binomial_broadcast(problem: &Problem) -> Result<Vec<Hop>, Inapplicable> {
+pub(super) fn binomial_broadcast(problem: &Problem) -> Result<Vec<RoundHop>, Inapplicable> {
     let members = from_root(problem);
     let edges = binomial(members.len());
-    let hop = |chunk: ChunkId, edge: &Edge| Hop {
+    let hop = |chunk: ChunkId, edge: &Edge| RoundHop {
         // Chunks follow each other down the tree.
         round: edge.round + chunk.0,
         chunk,
@@ -78,16 +78,16 @@ pub(super) fn binomial_broadcast(problem: &Problem) -> Result<Vec<Hop>, Inapplic
 }
 
 /// In every round, the root sends on half of what it has to hand out, and so does every member that got a part.
-pub(super) fn binomial_scatter(problem: &Problem) -> Result<Vec<Hop>, Inapplicable> {
+pub(super) fn binomial_scatter(problem: &Problem) -> Result<Vec<RoundHop>, Inapplicable> {
     Ok(subtrees(problem, |edge, rounds, chunk, members| {
         // From the root down: large subtrees leave first.
-        Hop { round: rounds - edge.round, chunk, from: members[edge.parent], to: members[edge.child] }
+        RoundHop { round: rounds - edge.round, chunk, from: members[edge.parent], to: members[edge.child] }
     }))
 }
 
 /// The reverse of [`binomial_scatter`].
-pub(super) fn binomial_gather(problem: &Problem) -> Result<Vec<Hop>, Inapplicable> {
-    Ok(subtrees(problem, |edge, _, chunk, members| Hop {
+pub(super) fn binomial_gather(problem: &Problem) -> Result<Vec<RoundHop>, Inapplicable> {
+    Ok(subtrees(problem, |edge, _, chunk, members| RoundHop {
         round: edge.round,
         chunk,
         from: members[edge.child],
@@ -113,7 +113,7 @@ fn binomial(count: usize) -> Vec<Edge> {
 }
 
 /// The hops of each subtree's chunks, for the tree in which a child's subtree is the 2^round members from the child on.
-fn subtrees(problem: &Problem, hop: impl Fn(&Edge, u32, ChunkId, &[Rank]) -> Hop) -> Vec<Hop> {
+fn subtrees(problem: &Problem, hop: impl Fn(&Edge, u32, ChunkId, &[Rank]) -> RoundHop) -> Vec<RoundHop> {
     let members = from_root(problem);
     let sorted = &problem.demand.request().members;
     let rounds = usize::BITS - members.len().leading_zeros();

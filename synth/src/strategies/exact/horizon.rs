@@ -5,9 +5,9 @@
 //! infeasibility holds for every schedule. Where even the linear relaxation has no solution, the certificate contains
 //! multipliers that prove it.
 
-use super::periods::{Messages, Periods, SLACK, Window, cuts};
-use crate::bounds::{Bound, Bounds, Certificate, LinkPeriods, Multiplier, Proof, ResourcePeriods, Row, Scope};
-use crate::epochs::copies::{Copies, Spreading};
+use super::periods::{MessageCapacity, PeriodWindow, Periods, SLACK, cuts};
+use crate::bounds::{Bound, Bounds, Certificate, LinkPeriods, ModelRow, Multiplier, Proof, ResourcePeriods, Scope};
+use crate::epochs::copies::{Copies, CopyConstraint};
 use crate::epochs::timing::Departure;
 use crate::problem::reversed::reversed_spreading;
 use crate::problem::{Deadline, Problem, SynthError};
@@ -26,10 +26,10 @@ pub(super) enum EndVerdict {
 }
 
 /// The model of one end time.
-struct Expansion {
+struct HorizonModel {
     model: Model,
     departures: Vec<(Departure, Column)>,
-    rows: Vec<Row>,
+    rows: Vec<ModelRow>,
 }
 
 /// Whether some schedule may end before `end`. Models of more than `most` departures are not built.
@@ -48,7 +48,7 @@ pub(super) fn decide(
         return Ok(EndVerdict::Undecided);
     }
     let expansion =
-        Expansion::new(periods, reversed, Copies::new(periods.problem, periods.horizon(end), &routes, None));
+        HorizonModel::new(periods, reversed, Copies::new(periods.problem, periods.horizon(end), &routes, None));
     if let Some(proof) = expansion.local_proof(periods.problem, controls)? {
         return Ok(EndVerdict::Refuted(proof));
     }
@@ -68,7 +68,7 @@ pub(super) fn decide(
     Ok(verdict)
 }
 
-impl Expansion {
+impl HorizonModel {
     fn new(periods: &Periods<'_>, reversed: bool, copies: Copies) -> Self {
         let Copies { model, departures, on_link, rows, .. } = copies;
         let rows = rows.into_iter().map(row_of).collect();
@@ -81,12 +81,14 @@ impl Expansion {
             departures
         };
         for id in topology.link_ids() {
-            let named = |first, last, at_most| Row::Window { link: Some(id), resource: None, first, last, at_most };
+            let named =
+                |first, last, at_most| ModelRow::Window { link: Some(id), resource: None, first, last, at_most };
             expansion.respect(&of(&[id]), &periods.link_windows(id), named);
         }
         for id in (0..topology.resources().len()).map(ResourceId::from_index) {
             let (links, windows) = periods.resource_windows(id, reversed);
-            let named = |first, last, at_most| Row::Window { link: None, resource: Some(id), first, last, at_most };
+            let named =
+                |first, last, at_most| ModelRow::Window { link: None, resource: Some(id), first, last, at_most };
             expansion.respect(&of(&links), &windows, named);
         }
         expansion
@@ -94,7 +96,12 @@ impl Expansion {
 
     /// Adds the rows of the windows: Σ of x over the departures in a window ≤ its limit. `departures` are in order of
     /// time.
-    fn respect(&mut self, departures: &[(u32, Column)], windows: &[Window], named: impl Fn(u32, u32, u32) -> Row) {
+    fn respect(
+        &mut self,
+        departures: &[(u32, Column)],
+        windows: &[PeriodWindow],
+        named: impl Fn(u32, u32, u32) -> ModelRow,
+    ) {
         for window in windows {
             let mut covered = None;
             for first in departures.chunk_by(|a, b| a.0 == b.0).map(|group| group[0].0) {
@@ -117,11 +124,11 @@ impl Expansion {
     fn local_proof(&self, problem: &Problem, controls: &Controls<'_>) -> Result<Option<Proof>, SynthError> {
         let topology = &problem.topology;
         for rank in topology.ranks() {
-            let concerns = |row: &Row| match *row {
-                Row::Arrive { rank: at, .. } | Row::Once { rank: at, .. } => at == rank,
-                Row::Hold { .. } => false,
-                Row::Window { link: Some(link), .. } => topology.link(link).to == rank,
-                Row::Window { link: None, .. } => true,
+            let concerns = |row: &ModelRow| match *row {
+                ModelRow::Arrive { rank: at, .. } | ModelRow::Once { rank: at, .. } => at == rank,
+                ModelRow::Hold { .. } => false,
+                ModelRow::Window { link: Some(link), .. } => topology.link(link).to == rank,
+                ModelRow::Window { link: None, .. } => true,
             };
             let rows: Vec<usize> = (0..self.rows.len()).filter(|&row| concerns(&self.rows[row])).collect();
             let part = self.model.part(&rows);
@@ -146,18 +153,18 @@ impl Expansion {
     }
 }
 
-fn row_of(row: Spreading) -> Row {
+fn row_of(row: CopyConstraint) -> ModelRow {
     match row {
-        Spreading::Arrive(chunk, rank, period) => Row::Arrive { chunk, rank, period },
-        Spreading::Once(chunk, rank) => Row::Once { chunk, rank },
-        Spreading::Hold(chunk, link, period) => Row::Hold { chunk, link, period },
+        CopyConstraint::Arrive(chunk, rank, period) => ModelRow::Arrive { chunk, rank, period },
+        CopyConstraint::Once(chunk, rank) => ModelRow::Once { chunk, rank },
+        CopyConstraint::Hold(chunk, link, period) => ModelRow::Hold { chunk, link, period },
     }
 }
 
 /// The bound from a refuted end: the end, lowered by the rounding slack.
 pub(super) fn bound(periods: &Periods<'_>, reversed: bool, end: Micros, proof: Proof) -> Bound {
     let topology = &periods.problem.topology;
-    let listed = |windows: Vec<Window>| windows.iter().map(|it| [it.periods, it.departures]).collect();
+    let listed = |windows: Vec<PeriodWindow>| windows.iter().map(|it| [it.periods, it.departures]).collect();
     let link = |id: LinkId| LinkPeriods {
         latency: periods.latency(topology.link(id)),
         windows: listed(periods.link_windows(id)),
@@ -175,7 +182,7 @@ pub(super) fn bound(periods: &Periods<'_>, reversed: bool, end: Micros, proof: P
             period: periods.period,
             end,
             periods: periods.horizon(end) + 1,
-            merged: periods.messages == Messages::Merged,
+            merged: periods.messages == MessageCapacity::Merged,
             links: topology.link_ids().map(link).collect(),
             resources: resources.map(resource).collect(),
             proof,
@@ -186,8 +193,8 @@ pub(super) fn bound(periods: &Periods<'_>, reversed: bool, end: Micros, proof: P
 /// The schedules for which a bound holds: without merged messages, only those with one chunk per message.
 fn scope(periods: &Periods<'_>) -> Scope {
     match periods.messages {
-        Messages::Merged => Scope::ThisChunking,
-        Messages::Single => Scope::OneChunkPerMessage,
+        MessageCapacity::Merged => Scope::ThisChunking,
+        MessageCapacity::Single => Scope::OneChunkPerMessage,
     }
 }
 
@@ -234,10 +241,10 @@ pub fn horizon(
     let controls =
         Controls { iterations: effort.iterations, nodes: u64::MAX, relative_gap: 0.0, cutoff: None, seed: 0, deadline };
     let mut bounds = Vec::new();
-    for messages in [Messages::Merged, Messages::Single] {
+    for messages in [MessageCapacity::Merged, MessageCapacity::Single] {
         let start = match messages {
-            Messages::Merged => known.best().value,
-            Messages::Single => known.list.iter().map(|bound| bound.value).fold(Micros::ZERO, Micros::max),
+            MessageCapacity::Merged => known.best().value,
+            MessageCapacity::Single => known.list.iter().map(|bound| bound.value).fold(Micros::ZERO, Micros::max),
         };
         let mut best: Option<Bound> = None;
         let mut left = effort.in_all;

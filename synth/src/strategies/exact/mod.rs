@@ -13,7 +13,7 @@ mod synchronous;
 mod tests;
 
 pub use horizon::{HorizonEffort, horizon};
-pub use pareto::{Front, Point, Reach, Reason, Refuted, Relaxation, pareto};
+pub use pareto::{Front, ParetoPoint, Reach, Reason, Refuted, Relaxation, pareto};
 
 use crate::bounds::{Bound, Bounds, Proof};
 use crate::epochs::timing::schedule_of;
@@ -23,7 +23,7 @@ use crate::solver::Controls;
 use crate::strategies::reversal::check_copies;
 use crate::strategies::{Attempt, Context, Strategy};
 use horizon::{EndVerdict, decide};
-use periods::{Messages, Periods, cuts};
+use periods::{MessageCapacity, Periods, cuts};
 use schedule::Schedule;
 use topology::Micros;
 
@@ -95,7 +95,7 @@ impl<'a> ExactSearch<'a> {
 
     fn run(&mut self) -> Result<(), SynthError> {
         let about = self.best.unwrap_or(self.context.bound * 1.1);
-        for periods in cuts(self.problem, Messages::Single, about) {
+        for periods in cuts(self.problem, MessageCapacity::Single, about) {
             if self.is_over() {
                 break;
             }

@@ -10,12 +10,12 @@
 //! steps and R rounds takes S·α + R/C·β·L if all ranks wait for the end of each step. As a schedule, where no rank
 //! waits, it is slower only by the α of further messages in a step.
 
-use super::synchronous::{Rates, Steps, StepsVerdict, decide, least_rounds, routes};
+use super::synchronous::{Rates, StepsVerdict, SynchronousPlan, decide, least_rounds, routes};
 use super::{NAME, not_applicable};
 use crate::bounds::bounds;
 use crate::epochs::timing::{Departure, schedule_of};
 use crate::problem::reversed::reversed_spreading;
-use crate::problem::{Deadline, Options, Problem, Progress, StopReason, SynthError, check_reachable};
+use crate::problem::{Deadline, Problem, Progress, SearchOptions, StopReason, SynthError, check_reachable};
 use crate::solver::Controls;
 use crate::strategies::reversal::propose;
 use crate::strategies::{Attempt, Context, Strategy};
@@ -73,7 +73,7 @@ pub struct Refuted {
 
 /// A plan in synchronous steps.
 #[derive(Clone, Debug, Serialize)]
-pub struct Point {
+pub struct ParetoPoint {
     /// Chunks per rank.
     pub chunks: u32,
     /// Steps.
@@ -113,7 +113,7 @@ pub struct Front {
     #[serde(rename = "slowest_us_per_byte")]
     pub slowest: MicrosPerByte,
     /// The points, by steps, then by chunks.
-    pub points: Vec<Point>,
+    pub points: Vec<ParetoPoint>,
     /// The relaxations, by steps.
     pub relaxations: Vec<Relaxation>,
 }
@@ -131,7 +131,7 @@ const MOST_DEPARTURES: usize = 60_000;
 pub fn pareto(
     problem: &Problem,
     reach: Reach,
-    options: &Options,
+    options: &SearchOptions,
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<Front, SynthError> {
     super::refuse_rules(problem)?;
@@ -154,7 +154,7 @@ struct ParetoSearch<'a> {
     /// The spreading problem, with one chunk per rank.
     whole: Problem,
     rates: Rates,
-    options: &'a Options,
+    options: &'a SearchOptions,
     deadline: &'a Deadline,
     symmetries: Symmetries,
     progress: &'a (dyn Fn(Progress) + Sync),
@@ -166,7 +166,7 @@ struct ParetoSearch<'a> {
 impl<'a> ParetoSearch<'a> {
     fn new(
         problem: &'a Problem,
-        options: &'a Options,
+        options: &'a SearchOptions,
         deadline: &'a Deadline,
         progress: &'a (dyn Fn(Progress) + Sync),
     ) -> Result<Self, SynthError> {
@@ -306,7 +306,12 @@ impl<'a> ParetoSearch<'a> {
     }
 
     /// Turns a plan into a point, with a verified schedule of `original`.
-    fn point(&self, original: &Problem, plan: Steps, refuted: [Option<Refuted>; 2]) -> Result<Point, SynthError> {
+    fn point(
+        &self,
+        original: &Problem,
+        plan: SynchronousPlan,
+        refuted: [Option<Refuted>; 2],
+    ) -> Result<ParetoPoint, SynthError> {
         let (steps, rounds) = (plan.rounds.len() as u32, plan.rounds.iter().sum::<u32>());
         let given = Given(plan.departures);
         let context = Context {
@@ -329,7 +334,7 @@ impl<'a> ParetoSearch<'a> {
         let schedule = verify(schedule, &original.topology).map_err(refused)?;
         let alpha = original.topology.links().iter().map(|link| link.alpha).fold(Micros::ZERO, Micros::max);
         let round = self.rates.slowest * original.demand.chunk_bytes();
-        Ok(Point {
+        Ok(ParetoPoint {
             chunks,
             steps,
             rounds,
@@ -392,7 +397,7 @@ mod tests {
         let topology = Arc::new(topology::resolve(spec).unwrap());
         let request = Request::new(collective, topology.rank_count(), 1_000_000_000);
         let problem = Problem::new(topology, Arc::new(Demand::new(request).unwrap()));
-        pareto(&problem, reach, &Options::default(), &|_| {}).unwrap()
+        pareto(&problem, reach, &SearchOptions::default(), &|_| {}).unwrap()
     }
 
     /// The (chunks, steps, rounds) of all points; checks that all are certified.
@@ -441,7 +446,7 @@ mod tests {
         let topology = Arc::new(topology::resolve("ring:3").unwrap());
         let demand = Demand::new(Request::new(Collective::AllReduce, 3, 300)).unwrap();
         let problem = Problem::new(topology, Arc::new(demand));
-        let refused = pareto(&problem, Reach::default(), &Options::default(), &|_| {});
+        let refused = pareto(&problem, Reach::default(), &SearchOptions::default(), &|_| {});
         assert!(matches!(refused, Err(SynthError::NotApplicable { .. })), "{refused:?}");
     }
 }

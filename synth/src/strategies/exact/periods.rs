@@ -22,7 +22,7 @@ const LONGEST_WINDOW: u32 = 64;
 
 /// What a message may carry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Messages {
+pub(super) enum MessageCapacity {
     /// One chunk.
     Single,
     /// Any number of chunks.
@@ -31,7 +31,7 @@ pub(super) enum Messages {
 
 /// At most `departures` departures in any `periods` consecutive periods.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Window {
+pub(super) struct PeriodWindow {
     pub(super) periods: u32,
     pub(super) departures: u32,
 }
@@ -42,13 +42,13 @@ pub(super) struct Periods<'a> {
     pub(super) problem: &'a Problem,
     /// The length of a period; no message takes less.
     pub(super) period: Micros,
-    pub(super) messages: Messages,
+    pub(super) messages: MessageCapacity,
     bytes: Bytes,
 }
 
 impl<'a> Periods<'a> {
     /// Periods of length `period`; `None` if chunks differ in size, or some message takes less time.
-    pub(super) fn new(problem: &'a Problem, period: Micros, messages: Messages) -> Option<Self> {
+    pub(super) fn new(problem: &'a Problem, period: Micros, messages: MessageCapacity) -> Option<Self> {
         let bytes = chunk_size(problem)?;
         let periods = Self { problem, period, messages, bytes };
         allowed(problem).all(|link| periods.latency(link) >= 1).then_some(periods)
@@ -62,25 +62,25 @@ impl<'a> Periods<'a> {
 
     fn occupancy(&self, link: &Link) -> Micros {
         match self.messages {
-            Messages::Single => link.occupancy(self.bytes),
-            Messages::Merged => link.beta * self.bytes,
+            MessageCapacity::Single => link.occupancy(self.bytes),
+            MessageCapacity::Merged => link.beta * self.bytes,
         }
     }
 
     /// The windows of a link.
-    pub(super) fn link_windows(&self, id: LinkId) -> Vec<Window> {
+    pub(super) fn link_windows(&self, id: LinkId) -> Vec<PeriodWindow> {
         self.windows(self.occupancy(self.problem.topology.link(id)))
     }
 
     /// The links whose use of a resource the model limits, and the windows of the resource. With merged messages, only
     /// links as slow as the resource count. On a reversed machine, no link counts unless all users release the resource
     /// equally long before the end of a message.
-    pub(super) fn resource_windows(&self, id: ResourceId, reversed: bool) -> (Vec<LinkId>, Vec<Window>) {
+    pub(super) fn resource_windows(&self, id: ResourceId, reversed: bool) -> (Vec<LinkId>, Vec<PeriodWindow>) {
         let (topology, resource) = (&self.problem.topology, self.problem.topology.resource(id));
         let link = |user: &LinkId| topology.link(*user);
         let mut users: Vec<LinkId> = topology.users(id).to_vec();
         users.retain(|&user| self.problem.allows_link(user));
-        if self.messages == Messages::Merged {
+        if self.messages == MessageCapacity::Merged {
             users.retain(|user| link(user).beta == resource.beta);
         }
         let before_end =
@@ -90,8 +90,8 @@ impl<'a> Periods<'a> {
             return (Vec::new(), Vec::new());
         }
         let occupancy = |user: &LinkId| match self.messages {
-            Messages::Single => resource.occupancy(link(user), self.bytes),
-            Messages::Merged => resource.beta * self.bytes,
+            MessageCapacity::Single => resource.occupancy(link(user), self.bytes),
+            MessageCapacity::Merged => resource.beta * self.bytes,
         };
         let shortest = users.iter().map(occupancy).fold(Micros(f64::INFINITY), Micros::min);
         match users.is_empty() {
@@ -101,7 +101,7 @@ impl<'a> Periods<'a> {
     }
 
     /// The windows that no other windows imply, for departures that are `apart` from each other.
-    fn windows(&self, apart: Micros) -> Vec<Window> {
+    fn windows(&self, apart: Micros) -> Vec<PeriodWindow> {
         let ratio = apart / self.period;
         if ratio <= SLACK {
             return Vec::new();
@@ -109,14 +109,14 @@ impl<'a> Periods<'a> {
         let longest = ((3.0 * ratio).ceil().max(4.0) as u32).min(LONGEST_WINDOW);
         let most = |periods: u32| (f64::from(periods) / ratio - SLACK).ceil().max(1.0) as u32;
         let implied = |periods: u32| (1..periods).map(|part| most(part) + most(periods - part)).min();
-        let mut windows: Vec<Window> = Vec::new();
+        let mut windows: Vec<PeriodWindow> = Vec::new();
         for periods in 1..=longest {
             let departures = most(periods);
             if implied(periods).is_some_and(|implied| implied <= departures) {
                 continue;
             }
             windows.retain(|window| window.departures < departures);
-            windows.push(Window { periods, departures });
+            windows.push(PeriodWindow { periods, departures });
         }
         windows
     }
@@ -250,7 +250,7 @@ fn chunk_size(problem: &Problem) -> Option<Bytes> {
 }
 
 /// Cuts worth trying for schedules of about `makespan`, coarse first, each losing less than the one before.
-pub(super) fn cuts<'a>(problem: &'a Problem, messages: Messages, makespan: Micros) -> Vec<Periods<'a>> {
+pub(super) fn cuts<'a>(problem: &'a Problem, messages: MessageCapacity, makespan: Micros) -> Vec<Periods<'a>> {
     /// One cut is picked from each range of horizons, in periods.
     const RANGES: [(f64, f64); 5] = [(0.0, 6.5), (6.5, 12.5), (12.5, 24.5), (24.5, 48.5), (48.5, 100.5)];
     /// A loss so small that no finer cut is worthwhile.
@@ -258,7 +258,7 @@ pub(super) fn cuts<'a>(problem: &'a Problem, messages: Messages, makespan: Micro
     let Some(bytes) = chunk_size(problem) else { return Vec::new() };
     let mut lengths: Vec<f64> = Vec::new();
     for link in allowed(problem) {
-        let occupancy = if messages == Messages::Single { link.occupancy(bytes) } else { link.beta * bytes };
+        let occupancy = if messages == MessageCapacity::Single { link.occupancy(bytes) } else { link.beta * bytes };
         lengths.extend([link.transfer_time(bytes).0, occupancy.0]);
         lengths.sort_by(f64::total_cmp);
         lengths.dedup_by(|next, kept| *next - *kept <= SLACK * *kept);

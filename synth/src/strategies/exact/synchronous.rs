@@ -53,7 +53,7 @@ impl Rates {
 
 /// A plan in steps.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) struct Steps {
+pub(super) struct SynchronousPlan {
     /// The epoch of a departure is its step.
     pub(super) departures: Vec<Departure>,
     /// The number of rounds of each step.
@@ -64,7 +64,7 @@ pub(super) struct Steps {
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum StepsVerdict {
     /// There is a plan.
-    Plan(Steps),
+    Plan(SynchronousPlan),
     /// There is no plan.
     Refuted,
     /// A limit was reached before the answer.
@@ -98,7 +98,7 @@ pub(super) fn decide(
     let taken = copies.departures.iter().filter(|(_, column)| solution.is_set(*column));
     let departures = taken.map(|(departure, _)| *departure).collect();
     let rounds = columns.iter().map(|&column| solution.value(column).round() as u32).collect();
-    Ok(StepsVerdict::Plan(Steps { departures, rounds }))
+    Ok(StepsVerdict::Plan(SynchronousPlan { departures, rounds }))
 }
 
 /// The fewest rounds that `steps` steps need if chunks may be split arbitrarily; `None` if a limit was reached, or if

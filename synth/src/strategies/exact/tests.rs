@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::bounds::{Bound, Scope, bounds};
-use crate::problem::{Deadline, Options};
+use crate::problem::{Deadline, SearchOptions};
 use crate::strategies::matching::Matching;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -16,7 +16,7 @@ fn gather(topology: Topology, size: u64, chunks: u32) -> Problem {
 }
 
 fn planned(problem: &Problem, strategy: &dyn Strategy) -> Attempt {
-    let options = Options::default();
+    let options = SearchOptions::default();
     let deadline = Deadline::default();
     let bound = bounds(problem, &Deadline::default()).best().value;
     let context = Context::alone(&options, &deadline, bound);
@@ -153,7 +153,7 @@ fn what_it_cannot_do_is_refused() {
     let sum = Demand::new(Request::new(Collective::AllReduce, 3, 300)).unwrap();
     let problem = Problem::new(Arc::new(topology::resolve("ring:3").unwrap()), Arc::new(sum));
     let large = gather(topology::resolve("torus2d:16x16").unwrap(), 1 << 30, 8);
-    let options = Options::default();
+    let options = SearchOptions::default();
     let deadline = Deadline::default();
     let context = Context::alone(&options, &deadline, Micros(1.0));
     for problem in [problem, large] {

@@ -12,10 +12,10 @@
 //! [1] Garg and Könemann, "Faster and Simpler Algorithms for Multicommodity Flow and Other Fractional Packing
 //! Problems", SIAM J. Comput. 37 (2007).
 
-use super::quotient::{Quotient, Source};
+use super::quotient::{HolderDemand, Quotient};
 use crate::problem::Deadline;
 use crate::problem::distance::LimitedPaths;
-use crate::problem::options::Poll;
+use crate::problem::options::DeadlinePoll;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
 use schedule::ChunkId;
@@ -57,12 +57,12 @@ pub(crate) struct BalanceEffort {
 }
 
 /// A way of a chunk: links, first link first.
-type Path = Box<[LinkId]>;
+type LinkPath = Box<[LinkId]>;
 
 /// The paths of some wanted chunks, and which of them each chunk takes.
 #[derive(Clone, Debug, Default)]
 struct ChunkWays {
-    paths: Vec<Path>,
+    paths: Vec<LinkPath>,
     taken: Vec<Option<u8>>,
 }
 
@@ -123,7 +123,7 @@ impl<'a> Balance<'a> {
     /// No chunk has a path yet.
     pub(crate) fn new(quotient: &'a Quotient<'a>, weights: RouteWeights) -> Self {
         let sellers = quotient.sellers();
-        let ways = |source: &Source| {
+        let ways = |source: &HolderDemand| {
             let of = |chunks: usize| ChunkWays { paths: Vec::new(), taken: vec![None; chunks] };
             source.wanted.iter().map(|some| of(some.chunks.len())).collect()
         };
@@ -140,7 +140,7 @@ impl<'a> Balance<'a> {
 
     /// Runs rounds until nothing improves, or the work or the time is over; `false` if some chunk has no path by then.
     pub(crate) fn play(&mut self, effort: BalanceEffort, random: &mut Pcg64Mcg, deadline: &Deadline) -> bool {
-        let mut poll = Poll::new(deadline, POLLED);
+        let mut poll = DeadlinePoll::new(deadline, POLLED);
         let (mut left, mut stale) = (effort.work as i64, 0);
         let slowest = self.longest_message();
         for round in 0.. {
@@ -203,7 +203,7 @@ impl<'a> Balance<'a> {
     /// Offers a new path to all chunks of a source, and lets each choose; returns the number of visits.
     fn respond(&mut self, source: usize, random: &mut Pcg64Mcg) -> usize {
         let quotient = self.quotient;
-        let Source { holders, wanted } = &quotient.sources[source];
+        let HolderDemand { holders, wanted } = &quotient.sources[source];
         let topology = &quotient.problem.topology;
         let Some(first) = wanted.first() else { return 0 };
         let bytes = Bytes(wanted.iter().map(|some| some.bytes.0).sum::<f64>() / wanted.len() as f64);

@@ -292,7 +292,7 @@ impl FlowSearch<'_> {
 mod tests {
     use super::*;
     use crate::bounds::bounds;
-    use crate::problem::{Deadline, Options};
+    use crate::problem::{Deadline, SearchOptions};
     use rand_pcg::rand_core::Rng;
     use schedule::{Collective, Demand, Request, verify};
     use std::sync::Arc;
@@ -301,7 +301,7 @@ mod tests {
     /// The verified makespan of what the strategy proposes, and the bound.
     fn planned(problem: &Problem) -> (f64, f64) {
         let (options, deadline, bound) =
-            (Options::default(), Deadline::default(), bounds(problem, &Deadline::default()).best().value);
+            (SearchOptions::default(), Deadline::default(), bounds(problem, &Deadline::default()).best().value);
         let context = Context::among_others(&options, &deadline, bound);
         let attempt = Flow.propose(problem, &context).expect("a connected topology").remove(0);
         let schedule = attempt.schedule.expect("a schedule");
@@ -406,7 +406,7 @@ mod tests {
     fn whoever_interrupts_gets_what_there_is() {
         let topology = Arc::new(resolve("torus2d:12x12").expect("a family"));
         let problem = all_to_all(topology, 1 << 30);
-        let options = Options::default();
+        let options = SearchOptions::default();
         options.cancel.cancel();
         let deadline = Deadline::after(None, options.cancel.clone());
         let context = Context::among_others(&options, &deadline, Micros::ZERO);
@@ -419,7 +419,7 @@ mod tests {
     fn copies_are_refused() {
         let topology = Arc::new(resolve("ring:4").expect("a family"));
         let demand = Demand::new(Request::new(Collective::AllGather, 4, 400)).expect("a valid request");
-        let (options, deadline, bound) = (Options::default(), Deadline::default(), Micros::ZERO);
+        let (options, deadline, bound) = (SearchOptions::default(), Deadline::default(), Micros::ZERO);
         let context = Context::among_others(&options, &deadline, bound);
         let refused = Flow.propose(&Problem::new(topology, Arc::new(demand)), &context);
         assert!(matches!(refused, Err(SynthError::NotApplicable { .. })), "{refused:?}");

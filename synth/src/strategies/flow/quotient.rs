@@ -4,7 +4,7 @@
 //! in place. So a link carries as many messages as any of its images: loads need one number per orbit of links, and
 //! routes are searched for one chunk of each orbit. Without symmetries every orbit has one member. A resource may be
 //! used by several links of an orbit. Resources that equal numbers of links of the same orbits use are always equally
-//! busy; they count as one [`Use::seller`].
+//! busy; they count as one [`SellerUse::seller`].
 
 use crate::problem::Problem;
 use crate::symmetry::Mirror;
@@ -16,7 +16,7 @@ use topology::{Bytes, Latency, LinkId, Micros, Rank, ResourceId};
 
 /// How long a message over a link keeps the link itself, or a resource, busy.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(crate) struct Use {
+pub(crate) struct SellerUse {
     /// The number of the seller, which is an orbit of links or a class of resources that are always equally busy.
     pub(crate) seller: u32,
     /// Busy time per message of this orbit, in µs; zero where α is pure delay.
@@ -37,7 +37,7 @@ pub(crate) struct WantedChunks {
 
 /// What is wanted of chunks of the same holders.
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) struct Source {
+pub(crate) struct HolderDemand {
     pub(crate) holders: RankSet,
     pub(crate) wanted: Vec<WantedChunks>,
 }
@@ -50,10 +50,10 @@ pub(crate) struct Quotient<'a> {
     /// For each link, the number of its orbit.
     orbit: Vec<u32>,
     /// For each orbit of links, what a message over one of them, together with all its images, keeps busy.
-    uses: Vec<Vec<Use>>,
+    uses: Vec<Vec<SellerUse>>,
     sellers: usize,
     /// The sources, in the order of their first chunks.
-    pub(crate) sources: Vec<Source>,
+    pub(crate) sources: Vec<HolderDemand>,
 }
 
 impl<'a> Quotient<'a> {
@@ -83,7 +83,7 @@ impl<'a> Quotient<'a> {
             let orbit = self.orbit[link.index()];
             if self.uses[orbit as usize].is_empty() {
                 let (alpha, beta) = (occupying(link), topology.link(link).beta.0);
-                self.uses[orbit as usize].push(Use { seller: orbit, alpha, beta });
+                self.uses[orbit as usize].push(SellerUse { seller: orbit, alpha, beta });
             }
         }
         let mut alike: BTreeMap<(u64, Vec<(u32, u32)>), u32> = BTreeMap::new();
@@ -101,7 +101,7 @@ impl<'a> Quotient<'a> {
                 continue;
             }
             for (orbit, (count, alpha)) in users {
-                self.uses[orbit as usize].push(Use { seller, alpha, beta: resource.beta.0 * f64::from(count) });
+                self.uses[orbit as usize].push(SellerUse { seller, alpha, beta: resource.beta.0 * f64::from(count) });
             }
         }
         self.sellers += alike.len();
@@ -139,16 +139,16 @@ impl<'a> Quotient<'a> {
     }
 
     /// What a message over a link of an orbit, together with its images, keeps busy.
-    pub(crate) fn uses(&self, orbit: usize) -> &[Use] {
+    pub(crate) fn uses(&self, orbit: usize) -> &[SellerUse] {
         &self.uses[orbit]
     }
 }
 
 /// One chunk of each orbit that has to move, by holders, destination and size.
-fn sources(problem: &Problem, mirror: &Mirror) -> Option<Vec<Source>> {
+fn sources(problem: &Problem, mirror: &Mirror) -> Option<Vec<HolderDemand>> {
     let demand = &problem.demand;
     let mut known = vec![false; demand.chunks().len()];
-    let mut sources: Vec<Source> = Vec::new();
+    let mut sources: Vec<HolderDemand> = Vec::new();
     let mut number: BTreeMap<&RankSet, usize> = BTreeMap::new();
     let mut last: Option<(&RankSet, usize)> = None;
     for (id, chunk) in demand.chunk_ids().zip(demand.chunks()) {
@@ -170,7 +170,7 @@ fn sources(problem: &Problem, mirror: &Mirror) -> Option<Vec<Source>> {
         };
         last = Some((&chunk.holders, index));
         if index == sources.len() {
-            sources.push(Source { holders: chunk.holders.clone(), wanted: Vec::new() });
+            sources.push(HolderDemand { holders: chunk.holders.clone(), wanted: Vec::new() });
         }
         let (bytes, wanted) = (demand.bytes_of(id), &mut sources[index].wanted);
         match wanted.last_mut() {

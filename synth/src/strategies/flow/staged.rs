@@ -1,6 +1,6 @@
 //! Routes in stages: chunks with the same way are gathered, cross as one message, and are handed out.
 //!
-//! The principal function is [`ways`]. Members are put into groups, and groups into larger ones ([`Grouping`]): by α,
+//! The principal function is [`ways`]. Members are put into groups, and groups into larger ones ([`Hierarchy`]): by α,
 //! by β, by machine, or as blocks of neighbours. A chunk crosses between two groups in one of three ways: from the rank
 //! that has it, to the rank that wants it, or between two ranks that stand for their groups. Before and after a
 //! crossing it moves by the same rule one level lower. With blocks of r, r², … members this is Bruck's algorithm of
@@ -21,7 +21,7 @@ const MIXED: usize = 2;
 
 /// Which rank carries a chunk from one group to another.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Rule {
+enum CarrierRule {
     /// The rank that has it sends it across; there it is handed out.
     Source,
     /// It is gathered first, at the rank that sends it directly to its destination.
@@ -30,11 +30,11 @@ enum Rule {
     Leaders,
 }
 
-const RULES: [Rule; 3] = [Rule::Leaders, Rule::Source, Rule::Target];
+const RULES: [CarrierRule; 3] = [CarrierRule::Leaders, CarrierRule::Source, CarrierRule::Target];
 
 /// Members in groups, and groups in larger groups.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct Grouping {
+struct Hierarchy {
     /// The groups of each level, the lowest level first; each group is ascending. The levels of single ranks and of all
     /// members are left out.
     levels: Vec<Vec<Vec<Rank>>>,
@@ -43,14 +43,14 @@ struct Grouping {
 /// One way of moving everything: a grouping, a rule for each level, and one for the whole.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct StagedWay {
-    grouping: Grouping,
+    grouping: Hierarchy,
     /// One rule more than there are levels.
-    rules: Vec<Rule>,
+    rules: Vec<CarrierRule>,
 }
 
 /// A leg of a chunk from rank to rank, and its stage.
 #[derive(Clone, Copy, Debug)]
-struct Leg {
+struct StagedLeg {
     stage: u32,
     from: Rank,
     to: Rank,
@@ -61,19 +61,19 @@ pub(super) fn ways(problem: &Problem) -> Vec<StagedWay> {
     let mut ways: Vec<StagedWay> = Vec::new();
     for grouping in groupings(problem) {
         let levels = grouping.levels.len();
-        let mut rules: Vec<Vec<Rule>> = match levels > MIXED {
+        let mut rules: Vec<Vec<CarrierRule>> = match levels > MIXED {
             true => RULES.iter().map(|&rule| vec![rule; levels]).collect(),
             false => (0..RULES.len().pow(levels as u32)).map(|number| digits(number, levels)).collect(),
         };
         // Among single ranks nothing is gathered or handed out, so any rule will do.
-        rules.iter_mut().for_each(|rules| rules.insert(0, Rule::Source));
+        rules.iter_mut().for_each(|rules| rules.insert(0, CarrierRule::Source));
         ways.extend(rules.into_iter().map(|rules| StagedWay { grouping: grouping.clone(), rules }));
     }
     ways
 }
 
 /// The digits of `number` as rules, one for each of `levels`.
-fn digits(number: usize, levels: usize) -> Vec<Rule> {
+fn digits(number: usize, levels: usize) -> Vec<CarrierRule> {
     (0..levels as u32).map(|level| RULES[number / RULES.len().pow(level) % RULES.len()]).collect()
 }
 
@@ -86,11 +86,11 @@ pub(super) fn chains(problem: &Problem) -> [Vec<Vec<Vec<Rank>>>; 3] {
 }
 
 /// The groupings by cost of links and by machine, then blocks.
-fn groupings(problem: &Problem) -> Vec<Grouping> {
+fn groupings(problem: &Problem) -> Vec<Hierarchy> {
     let members = &problem.demand.request().members;
-    let mut found: Vec<Grouping> = Vec::new();
+    let mut found: Vec<Hierarchy> = Vec::new();
     let mut offer = |levels: Vec<Vec<Vec<Rank>>>| {
-        let grouping = Grouping { levels };
+        let grouping = Hierarchy { levels };
         if !grouping.levels.is_empty() && !found.contains(&grouping) {
             found.push(grouping);
         }
@@ -191,7 +191,7 @@ impl<'a> MemberPaths<'a> {
 }
 
 /// A hop of a chunk: its stage, its place on the leg of that stage, and its link.
-type Hop = (u32, u32, LinkId);
+type StagedHop = (u32, u32, LinkId);
 
 impl StagedWay {
     /// The messages of all chunks, stage by stage; in a stage, every rank sends to the next rank first.
@@ -200,7 +200,7 @@ impl StagedWay {
         let plan = StagedPlan::new(self, topology.rank_count());
         let ranks = topology.rank_count() as u32;
         let mut sent: Vec<(u32, u32, u32, LinkId, ChunkId)> = Vec::new();
-        let mut previous: Option<((Rank, Rank), Vec<Hop>)> = None;
+        let mut previous: Option<((Rank, Rank), Vec<StagedHop>)> = None;
         for (id, chunk) in demand.chunk_ids().zip(demand.chunks()) {
             let Some(to) = chunk.lacking().next() else { continue };
             let ends = (chunk.holders[0], to);
@@ -250,20 +250,20 @@ impl<'a> StagedPlan<'a> {
         for rule in &way.rules[1..] {
             let below = stages[stages.len() - 1];
             stages.push(match rule {
-                Rule::Source | Rule::Target => below + 1,
-                Rule::Leaders => 2 * below + 1,
+                CarrierRule::Source | CarrierRule::Target => below + 1,
+                CarrierRule::Leaders => 2 * below + 1,
             });
         }
         Self { way, place, stages }
     }
 
     /// The links from one rank to another. A detour that comes back to a rank is cut out.
-    fn hops(&self, from: Rank, to: Rank, paths: &MemberPaths<'_>) -> Vec<Hop> {
+    fn hops(&self, from: Rank, to: Rank, paths: &MemberPaths<'_>) -> Vec<StagedHop> {
         let mut legs = Vec::new();
         self.legs(self.stages.len() - 1, 0, from, to, &mut legs);
-        let mut hops: Vec<Hop> = Vec::new();
+        let mut hops: Vec<StagedHop> = Vec::new();
         let mut passed = vec![from];
-        for Leg { stage, from, to } in legs {
+        for StagedLeg { stage, from, to } in legs {
             for (along, link) in (0..).zip(paths.path(from, to)) {
                 let next = paths.topology.link(link).to;
                 match passed.iter().position(|&rank| rank == next) {
@@ -282,30 +282,30 @@ impl<'a> StagedPlan<'a> {
     }
 
     /// The legs of a move within a group of `level`, from stage `first` on.
-    fn legs(&self, level: usize, first: u32, from: Rank, to: Rank, legs: &mut Vec<Leg>) {
+    fn legs(&self, level: usize, first: u32, from: Rank, to: Rank, legs: &mut Vec<StagedLeg>) {
         if from == to {
             return;
         }
-        let Some(below) = level.checked_sub(1) else { return legs.push(Leg { stage: first, from, to }) };
+        let Some(below) = level.checked_sub(1) else { return legs.push(StagedLeg { stage: first, from, to }) };
         let rule = self.way.rules[level];
-        let gathers = rule != Rule::Source;
+        let gathers = rule != CarrierRule::Source;
         let crossing = if gathers { first + self.stages[below] } else { first };
         let ((here, my_place), (there, your_place)) = (self.place[below][from.index()], self.place[below][to.index()]);
         if here == there {
             // Within a lower group, the chunk moves while other chunks are handed out, because gathering is more
             // urgent. With `Target` nothing is handed out, so it moves while others are gathered.
-            let stage = if rule == Rule::Target { first } else { crossing + 1 };
+            let stage = if rule == CarrierRule::Target { first } else { crossing + 1 };
             return self.legs(below, stage, from, to, legs);
         }
         let groups = &self.way.grouping.levels[below];
         let (near, far) = (&groups[here as usize], &groups[there as usize]);
         let (out, into) = match rule {
-            Rule::Source => (from, far[my_place as usize % far.len()]),
-            Rule::Target => (near[your_place as usize % near.len()], to),
-            Rule::Leaders => (near[there as usize % near.len()], far[here as usize % far.len()]),
+            CarrierRule::Source => (from, far[my_place as usize % far.len()]),
+            CarrierRule::Target => (near[your_place as usize % near.len()], to),
+            CarrierRule::Leaders => (near[there as usize % near.len()], far[here as usize % far.len()]),
         };
         self.legs(below, first, from, out, legs);
-        legs.push(Leg { stage: crossing, from: out, to: into });
+        legs.push(StagedLeg { stage: crossing, from: out, to: into });
         self.legs(below, crossing + 1, into, to, legs);
     }
 }

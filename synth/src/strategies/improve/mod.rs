@@ -182,7 +182,7 @@ impl Improvement<'_> {
 mod tests {
     use super::*;
     use crate::bounds::bounds;
-    use crate::problem::{Deadline, Options};
+    use crate::problem::{Deadline, SearchOptions};
     use crate::sketch::{SketchFile, obey};
     use schedule::{Collective, Demand, Request, verify};
     use std::sync::Arc;
@@ -259,7 +259,7 @@ mod tests {
         for (spec, size, known) in [("ndv2x1,costs=taccl-32kb", 256_000, 3.0), ("ndv2x1,costs=taccl-1kb", 8_000, 0.68)]
         {
             let problem = problem(spec, Collective::AllGather, size, "");
-            let (options, deadline) = (Options::default(), Deadline::default());
+            let (options, deadline) = (SearchOptions::default(), Deadline::default());
             let bound = bounds(&problem, &Deadline::default()).best().value;
             let context = Context::among_others(&options, &deadline, bound);
             let attempt = Improve.propose(&problem, &context).expect("a connected machine").remove(0);

@@ -36,7 +36,7 @@ enum MessageChoice {
 
 /// A way to a rank, over one link.
 #[derive(Clone, Copy, PartialEq, Debug)]
-struct Label {
+struct PathLabel {
     cost: f64,
     arrival: Micros,
     link: LinkId,
@@ -67,7 +67,7 @@ pub(super) fn recreate(
     weights: RepairWeights,
     random: &mut Pcg64Mcg,
 ) -> bool {
-    let mut growth = Growth {
+    let mut growth = TreeGrowth {
         problem,
         topology: &problem.topology,
         draft,
@@ -86,7 +86,7 @@ pub(super) fn recreate(
 }
 
 /// The tree of one chunk while it grows.
-struct Growth<'a, 'b> {
+struct TreeGrowth<'a, 'b> {
     problem: &'a Problem,
     topology: &'a Topology,
     draft: &'b mut Draft,
@@ -99,14 +99,14 @@ struct Growth<'a, 'b> {
     arrival: Vec<Micros>,
     /// The way by which an attached or labelled rank gets the chunk.
     ways: Vec<Way>,
-    labels: Vec<Option<Label>>,
+    labels: Vec<Option<PathLabel>>,
     /// Ranks whose label no longer changes, so that labels never form a cycle.
     settled: Vec<bool>,
     /// New messages that the history does not contain: link, start and end.
     fresh: Vec<(LinkId, Micros, Micros)>,
 }
 
-impl Growth<'_, '_> {
+impl TreeGrowth<'_, '_> {
     fn run(&mut self) -> bool {
         self.look_around();
         let missing = |standing: &Standing| *standing == Standing::Missing;
@@ -208,7 +208,7 @@ impl Growth<'_, '_> {
                 continue;
             }
             if let Some(way) = self.problem.constraints.after(topology, self.ways[rank.index()], link) {
-                let label = Label { way, ..self.ride(link, ready) };
+                let label = PathLabel { way, ..self.ride(link, ready) };
                 if self.labels[to].is_none_or(|known| label.cost < known.cost) {
                     self.labels[to] = Some(label);
                 }
@@ -217,7 +217,7 @@ impl Growth<'_, '_> {
     }
 
     /// The best way to use link `id` for a chunk that is at its sender at `ready`.
-    fn ride(&mut self, id: LinkId, ready: Micros) -> Label {
+    fn ride(&mut self, id: LinkId, ready: Micros) -> PathLabel {
         let (link, demand) = (self.topology.link(id), &self.problem.demand);
         let bytes = demand.bytes_of(self.chunk);
         let duration = link.transfer_time(bytes);
@@ -234,8 +234,13 @@ impl Growth<'_, '_> {
         };
         let cost = (start + duration + noise).0 + self.weights.price * link.occupancy(bytes).0;
         let cost = if self.blinks() { cost * OVERLOOKED } else { cost };
-        let mut best =
-            Label { cost, arrival: start + duration, link: id, ride: MessageChoice::New(start), way: Way::default() };
+        let mut best = PathLabel {
+            cost,
+            arrival: start + duration,
+            link: id,
+            ride: MessageChoice::New(start),
+            way: Way::default(),
+        };
         if !merging_pays(link) {
             return best;
         }
@@ -253,7 +258,7 @@ impl Growth<'_, '_> {
             let delay = (arrival - visit.start - link.transfer_time(all)).0;
             let cost = (arrival + noise).0 + self.weights.price * (link.beta * bytes).0.max(delay);
             if cost < best.cost && !self.blinks() {
-                best = Label { cost, arrival, ride: MessageChoice::Join(visit.id), ..best };
+                best = PathLabel { cost, arrival, ride: MessageChoice::Join(visit.id), ..best };
             }
         }
         best

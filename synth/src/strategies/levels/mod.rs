@@ -162,7 +162,7 @@ fn distances(problem: &Problem, id: ChunkId) -> Vec<u32> {
 mod tests {
     use super::*;
     use crate::bounds::bounds;
-    use crate::problem::Options;
+    use crate::problem::SearchOptions;
     use crate::strategies::reversal;
     use schedule::{Collective, Demand, Request, verify};
     use std::sync::Arc;
@@ -171,7 +171,7 @@ mod tests {
         let topology = Arc::new(topology::resolve(spec).expect("a known topology"));
         let demand = Demand::new(Request::new(collective, topology.rank_count(), size)).expect("a valid request");
         let problem = Problem::new(topology, Arc::new(demand));
-        let options = Options::default();
+        let options = SearchOptions::default();
         let (deadline, bound) = (Deadline::default(), bounds(&problem, &Deadline::default()).best().value);
         let context = Context::alone(&options, &deadline, bound);
         let attempt = reversal::propose(&problem, &context, &Levels).expect("it applies").remove(0);

@@ -95,7 +95,7 @@ impl MatchingPlan {
 
 /// The work of a search from nothing, and of a repair; neither is zero.
 #[derive(Clone, Copy, PartialEq, Debug)]
-struct Cost {
+struct SearchWork {
     fresh: u64,
     repair: u64,
 }
@@ -181,13 +181,13 @@ impl<'a> MatchingSearch<'a> {
     }
 
     /// The costs of searches, in links examined at 64 chunks.
-    fn cost(&self) -> Cost {
+    fn cost(&self) -> SearchWork {
         let (topology, demand) = (self.instance.topology, self.instance.demand);
         let (links, chunks) = (topology.links().len(), demand.chunks().len());
         if self.instance.demand.is_unicast() {
             let looks = if self.can_relieve() { self.rounds_of_looks() + chunks } else { self.rounds_of_looks() };
             let schedule = SCHEDULING * chunks.max(1) * self.typical_hops();
-            return Cost { fresh: (looks * links + schedule) as u64, repair: (4 * links + schedule) as u64 };
+            return SearchWork { fresh: (looks * links + schedule) as u64, repair: (4 * links + schedule) as u64 };
         }
         let words = chunks.div_ceil(64);
         let deliveries: usize = demand.chunks().iter().map(|chunk| chunk.wanted_by.len()).sum();
@@ -200,7 +200,7 @@ impl<'a> MatchingSearch<'a> {
         };
         let looks = (words + 64 + lookahead + ports) / self.instance.mirror.order() + REPEATING;
         let work = (deliveries * looks).max(1) as u64;
-        Cost { fresh: work, repair: work }
+        SearchWork { fresh: work, repair: work }
     }
 
     /// The number of shortest-path trees that finding every route by prices takes.
@@ -380,7 +380,7 @@ impl<'a> MatchingSearch<'a> {
 mod tests {
     use super::*;
     use crate::bounds::bounds;
-    use crate::problem::{Deadline, Limits, Options};
+    use crate::problem::{Deadline, Limits, SearchOptions};
     use schedule::{Collective, Demand, Request, verify};
     use std::sync::Arc;
     use topology::{Rank, resolve};
@@ -390,7 +390,8 @@ mod tests {
         let topology = Arc::new(resolve(spec).expect("a known topology"));
         let request = Request::new(collective, topology.rank_count(), size).with_chunks(chunks);
         let problem = Problem::new(topology.clone(), Arc::new(Demand::new(request).expect("a valid request")));
-        let options = Options { limits: Limits { restarts: 16, ..Limits::default() }, ..Options::default() };
+        let options =
+            SearchOptions { limits: Limits { restarts: 16, ..Limits::default() }, ..SearchOptions::default() };
         let (bound, deadline) = (bounds(&problem, &Deadline::default()).best().value, Deadline::default());
         let context = Context::among_others(&options, &deadline, bound);
         let mut attempts = Matching.propose(&problem, &context).expect("a connected topology");
@@ -446,7 +447,7 @@ mod tests {
         let request = Request::new(Collective::AllToAll, 16, 1 << 24).with_chunks(2);
         let demand = Arc::new(Demand::new(request).expect("a valid request"));
         let problem = Problem { topology, demand, constraints: constraints.clone() };
-        let options = Options { limits: Limits { restarts: 5, ..Limits::default() }, ..Options::default() };
+        let options = SearchOptions { limits: Limits { restarts: 5, ..Limits::default() }, ..SearchOptions::default() };
         let (bound, deadline) = (Micros::ZERO, Deadline::default());
         let context = Context::among_others(&options, &deadline, bound);
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a few threads");
@@ -484,7 +485,7 @@ mod tests {
             let topology = Arc::new(resolve(spec).expect("a known topology"));
             let request = Request::new(collective, topology.rank_count(), 1 << 30);
             let problem = Problem::new(topology, Arc::new(Demand::new(request).expect("a valid request")));
-            let (options, bound) = (Options::default(), Micros::ZERO);
+            let (options, bound) = (SearchOptions::default(), Micros::ZERO);
             options.cancel.cancel();
             let deadline = Deadline::after(None, options.cancel.clone());
             let context = Context::among_others(&options, &deadline, bound);
@@ -502,7 +503,7 @@ mod tests {
     fn more_deliveries_than_memory_holds_are_refused() {
         let topology = Arc::new(resolve("ring:5000").expect("a family"));
         let demand = Arc::new(Demand::new(Request::new(Collective::AllGather, 5000, 1 << 30)).expect("a request"));
-        let options = Options::default();
+        let options = SearchOptions::default();
         let (deadline, bound) = (Deadline::default(), Micros::ZERO);
         let context = Context::among_others(&options, &deadline, bound);
         let refused = Matching.propose(&Problem::new(topology, demand), &context);
@@ -520,7 +521,7 @@ mod tests {
         let forbidden = topology.links().iter().map(|link| (link.to == Rank(2)).then_some(9)).collect();
         let constraints = Arc::new(crate::problem::Constraints { forbidden, ..crate::problem::Constraints::none() });
         let demand = Arc::new(Demand::new(Request::new(Collective::AllGather, 4, 400)).expect("a valid request"));
-        let options = Options::default();
+        let options = SearchOptions::default();
         let deadline = Deadline::default();
         let context = Context::among_others(&options, &deadline, Micros::ZERO);
         let refused = Matching.propose(&Problem { topology, demand, constraints }, &context);

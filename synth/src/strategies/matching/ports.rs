@@ -6,7 +6,7 @@ use topology::{LinkId, ResourceId, Topology};
 
 /// A link that could send now.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct Ready {
+pub(super) struct ReadyLink {
     pub(super) turn: (u32, u32),
     pub(super) lot: u32,
     pub(super) link: LinkId,
@@ -24,7 +24,7 @@ struct Port {
 
 /// Reorders links so that few ports stay idle. The port with the fewest ready links left comes first, and of its links
 /// the one whose other ports have the fewest (Karp and Sipser's rule for large matchings).
-pub(super) fn ports_first(topology: &Topology, ready: &mut Vec<Ready>) {
+pub(super) fn ports_first(topology: &Topology, ready: &mut Vec<ReadyLink>) {
     let resources = |position: usize| topology.link(ready[position].link).resources.iter().copied();
     // The list of uses: which link uses which port, sorted by port.
     let mut uses: Vec<(ResourceId, usize)> =

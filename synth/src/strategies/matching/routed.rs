@@ -9,14 +9,14 @@
 use super::instance::Instance;
 use crate::bounds::multicommodity::ConcurrentFlow;
 use crate::problem::distance::LimitedPaths;
-use crate::problem::options::Poll;
+use crate::problem::options::DeadlinePoll;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
 use schedule::ChunkId;
 use topology::{Bytes, LinkId, Rank};
 
 /// The links of every chunk's way, first link first; empty where a chunk stays.
-pub(crate) type Routes = Vec<Vec<LinkId>>;
+pub(crate) type ChunkRoutes = Vec<Vec<LinkId>>;
 
 /// Parameters of [`Routing::spread_out`].
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -39,20 +39,20 @@ const POLLED: u64 = 1 << 22;
 /// Routes of all chunks, and the loads of links and resources under them.
 pub(super) struct Routing<'a> {
     instance: &'a Instance<'a>,
-    routes: Routes,
-    load: Load,
+    routes: ChunkRoutes,
+    load: LinkLoads,
 }
 
 impl<'a> Routing<'a> {
     pub(super) fn new(instance: &'a Instance<'a>) -> Self {
-        Self { instance, routes: vec![Vec::new(); instance.demand.chunks().len()], load: Load::new(instance) }
+        Self { instance, routes: vec![Vec::new(); instance.demand.chunks().len()], load: LinkLoads::new(instance) }
     }
 
     pub(super) fn instance(&self) -> &'a Instance<'a> {
         self.instance
     }
 
-    pub(super) fn routes(&self) -> &Routes {
+    pub(super) fn routes(&self) -> &ChunkRoutes {
         &self.routes
     }
 
@@ -140,8 +140,8 @@ impl<'a> Routing<'a> {
         }
     }
 
-    fn poll(&self) -> Poll<'a> {
-        Poll::new(&self.instance.deadline, POLLED)
+    fn poll(&self) -> DeadlinePoll<'a> {
+        DeadlinePoll::new(&self.instance.deadline, POLLED)
     }
 
     /// Moves a chunk to where it adds least to the high powers of the loads. Each link is made to look longer by a
@@ -190,14 +190,14 @@ fn shuffle(order: &mut [ChunkId], random: &mut Pcg64Mcg) {
 }
 
 /// How long each link and resource is busy under the routes.
-struct Load {
+struct LinkLoads {
     links: Vec<f64>,
     resources: Vec<f64>,
     /// The largest load so far, which is the unit of all others.
     peak: f64,
 }
 
-impl Load {
+impl LinkLoads {
     fn new(instance: &Instance<'_>) -> Self {
         let topology = instance.topology;
         Self {
@@ -265,7 +265,7 @@ mod tests {
     }
 
     /// Checks that every route leads from the holder to the destination.
-    fn check_routes(problem: &Problem, routes: &Routes) {
+    fn check_routes(problem: &Problem, routes: &ChunkRoutes) {
         for (chunk, route) in problem.demand.chunks().iter().zip(routes) {
             let at = route.iter().fold(chunk.holders[0], |at, &link| {
                 let link = problem.topology.link(link);
@@ -323,7 +323,7 @@ mod tests {
         (0..3).for_each(|_| routing.relieve_all(&mut random));
         check_routes(&problem, routing.routes());
         assert!(routing.load.current_peak() < 0.9 * before, "{} of {before}", routing.load.current_peak());
-        let mut counted = Load::new(&instance);
+        let mut counted = LinkLoads::new(&instance);
         for (id, route) in problem.demand.chunk_ids().zip(routing.routes()) {
             counted.change(&instance, route, problem.demand.bytes_of(id), 1.0);
         }

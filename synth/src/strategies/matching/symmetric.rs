@@ -61,7 +61,7 @@ fn search(problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, Synt
 mod tests {
     use super::*;
     use crate::bounds::bounds;
-    use crate::problem::{Deadline, Limits, Options};
+    use crate::problem::{Deadline, Limits, SearchOptions};
     use crate::sketch::SketchFile;
     use crate::strategies::orbits::OrbitWalk;
     use schedule::{Collective, Demand, Request, Schedule, verify};
@@ -85,7 +85,7 @@ mod tests {
     }
 
     fn plan(problem: &Problem) -> Result<Schedule, SynthError> {
-        let options = Options { limits: Limits { restarts: 4, ..Limits::default() }, ..Options::default() };
+        let options = SearchOptions { limits: Limits { restarts: 4, ..Limits::default() }, ..SearchOptions::default() };
         let deadline = Deadline::default();
         let bound = bounds(problem, &Deadline::default()).best().value;
         let context = Context::among_others(&options, &deadline, bound);

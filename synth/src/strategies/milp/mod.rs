@@ -11,7 +11,7 @@ mod pipeline;
 mod windows;
 
 use crate::problem::reach::check_reachable;
-use crate::problem::{Limits, Options, Problem, StopReason, SynthError};
+use crate::problem::{Limits, Problem, SearchOptions, StopReason, SynthError};
 use crate::strategies::matching::Matching;
 use crate::strategies::reversal::check_copies;
 use crate::strategies::{Attempt, Context, Strategy};
@@ -72,7 +72,7 @@ fn with_windows(
     let greedy = match best {
         None if context.is_alone => {
             let limits = Limits { restarts: GREEDY, ..context.options.limits };
-            let options = Options { limits, ..context.options.clone() };
+            let options = SearchOptions { limits, ..context.options.clone() };
             let found = Matching.propose(problem, &Context { options: &options, ..*context })?;
             found.into_iter().find_map(|attempt| attempt.schedule)
         }

@@ -10,11 +10,11 @@ use crate::bounds::{Bounds, bounds};
 use crate::problem::reversed::halves;
 use crate::problem::tolerance::{EQUAL, reaches};
 use crate::problem::{
-    Candidate, Constraints, Deadline, Milestone, Options, Problem, Progress, Report, StopReason, StrategyKind,
+    Candidate, Constraints, Deadline, Milestone, Problem, Progress, Report, SearchOptions, StopReason, StrategyKind,
     SynthError,
 };
 use crate::strategies::Context;
-use crate::symmetry::{Shared, Symmetries};
+use crate::symmetry::{SharedSymmetry, Symmetries};
 use schedule::{
     Collective, CompressedSchedule, Generator, LowerBound, MOST_PLAIN_TRANSFERS, Provenance, Schedule, TopologyRef,
     Transfer, TransferKind, VerifiedCompressed, verify_compressed,
@@ -67,7 +67,7 @@ pub fn is_too_large_for_plain(problem: &Problem) -> bool {
 /// empty.
 pub fn synthesize_compressed(
     problems: &[Problem],
-    options: &Options,
+    options: &SearchOptions,
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<CompressedSynthesis, SynthError> {
     let started = Instant::now();
@@ -139,7 +139,7 @@ fn candidate(
     }
 }
 
-fn report(schedule: &VerifiedCompressed, options: &Options, candidates: Vec<Candidate>, seconds: f64) -> Report {
+fn report(schedule: &VerifiedCompressed, options: &SearchOptions, candidates: Vec<Candidate>, seconds: f64) -> Report {
     let base = schedule.base();
     let gap = base.gap();
     let stop_reason = match gap {
@@ -226,7 +226,11 @@ fn planned(problem: &Problem, context: &Context<'_>) -> Result<(Orbits, Base), S
     Ok((orbits, base))
 }
 
-fn spread(problem: &Problem, symmetries: &[Shared], context: &Context<'_>) -> Result<(Orbits, Base), SynthError> {
+fn spread(
+    problem: &Problem,
+    symmetries: &[SharedSymmetry],
+    context: &Context<'_>,
+) -> Result<(Orbits, Base), SynthError> {
     let orbits = Orbits::new(problem, symmetries)
         .ok_or_else(|| refused("no symmetries that commute and move every rank, link and chunk were found"))?;
     match orbits.spread(problem, context) {
@@ -302,7 +306,7 @@ mod tests {
                 let spec = format!("{spec},alpha=0.5us,bandwidth=50GiBps");
                 let problem = problem(&spec, collective, 1);
                 assert!(wants_compression(&problem, 10) && !is_too_large_for_plain(&problem));
-                let found = synthesize_compressed(std::slice::from_ref(&problem), &Options::default(), &|_| {});
+                let found = synthesize_compressed(std::slice::from_ref(&problem), &SearchOptions::default(), &|_| {});
                 let found = found.unwrap_or_else(|error| panic!("{spec} {collective}: {error}"));
                 let makespan = found.schedule.makespan().0;
                 assert!(makespan <= rounds * steps * 20.03125 * (1.0 + 1e-9), "{spec} {collective}: {makespan} µs");
@@ -321,10 +325,10 @@ mod tests {
             ("dgx2x2", Collective::AllGather),
             ("ring:4", Collective::AllToAll),
         ] {
-            let refused = synthesize_compressed(&[problem(spec, collective, 1)], &Options::default(), &|_| {});
+            let refused = synthesize_compressed(&[problem(spec, collective, 1)], &SearchOptions::default(), &|_| {});
             assert!(matches!(refused, Err(SynthError::NotApplicable { .. })), "{spec}: {refused:?}");
         }
-        let nothing = synthesize_compressed(&[], &Options::default(), &|_| {});
+        let nothing = synthesize_compressed(&[], &SearchOptions::default(), &|_| {});
         assert!(matches!(nothing, Err(SynthError::NoProblem)));
     }
 }

@@ -7,7 +7,7 @@
 
 use super::Orbits;
 use crate::problem::distance::PathTree;
-use crate::problem::options::Poll;
+use crate::problem::options::DeadlinePoll;
 use crate::problem::{Deadline, Problem};
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng, SeedableRng};
@@ -35,7 +35,7 @@ pub(super) struct WalkStyle {
 
 /// A base chunk over a link.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct Item {
+pub(super) struct ChunkOnLink {
     pub(super) chunk: u32,
     pub(super) link: LinkId,
 }
@@ -43,7 +43,7 @@ pub(super) struct Item {
 /// A message of base chunks over links of one orbit. Each of these links carries an image of the message.
 #[derive(Clone, Debug)]
 pub(super) struct Sent {
-    pub(super) items: SmallVec<[Item; 1]>,
+    pub(super) items: SmallVec<[ChunkOnLink; 1]>,
     pub(super) start: Micros,
     pub(super) end: Micros,
 }
@@ -67,12 +67,12 @@ struct BaseChunk {
 type WalkCandidate = Reverse<(u32, u32, u32, LinkId)>;
 
 /// A set of (chunk, rank) pairs, one bit each.
-struct Places {
+struct ChunkRankSet {
     ranks: usize,
     words: Vec<u64>,
 }
 
-impl Places {
+impl ChunkRankSet {
     fn new(chunks: usize, ranks: usize) -> Self {
         Self { ranks, words: vec![0; (chunks * ranks).div_ceil(64)] }
     }
@@ -128,8 +128,8 @@ impl<'a> Walk<'a> {
 
     /// The makespan of a plan that ends before `cutoff`, and its messages in the order in which they leave.
     pub(super) fn run(&self, style: WalkStyle, cutoff: Micros, deadline: &Deadline) -> Option<(Micros, Vec<Sent>)> {
-        let mut state = State::new(self, style);
-        let mut poll = Poll::new(deadline, POLLED);
+        let mut state = WalkState::new(self, style);
+        let mut poll = DeadlinePoll::new(deadline, POLLED);
         let mut now = Micros::ZERO;
         while state.missing > 0 {
             let before = state.sent.len();
@@ -147,37 +147,37 @@ impl<'a> Walk<'a> {
     }
 }
 
-struct State<'a> {
+struct WalkState<'a> {
     walk: &'a Walk<'a>,
     style: WalkStyle,
     random: Pcg64Mcg,
     /// Held or on its way.
-    promised: Places,
+    promised: ChunkRankSet,
     missing: usize,
     /// The candidates of each orbit of links.
     waiting: Vec<BinaryHeap<WalkCandidate>>,
     free: Vec<Micros>,
     awake: Vec<u32>,
     is_awake: Vec<bool>,
-    events: BinaryHeap<Reverse<(u64, Event)>>,
+    events: BinaryHeap<Reverse<(u64, WalkEvent)>>,
     sent: Vec<Sent>,
     makespan: Micros,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Event {
+enum WalkEvent {
     Arrived(u32),
     Free(u32),
 }
 
-impl<'a> State<'a> {
+impl<'a> WalkState<'a> {
     fn new(walk: &'a Walk<'a>, style: WalkStyle) -> Self {
         let orbits = walk.orbits.links.orbits();
         let mut state = Self {
             walk,
             style,
             random: Pcg64Mcg::seed_from_u64(style.seed),
-            promised: Places::new(walk.chunks.len(), walk.problem.topology.rank_count()),
+            promised: ChunkRankSet::new(walk.chunks.len(), walk.problem.topology.rank_count()),
             missing: walk.deliveries,
             waiting: vec![BinaryHeap::new(); orbits],
             free: vec![Micros::ZERO; orbits],
@@ -224,8 +224,8 @@ impl<'a> State<'a> {
         {
             self.events.pop();
             match event {
-                Event::Free(orbit) => self.wake(orbit),
-                Event::Arrived(message) => {
+                WalkEvent::Free(orbit) => self.wake(orbit),
+                WalkEvent::Arrived(message) => {
                     for item in self.sent[message as usize].items.clone() {
                         self.offer(item.chunk, self.walk.problem.topology.link(item.link).to);
                     }
@@ -245,7 +245,7 @@ impl<'a> State<'a> {
             }
         }
         ready.sort_unstable();
-        let mut chosen: Vec<(u32, SmallVec<[Item; 1]>)> = Vec::with_capacity(ready.len());
+        let mut chosen: Vec<(u32, SmallVec<[ChunkOnLink; 1]>)> = Vec::with_capacity(ready.len());
         let mut by_place: BTreeMap<(u32, Rank), usize> = BTreeMap::new();
         for (_, orbit) in ready {
             let items = self.take(orbit, &mut chosen, &mut by_place);
@@ -266,16 +266,16 @@ impl<'a> State<'a> {
     fn take(
         &mut self,
         orbit: u32,
-        chosen: &mut [(u32, SmallVec<[Item; 1]>)],
+        chosen: &mut [(u32, SmallVec<[ChunkOnLink; 1]>)],
         by_place: &mut BTreeMap<(u32, Rank), usize>,
-    ) -> SmallVec<[Item; 1]> {
+    ) -> SmallVec<[ChunkOnLink; 1]> {
         let most = self.style.merge.min(self.waiting[orbit as usize].len() / WAITING).max(1);
         let mut items = SmallVec::new();
-        let mut contested: SmallVec<[Item; 4]> = SmallVec::new();
+        let mut contested: SmallVec<[ChunkOnLink; 4]> = SmallVec::new();
         while items.len() < most
             && let Some(Reverse((_, _, chunk, link))) = self.waiting[orbit as usize].pop()
         {
-            let item = Item { chunk, link };
+            let item = ChunkOnLink { chunk, link };
             let to = self.walk.problem.topology.link(link).to;
             if !self.promised.has(chunk, to) {
                 self.promise(item);
@@ -293,8 +293,8 @@ impl<'a> State<'a> {
     /// Whether the orbit that serves an item's rank at this instant finds something else to carry.
     fn gives_way(
         &mut self,
-        item: Item,
-        chosen: &mut [(u32, SmallVec<[Item; 1]>)],
+        item: ChunkOnLink,
+        chosen: &mut [(u32, SmallVec<[ChunkOnLink; 1]>)],
         by_place: &mut BTreeMap<(u32, Rank), usize>,
     ) -> bool {
         let topology = &self.walk.problem.topology;
@@ -307,7 +307,7 @@ impl<'a> State<'a> {
         while let Some(Reverse((_, _, chunk, link))) = self.waiting[*other as usize].pop() {
             let to = topology.link(link).to;
             if !self.promised.has(chunk, to) {
-                let instead = Item { chunk, link };
+                let instead = ChunkOnLink { chunk, link };
                 items[0] = instead;
                 by_place.insert((chunk, to), index);
                 self.promise(instead);
@@ -317,21 +317,21 @@ impl<'a> State<'a> {
         false
     }
 
-    fn promise(&mut self, item: Item) {
+    fn promise(&mut self, item: ChunkOnLink) {
         self.promised.set(item.chunk, self.walk.problem.topology.link(item.link).to);
         self.missing -= 1;
     }
 
-    fn send(&mut self, start: Micros, orbit: u32, mut items: SmallVec<[Item; 1]>) {
+    fn send(&mut self, start: Micros, orbit: u32, mut items: SmallVec<[ChunkOnLink; 1]>) {
         let link = self.walk.problem.topology.link(items[0].link);
         let bytes: Bytes = items.iter().map(|item| self.walk.chunks[item.chunk as usize].bytes).sum();
         let (end, free) = (start + link.transfer_time(bytes), start + link.occupancy(bytes));
         self.free[orbit as usize] = free;
         self.makespan = self.makespan.max(end);
         let message = self.sent.len() as u32;
-        self.events.push(Reverse((end.0.to_bits(), Event::Arrived(message))));
+        self.events.push(Reverse((end.0.to_bits(), WalkEvent::Arrived(message))));
         if free > start {
-            self.events.push(Reverse((free.0.to_bits(), Event::Free(orbit))));
+            self.events.push(Reverse((free.0.to_bits(), WalkEvent::Free(orbit))));
         } else {
             self.wake(orbit);
         }

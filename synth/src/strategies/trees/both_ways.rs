@@ -6,7 +6,7 @@
 //! the strength of the network (Nash-Williams and Tutte, 1961): the capacity between the parts of the worst partition,
 //! over the number of its parts minus one.
 
-use super::packing::{Packing, PackingStyle, Units};
+use super::packing::{Packing, PackingStyle, TreeUnits};
 use super::{NAME, PACKING_PART, few_trees, is_affordable, worthwhile};
 use crate::ordering::interleaved;
 use crate::problem::reversed::halves;
@@ -76,7 +76,7 @@ fn attempt(
 }
 
 /// All chunks up their trees and down again. The trees take turns chunk by chunk, so that no tree waits for another.
-fn messages(topology: &Topology, back: &[LinkId], units: &Units, packing: &Packing) -> Vec<Message> {
+fn messages(topology: &Topology, back: &[LinkId], units: &TreeUnits, packing: &Packing) -> Vec<Message> {
     let hung: Vec<Vec<LinkId>> = packing.trees.iter().map(|tree| hung_up(topology, back, tree)).collect();
     let most = units.all.iter().map(|unit| unit.chunks.len()).max().unwrap_or(0);
     let mut all = Vec::new();
@@ -167,7 +167,7 @@ fn by_height(topology: &Topology, downward: Vec<LinkId>) -> Vec<LinkId> {
 mod tests {
     use super::*;
     use crate::bounds::bounds;
-    use crate::problem::{Deadline, Options};
+    use crate::problem::{Deadline, SearchOptions};
     use schedule::{Demand, Request, verify};
     use std::sync::Arc;
     use topology::{Latency, Link, Micros, MicrosPerByte, Resource, ResourceId, TopologyParts};
@@ -176,7 +176,7 @@ mod tests {
         let topology = Arc::new(topology);
         let request = Request::new(Collective::AllReduce, topology.rank_count(), 64_000_000).with_chunks(chunks);
         let problem = Problem::new(topology, Arc::new(Demand::new(request).expect("a request")));
-        let (options, deadline) = (Options::default(), Deadline::default());
+        let (options, deadline) = (SearchOptions::default(), Deadline::default());
         let bound = bounds(&problem, &Deadline::default()).best().value;
         let context = Context::among_others(&options, &deadline, bound);
         let attempts = propose(&problem, &context).expect("a connected machine");

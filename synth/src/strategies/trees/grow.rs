@@ -18,7 +18,7 @@ use topology::{Bytes, LinkId, Rank};
 
 /// The chunks that one tree carries.
 #[derive(Clone, Debug)]
-pub(super) struct Unit {
+pub(super) struct TreeUnit {
     /// The chunks; all have the same holders and the same receivers.
     pub(super) chunks: Vec<ChunkId>,
     /// The bytes of all chunks together.
@@ -33,7 +33,7 @@ pub(super) struct LatenessPrice(pub(super) f64);
 
 /// The state of the search for a tree at one rank.
 #[derive(Clone, Copy)]
-struct Place {
+struct TreeLabel {
     /// The link over which the rank is reached; `None` at a holder.
     parent: Option<LinkId>,
     /// The price of the path from the tree; used for a relay that is not in the tree yet.
@@ -88,7 +88,7 @@ pub(super) struct Grower<'a> {
     mean_time: f64,
     /// When each slot becomes free again in this tree, in µs.
     free: Vec<f64>,
-    places: Vec<Option<Place>>,
+    places: Vec<Option<TreeLabel>>,
     bundles: Vec<Bundle>,
     of_rank: Vec<Range<usize>>,
     /// Bundles by price.
@@ -110,7 +110,7 @@ impl<'a> Grower<'a> {
     /// `load`. `None` if some rank cannot be reached.
     pub(super) fn grow(
         &mut self,
-        unit: &Unit,
+        unit: &TreeUnit,
         load: &mut Load<'_>,
         haste: LatenessPrice,
         salt: u32,
@@ -119,10 +119,16 @@ impl<'a> Grower<'a> {
         self.places.fill(None);
         self.free.fill(0.0);
         self.queue.clear();
-        let step = Step { unit, haste, salt };
+        let step = GrowthParameters { unit, haste, salt };
         for holder in chunk.holders.iter().copied() {
-            let place =
-                Place { parent: None, price: 0.0, departure: 0.0, arrival: 0.0, way: Way::default(), in_tree: true };
+            let place = TreeLabel {
+                parent: None,
+                price: 0.0,
+                departure: 0.0,
+                arrival: 0.0,
+                way: Way::default(),
+                in_tree: true,
+            };
             self.places[holder.index()] = Some(place);
         }
         for holder in chunk.holders.iter().copied() {
@@ -152,7 +158,7 @@ impl<'a> Grower<'a> {
     }
 
     /// Adds `tree` to `load`, and returns its price.
-    pub(super) fn again(&mut self, unit: &Unit, tree: &[LinkId], load: &mut Load<'_>, haste: LatenessPrice) -> f64 {
+    pub(super) fn again(&mut self, unit: &TreeUnit, tree: &[LinkId], load: &mut Load<'_>, haste: LatenessPrice) -> f64 {
         let topology = &*self.problem.topology;
         let chunk = self.problem.demand.chunk(unit.chunks[0]);
         self.free.fill(0.0);
@@ -187,7 +193,7 @@ impl<'a> Grower<'a> {
     }
 
     /// Puts the links that leave `rank` into the queue.
-    fn offer(&mut self, rank: Rank, step: &Step<'_>, load: &Load<'_>) {
+    fn offer(&mut self, rank: Rank, step: &GrowthParameters<'_>, load: &Load<'_>) {
         for number in self.of_rank[rank.index()].clone() {
             let bundle = &mut self.bundles[number];
             bundle.links.sort_unstable_by_key(|&link| step.tie(link));
@@ -199,7 +205,12 @@ impl<'a> Grower<'a> {
     }
 
     /// The first link of a bundle that leads to a new rank, with its result of [`Self::look`].
-    fn look_at_next(&mut self, bundle: usize, step: &Step<'_>, load: &Load<'_>) -> Option<(Key, LinkId, Place)> {
+    fn look_at_next(
+        &mut self,
+        bundle: usize,
+        step: &GrowthParameters<'_>,
+        load: &Load<'_>,
+    ) -> Option<(Key, LinkId, TreeLabel)> {
         while let Some(&link) = self.bundles[bundle].links.get(self.bundles[bundle].next) {
             if let Some((key, place)) = self.look(link, step, load) {
                 return Some((key, link, place));
@@ -211,7 +222,7 @@ impl<'a> Grower<'a> {
 
     /// The price of the end of a link if it is reached over this link, and its place then; `None` if the link is
     /// useless.
-    fn look(&self, id: LinkId, step: &Step<'_>, load: &Load<'_>) -> Option<(Key, Place)> {
+    fn look(&self, id: LinkId, step: &GrowthParameters<'_>, load: &Load<'_>) -> Option<(Key, TreeLabel)> {
         let link = self.problem.topology.link(id);
         if self.places[link.to.index()].is_some() || !self.problem.allows(step.unit.chunks[0], id) {
             return None;
@@ -223,14 +234,14 @@ impl<'a> Grower<'a> {
         let departure = self.departure(id, from.arrival);
         let arrival = departure + self.machine.duration(step.unit.size, id);
         let key = Key::new(price + step.haste.0 * arrival / self.mean_time);
-        Some((key, Place { parent: Some(id), price, departure, arrival, way, in_tree: false }))
+        Some((key, TreeLabel { parent: Some(id), price, departure, arrival, way, in_tree: false }))
     }
 
     /// Adds the path to `rank` to the tree; returns the price of the path and of the arrival.
-    fn join(&mut self, rank: Rank, step: &Step<'_>, load: &mut Load<'_>, tree: &mut Vec<LinkId>) -> f64 {
+    fn join(&mut self, rank: Rank, step: &GrowthParameters<'_>, load: &mut Load<'_>, tree: &mut Vec<LinkId>) -> f64 {
         let mut path = Vec::new();
         let mut at = rank;
-        while let Some(Place { parent: Some(link), in_tree: false, .. }) = self.places[at.index()] {
+        while let Some(TreeLabel { parent: Some(link), in_tree: false, .. }) = self.places[at.index()] {
             path.push(link);
             at = self.problem.topology.link(link).from;
         }
@@ -256,14 +267,14 @@ impl<'a> Grower<'a> {
 }
 
 /// The parameters that stay the same while one tree grows.
-struct Step<'a> {
-    unit: &'a Unit,
+struct GrowthParameters<'a> {
+    unit: &'a TreeUnit,
     haste: LatenessPrice,
     /// Decides between links of the same price.
     salt: u32,
 }
 
-impl Step<'_> {
+impl GrowthParameters<'_> {
     fn tie(&self, link: LinkId) -> u32 {
         (link.0 ^ self.salt).wrapping_mul(0x9E37_79B9)
     }

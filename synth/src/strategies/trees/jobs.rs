@@ -3,7 +3,7 @@
 //! The principal type is [`Jobs`]. A job is a message of one chunk over one link. A follower of a job can leave only
 //! after that job has arrived.
 
-use super::packing::{Packing, Units};
+use super::packing::{Packing, TreeUnits};
 use crate::problem::Problem;
 use schedule::{ChunkId, Message, TransferKind};
 use topology::LinkId;
@@ -38,7 +38,7 @@ impl Lists {
 
 /// A message of one chunk.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Job {
+pub(super) struct ChunkJob {
     pub(super) link: LinkId,
     pub(super) chunk: ChunkId,
     pub(super) kind: TransferKind,
@@ -47,7 +47,7 @@ pub(super) struct Job {
 /// Jobs, each after the jobs that it waits for.
 #[derive(Clone, Debug)]
 pub(super) struct Jobs {
-    pub(super) all: Vec<Job>,
+    pub(super) all: Vec<ChunkJob>,
     /// For each job, the jobs that wait for it, and the jobs that it waits for.
     pub(super) followers: Lists,
     pub(super) causes: Lists,
@@ -55,14 +55,14 @@ pub(super) struct Jobs {
 
 impl Jobs {
     /// The jobs of `all`; each entry of `waits` is (the earlier job, the later job).
-    pub(super) fn new(all: Vec<Job>, waits: &[(u32, u32)]) -> Self {
+    pub(super) fn new(all: Vec<ChunkJob>, waits: &[(u32, u32)]) -> Self {
         let followers = Lists::new(all.len(), waits.iter().copied());
         let causes = Lists::new(all.len(), waits.iter().map(|&(earlier, later)| (later, earlier)));
         Self { all, followers, causes }
     }
 
     /// The jobs that send every chunk along its tree.
-    pub(super) fn spreading(problem: &Problem, units: &Units, packing: &Packing) -> Self {
+    pub(super) fn spreading(problem: &Problem, units: &TreeUnits, packing: &Packing) -> Self {
         let topology = &*problem.topology;
         let (mut all, mut waits) = (Vec::new(), Vec::new());
         let mut arriving: Vec<Option<u32>> = vec![None; topology.rank_count()];
@@ -76,7 +76,7 @@ impl Jobs {
                         waits.push((before, job));
                     }
                     arriving[ends.to.index()] = Some(job);
-                    all.push(Job { link, chunk, kind: TransferKind::Copy });
+                    all.push(ChunkJob { link, chunk, kind: TransferKind::Copy });
                 }
             }
         }
@@ -90,7 +90,8 @@ impl Jobs {
     }
 
     pub(super) fn messages(&self) -> Vec<Message> {
-        let message = |&Job { link, chunk, kind }: &Job| Message { chunks: [chunk].into_iter().collect(), link, kind };
+        let message =
+            |&ChunkJob { link, chunk, kind }: &ChunkJob| Message { chunks: [chunk].into_iter().collect(), link, kind };
         self.all.iter().map(message).collect()
     }
 

@@ -2,7 +2,7 @@
 //!
 //! The principal function is [`justified`].
 
-use super::jobs::{Job, Jobs};
+use super::jobs::{ChunkJob, Jobs};
 use super::machine::LoadedMachine;
 use super::play::{Direction, Horizon, PlayedTrees, TreePlayer, durations};
 use crate::problem::{Deadline, Problem};
@@ -33,7 +33,7 @@ pub(super) struct JustifyEffort {
 
 /// Jobs in the order of their starts (µs), and the last arrival.
 #[derive(Clone, Debug)]
-pub(super) struct Timed {
+pub(super) struct TimedJobs {
     pub(super) jobs: Jobs,
     pub(super) starts: Vec<f64>,
     pub(super) makespan: f64,
@@ -47,7 +47,7 @@ pub(super) fn justified(
     effort: JustifyEffort,
     deadline: &Deadline,
     random: &mut Pcg64Mcg,
-) -> Option<Timed> {
+) -> Option<TimedJobs> {
     let may_detour = !effort.is_symmetric && may_detour(problem, &jobs);
     let horizon = |best: f64, reach: f64| may_detour.then_some(Horizon(effort.bound + (best - effort.bound) * reach));
     let times: Vec<f64> = durations(problem, &jobs, machine).collect();
@@ -57,7 +57,7 @@ pub(super) fn justified(
     let patient = Deadline::default();
     let first = if deadline.is_strict() { deadline } else { &patient };
     let played = TreePlayer::new(problem, &jobs, machine).play(&urgency, Direction::Forwards { detours }, first)?;
-    let mut best = Timed::new(problem, &jobs, played);
+    let mut best = TimedJobs::new(problem, &jobs, played);
     let mut last = best.clone();
     let mut stale = 0;
     let mut since = 0;
@@ -82,7 +82,7 @@ pub(super) fn justified(
         let player = TreePlayer::new(problem, &last.jobs, machine);
         let forwards = Direction::Forwards { detours };
         let Some(played) = player.play(&ranked(&latest), forwards, deadline) else { break };
-        last = Timed::new(problem, &last.jobs, played);
+        last = TimedJobs::new(problem, &last.jobs, played);
         if last.makespan < best.makespan * (1.0 - 1e-9) {
             best = last.clone();
             stale = 0;
@@ -108,7 +108,7 @@ fn may_detour(problem: &Problem, jobs: &Jobs) -> bool {
         && problem.demand.chunks().iter().all(|chunk| !chunk.combine)
 }
 
-impl Timed {
+impl TimedJobs {
     fn new(problem: &Problem, jobs: &Jobs, played: PlayedTrees) -> Self {
         let PlayedTrees { links, starts, makespan } = played;
         let mut order: Vec<u32> = (0..starts.len() as u32).collect();
@@ -126,7 +126,7 @@ impl Timed {
         let mut arriving: BTreeMap<(u32, u32), u32> = BTreeMap::new();
         let (mut all, mut waits) = (Vec::with_capacity(order.len()), Vec::new());
         for (new, &old) in order.iter().enumerate() {
-            let job = Job { link: links[old as usize], ..jobs.all[old as usize] };
+            let job = ChunkJob { link: links[old as usize], ..jobs.all[old as usize] };
             let ends = problem.topology.link(job.link);
             if let Some(&before) = arriving.get(&(job.chunk.0, ends.from.0)) {
                 waits.push((before, new as u32));

@@ -23,7 +23,7 @@ use jobs::Jobs;
 use justify::{JustifyEffort, justified};
 use machine::LoadedMachine;
 use merge::merged;
-use packing::{Packing, PackingStyle, Units, pack};
+use packing::{Packing, PackingStyle, TreeUnits, pack};
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::SeedableRng;
 use rayon::prelude::*;
@@ -214,7 +214,7 @@ fn reflected(mirror: &Mirror, messages: Vec<Message>) -> Vec<Message> {
 
 /// The cost of one play of `jobs`, in links visited.
 fn looks(problem: &Problem, machine: &LoadedMachine, jobs: &Jobs) -> u64 {
-    let of = |job: &jobs::Job| {
+    let of = |job: &jobs::ChunkJob| {
         let slots = &machine.slots()[machine.range(job.link)];
         let users = slots.iter().map(|&slot| machine.users(slot as usize).len());
         let onwards = problem.topology.outgoing(problem.topology.link(job.link).to).len();
@@ -230,15 +230,15 @@ fn few_trees(
     mirror: &Mirror,
     style: PackingStyle,
     random: &mut Pcg64Mcg,
-) -> Option<(Units, Packing)> {
+) -> Option<(TreeUnits, Packing)> {
     let chunks = problem.demand.chunks().chunk_by(|a, b| a == b).map(<[_]>::len).max()?;
-    let mut best: Option<(Units, Packing)> = None;
+    let mut best: Option<(TreeUnits, Packing)> = None;
     for trees in (1..=chunks).filter(|&trees| chunks.is_multiple_of(trees)) {
         // On a large machine, the preparation may take longer than the time left.
         if deadline.has_passed_for_all() {
             break;
         }
-        let units = Units::new(problem, mirror, trees, style.both_ways);
+        let units = TreeUnits::new(problem, mirror, trees, style.both_ways);
         let looks = units.all.len() * problem.topology.links().len();
         if best.is_some() && (deadline.has_passed() || looks > MOST_LOOKS) {
             break;
@@ -259,7 +259,7 @@ fn few_trees(
 mod tests {
     use super::*;
     use crate::bounds::bounds;
-    use crate::problem::{Deadline, Options};
+    use crate::problem::{Deadline, SearchOptions};
     use crate::sketch::{SketchFile, obey};
     use crate::strategies::reversal;
     use schedule::{Collective, Demand, RankSet, Request, verify};
@@ -274,7 +274,7 @@ mod tests {
 
     /// The verified makespan divided by the bound.
     fn ratio(problem: &Problem) -> Result<f64, SynthError> {
-        let options = Options::default();
+        let options = SearchOptions::default();
         let (deadline, bound) = (Deadline::default(), bounds(problem, &Deadline::default()).best().value);
         let context = Context::alone(&options, &deadline, bound);
         let mut best = f64::INFINITY;
@@ -309,7 +309,7 @@ mod tests {
         let problem = problem("h800x48", |ranks| Request::new(Collective::AllGather, ranks, 384 << 20));
         assert!(messages(&problem) > MOST_AMONG_OTHERS);
         let (options, deadline, bound) =
-            (Options::default(), Deadline::default(), bounds(&problem, &Deadline::default()).best().value);
+            (SearchOptions::default(), Deadline::default(), bounds(&problem, &Deadline::default()).best().value);
         let context = Context::among_others(&options, &deadline, bound);
         let attempts = Trees.propose(&problem, &context).expect("it applies to 384 ranks that are alike");
         let schedule = attempts.into_iter().next().and_then(|it| it.schedule).expect("a proposal");

@@ -9,7 +9,7 @@
 //! Fabrics", NSDI 2026.
 
 use super::both_ways::ways_back;
-use super::grow::{Grower, LatenessPrice, Unit};
+use super::grow::{Grower, LatenessPrice, TreeUnit};
 use super::load::Load;
 use super::machine::LoadedMachine;
 use crate::problem::tolerance::EQUAL;
@@ -28,20 +28,20 @@ const PATIENCE: u32 = 3;
 
 /// What is packed: the chunks, tied into units that travel along one tree each.
 #[derive(Clone, Debug)]
-pub(super) struct Units {
-    pub(super) all: Vec<Unit>,
+pub(super) struct TreeUnits {
+    pub(super) all: Vec<TreeUnit>,
     /// How long their messages keep links and resources busy.
     pub(super) machine: LoadedMachine,
 }
 
-impl Units {
+impl TreeUnits {
     /// At most `trees` units for each run of equal chunks. Chunks that no rank lacks, and images of other chunks, are
     /// left out.
     ///
     /// With `both_ways`, a tree carries everything up as well as down.
     pub(super) fn new(problem: &Problem, mirror: &Mirror, trees: usize, both_ways: bool) -> Self {
         let demand = &*problem.demand;
-        let mut all: Vec<Unit> = Vec::new();
+        let mut all: Vec<TreeUnit> = Vec::new();
         let is_image = images(problem, mirror);
         let mut first = 0;
         for run in demand.chunks().chunk_by(|a, b| a == b) {
@@ -55,7 +55,7 @@ impl Units {
             for tree in 0..trees {
                 let chunks: Vec<ChunkId> = ids.iter().copied().skip(tree).step_by(trees).collect();
                 let bytes = demand.message_bytes(&chunks);
-                all.push(Unit { chunks, bytes, size: 0 });
+                all.push(TreeUnit { chunks, bytes, size: 0 });
             }
         }
         let mut machine = LoadedMachine::new(problem, mirror, all.iter().map(|unit| unit.bytes).collect());
@@ -105,7 +105,7 @@ pub(super) struct PackingStyle {
 /// before the first packing.
 pub(super) fn pack(
     problem: &Problem,
-    units: &Units,
+    units: &TreeUnits,
     style: PackingStyle,
     deadline: &Deadline,
     random: &mut Pcg64Mcg,
@@ -158,7 +158,7 @@ pub(super) fn pack(
 }
 
 /// Chosen such that one hop less is worth a link with the load that the style allows.
-fn haste(problem: &Problem, units: &Units, style: PackingStyle, load: &Load<'_>) -> LatenessPrice {
+fn haste(problem: &Problem, units: &TreeUnits, style: PackingStyle, load: &Load<'_>) -> LatenessPrice {
     let Some(link) = problem.topology.links().first() else { return LatenessPrice(0.0) };
     let bytes = units.all.iter().map(|unit| unit.bytes.0).fold(0.0, f64::max);
     let part = load.steepness() * (link.occupancy(topology::Bytes(bytes)).0 / style.target);
@@ -189,7 +189,7 @@ mod tests {
     }
 
     /// The busiest link or port in µs, counted again; checks that every tree spans all ranks, parents first.
-    fn counted(problem: &Problem, units: &Units, packing: &Packing) -> f64 {
+    fn counted(problem: &Problem, units: &TreeUnits, packing: &Packing) -> f64 {
         let topology = &*problem.topology;
         let mut busy = vec![0.0; topology.links().len() + topology.resources().len()];
         for (unit, tree) in units.all.iter().zip(&packing.trees) {
@@ -218,7 +218,7 @@ mod tests {
     fn share_in(topology: Topology, trees: u32, idle: f64) -> f64 {
         let problem = problem(topology, trees);
         let target = bounds(&problem, &Deadline::default()).best_at_any_chunking().value.0;
-        let units = Units::new(&problem, &Mirror::plain(&problem.topology), trees as usize, false);
+        let units = TreeUnits::new(&problem, &Mirror::plain(&problem.topology), trees as usize, false);
         let style = PackingStyle { idle, target, both_ways: false };
         let mut random = Pcg64Mcg::seed_from_u64(0);
         let packing = pack(&problem, &units, style, &Deadline::default(), &mut random).expect("it is connected");
@@ -283,7 +283,7 @@ mod tests {
     fn images_are_left_out_and_chunks_are_tied() {
         let problem = problem(topology::resolve("torus2d:3x4").expect("a torus"), 6);
         let mirror = Mirror::all(&problem, &Symmetries::default(), &Deadline::default()).remove(0);
-        let units = Units::new(&problem, &mirror, 4, false);
+        let units = TreeUnits::new(&problem, &mirror, 4, false);
         let chunks: Vec<usize> = units.all.iter().map(|unit| unit.chunks.len()).collect();
         assert_eq!((mirror.order(), chunks), (12, vec![2, 2, 1, 1]));
     }

@@ -44,7 +44,7 @@ impl Eq for Horizon {}
 
 /// What happens at an instant.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Event {
+enum PlayEvent {
     /// A job no longer waits for anything.
     Ready(u32),
     Arrived(u32),
@@ -61,7 +61,7 @@ pub(super) struct PlayedTrees {
 
 /// The chunks that ranks have, and the deliveries that have not begun; used by detours.
 #[derive(Clone, Debug, Default)]
-struct Holdings {
+struct DetourHoldings {
     words: usize,
     has: Vec<u64>,
     needs: Vec<u64>,
@@ -69,7 +69,7 @@ struct Holdings {
     job: Vec<u32>,
 }
 
-impl Holdings {
+impl DetourHoldings {
     fn new(problem: &Problem, jobs: &Jobs) -> Self {
         let (ranks, chunks) = (problem.topology.rank_count(), problem.demand.chunks().len());
         let words = chunks.div_ceil(64);
@@ -100,12 +100,12 @@ pub(super) struct TreePlayer<'a> {
     free: Vec<f64>,
     /// For each link (the representative of its orbit), the jobs that could leave, most urgent first.
     waiting: Vec<BinaryHeap<Reverse<(u32, u32)>>>,
-    events: BinaryHeap<Reverse<(Key, Event)>>,
+    events: BinaryHeap<Reverse<(Key, PlayEvent)>>,
     /// For each job, how many jobs it still waits for.
     open: Vec<u32>,
     begun: Vec<bool>,
     detours: Option<f64>,
-    holdings: Holdings,
+    holdings: DetourHoldings,
     /// For each slot, how long jobs that have not begun will keep it busy, as planned.
     planned: Vec<f64>,
     /// Links that are free now: those with a planned job, and those without.
@@ -130,7 +130,7 @@ impl<'a> TreePlayer<'a> {
             open: vec![0; count],
             begun: vec![false; count],
             detours: None,
-            holdings: Holdings::default(),
+            holdings: DetourHoldings::default(),
             planned: Vec::new(),
             candidates: Vec::new(),
             idle: Vec::new(),
@@ -151,14 +151,14 @@ impl<'a> TreePlayer<'a> {
         };
         if let Direction::Forwards { detours: Some(Horizon(end)) } = direction {
             self.detours = Some(end);
-            self.holdings = Holdings::new(self.problem, self.jobs);
+            self.holdings = DetourHoldings::new(self.problem, self.jobs);
             self.planned = vec![0.0; self.free.len()];
             (0..self.jobs.all.len()).for_each(|job| self.plan(job, 1.0));
         }
         for job in 0..self.jobs.all.len() {
             self.open[job] = before.of(job).len() as u32;
             if self.open[job] == 0 {
-                self.events.push(Reverse((Key::new(0.0), Event::Ready(job as u32))));
+                self.events.push(Reverse((Key::new(0.0), PlayEvent::Ready(job as u32))));
             }
         }
         let mut instants = 0u32;
@@ -192,17 +192,17 @@ impl<'a> TreePlayer<'a> {
             }
             self.events.pop();
             match event {
-                Event::Ready(job) if !self.begun[job as usize] => {
+                PlayEvent::Ready(job) if !self.begun[job as usize] => {
                     let link = self.machine.representative(self.jobs.all[job as usize].link);
                     self.waiting[link.index()].push(Reverse((urgency[job as usize], job)));
                     self.consider(link, now);
                 }
-                Event::Ready(_) => {}
-                Event::Arrived(job) => {
+                PlayEvent::Ready(_) => {}
+                PlayEvent::Arrived(job) => {
                     for &next in after.of(job as usize) {
                         self.open[next as usize] -= 1;
                         if self.open[next as usize] == 0 {
-                            self.events.push(Reverse((key, Event::Ready(next))));
+                            self.events.push(Reverse((key, PlayEvent::Ready(next))));
                         }
                     }
                     if self.detours.is_some() {
@@ -212,7 +212,7 @@ impl<'a> TreePlayer<'a> {
                         problem.topology.outgoing(to).iter().for_each(|&link| self.consider(link, now));
                     }
                 }
-                Event::Free(slot) => {
+                PlayEvent::Free(slot) => {
                     let machine = self.machine;
                     machine.users(slot as usize).iter().for_each(|&link| self.consider(link, now));
                 }
@@ -281,7 +281,7 @@ impl<'a> TreePlayer<'a> {
     /// The most urgent job that `link` could take over from another link.
     fn offer(&self, link: LinkId, now: f64, horizon: f64, urgency: &[u32]) -> Option<u32> {
         let ends = self.problem.topology.link(link);
-        let Holdings { words, has, needs, job } = &self.holdings;
+        let DetourHoldings { words, has, needs, job } = &self.holdings;
         let (from, to) = (ends.from.index() * words, ends.to.index() * words);
         let mut best: Option<(u32, u32)> = None;
         let mut looks = 0;
@@ -354,10 +354,10 @@ impl<'a> TreePlayer<'a> {
         for (&slot, busy) in machine.slots()[range.clone()].iter().zip(&machine.busy(size)[range]) {
             let free = start + busy;
             self.free[slot as usize] = free;
-            self.events.push(Reverse((Key::new(free), Event::Free(slot))));
+            self.events.push(Reverse((Key::new(free), PlayEvent::Free(slot))));
         }
         let end = start + machine.duration(size, link);
-        self.events.push(Reverse((Key::new(end), Event::Arrived(job as u32))));
+        self.events.push(Reverse((Key::new(end), PlayEvent::Arrived(job as u32))));
         self.played.links[job] = link;
         self.played.starts[job] = start;
         self.played.makespan = self.played.makespan.max(end);
@@ -370,6 +370,7 @@ pub(super) fn durations<'a>(
     jobs: &'a Jobs,
     machine: &'a LoadedMachine,
 ) -> impl Iterator<Item = f64> + 'a {
-    let of = move |job: &super::jobs::Job| machine.duration(machine.size(problem.demand.bytes_of(job.chunk)), job.link);
+    let of =
+        move |job: &super::jobs::ChunkJob| machine.duration(machine.size(problem.demand.bytes_of(job.chunk)), job.link);
     jobs.all.iter().map(of)
 }

@@ -12,13 +12,13 @@
 mod pick;
 
 use super::instance::Instance;
-use super::ports::{Ready, ports_first};
+use super::ports::{ReadyLink, ports_first};
 use super::style::{Style, TurnOrder, WaitRule};
 use crate::ordering::bits::BitMatrix;
 use crate::ordering::calendar::{Calendar, Event};
-use crate::problem::Connections;
+use crate::problem::ConnectionPolicy;
 use crate::problem::merging::merging_pays;
-use crate::problem::options::Poll;
+use crate::problem::options::DeadlinePoll;
 use crate::problem::{Constraints, Way};
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
@@ -44,7 +44,7 @@ pub(super) fn spread(
     cutoff: Micros,
     random: &mut Pcg64Mcg,
 ) -> Option<Vec<Transfer>> {
-    let mut state = State::new(instance, style, cutoff, random);
+    let mut state = SpreadState::new(instance, style, cutoff, random);
     for transfer in prefix {
         state.send(transfer.start, transfer.link, transfer.chunks.clone());
     }
@@ -76,7 +76,7 @@ impl Candidates<'_> {
     }
 }
 
-struct State<'a> {
+struct SpreadState<'a> {
     instance: &'a Instance<'a>,
     style: Style,
     cutoff: Micros,
@@ -98,7 +98,7 @@ struct State<'a> {
     /// The links that have sent a relayed chunk; used only where own chunks go first.
     relaying: Vec<bool>,
     /// For each link, the sketch's wish and whether the link is in use; used only where the sketch has wishes.
-    connections: Vec<(Option<Connections>, bool)>,
+    connections: Vec<(Option<ConnectionPolicy>, bool)>,
     calendar: Calendar<'a>,
     /// The links with large α; used only where they wait for several chunks.
     dear: Vec<bool>,
@@ -109,7 +109,7 @@ struct State<'a> {
     looks: usize,
 }
 
-impl<'a> State<'a> {
+impl<'a> SpreadState<'a> {
     fn new(instance: &'a Instance<'a>, style: Style, cutoff: Micros, random: &'a mut Pcg64Mcg) -> Self {
         let (topology, demand) = (instance.topology, instance.demand);
         let (ranks, chunks, links) = (topology.rank_count(), demand.chunks().len(), topology.links().len());
@@ -195,7 +195,7 @@ impl<'a> State<'a> {
     fn run(&mut self) {
         let mut happened = Vec::new();
         let mut now = Micros::ZERO;
-        let mut poll = Poll::new(&self.instance.deadline, POLLED);
+        let mut poll = DeadlinePoll::new(&self.instance.deadline, POLLED);
         self.instance.topology.link_ids().for_each(|link| self.wake(link));
         self.choose(now);
         loop {
@@ -246,7 +246,7 @@ impl<'a> State<'a> {
 
     /// Lets the free links among the awake ones choose, in the order of the style.
     fn choose(&mut self, now: Micros) {
-        let mut ready: Vec<Ready> = Vec::with_capacity(self.awake.len());
+        let mut ready: Vec<ReadyLink> = Vec::with_capacity(self.awake.len());
         for link in std::mem::take(&mut self.awake) {
             self.is_awake[link.index()] = false;
             if !self.calendar.is_free(link, now) {
@@ -255,14 +255,14 @@ impl<'a> State<'a> {
             let candidates = self.count(link);
             if candidates > 0 && (candidates >= self.style.batch || self.dear.get(link.index()) != Some(&true)) {
                 let (turn, lot) = (self.turn(link, candidates), self.lot(link));
-                ready.push(Ready { turn, lot, link });
+                ready.push(ReadyLink { turn, lot, link });
             }
         }
         ready.sort_unstable();
         if self.style.turn == TurnOrder::Scarce && !self.instance.topology.resources().is_empty() {
             ports_first(self.instance.topology, &mut ready);
         }
-        for Ready { link, .. } in ready {
+        for ReadyLink { link, .. } in ready {
             // The candidates may have changed since they were counted.
             if self.calendar.is_free(link, now) && !self.is_too_little(link) {
                 let chunks = self.pick(link, now);
@@ -329,7 +329,7 @@ impl<'a> State<'a> {
     fn lot(&mut self, link: LinkId) -> u32 {
         let lot = self.random.next_u32();
         match self.connections.get(link.index()) {
-            Some((Some(wish), is_open)) => lot >> 1 | u32::from(*is_open != (*wish == Connections::Few)) << 31,
+            Some((Some(wish), is_open)) => lot >> 1 | u32::from(*is_open != (*wish == ConnectionPolicy::Few)) << 31,
             _ => lot,
         }
     }
@@ -354,7 +354,7 @@ impl<'a> State<'a> {
 }
 
 /// The wish for every link, with no link in use; empty without wishes.
-fn wished_connections(constraints: &Constraints, links: usize) -> Vec<(Option<Connections>, bool)> {
+fn wished_connections(constraints: &Constraints, links: usize) -> Vec<(Option<ConnectionPolicy>, bool)> {
     let mut wishes = vec![(None, false); if constraints.connections.is_empty() { 0 } else { links }];
     for wish in &constraints.connections {
         wish.links.iter().for_each(|link| wishes[link.index()].0 = Some(wish.wish));

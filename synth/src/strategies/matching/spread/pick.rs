@@ -1,6 +1,6 @@
 //! The choice of a link: the best of the chunks that its sender holds and its receiver lacks.
 
-use super::State;
+use super::SpreadState;
 use crate::problem::merging::merging_pays;
 use rand_pcg::rand_core::Rng;
 use schedule::{ChunkId, ChunkList};
@@ -9,7 +9,7 @@ use topology::{LinkId, Micros};
 /// The most candidates that a link scores; more would cost more than they gain.
 const SAMPLE: usize = 48;
 
-impl State<'_> {
+impl SpreadState<'_> {
     /// The best chunks for a link to take now: as many as the style merges and the cutoff permits.
     pub(super) fn pick(&mut self, id: LinkId, now: Micros) -> ChunkList {
         let words = self.words();

@@ -22,7 +22,7 @@ pub(super) struct Grid {
 
 /// A limit on departures: in any `epochs` consecutive epochs they may occupy at most `room`.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) struct Window {
+pub(super) struct OccupancyWindow {
     /// The length of the sliding window.
     pub(super) epochs: u32,
     /// The time that departures in it may occupy.
@@ -47,12 +47,12 @@ impl Grid {
         ((link.transfer_time(bytes) / self.epoch).round() as u32).max(1)
     }
 
-    pub(super) fn link_window(&self, link: &Link) -> Window {
+    pub(super) fn link_window(&self, link: &Link) -> OccupancyWindow {
         self.window(link.occupancy(self.largest), link.occupancy(Bytes::ZERO))
     }
 
     /// The window of a resource, over all its links.
-    pub(super) fn resource_window(&self, topology: &Topology, id: ResourceId) -> Window {
+    pub(super) fn resource_window(&self, topology: &Topology, id: ResourceId) -> OccupancyWindow {
         let resource = topology.resource(id);
         let most = |bytes: Bytes| {
             let users = topology.users(id).iter().map(|&link| resource.occupancy(topology.link(link), bytes));
@@ -62,18 +62,18 @@ impl Grid {
     }
 
     /// A window for chunks that occupy `alone` each; chunks that leave together may pay `alpha` once.
-    fn window(&self, alone: Micros, alpha: Micros) -> Window {
+    fn window(&self, alone: Micros, alpha: Micros) -> OccupancyWindow {
         let shortest = self.epochs_over(alone).max(1);
         let chunks = |epochs: u32| (self.epoch * f64::from(epochs) / alone + TOLERANCE).floor();
         let merged = ((self.epoch - alpha) / (alone - alpha) + TOLERANCE).floor();
         if shortest == 1 && alpha > Micros::ZERO && merged > chunks(1) {
-            return Window { epochs: 1, room: self.epoch, shared_alpha: Some(alpha) };
+            return OccupancyWindow { epochs: 1, room: self.epoch, shared_alpha: Some(alpha) };
         }
         let rate = |epochs: u32| chunks(epochs) / f64::from(epochs);
         // If a chunk takes one and a half epochs, two chunks in three epochs is closer than one in two. A longer window
         // also allows bursts, so it must be clearly better.
         let epochs = if rate(shortest + 1) > 1.1 * rate(shortest) { shortest + 1 } else { shortest };
-        Window { epochs, room: self.epoch * f64::from(epochs), shared_alpha: None }
+        OccupancyWindow { epochs, room: self.epoch * f64::from(epochs), shared_alpha: None }
     }
 
     /// How badly durations fit: the mean relative error of latencies and rates over the distinct costs of links.

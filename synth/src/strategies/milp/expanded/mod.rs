@@ -41,7 +41,7 @@ pub(super) fn attempt(problem: &Problem, context: &Context<'_>) -> Result<Attemp
 mod tests {
     use super::*;
     use crate::bounds::bounds;
-    use crate::problem::{Cancel, Constraints, Deadline, Limits, Options};
+    use crate::problem::{Cancel, Constraints, Deadline, Limits, SearchOptions};
     use crate::strategies::Strategy;
     use crate::strategies::milp::Milp;
     use schedule::{Collective, Demand, Request, Schedule, verify};
@@ -54,22 +54,27 @@ mod tests {
     }
 
     /// Limits that are low enough for a test.
-    fn quick() -> Options {
+    fn quick() -> SearchOptions {
         let limits = Limits { solver_iterations: 4_000, solver_calls: 8, ..Limits::default() };
-        Options { limits, ..Options::default() }
+        SearchOptions { limits, ..SearchOptions::default() }
     }
 
-    fn attempt(problem: &Problem, options: &Options, incumbent: Option<&Schedule>) -> Attempt {
+    fn attempt(problem: &Problem, options: &SearchOptions, incumbent: Option<&Schedule>) -> Attempt {
         attempt_from(problem, options, incumbent, bounds(problem, &Deadline::default()).best().value)
     }
 
-    fn attempt_from(problem: &Problem, options: &Options, incumbent: Option<&Schedule>, bound: Micros) -> Attempt {
+    fn attempt_from(
+        problem: &Problem,
+        options: &SearchOptions,
+        incumbent: Option<&Schedule>,
+        bound: Micros,
+    ) -> Attempt {
         let deadline = Deadline::after(None, options.cancel.clone());
         super::attempt(problem, &Context { incumbent, ..Context::alone(options, &deadline, bound) }).unwrap()
     }
 
     /// The verified makespan of a plan without an incumbent.
-    fn makespan(problem: &Problem, options: &Options) -> f64 {
+    fn makespan(problem: &Problem, options: &SearchOptions) -> f64 {
         let schedule = attempt(problem, options, None).schedule.unwrap();
         verify(schedule, &problem.topology).unwrap().schedule().makespan().0
     }
@@ -86,7 +91,7 @@ mod tests {
             ("ndv2x1,costs=taccl-1kb", 8_000, 1, 0.68),
         ] {
             let problem = problem(resolve(spec).unwrap(), Collective::AllGather, size, chunks);
-            let found = makespan(&problem, &Options::default());
+            let found = makespan(&problem, &SearchOptions::default());
             assert!(found <= optimum + 1e-6 * optimum, "{spec} with {chunks} chunks: {found} > {optimum}");
         }
     }
@@ -158,7 +163,7 @@ mod tests {
     #[test]
     fn models_beyond_the_share_of_a_brief_search_are_not_tried() {
         let problem = problem(resolve("dgx2x2").unwrap(), Collective::AllGather, 64_000_000, 4);
-        let options = Options { limits: Limits::default().brief(), ..Options::default() };
+        let options = SearchOptions { limits: Limits::default().brief(), ..SearchOptions::default() };
         let calls = std::sync::atomic::AtomicU32::new(0);
         let count = |_| {
             calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -190,7 +195,7 @@ mod tests {
     fn an_interrupt_ends_the_search_with_what_there_is() {
         let cancel = Cancel::default();
         cancel.cancel();
-        let options = Options { cancel, ..quick() };
+        let options = SearchOptions { cancel, ..quick() };
         let problem = problem(lopsided(), Collective::AllGather, 1_000_000, 2);
         let attempt = attempt(&problem, &options, None);
         assert_eq!((attempt.schedule, attempt.stop), (None, StopReason::TimeLimit));

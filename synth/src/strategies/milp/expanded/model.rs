@@ -13,7 +13,7 @@
 //! [1] Liu et al., "Rethinking Machine Learning Collective Communication as a Multi-Commodity Flow Problem"
 //! (TE-CCL), SIGCOMM 2024, there with an objective.
 
-use super::grid::{Grid, TOLERANCE, Window};
+use super::grid::{Grid, OccupancyWindow, TOLERANCE};
 use crate::epochs::copies::Copies;
 use crate::epochs::routes::Routes;
 use crate::epochs::timing::Departure;
@@ -39,7 +39,7 @@ impl Expansion {
         routes: &Routes,
         orbits: Option<&PairOrbits>,
     ) -> Self {
-        let mut builder = Builder::new(problem, grid, Copies::new(problem, horizon, routes, orbits));
+        let mut builder = ExpansionBuilder::new(problem, grid, Copies::new(problem, horizon, routes, orbits));
         builder.respect_links();
         builder.respect_resources();
         builder.limit_machine_hops();
@@ -80,7 +80,7 @@ impl Expansion {
     }
 }
 
-struct Builder<'a> {
+struct ExpansionBuilder<'a> {
     problem: &'a Problem,
     grid: &'a Grid,
     model: Model,
@@ -90,7 +90,7 @@ struct Builder<'a> {
     active: BTreeMap<(LinkId, u32), Column>,
 }
 
-impl<'a> Builder<'a> {
+impl<'a> ExpansionBuilder<'a> {
     fn new(problem: &'a Problem, grid: &'a Grid, copies: Copies) -> Self {
         let Copies { model, departures, on_link, .. } = copies;
         Self { problem, grid, model, departures, on_link, active: BTreeMap::new() }
@@ -167,7 +167,7 @@ impl<'a> Builder<'a> {
     }
 
     /// One row per position of a sliding window over `weights`, which are sorted by epoch.
-    fn fill_windows(&mut self, weights: &[(u32, Column, f64)], window: &Window, room: Micros) {
+    fn fill_windows(&mut self, weights: &[(u32, Column, f64)], window: &OccupancyWindow, room: Micros) {
         let by_epoch: Vec<&[(u32, Column, f64)]> = weights.chunk_by(|a, b| a.0 == b.0).collect();
         for (last, group) in by_epoch.iter().enumerate() {
             let end = group[0].0;

@@ -7,7 +7,7 @@
 //! changes nothing.
 
 use super::grid::Grid;
-use super::search::{HorizonSearch, Scope};
+use super::search::{HorizonSearch, ModelScope};
 use crate::epochs::routes::{Leeway, Routes};
 use crate::problem::SynthError;
 use rand::{RngExt, SeedableRng};
@@ -47,10 +47,10 @@ pub(super) fn improve(search: &mut HorizonSearch<'_>, grids: &[Grid]) -> Result<
             2 => (Freed::Ending(0.75), 4),
             _ => (Freed::Chunks(late_and_random_chunks(&schedule, &mut random)), 1),
         };
-        let round = Round::new(search, grid, &schedule, slack);
+        let round = RefinementRound::new(search, grid, &schedule, slack);
         let horizon = round.horizon;
         if let Some(leeway) = round.neighbourhood(freed) {
-            search.attempt(&grid, horizon, &leeway, Scope::Nearby)?;
+            search.attempt(&grid, horizon, &leeway, ModelScope::Nearby)?;
         }
         let improved = search.best.is_some_and(|best| best < schedule.makespan());
         failures = if improved { 0 } else { failures + 1 };
@@ -69,7 +69,7 @@ fn late_and_random_chunks(schedule: &Schedule, random: &mut Pcg64Mcg) -> Vec<Chu
 }
 
 /// One round: the schedule, the grid, and the slack that transfers keep.
-struct Round<'a, 'b> {
+struct RefinementRound<'a, 'b> {
     search: &'a HorizonSearch<'b>,
     grid: Grid,
     horizon: u32,
@@ -77,7 +77,7 @@ struct Round<'a, 'b> {
     slack: u32,
 }
 
-impl<'a, 'b> Round<'a, 'b> {
+impl<'a, 'b> RefinementRound<'a, 'b> {
     fn new(search: &'a HorizonSearch<'b>, grid: Grid, schedule: &'a Schedule, slack: u32) -> Self {
         Self { search, grid, horizon: grid.epochs_over(schedule.makespan()), schedule, slack }
     }
@@ -131,7 +131,7 @@ impl<'a, 'b> Round<'a, 'b> {
 mod tests {
     use super::*;
     use crate::epochs::timing::schedule_of;
-    use crate::problem::{Deadline, Options, Problem};
+    use crate::problem::{Deadline, Problem, SearchOptions};
     use crate::solver::{Controls, Ending, solve};
     use crate::strategies::Context;
     use crate::strategies::Strategy;
@@ -148,14 +148,14 @@ mod tests {
             let request =
                 Request::new(Collective::AllGather, topology.rank_count(), 1000 * topology.rank_count() as u64);
             let problem = Problem::new(topology, Arc::new(Demand::new(request).unwrap()));
-            let (options, deadline) = (Options::default(), Deadline::default());
+            let (options, deadline) = (SearchOptions::default(), Deadline::default());
             let context = Context::alone(&options, &deadline, Micros::ZERO);
             let schedule = Matching.propose(&problem, &context).unwrap().remove(0).schedule.unwrap();
             // A chunk takes one epoch.
             let grid = Grid::new(&problem, Micros(1.0));
             assert_eq!(grid.epochs_over(schedule.makespan()), epochs, "{spec}");
             let search = HorizonSearch::new(&problem, &context);
-            let round = Round::new(&search, grid, &schedule, 1);
+            let round = RefinementRound::new(&search, grid, &schedule, 1);
             let leeway = round.neighbourhood(Freed::Ending(0.75)).unwrap();
             let latency = |link: &topology::Link, bytes| grid.latency(link, bytes);
             let routes = Routes::new(&problem, &latency, round.horizon, &leeway).unwrap();

@@ -103,10 +103,10 @@ impl<'a> HorizonSearch<'a> {
                 break;
             }
             if self.orbits.is_some() {
-                self.search_horizon(grid, Scope::Symmetric)?;
+                self.search_horizon(grid, ModelScope::Symmetric)?;
             }
             if !self.is_over() {
-                self.search_horizon(grid, Scope::Whole)?;
+                self.search_horizon(grid, ModelScope::Whole)?;
             }
         }
         self.grant_half();
@@ -137,7 +137,7 @@ impl<'a> HorizonSearch<'a> {
     }
 
     /// Searches the smallest horizon with a schedule on one grid.
-    fn search_horizon(&mut self, grid: &Grid, scope: Scope) -> Result<(), SynthError> {
+    fn search_horizon(&mut self, grid: &Grid, scope: ModelScope) -> Result<(), SynthError> {
         let free = vec![Leeway::Free; self.problem.demand.chunks().len()];
         let lowest = grid.epochs_over(self.context.bound * 0.9).max(1);
         // The horizon of the best itself is included: durations are rounded to the nearest epoch, so a schedule with as
@@ -149,7 +149,7 @@ impl<'a> HorizonSearch<'a> {
             match self.attempt(grid, horizon, &free, scope)? {
                 ModelVerdict::Feasible => above = Some(horizon),
                 ModelVerdict::Skipped => break,
-                ModelVerdict::Infeasible if scope == Scope::Whole => (below, refuted) = (horizon, Some(horizon)),
+                ModelVerdict::Infeasible if scope == ModelScope::Whole => (below, refuted) = (horizon, Some(horizon)),
                 ModelVerdict::Infeasible | ModelVerdict::Undecided => below = horizon,
             }
             horizon = match above {
@@ -171,17 +171,17 @@ impl<'a> HorizonSearch<'a> {
         grid: &Grid,
         horizon: u32,
         leeway: &[Leeway],
-        scope: Scope,
+        scope: ModelScope,
     ) -> Result<ModelVerdict, SynthError> {
         let Some(routes) = Routes::new(self.problem, &|link, bytes| grid.latency(link, bytes), horizon, leeway) else {
             return Ok(ModelVerdict::Infeasible);
         };
-        let orbits = self.orbits.as_ref().filter(|_| scope == Scope::Symmetric);
+        let orbits = self.orbits.as_ref().filter(|_| scope == ModelScope::Symmetric);
         if routes.columns(orbits) > MAX_BINARIES || self.calls_left == 0 {
             return Ok(ModelVerdict::Skipped);
         }
         let mut expansion = Expansion::new(self.problem, grid, horizon, &routes, orbits);
-        if scope == Scope::Nearby {
+        if scope == ModelScope::Nearby {
             expansion.empty_the_last_epoch(&routes, horizon);
         }
         let options = self.context.options;
@@ -203,7 +203,7 @@ impl<'a> HorizonSearch<'a> {
             deadline: self.context.deadline,
         };
         // Only the models near the best schedule contain it.
-        let best = self.found.as_ref().or(self.context.incumbent).filter(|_| scope == Scope::Nearby);
+        let best = self.found.as_ref().or(self.context.incumbent).filter(|_| scope == ModelScope::Nearby);
         let start = best.map_or_else(Vec::new, |best| expansion.start(best, grid));
         let outcome = solve(&expansion.model, &start, &controls, &mut |found| {
             self.announce(format!("{activity}, {} to {} arrivals in the last", found.bound.max(0.0), found.objective));
@@ -236,7 +236,7 @@ impl<'a> HorizonSearch<'a> {
 
 /// The part of the problem that a model covers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Scope {
+pub(super) enum ModelScope {
     /// All of it, with symmetric departures merged.
     Symmetric,
     Whole,

@@ -1,9 +1,9 @@
 //! The periods into which the models of this formulation cut time.
 //!
-//! The principal type is [`Calendar`]. Crossings are long, and leave and arrive at given times; what happens around
-//! them is short. So periods are not counted from zero. The early periods end when the first crossing leaves that waits
-//! for a chunk. The late periods are counted back from the end. So no fraction of a period is lost between the last
-//! arrivals and the end, where time is short.
+//! The principal type is [`PeriodCalendar`]. Crossings are long, and leave and arrive at given times; what happens
+//! around them is short. So periods are not counted from zero. The early periods end when the first crossing leaves
+//! that waits for a chunk. The late periods are counted back from the end. So no fraction of a period is lost between
+//! the last arrivals and the end, where time is short.
 
 use topology::Micros;
 
@@ -12,12 +12,12 @@ const TOLERANCE: f64 = 1e-6;
 
 /// Periods in order of time. Nothing starts in the gaps between them.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) struct Calendar {
+pub(super) struct PeriodCalendar {
     periods: Vec<(Micros, Micros)>,
     tolerance: Micros,
 }
 
-impl Calendar {
+impl PeriodCalendar {
     /// As many periods of `early` as fit before `anchor`, then as many of `late` as fit between `anchor` and `end`.
     ///
     /// `None` if there are more than `most`.
@@ -62,7 +62,7 @@ impl Calendar {
         (0..before).rev().find(|&first| self.between(first, before - 1) + self.tolerance >= time)
     }
 
-    /// The first period that does not start before `time`; [`Calendar::len`] if none does.
+    /// The first period that does not start before `time`; [`PeriodCalendar::len`] if none does.
     pub(super) fn first_from(&self, time: Micros) -> usize {
         self.periods.partition_point(|&(start, _)| start + self.tolerance < time)
     }
@@ -77,9 +77,9 @@ impl Calendar {
 mod tests {
     use super::*;
 
-    fn calendar() -> Calendar {
+    fn calendar() -> PeriodCalendar {
         // 1…3…5 | 5.5…9.5…13.5
-        Calendar::new(Micros(5.0), Micros(2.0), Micros(13.5), Micros(4.0), 10).unwrap()
+        PeriodCalendar::new(Micros(5.0), Micros(2.0), Micros(13.5), Micros(4.0), 10).unwrap()
     }
 
     #[test]
@@ -89,7 +89,7 @@ mod tests {
         assert_eq!(calendar.periods[0], (Micros(1.0), Micros(3.0)));
         assert_eq!(calendar.periods[2], (Micros(5.5), Micros(9.5)));
         assert_eq!(calendar.periods[3], (Micros(9.5), Micros(13.5)));
-        assert_eq!(Calendar::new(Micros(5.0), Micros(2.0), Micros(13.5), Micros(4.0), 3), None);
+        assert_eq!(PeriodCalendar::new(Micros(5.0), Micros(2.0), Micros(13.5), Micros(4.0), 3), None);
     }
 
     #[test]

@@ -2,8 +2,8 @@
 //!
 //! The principal type is [`CrossingCandidate`].
 
-use super::calendar::Calendar;
-use super::crossings::{CrossingPlan, FastComponents, Timed, distinct, stretched};
+use super::calendar::PeriodCalendar;
+use super::crossings::{CrossingPlan, FastComponents, TimedCrossing, distinct, stretched};
 use topology::Micros;
 
 const MAX_PERIODS: usize = 240;
@@ -13,7 +13,7 @@ pub(super) const PATIENCE: [usize; 3] = [12, 6, 3];
 /// A crossing plan, periods, and the end from which they are counted back.
 #[derive(Clone)]
 pub(super) struct CrossingCandidate {
-    pub(super) crossings: Vec<Timed>,
+    pub(super) crossings: Vec<TimedCrossing>,
     /// When the first crossing leaves that waits for a chunk.
     anchor: Micros,
     /// When the last crossing arrives.
@@ -49,8 +49,8 @@ impl CrossingCandidate {
     }
 
     /// The periods; `None` if there are too many.
-    pub(super) fn calendar(&self) -> Option<Calendar> {
-        Calendar::new(self.anchor, self.early, self.end, self.late, MAX_PERIODS)
+    pub(super) fn calendar(&self) -> Option<PeriodCalendar> {
+        PeriodCalendar::new(self.anchor, self.early, self.end, self.late, MAX_PERIODS)
     }
 
     pub(super) fn move_on(&mut self, steps: u32) {
@@ -65,6 +65,6 @@ impl CrossingCandidate {
     }
 }
 
-fn last_arrival(crossings: &[Timed]) -> Micros {
+fn last_arrival(crossings: &[TimedCrossing]) -> Micros {
     crossings.iter().map(|timed| timed.end).fold(Micros::ZERO, Micros::max)
 }

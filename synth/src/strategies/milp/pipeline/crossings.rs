@@ -45,7 +45,7 @@ pub(super) struct Crossing {
 pub(super) type CrossingPlan = Vec<Crossing>;
 
 #[derive(Clone, Debug)]
-pub(super) struct Timed {
+pub(super) struct TimedCrossing {
     pub(super) crossing: Crossing,
     pub(super) start: Micros,
     pub(super) end: Micros,
@@ -53,7 +53,7 @@ pub(super) struct Timed {
 
 /// How the chunks of a queue are divided into messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Shape {
+enum QueueDivision {
     /// All chunks of a link in one message.
     Whole,
     /// First the chunks that the sender holds, then the rest.
@@ -173,7 +173,8 @@ impl<'a> FastComponents<'a> {
 
     /// The ways to divide the chunks of each slow link into messages.
     pub(super) fn divisions(&self, loads: &BTreeMap<LinkId, Vec<ChunkId>>) -> Vec<CrossingPlan> {
-        let shapes = [Shape::Whole, Shape::HeadBulk, Shape::HeadBulkTail, Shape::Singles];
+        let shapes =
+            [QueueDivision::Whole, QueueDivision::HeadBulk, QueueDivision::HeadBulkTail, QueueDivision::Singles];
         let plans = shapes.iter().map(|&shape| self.sequence(loads, shape));
         plans.filter(|plan| !plan.is_empty()).collect()
     }
@@ -246,7 +247,7 @@ impl<'a> FastComponents<'a> {
 
     /// The messages of all queues, each divided by `shape`: the n-th messages of all queues come before the next ones
     /// of any.
-    fn sequence(&self, loads: &BTreeMap<LinkId, Vec<ChunkId>>, shape: Shape) -> CrossingPlan {
+    fn sequence(&self, loads: &BTreeMap<LinkId, Vec<ChunkId>>, shape: QueueDivision) -> CrossingPlan {
         let (queue, topology) = (self.queues(), &self.problem.topology);
         let mut queues: BTreeMap<usize, Vec<LinkId>> = BTreeMap::new();
         loads.keys().for_each(|&id| queues.entry(queue[&id]).or_default().push(id));
@@ -261,7 +262,7 @@ impl<'a> FastComponents<'a> {
             links.sort_by_key(|&id| (turn(id), id));
             let parts: Vec<Vec<Vec<ChunkId>>> = links.iter().map(|&id| self.parts(id, &loads[&id], shape)).collect();
             let mut messages: Vec<(LinkId, Vec<ChunkId>)> = Vec::new();
-            if shape == Shape::Singles {
+            if shape == QueueDivision::Singles {
                 for turn in 0..parts.iter().map(Vec::len).max().unwrap_or(0) {
                     let nth = links.iter().zip(&parts).filter_map(|(&id, parts)| Some((id, parts.get(turn)?.clone())));
                     messages.extend(nth);
@@ -281,7 +282,7 @@ impl<'a> FastComponents<'a> {
         placed.into_iter().map(|(.., crossing)| crossing).collect()
     }
 
-    fn parts(&self, link: LinkId, chunks: &[ChunkId], shape: Shape) -> Vec<Vec<ChunkId>> {
+    fn parts(&self, link: LinkId, chunks: &[ChunkId], shape: QueueDivision) -> Vec<Vec<ChunkId>> {
         let ends = self.problem.topology.link(link);
         let unit = Micros(1e-9);
         let holders = |chunk: ChunkId| &self.problem.demand.chunk(chunk).holders;
@@ -295,10 +296,10 @@ impl<'a> FastComponents<'a> {
         let ids = |part: &[(f64, f64, ChunkId)]| part.iter().map(|it| it.2).collect::<Vec<_>>();
         let (head, mut rest): (Vec<_>, Vec<_>) = order.iter().copied().partition(|it| it.0 == 0.0);
         let parts = match shape {
-            Shape::Whole => vec![ids(&order)],
-            Shape::Singles => ids(&order).into_iter().map(|chunk| vec![chunk]).collect(),
-            Shape::HeadBulk => vec![ids(&head), ids(&rest)],
-            Shape::HeadBulkTail => {
+            QueueDivision::Whole => vec![ids(&order)],
+            QueueDivision::Singles => ids(&order).into_iter().map(|chunk| vec![chunk]).collect(),
+            QueueDivision::HeadBulk => vec![ids(&head), ids(&rest)],
+            QueueDivision::HeadBulkTail => {
                 rest.sort_by(|a, b| b.1.total_cmp(&a.1));
                 let near = rest.iter().filter(|it| it.1 == shortest).count();
                 let last = if near == rest.len() { 1 } else { near };
@@ -310,7 +311,7 @@ impl<'a> FastComponents<'a> {
     }
 
     /// When the crossings of a plan leave and arrive, if fetched chunks arrive at their distance in `unit`s.
-    pub(super) fn time(&self, plan: &CrossingPlan, unit: Micros) -> Vec<Timed> {
+    pub(super) fn time(&self, plan: &CrossingPlan, unit: Micros) -> Vec<TimedCrossing> {
         let (topology, demand) = (&self.problem.topology, &self.problem.demand);
         let mut free = FreeTimes::new(topology);
         let timed = |crossing: &Crossing| {
@@ -322,14 +323,14 @@ impl<'a> FastComponents<'a> {
             let start = fetched.fold(free.earliest(topology, crossing.link), Micros::max);
             let bytes = crossing.chunks.iter().map(|&chunk| demand.bytes_of(chunk)).fold(Bytes::ZERO, |a, b| a + b);
             free.occupy(topology, crossing.link, start, bytes);
-            Timed { crossing: crossing.clone(), start, end: start + link.transfer_time(bytes) }
+            TimedCrossing { crossing: crossing.clone(), start, end: start + link.transfer_time(bytes) }
         };
         plan.iter().map(timed).collect()
     }
 
     /// The earliest end at which every crossing has arrived and is spread, at distances in `unit`s.
-    pub(super) fn earliest_end(&self, crossings: &[Timed], unit: Micros) -> Micros {
-        let end = |timed: &Timed| {
+    pub(super) fn earliest_end(&self, crossings: &[TimedCrossing], unit: Micros) -> Micros {
+        let end = |timed: &TimedCrossing| {
             let to = self.problem.topology.link(timed.crossing.link).to;
             let spread = timed.crossing.chunks.iter().map(|&chunk| self.spread_time(to, chunk, unit));
             timed.end + Micros(spread.fold(0.0, f64::max))
@@ -338,8 +339,8 @@ impl<'a> FastComponents<'a> {
     }
 
     /// When the first crossing leaves that carries a chunk which its sender does not hold from the start.
-    pub(super) fn first_fetching(&self, crossings: &[Timed]) -> Option<Micros> {
-        let fetches = |timed: &&Timed| {
+    pub(super) fn first_fetching(&self, crossings: &[TimedCrossing]) -> Option<Micros> {
+        let fetches = |timed: &&TimedCrossing| {
             let from = self.problem.topology.link(timed.crossing.link).from;
             timed.crossing.chunks.iter().any(|&chunk| !self.problem.demand.chunk(chunk).holders.has(from))
         };

@@ -13,7 +13,7 @@ use topology::{LinkId, Micros, Rank};
 
 /// The departure of a chunk on a slow link.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) struct Use {
+pub(super) struct SlowDeparture {
     pub(super) chunk: ChunkId,
     pub(super) link: LinkId,
     /// The label that it leaves from; `None` in a component that holds it from the start.
@@ -52,7 +52,7 @@ pub(super) struct Fineness<'a> {
 pub(super) struct Labels {
     pub(super) labels: Vec<Label>,
     /// The uses. A use that brings a chunk to a label comes before those that leave from it.
-    pub(super) uses: Vec<Use>,
+    pub(super) uses: Vec<SlowDeparture>,
 }
 
 impl Labels {
@@ -63,7 +63,7 @@ impl Labels {
         fineness: Fineness<'_>,
         most: usize,
     ) -> Option<Self> {
-        let mut growth = Growth::new(components, chunk, fineness);
+        let mut growth = LabelGrowth::new(components, chunk, fineness);
         growth.leave(None);
         let mut next = 0;
         while next < growth.grown.labels.len() {
@@ -78,7 +78,7 @@ impl Labels {
 }
 
 /// Labels under construction.
-struct Growth<'a> {
+struct LabelGrowth<'a> {
     problem: &'a Problem,
     components: &'a FastComponents<'a>,
     chunk: ChunkId,
@@ -93,7 +93,7 @@ struct Growth<'a> {
     grown: Labels,
 }
 
-impl<'a> Growth<'a> {
+impl<'a> LabelGrowth<'a> {
     fn new(components: &'a FastComponents<'a>, chunk: ChunkId, fineness: Fineness<'a>) -> Self {
         let problem = components.problem;
         let home = problem.demand.chunk(chunk).holders.iter().map(|rank| components.of(*rank)).collect();
@@ -195,7 +195,7 @@ impl<'a> Growth<'a> {
         if to == next {
             self.grown.labels.push(Label { rank, time, way, tail });
         }
-        self.grown.uses.push(Use { chunk: self.chunk, link, from, to, departure });
+        self.grown.uses.push(SlowDeparture { chunk: self.chunk, link, from, to, departure });
     }
 
     /// Removes entries into components where the chunk is neither wanted nor sent on.

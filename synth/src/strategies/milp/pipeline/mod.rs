@@ -60,7 +60,7 @@ pub(super) fn attempt(problem: &Problem, context: &Context<'_>) -> Result<Attemp
 mod tests {
     use super::*;
     use crate::bounds::bounds;
-    use crate::problem::{Constraints, Deadline, Options};
+    use crate::problem::{Constraints, Deadline, SearchOptions};
     use schedule::{Collective, Demand, Request, verify};
     use std::sync::Arc;
     use topology::resolve;
@@ -86,7 +86,7 @@ mod tests {
 
     /// The verified makespan of a plan without an incumbent.
     fn makespan(problem: &Problem) -> f64 {
-        let (options, deadline) = (Options::default(), Deadline::default());
+        let (options, deadline) = (SearchOptions::default(), Deadline::default());
         let context = Context::alone(&options, &deadline, bounds(problem, &deadline).best().value);
         let schedule = attempt(problem, &context).unwrap().schedule.expect("a schedule");
         verify(schedule, &problem.topology).unwrap().schedule().makespan().0

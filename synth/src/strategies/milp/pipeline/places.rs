@@ -1,7 +1,7 @@
 //! Where a chunk is inside a fast component, and which departures can be useful to it.
 
-use super::calendar::Calendar;
-use super::crossings::{FastComponents, Timed};
+use super::calendar::PeriodCalendar;
+use super::crossings::{FastComponents, TimedCrossing};
 use super::spreading::{FastDeparture, Freedom};
 use schedule::ChunkId;
 use std::collections::BTreeMap;
@@ -19,8 +19,8 @@ pub(super) struct ChunkPlaces {
 impl ChunkPlaces {
     pub(super) fn new(
         components: &FastComponents<'_>,
-        calendar: &Calendar,
-        crossings: &[Timed],
+        calendar: &PeriodCalendar,
+        crossings: &[TimedCrossing],
         chunk: ChunkId,
     ) -> Self {
         let described = components.problem.demand.chunk(chunk);
@@ -42,7 +42,7 @@ impl ChunkPlaces {
     pub(super) fn departures(
         &self,
         components: &FastComponents<'_>,
-        calendar: &Calendar,
+        calendar: &PeriodCalendar,
         freedom: Freedom,
     ) -> Option<Vec<FastDeparture>> {
         let patience = freedom.patience;

@@ -1,6 +1,6 @@
 //! The solution of the routing model, and its start.
 
-use super::routing::Routing;
+use super::routing::RoutingModel;
 use crate::problem::SynthError;
 use crate::solver::{Column, Controls, Ending, Solution, solve};
 use schedule::{ChunkId, Schedule};
@@ -16,7 +16,7 @@ pub(super) struct Routed {
 }
 
 /// The result of a routing model.
-pub(super) struct Found {
+pub(super) struct RoutingResult {
     pub(super) routes: Option<Vec<Routed>>,
     /// Whether a limit was reached before the answer.
     pub(super) stopped: bool,
@@ -24,9 +24,13 @@ pub(super) struct Found {
     pub(super) finding: String,
 }
 
-impl Routing<'_> {
+impl RoutingModel<'_> {
     /// Solves the model, from the crossings of `incumbent` if there is one.
-    pub(super) fn solve(&self, incumbent: Option<&Schedule>, controls: &Controls<'_>) -> Result<Found, SynthError> {
+    pub(super) fn solve(
+        &self,
+        incumbent: Option<&Schedule>,
+        controls: &Controls<'_>,
+    ) -> Result<RoutingResult, SynthError> {
         let start = incumbent.map_or_else(Vec::new, |incumbent| self.start(incumbent));
         let outcome = solve(&self.model, &start, controls, &mut |_| {})?;
         let (solution, stopped) = match outcome.ending {
@@ -49,7 +53,7 @@ impl Routing<'_> {
         );
         let symmetric = if self.is_symmetric() { "symmetric " } else { "" };
         let finding = format!("{symmetric}routing in {columns} columns: {finding}");
-        Ok(Found { routes: solution.map(|solution| self.routes(&solution)), stopped, finding })
+        Ok(RoutingResult { routes: solution.map(|solution| self.routes(&solution)), stopped, finding })
     }
 
     pub(super) fn routes(&self, solution: &Solution) -> Vec<Routed> {

@@ -1,12 +1,12 @@
 //! The first stage: by which slow links each chunk comes to which fast component, which ranks relay it, and which
 //! chunks share a message.
 //!
-//! The principal type is [`Routing`], a 0/1 model over the labels of [`labels`](super::labels). It is TACCL's routing
-//! [1] with four changes. Release times are part of the columns, so no big M is needed to exclude early use of a link
-//! or port whose chunks arrive late. α is paid per message, not per chunk. A NIC that several links share is a resource
-//! like any other, not split into a share for each. And the time that a rank needs to receive its chunks after the last
-//! crossings is counted. Inside a fast component, a chunk simply arrives at its distance here. The second stage decides
-//! its links there together with their order.
+//! The principal type is [`RoutingModel`], a 0/1 model over the labels of [`labels`](super::labels). It is TACCL's
+//! routing [1] with four changes. Release times are part of the columns, so no big M is needed to exclude early use of
+//! a link or port whose chunks arrive late. α is paid per message, not per chunk. A NIC that several links share is a
+//! resource like any other, not split into a share for each. And the time that a rank needs to receive its chunks after
+//! the last crossings is counted. Inside a fast component, a chunk simply arrives at its distance here. The second
+//! stage decides its links there together with their order.
 //!
 //! | column | meaning |
 //! |---|---|
@@ -20,9 +20,9 @@
 //! [1] Shah et al., "TACCL: Guiding Collective Algorithm Synthesis using Communication Sketches", NSDI 2023, §4.1.
 
 use super::crossings::FastComponents;
-use super::labels::{Fineness, Label, Labels, Use};
+use super::labels::{Fineness, Label, Labels, SlowDeparture};
 use super::occupant::Occupant;
-use crate::problem::Connections;
+use crate::problem::ConnectionPolicy;
 use crate::problem::{Problem, Way};
 use crate::solver::{Column, Model};
 use crate::symmetry::PairOrbits;
@@ -36,21 +36,21 @@ const WEIGHT_OF_WISHES: f64 = 1e-2;
 const WEIGHT_OF_ARRIVALS: f64 = 1e-2;
 
 /// The column of an orbit of uses, by (orbit of chunk and link, instant of arrival, instant of departure, way).
-type Shared = BTreeMap<(usize, u64, u64, Way), Column>;
+type SharedColumns = BTreeMap<(usize, u64, u64, Way), Column>;
 /// For each instant, its time, and the time that each 0/1 column occupies.
-type Load = BTreeMap<u64, (Micros, Terms)>;
-type Terms = Vec<(Column, f64)>;
+type LoadByInstant = BTreeMap<u64, (Micros, LinearTerms)>;
+type LinearTerms = Vec<(Column, f64)>;
 /// A load as a key for comparison: instants, columns, and the bits of their times.
 type LoadKey = Vec<(u64, Column, u64)>;
 
 /// The model, and the uses that its columns stand for.
-pub(super) struct Routing<'a> {
+pub(super) struct RoutingModel<'a> {
     components: &'a FastComponents<'a>,
     problem: &'a Problem,
     pub(super) model: Model,
     orbits: Option<&'a PairOrbits>,
     pub(super) fineness: Fineness<'a>,
-    pub(super) uses: Vec<(Use, Column)>,
+    pub(super) uses: Vec<(SlowDeparture, Column)>,
     /// For each link: when a chunk leaves, its least time after the crossing, its bytes, and its column.
     on_link: Vec<Vec<(Micros, Micros, Bytes, Column)>>,
     /// For each rank: the chunks that it wants and that enter its component at another rank, with time, bytes and
@@ -62,7 +62,7 @@ pub(super) struct Routing<'a> {
     known: BTreeSet<(u8, LoadKey)>,
 }
 
-impl<'a> Routing<'a> {
+impl<'a> RoutingModel<'a> {
     /// Builds the model of schedules up to `horizon`; `None` if it needs more than `most` 0/1 columns for uses.
     pub(super) fn new(
         components: &'a FastComponents<'a>,
@@ -89,7 +89,7 @@ impl<'a> Routing<'a> {
             end,
             known: BTreeSet::new(),
         };
-        let mut shared: Shared = BTreeMap::new();
+        let mut shared: SharedColumns = BTreeMap::new();
         for chunk in problem.demand.chunk_ids() {
             let labels = Labels::new(components, chunk, fineness, most)?;
             routing.cross_with_chunk(chunk, &labels, &mut shared);
@@ -117,7 +117,7 @@ impl<'a> Routing<'a> {
     }
 
     /// The columns and rows of one chunk.
-    fn cross_with_chunk(&mut self, chunk: ChunkId, labels: &Labels, shared: &mut Shared) {
+    fn cross_with_chunk(&mut self, chunk: ChunkId, labels: &Labels, shared: &mut SharedColumns) {
         let bytes = self.problem.demand.bytes_of(chunk);
         let mut incoming: BTreeMap<usize, Vec<Column>> = BTreeMap::new();
         let mut arrivals: BTreeMap<usize, Vec<(Label, Column)>> = BTreeMap::new();
@@ -244,7 +244,7 @@ impl<'a> Routing<'a> {
         }
     }
 
-    fn is_new(&mut self, load: &Load, kind: u8) -> bool {
+    fn is_new(&mut self, load: &LoadByInstant, kind: u8) -> bool {
         let flat = load.iter().flat_map(|(&instant, (_, load))| {
             load.iter().map(move |&(column, time)| (instant, column, time.to_bits()))
         });
@@ -253,8 +253,8 @@ impl<'a> Routing<'a> {
     }
 
     /// For each instant, β·bytes·x and α·message of everything that leaves.
-    fn load(&self, users: &[Occupant]) -> Load {
-        let mut load: Load = BTreeMap::new();
+    fn load(&self, users: &[Occupant]) -> LoadByInstant {
+        let mut load: LoadByInstant = BTreeMap::new();
         let mut messages: BTreeSet<(u64, LinkId)> = BTreeSet::new();
         for user in users {
             for &(time, _, bytes, column) in &self.on_link[user.link.index()] {
@@ -272,7 +272,7 @@ impl<'a> Routing<'a> {
 
     /// rest[u,t] = rest[u, next t] + Σ over departures at t of (β·bytes·x + α·message), and T ≥ t + rest[u,t] + the
     /// least time after u: late departures have only the time that is left.
-    fn end_after(&mut self, load: &Load, tail: Micros) {
+    fn end_after(&mut self, load: &LoadByInstant, tail: Micros) {
         let mut later: Option<Column> = None;
         for (time, at) in load.values().rev() {
             let rest = self.model.continuous(0.0, f64::INFINITY);
@@ -287,11 +287,11 @@ impl<'a> Routing<'a> {
 
     /// backlog[u,t] + Σ over departures at t ≤ a turn, or a chunk; backlog[u, next t] ≥ that sum − (next t − t). So a
     /// turn begins when all but the last message of the turns before have been sent.
-    fn take_turns(&mut self, users: &[Occupant], load: &Load) {
+    fn take_turns(&mut self, users: &[Occupant], load: &LoadByInstant) {
         let bytes = self.problem.demand.chunk_bytes();
         let chunk = users.iter().map(|user| user.byte_time(bytes));
         let room = chunk.fold(self.fineness.turn.0, f64::max) * (1.0 + 1e-6);
-        let mut before: Option<(Column, Micros, Terms)> = None;
+        let mut before: Option<(Column, Micros, LinearTerms)> = None;
         for (time, at) in load.values() {
             let backlog = self.model.continuous(0.0, room);
             if let Some((earlier, since, left)) = before.take() {
@@ -309,7 +309,7 @@ impl<'a> Routing<'a> {
     fn receive_in_time(&mut self) {
         for rank in self.problem.topology.ranks() {
             let Some(per_byte) = self.components.ingress(rank) else { continue };
-            let mut load: Load = BTreeMap::new();
+            let mut load: LoadByInstant = BTreeMap::new();
             for &(time, bytes, column) in &self.for_rank[rank.index()] {
                 let at = &mut load.entry(self.instant(time)).or_insert((time, Vec::new())).1;
                 at.push((column, (per_byte * bytes).0));
@@ -329,7 +329,7 @@ impl<'a> Routing<'a> {
         let weight = WEIGHT_OF_WISHES * self.fineness.horizon.0 / count as f64;
         let mut opened: BTreeMap<usize, Column> = BTreeMap::new();
         for wish in wishes {
-            let cost = if wish.wish == Connections::Few { weight } else { -weight };
+            let cost = if wish.wish == ConnectionPolicy::Few { weight } else { -weight };
             for &link in wish.links.iter().filter(|link| !self.on_link[link.index()].is_empty()) {
                 let orbit = self.link_orbit(link);
                 if let Some(&open) = opened.get(&orbit) {
@@ -341,10 +341,10 @@ impl<'a> Routing<'a> {
                 self.model.add_cost(open, cost);
                 opened.insert(orbit, open);
                 match wish.wish {
-                    Connections::Few => {
+                    ConnectionPolicy::Few => {
                         columns.into_iter().for_each(|it| self.model.at_most([(it, 1.0), (open, -1.0)], 0.0));
                     }
-                    Connections::Many => {
+                    ConnectionPolicy::Many => {
                         let used = columns.into_iter().map(|column| (column, -1.0));
                         self.model.at_most(used.chain([(open, 1.0)]).collect::<Vec<_>>(), 0.0);
                     }
@@ -354,7 +354,7 @@ impl<'a> Routing<'a> {
     }
 }
 
-fn sorted(mut load: Load) -> Load {
+fn sorted(mut load: LoadByInstant) -> LoadByInstant {
     load.values_mut().for_each(|(_, at)| at.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))));
     load
 }
@@ -383,9 +383,9 @@ mod tests {
         FastComponents::of_fast(problem, |id| time(id) < Micros(5.0))
     }
 
-    fn routing<'a>(components: &'a FastComponents<'a>, first_turns: &'a BTreeMap<LinkId, Micros>) -> Routing<'a> {
+    fn routing<'a>(components: &'a FastComponents<'a>, first_turns: &'a BTreeMap<LinkId, Micros>) -> RoutingModel<'a> {
         let (horizon, bound, turn) = (Micros(60.0), Micros(15.0), Micros(9.0));
-        Routing::new(components, Fineness { horizon, bound, first_turns, turn, detours: true }, None, 999).unwrap()
+        RoutingModel::new(components, Fineness { horizon, bound, first_turns, turn, detours: true }, None, 999).unwrap()
     }
 
     /// Whether the model admits exactly these uses (chunk, link, departure) and this end.
@@ -508,7 +508,7 @@ mod tests {
             let Ending::Optimal(solution) = solved(&routing.model, &[]) else { panic!("the wish made it infeasible") };
             routing.routes(&solution).iter().map(|it| it.link).collect::<BTreeSet<_>>().len()
         };
-        assert_eq!((used(Connections::Few), used(Connections::Many)), (1, 2));
+        assert_eq!((used(ConnectionPolicy::Few), used(ConnectionPolicy::Many)), (1, 2));
     }
 
     #[test]

@@ -4,13 +4,13 @@
 //! left undecided.
 
 use super::NAME;
-use super::calendar::Calendar;
+use super::calendar::PeriodCalendar;
 use super::candidate::{CrossingCandidate, PATIENCE};
 use super::contiguity::tighten;
-use super::crossings::{CrossingPlan, FastComponents, Timed};
+use super::crossings::{CrossingPlan, FastComponents, TimedCrossing};
 use super::labels::Fineness;
-use super::routed::Found;
-use super::routing::Routing;
+use super::routed::RoutingResult;
+use super::routing::RoutingModel;
 use super::spreading::{FastDeparture, Freedom, Refusal, SpreadModel};
 use crate::problem::tolerance::{EQUAL, beats, reaches};
 use crate::problem::{Problem, Progress, SynthError};
@@ -166,7 +166,7 @@ impl<'a> PipelineSearch<'a> {
                 let bound = self.context.bound;
                 let first_turns = &first_turns;
                 let fineness = |detours: bool| Fineness { horizon, bound, first_turns, turn, detours };
-                let model = |detours: bool| Routing::new(self.components, fineness(detours), orbits, MAX_USES);
+                let model = |detours: bool| RoutingModel::new(self.components, fineness(detours), orbits, MAX_USES);
                 let Some(routing) = model(true).or_else(|| model(false)) else {
                     self.findings.push("routing needs too large a model".to_owned());
                     continue;
@@ -177,7 +177,7 @@ impl<'a> PipelineSearch<'a> {
                 let found = routing.solve(self.context.incumbent, &controls)?;
                 self.calls_left -= 1;
                 self.undecided += u32::from(found.stopped);
-                let Found { routes, finding, .. } = found;
+                let RoutingResult { routes, finding, .. } = found;
                 self.findings.push(finding);
                 if let Some(routes) = routes {
                     plans.extend(self.components.plans_of(&routes));
@@ -210,7 +210,7 @@ impl<'a> PipelineSearch<'a> {
     }
 
     /// The model of a candidate, with the largest patience that makes it small enough.
-    fn model(&self, candidate: &CrossingCandidate) -> Option<(Calendar, Result<SpreadModel, Refusal>)> {
+    fn model(&self, candidate: &CrossingCandidate) -> Option<(PeriodCalendar, Result<SpreadModel, Refusal>)> {
         let calendar = candidate.calendar()?;
         let orbits = self.orbits_for(candidate);
         let build = |patience: usize| {
@@ -308,7 +308,7 @@ impl<'a> PipelineSearch<'a> {
     fn with_wished_connections(
         &self,
         mut spreading: SpreadModel,
-        calendar: &Calendar,
+        calendar: &PeriodCalendar,
         candidate: &CrossingCandidate,
         departures: &[FastDeparture],
         schedule: Schedule,
@@ -337,8 +337,8 @@ impl<'a> PipelineSearch<'a> {
     /// costs α, chunks that leave together on a link are one message.
     fn assemble(
         &self,
-        calendar: &Calendar,
-        crossings: &[Timed],
+        calendar: &PeriodCalendar,
+        crossings: &[TimedCrossing],
         departures: &[FastDeparture],
     ) -> Result<Schedule, SynthError> {
         let Problem { topology, demand, .. } = self.components.problem;
@@ -347,7 +347,8 @@ impl<'a> PipelineSearch<'a> {
             link,
             kind: TransferKind::Copy,
         };
-        let crossing = |timed: &Timed| (timed.start, message(timed.crossing.link, timed.crossing.chunks.clone()));
+        let crossing =
+            |timed: &TimedCrossing| (timed.start, message(timed.crossing.link, timed.crossing.chunks.clone()));
         let mut messages: Vec<(Micros, Message)> = crossings.iter().map(crossing).collect();
         for together in departures.chunk_by(|a, b| (a.first, a.link) == (b.first, b.link)) {
             let (start, link) = (calendar.start(together[0].first), together[0].link);
@@ -376,8 +377,8 @@ fn move_on_like(open: &mut [CrossingCandidate], infeasible: usize) {
 }
 
 /// The times of every crossing chunk, as bits.
-fn tags(crossings: &[Timed]) -> BTreeMap<(ChunkId, LinkId), (u64, u64)> {
-    let of = |timed: &Timed| {
+fn tags(crossings: &[TimedCrossing]) -> BTreeMap<(ChunkId, LinkId), (u64, u64)> {
+    let of = |timed: &TimedCrossing| {
         let (link, times) = (timed.crossing.link, (timed.start.0.to_bits(), timed.end.0.to_bits()));
         timed.crossing.chunks.iter().map(move |&chunk| ((chunk, link), times)).collect::<Vec<_>>()
     };

@@ -14,11 +14,11 @@
 //!
 //! [1] Shah et al., "TACCL: Guiding Collective Algorithm Synthesis using Communication Sketches", NSDI 2023, §4.
 
-use super::calendar::Calendar;
-use super::crossings::{FastComponents, Timed};
+use super::calendar::PeriodCalendar;
+use super::crossings::{FastComponents, TimedCrossing};
 use super::occupant::Occupant;
 use super::places::ChunkPlaces;
-use crate::problem::Connections;
+use crate::problem::ConnectionPolicy;
 use crate::problem::Problem;
 use crate::solver::{Column, Model, Solution};
 use crate::symmetry::PairOrbits;
@@ -70,12 +70,12 @@ impl SpreadModel {
     /// [`Refusal`] if the model would be infeasible or too large.
     pub(super) fn new(
         components: &FastComponents<'_>,
-        calendar: &Calendar,
-        crossings: &[Timed],
+        calendar: &PeriodCalendar,
+        crossings: &[TimedCrossing],
         freedom: Freedom,
         orbits: Option<&PairOrbits>,
     ) -> Result<Self, Refusal> {
-        let mut builder = Builder {
+        let mut builder = SpreadModelBuilder {
             problem: components.problem,
             calendar,
             orbits,
@@ -118,14 +118,14 @@ impl SpreadModel {
                 }
                 let column = self.model.binary();
                 match wish.wish {
-                    Connections::Few => {
+                    ConnectionPolicy::Few => {
                         self.model.set_cost(column, 1.0);
                         for of_chunk in departures.chunk_by(|a, b| a.0.chunk == b.0.chunk) {
                             let terms = of_chunk.iter().map(|(_, departure)| (*departure, 1.0)).chain([(column, -1.0)]);
                             self.model.at_most(terms.collect::<Vec<_>>(), 0.0);
                         }
                     }
-                    Connections::Many => {
+                    ConnectionPolicy::Many => {
                         self.model.set_cost(column, -1.0);
                         let terms = departures.iter().map(|(_, departure)| (*departure, -1.0)).chain([(column, 1.0)]);
                         self.model.at_most(terms.collect::<Vec<_>>(), 0.0);
@@ -153,9 +153,9 @@ impl SpreadModel {
     }
 }
 
-struct Builder<'a> {
+struct SpreadModelBuilder<'a> {
     problem: &'a Problem,
-    calendar: &'a Calendar,
+    calendar: &'a PeriodCalendar,
     orbits: Option<&'a PairOrbits>,
     model: Model,
     /// The column of an orbit of departures.
@@ -171,7 +171,7 @@ struct Builder<'a> {
 /// The columns with the bits of their weights, and the bits of the room.
 type CapacityRow = (Vec<(Column, u64)>, u64);
 
-impl Builder<'_> {
+impl SpreadModelBuilder<'_> {
     /// The rows of one chunk: it spreads from its sources to all ranks that want it, and to the senders of its
     /// crossings.
     fn spread_chunk(&mut self, chunk: ChunkId, places: &ChunkPlaces, departures: &[FastDeparture]) {
@@ -409,13 +409,13 @@ mod tests {
         let slow = crossing.map(|(link, ..)| LinkId(link));
         let components = FastComponents::of_fast(problem, |id| Some(id) != slow);
         let end = Micros(length * periods as f64);
-        let calendar = Calendar::new(Micros::ZERO, Micros(length), end, Micros(length), 99).unwrap();
-        let timed = crossing.map(|(link, chunks, start, end)| Timed {
+        let calendar = PeriodCalendar::new(Micros::ZERO, Micros(length), end, Micros(length), 99).unwrap();
+        let timed = crossing.map(|(link, chunks, start, end)| TimedCrossing {
             crossing: Crossing { link: LinkId(link), chunks: chunks.iter().copied().map(ChunkId).collect() },
             start: Micros(start),
             end: Micros(end),
         });
-        let timed: Vec<Timed> = timed.into_iter().collect();
+        let timed: Vec<TimedCrossing> = timed.into_iter().collect();
         let Ok(mut spreading) = SpreadModel::new(&components, &calendar, &timed, free(999), None) else { return false };
         let mut missing = departures.to_vec();
         for (departure, column) in &spreading.departures {
@@ -503,7 +503,7 @@ mod tests {
     fn too_many_columns_are_refused() {
         let wire = broadcast(2, &[(0, 1, 0.0, 1.0, false)], OCCUPIES, 3);
         let components = FastComponents::of_fast(&wire, |_| true);
-        let calendar = Calendar::new(Micros::ZERO, Micros(1.0), Micros(4.0), Micros(1.0), 99).unwrap();
+        let calendar = PeriodCalendar::new(Micros::ZERO, Micros(1.0), Micros(4.0), Micros(1.0), 99).unwrap();
         let build = |most| SpreadModel::new(&components, &calendar, &[], free(most), None).err();
         assert_eq!((build(11), build(12)), (Some(Refusal::TooLarge), None));
     }
@@ -519,7 +519,7 @@ mod tests {
             problem.constraints =
                 Arc::new(crate::problem::Constraints { connections, ..crate::problem::Constraints::none() });
             let components = FastComponents::of_fast(&problem, |_| true);
-            let calendar = Calendar::new(Micros::ZERO, Micros(1.0), Micros(4.0), Micros(1.0), 99).unwrap();
+            let calendar = PeriodCalendar::new(Micros::ZERO, Micros(1.0), Micros(4.0), Micros(1.0), 99).unwrap();
             let mut spreading = SpreadModel::new(&components, &calendar, &[], free(999), None).ok().unwrap();
             assert!(spreading.wish_connections(&problem, None));
             let Ending::Optimal(solution) = solved(&spreading.model, &[]) else {
@@ -527,6 +527,6 @@ mod tests {
             };
             spreading.departures(&solution).iter().map(|departure| departure.link).collect::<BTreeSet<_>>().len()
         };
-        assert_eq!((used(crate::sketch::Connections::Few), used(crate::sketch::Connections::Many)), (2, 4));
+        assert_eq!((used(crate::sketch::ConnectionPolicy::Few), used(crate::sketch::ConnectionPolicy::Many)), (2, 4));
     }
 }

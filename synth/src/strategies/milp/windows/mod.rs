@@ -138,7 +138,7 @@ mod tests {
     use super::*;
     use crate::bounds::bounds;
     use crate::problem::by_hand::random_machine;
-    use crate::problem::{Deadline, Limits, Options};
+    use crate::problem::{Deadline, Limits, SearchOptions};
     use crate::strategies::Strategy;
     use crate::strategies::classic::Classic;
     use crate::strategies::milp::Milp;
@@ -154,7 +154,7 @@ mod tests {
 
     /// The worst textbook algorithm.
     fn poor(problem: &Problem) -> Schedule {
-        let (options, deadline) = (Options::default(), Deadline::default());
+        let (options, deadline) = (SearchOptions::default(), Deadline::default());
         let context = Context::alone(&options, &deadline, Micros::ZERO);
         let attempts = Classic.propose(problem, &context).expect("textbook algorithms").into_iter();
         let all = attempts.filter_map(|attempt| attempt.schedule);
@@ -196,7 +196,7 @@ mod tests {
                 let problem = problem(random_machine(seed), collective, 6_000);
                 let schedule = poor(&problem);
                 let limits = Limits { solver_iterations: 8_000, solver_calls: 3, ..Limits::default() };
-                let (options, deadline) = (Options { limits, ..Options::default() }, Deadline::default());
+                let (options, deadline) = (SearchOptions { limits, ..SearchOptions::default() }, Deadline::default());
                 let context = Context::alone(&options, &deadline, bounds(&problem, &deadline).best().value);
                 let (found, _) = improved(&problem, &schedule, &context).expect("HiGHS works");
                 if let Some(found) = found {
@@ -214,7 +214,7 @@ mod tests {
     fn the_strategy_alone_always_has_a_schedule_of_its_own() {
         // So little work that neither formulation finds anything.
         let limits = Limits { restarts: 2, solver_iterations: 1, solver_calls: 1 };
-        let options = Options { limits, ..Options::default() };
+        let options = SearchOptions { limits, ..SearchOptions::default() };
         let deadline = Deadline::default();
         for spec in ["mesh2d:3x4", "fat-tree:2x4", "ndv2x2"] {
             let problem = problem(resolve(spec).expect("a family"), Collective::AllGather, 1_000_000);
