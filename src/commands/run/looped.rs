@@ -79,6 +79,9 @@ pub(super) fn conduct(args: &RunArgs, screen: &Screen) -> Outcome {
     if job.root >= ranks {
         return Err(bad("--root is not a rank"));
     }
+    if [Collective::SendRecv, Collective::AllToAllV, Collective::Custom].contains(&collective) {
+        return Err(unserved(collective));
+    }
     let is_first = config.as_ref().is_none_or(|config| config.rank == 0);
     if is_first && !screen.is_json() {
         let title = format!("{collective} on {ranks} ranks, calls back to back, median of {} blocks", job.blocks);
@@ -90,27 +93,7 @@ pub(super) fn conduct(args: &RunArgs, screen: &Screen) -> Outcome {
         tell(args, &job, ranks, times, screen)
     };
     match config {
-        None => {
-            let folder = tempfile::tempdir().map_err(Failure::no)?;
-            let path = folder.path().join("job.json");
-            std::fs::write(&path, serde_json::to_vec(&job).map_err(Failure::no)?).map_err(Failure::no)?;
-            let mut processes = LibraryRanks::start(ranks, |command| {
-                command.arg("loop-rank").arg(&path);
-                if let Some(table) = &job.table {
-                    command.env("ANTIPHON_TABLE", table);
-                }
-            })?;
-            let mut told = 0;
-            processes.finish(LIMIT, |line| {
-                if let Ok(times) = serde_json::from_str::<LoopTimes>(line) {
-                    told += 1;
-                    tell(&times);
-                }
-            })?;
-            if told < job.sizes.len() {
-                return Err(Failure::no(anyhow::anyhow!(processes.complaints())));
-            }
-        }
+        None => as_processes(&job, ranks, |times| tell(times))?,
         Some(mut config) => {
             config.table.clone_from(&job.table);
             let comm = Communicator::connect(&config).map_err(Failure::no)?;
@@ -121,6 +104,34 @@ pub(super) fn conduct(args: &RunArgs, screen: &Screen) -> Outcome {
         0 => Ok(()),
         wrong => Err(Failure::no(anyhow::anyhow!("{wrong} elements are wrong"))),
     }
+}
+
+/// Starts the ranks on this computer; `tell` hears of each size.
+fn as_processes(job: &LoopJob, ranks: usize, mut tell: impl FnMut(&LoopTimes)) -> Outcome {
+    let folder = tempfile::tempdir().map_err(Failure::no)?;
+    let path = folder.path().join("job.json");
+    std::fs::write(&path, serde_json::to_vec(job).map_err(Failure::no)?).map_err(Failure::no)?;
+    let mut processes = LibraryRanks::start(ranks, |command| {
+        command.arg("loop-rank").arg(&path);
+        if let Some(table) = &job.table {
+            command.env("ANTIPHON_TABLE", table);
+        }
+    })?;
+    let mut told = 0;
+    processes.finish(LIMIT, |line| {
+        if let Ok(times) = serde_json::from_str::<LoopTimes>(line) {
+            told += 1;
+            tell(&times);
+        }
+    })?;
+    match told == job.sizes.len() {
+        true => Ok(()),
+        false => Err(Failure::no(anyhow::anyhow!(processes.complaints()))),
+    }
+}
+
+fn unserved(collective: Collective) -> Failure {
+    Failure::bad_input(anyhow::anyhow!("--loop does not run {collective}"))
 }
 
 /// Runs one rank of a job that `antiphon run --loop` has written; rank 0 prints what it has measured.
@@ -194,8 +205,7 @@ fn measure_sizes<T: Element + From<u8> + PartialEq>(
         let request = Request::new(job.collective, comm.size(), size);
         let (count, size_bytes) = count(&request, size, job.dtype, 1);
         let mut vectors = LoopVectors::<T>::new(comm, job, count as usize)?;
-        let (times_us, wrong) = measure(comm, job, &mut vectors)?;
-        let plan = comm.last_plan();
+        let (times_us, plan, wrong) = measure(comm, job, &mut vectors)?;
         if comm.rank() == 0 {
             tell(&LoopTimes { size_bytes, count, times_us, wrong, plan });
         }
@@ -203,12 +213,12 @@ fn measure_sizes<T: Element + From<u8> + PartialEq>(
     Ok(())
 }
 
-/// The times of all blocks, and how many elements are wrong afterwards.
+/// The times of all blocks, what has served the calls, and how many elements are wrong afterwards.
 fn measure<T: Element + From<u8> + PartialEq>(
     comm: &Communicator,
     job: &LoopJob,
     vectors: &mut LoopVectors<T>,
-) -> Outcome<(Vec<f64>, u64)> {
+) -> Outcome<(Vec<f64>, String, u64)> {
     let block = |vectors: &mut LoopVectors<T>, calls: u32| -> Outcome<f64> {
         comm.barrier().map_err(Failure::no)?;
         let begin = Instant::now();
@@ -225,9 +235,10 @@ fn measure<T: Element + From<u8> + PartialEq>(
     let times_us = (0..job.blocks).map(|_| block(vectors, calls)).collect::<Outcome<Vec<f64>>>()?;
     vectors.receive.slice_mut().fill(T::from(0));
     vectors.call(comm, job)?;
+    let plan = comm.last_plan();
     let mut wrong = [vectors.wrong(comm, job) as i64];
     comm.all_reduce(&mut wrong, Op::Sum).map_err(Failure::no)?;
-    Ok((times_us, wrong[0] as u64))
+    Ok((times_us, plan, wrong[0] as u64))
 }
 
 /// Memory of the program, or of the library.
@@ -275,13 +286,14 @@ impl<T: Element + From<u8> + PartialEq> LoopVectors<T> {
         let all = count * comm.size();
         let is_root = comm.rank() == job.root;
         let (sent, received) = match job.collective {
-            Collective::AllReduce | Collective::Reduce | Collective::Broadcast => (count, count),
+            Collective::AllReduce | Collective::Broadcast => (count, count),
+            Collective::Reduce => (count, if is_root { count } else { 0 }),
             Collective::AllGather => (count, all),
             Collective::ReduceScatter => (all, count),
             Collective::AllToAll => (all, all),
             Collective::Gather => (count, if is_root { all } else { 0 }),
             Collective::Scatter => (if is_root { all } else { 0 }, count),
-            other => return Err(Failure::bad_input(anyhow::anyhow!("--loop does not run {other}"))),
+            other => return Err(unserved(other)),
         };
         Ok(Self {
             send: LoopBuffer::new(comm, job.buffers, sent, sent_by(comm.rank(), job))?,
