@@ -84,13 +84,16 @@ struct TuneLogReport<'a> {
     quarantine: &'a [RefusedCandidate],
 }
 
+/// A block of calls: launch, collective, bytes, candidate, and its number.
+type BlockKey = (u32, String, u64, String, usize);
+
 /// Merges the lines of all ranks into `report.json`.
 ///
 /// # Errors
 /// If the folder cannot be written.
 pub(super) fn merge(folder: &Path, ranks: usize, refused: &[RefusedCandidate], failed: Option<&str>) -> Outcome {
     let (mut lines, mut slowest) = (BTreeMap::new(), BTreeMap::new());
-    let mut blocks: BTreeMap<(u32, String, u64, String, usize), Vec<(usize, f64)>> = BTreeMap::new();
+    let mut blocks: BTreeMap<BlockKey, Vec<(usize, f64)>> = BTreeMap::new();
     for rank in 0..ranks {
         let Ok(file) = File::open(folder.join(format!("rank-{rank}.jsonl"))) else { continue };
         // The last line of a rank that has died may be incomplete.
