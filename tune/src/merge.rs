@@ -249,7 +249,10 @@ mod tests {
     }
 
     /// A table that has measured these sizes: the choice, its gain, and samples.
-    fn table(ranges: &[(u64, Option<u64>, &str, &[(u64, f64, u32)])]) -> TuningTable {
+    /// From, to, plan, and what was measured.
+    type RangeParts<'a> = (u64, Option<u64>, &'a str, &'a [(u64, f64, u32)]);
+
+    fn table(ranges: &[RangeParts<'_>]) -> TuningTable {
         let ranges = ranges.iter().map(|(from, to, plan, measured)| ChoiceRange {
             from_bytes: *from,
             to_bytes: *to,

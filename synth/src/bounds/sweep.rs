@@ -304,7 +304,7 @@ mod tests {
                 let problem = Problem::new(topology.clone(), Arc::new(demand));
                 let sweep = Sweep { is_uniform: false, ..Sweep::new(&problem) };
                 let order: Vec<usize> = (0..ranks).map(|at| (at * 2 + 1) % ranks).collect();
-                if ranks % 2 == 0 {
+                if ranks.is_multiple_of(2) {
                     continue;
                 }
                 let mut place = vec![0; ranks];
