@@ -82,19 +82,6 @@ impl LanePlace {
         unsafe { self.start.add(Self::offset(number)) }
     }
 
-    /// Asks the processor for a line that is written soon.
-    #[inline]
-    pub(super) fn will_write(&self, number: u32) {
-        // SAFETY: inside the lane. A prefetch changes nothing, and processors that do not know it ignore it.
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        unsafe {
-            let line = self.start.add(Self::offset(number));
-            std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
-        }
-        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-        let _ = number;
-    }
-
     /// The first word of a line: its sequence number, and how long the message is that begins in it.
     pub(super) fn front(&self, number: u32) -> &AtomicU64 {
         self.word64(Self::offset(number))
