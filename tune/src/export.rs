@@ -126,7 +126,7 @@ fn left(notes: &mut Vec<String>, who: &str, collective: Collective, range: &Choi
 
 fn nccl(table: &TuningTable, notes: &mut Vec<String>, origin: &str) -> Result<String, TableError> {
     let mut rules = Vec::new();
-    for (collective, range) in ranges(table) {
+    for (collective, range) in table.ranges() {
         let chosen = NcclChoice::of_range(table, range, origin)?;
         let counterpart = || nccl_counterpart(collective, algorithm(table, range)?);
         let unmeasured = || {
@@ -137,16 +137,16 @@ fn nccl(table: &TuningTable, notes: &mut Vec<String>, origin: &str) -> Result<St
             );
             Some(choice)
         };
-        match chosen.or_else(unmeasured) {
-            Some(choice) if range.from_bytes <= NCCL_MOST => {
-                let mut rule = NcclRule::of_range(table, collective, range, choice);
+        let choice = chosen.or_else(unmeasured).filter(|_| range.from_bytes <= NCCL_MOST);
+        match choice.and_then(|choice| NcclRule::of_range(table, collective, range, choice)) {
+            Some(mut rule) => {
                 if rule.last_bytes > NCCL_MOST {
                     rule.last_bytes = NCCL_MOST;
                     notes.push(format!("a line for NCCL ends at {NCCL_MOST} bytes"));
                 }
                 rules.push(rule);
             }
-            _ => left(notes, "NCCL", collective, range),
+            None => left(notes, "NCCL", collective, range),
         }
     }
     notes.push("the plugin takes ring and simple where no line matches, so stock cannot be expressed".to_owned());
@@ -191,7 +191,7 @@ fn ompi(table: &TuningTable, notes: &mut Vec<String>) -> String {
 
 fn ucc(table: &TuningTable, notes: &mut Vec<String>) -> String {
     let mut parts = Vec::new();
-    for (collective, range) in ranges(table) {
+    for (collective, range) in table.ranges() {
         match algorithm(table, range).and_then(|algorithm| ucc_names(collective, algorithm)) {
             Some((name, algorithm)) => {
                 let end = range.to_bytes.map_or_else(|| "inf".to_owned(), |end| end.to_string());
@@ -203,10 +203,6 @@ fn ucc(table: &TuningTable, notes: &mut Vec<String>) -> String {
     }
     notes.push("UCC uses them for every team of so many ranks, wherever its ranks are".to_owned());
     parts.join("#") + "\n"
-}
-
-fn ranges(table: &TuningTable) -> impl Iterator<Item = (Collective, &ChoiceRange)> {
-    table.cells.iter().flat_map(|cell| cell.ranges.iter().map(move |range| (cell.collective, range)))
 }
 
 #[cfg(test)]
@@ -300,6 +296,19 @@ mod tests {
         for word in ["`d`", "`m`", "4294967295", "stock cannot"] {
             assert!(notes.iter().any(|note| note.contains(word)), "{word}: {notes:?}");
         }
+    }
+
+    /// NCCL's tuner is not asked about AllToAll, so a choice for NCCL there is told in a note, and our reader takes all lines.
+    #[test]
+    fn lines_for_nccl_are_those_that_its_tuner_reads() {
+        let mut table = table();
+        table.cells[1].collective = Collective::AllToAll;
+        table
+            .plans
+            .insert("m".to_owned(), json!({ "format": "antiphon-nccl/1", "algorithm": "ring", "protocol": "ll" }));
+        let ExportedTable { text, notes } = export(&table, ExportTarget::NcclCsv, "t").unwrap();
+        assert_eq!(NcclRule::read_csv(&text, "t").unwrap().len(), 3, "{text}");
+        assert!(notes.iter().any(|note| note.contains("`m` of alltoall")), "{notes:?}");
     }
 
     #[test]

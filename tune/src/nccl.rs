@@ -196,23 +196,22 @@ impl NcclRule {
     /// [`TableError::Senseless`] if a plan says that it is a choice for NCCL and is none; `origin` names the table.
     pub fn of_table(table: &TuningTable, origin: &str) -> Result<Vec<Self>, TableError> {
         let mut rules = Vec::new();
-        for cell in table.cells.iter().filter(|cell| COLLECTIVES.contains(&cell.collective)) {
-            for range in &cell.ranges {
-                let choice = NcclChoice::of_range(table, range, origin)?;
-                rules.extend(choice.map(|choice| Self::of_range(table, cell.collective, range, choice)));
-            }
+        for (collective, range) in table.ranges() {
+            let choice = NcclChoice::of_range(table, range, origin)?;
+            rules.extend(choice.and_then(|choice| Self::of_range(table, collective, range, choice)));
         }
         Ok(rules)
     }
 
-    /// The rule for a range of a table in which NCCL shall make this choice.
+    /// The rule for a range of a table in which NCCL shall make this choice; `None` if NCCL's tuner is not asked about the
+    /// collective.
     pub(crate) fn of_range(
         table: &TuningTable,
         collective: Collective,
         range: &ChoiceRange,
         choice: NcclChoice,
-    ) -> Self {
-        Self {
+    ) -> Option<Self> {
+        COLLECTIVES.contains(&collective).then(|| Self {
             collective,
             from_bytes: range.from_bytes,
             last_bytes: range.to_bytes.map_or(u64::MAX, |end| end - 1),
@@ -221,7 +220,7 @@ impl NcclRule {
             ranks: Some(table.key.ranks as u64),
             pipe_ops: None,
             registered: None,
-        }
+        })
     }
 
     /// Reads rules, one a line. Lines that are empty or begin with `#` are comments.

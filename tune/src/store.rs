@@ -91,6 +91,11 @@ impl TuningTable {
     /// The rules of measuring and choosing. A table that other rules have made is not used.
     pub const POLICY: u32 = 1;
 
+    /// All ranges, each with its collective.
+    pub fn ranges(&self) -> impl Iterator<Item = (Collective, &ChoiceRange)> {
+        self.cells.iter().flat_map(|cell| cell.ranges.iter().map(move |range| (cell.collective, range)))
+    }
+
     /// The range of a size.
     pub fn find(&self, collective: Collective, bytes: u64) -> Option<&ChoiceRange> {
         let cell = self.cells.iter().find(|cell| cell.collective == collective)?;
