@@ -170,7 +170,7 @@ impl PlanTable {
             )));
         }
         let machines: Arc<[u32]> = machines.as_slice().into();
-        for range in table.cells.iter().flat_map(|cell| &cell.ranges) {
+        for (_, range) in table.ranges() {
             let Some(plan) = &range.plan else { continue };
             let choice = NcclChoice::of_plan(&table.plans[plan]);
             if choice.map_err(|why| TableFault(format!("{origin}, plan `{plan}`: {why}")))?.is_some() {

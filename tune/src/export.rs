@@ -213,12 +213,7 @@ mod tests {
 
     /// All textbook algorithms that tables contain, and one that only this project has.
     fn table() -> TuningTable {
-        let range = |from_bytes, to_bytes, plan: Option<&str>| ChoiceRange {
-            from_bytes,
-            to_bytes,
-            plan: plan.map(str::to_owned),
-            evidence: Vec::new(),
-        };
+        let range = ChoiceRange::unmeasured;
         let cell = |collective, first: &str, second: &str| {
             let ranges = vec![
                 range(0, Some(100), None),

@@ -313,12 +313,7 @@ mod tests {
     use crate::{ChoiceRange, TableCell, TableKey};
 
     fn table() -> TuningTable {
-        let range = |from_bytes, to_bytes, plan: Option<&str>| ChoiceRange {
-            from_bytes,
-            to_bytes,
-            plan: plan.map(str::to_owned),
-            evidence: Vec::new(),
-        };
+        let range = ChoiceRange::unmeasured;
         let ranges = vec![
             range(0, Some(1), None),
             range(1, Some(65536), Some("nccl-tree-ll")),

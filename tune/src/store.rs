@@ -61,6 +61,14 @@ pub struct ChoiceRange {
     pub evidence: Vec<Evidence>,
 }
 
+#[cfg(test)]
+impl ChoiceRange {
+    /// A range of which nothing was measured.
+    pub(crate) fn unmeasured(from_bytes: u64, to_bytes: Option<u64>, plan: Option<&str>) -> Self {
+        Self { from_bytes, to_bytes, plan: plan.map(str::to_owned), evidence: Vec::new() }
+    }
+}
+
 /// The ranges of one collective.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -168,6 +168,27 @@ unsafe extern "C" fn info_v2(
     })
 }
 
+/// Answers a question with a table of costs, as all versions from 3 on do.
+///
+/// # Safety
+/// The context is null or ours; the rest as [`put`].
+unsafe fn answer(
+    context: TunerContext,
+    asked: Asked,
+    table: *mut *mut f32,
+    sides: (c_int, c_int),
+    channels: *mut c_int,
+) -> c_int {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if let Some(choice) = choice(context, asked) {
+                put(choice, table, sides, channels);
+            }
+        }
+    })
+}
+
 unsafe extern "C" fn info_v3(
     context: TunerContext,
     collective: c_int,
@@ -178,15 +199,9 @@ unsafe extern "C" fn info_v3(
     protocols: c_int,
     channels: *mut c_int,
 ) -> c_int {
-    guarded(|| {
-        let asked = Asked { collective, bytes, pipe_ops, registered: None };
-        // SAFETY: the context is ours, and the table is NCCL's.
-        unsafe {
-            if let Some(choice) = choice(context, asked) {
-                put(choice, table, (algorithms, protocols), channels);
-            }
-        }
-    })
+    let asked = Asked { collective, bytes, pipe_ops, registered: None };
+    // SAFETY: NCCL gives our context, and its table and number.
+    unsafe { answer(context, asked, table, (algorithms, protocols), channels) }
 }
 
 unsafe extern "C" fn info_with_registration(
@@ -200,15 +215,9 @@ unsafe extern "C" fn info_with_registration(
     registered: c_int,
     channels: *mut c_int,
 ) -> c_int {
-    guarded(|| {
-        let asked = Asked { collective, bytes, pipe_ops, registered: Some(registered) };
-        // SAFETY: the context is ours, and the table is NCCL's.
-        unsafe {
-            if let Some(choice) = choice(context, asked) {
-                put(choice, table, (algorithms, protocols), channels);
-            }
-        }
-    })
+    let asked = Asked { collective, bytes, pipe_ops, registered: Some(registered) };
+    // SAFETY: NCCL gives our context, and its table and number.
+    unsafe { answer(context, asked, table, (algorithms, protocols), channels) }
 }
 
 unsafe extern "C" fn end(context: TunerContext) -> c_int {

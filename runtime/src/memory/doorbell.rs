@@ -107,23 +107,19 @@ impl Doorbell {
     }
 
     /// Sleeps until the first ring after `seen`, or for `wait`.
-    fn sleep(&self, seen: u32, wait: Duration) {
-        #[cfg(feature = "model")]
-        while self.rings().load(Ordering::Relaxed) == seen {
-            // For ever, so that a ring that is lost is noticed.
-            yield_now();
-        }
-        #[cfg(not(feature = "model"))]
-        self.sleep_on_futex(seen, wait);
-        #[cfg(feature = "model")]
-        let _ = wait;
-    }
-
     #[cfg(not(feature = "model"))]
-    fn sleep_on_futex(&self, seen: u32, wait: Duration) {
+    fn sleep(&self, seen: u32, wait: Duration) {
         let timeout = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) };
         // Interrupted, timed out or rung: in each case the caller polls again.
         let _ = futex::wait(self.rings(), futex::Flags::empty(), seen, Some(&timeout));
+    }
+
+    /// Sleeps until the first ring after `seen`, in the model for ever, so that a ring that is lost is noticed.
+    #[cfg(feature = "model")]
+    fn sleep(&self, seen: u32, _wait: Duration) {
+        while self.rings().load(Ordering::Relaxed) == seen {
+            yield_now();
+        }
     }
 
     fn mute(&self) {

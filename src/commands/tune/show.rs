@@ -30,8 +30,7 @@ pub(super) fn read(path: &Path) -> Outcome<TuningTable> {
 }
 
 pub(super) fn rows(table: &TuningTable) -> Vec<ShownRange> {
-    let ranges = table.cells.iter().flat_map(|cell| cell.ranges.iter().map(move |range| (cell.collective, range)));
-    ranges.map(|(collective, range)| shown(collective, range)).collect()
+    table.ranges().map(|(collective, range)| shown(collective, range)).collect()
 }
 
 fn shown(collective: Collective, range: &ChoiceRange) -> ShownRange {

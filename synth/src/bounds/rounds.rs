@@ -339,21 +339,14 @@ fn ports(problem: &Problem, links: &[LinkId]) -> usize {
 mod tests {
     use super::*;
     use crate::bounds::bounds;
-    use crate::problem::by_hand::random_machine;
+    use crate::problem::by_hand::{asked, random_machine};
     use crate::problem::{Limits, SearchOptions};
     use crate::strategies::classic::Classic;
     use crate::strategies::matching::{Matching, Symmetric};
     use crate::strategies::reversal::propose;
     use crate::strategies::{Context, Strategy};
-    use schedule::{Collective, Demand, Request};
-    use std::sync::Arc;
+    use schedule::Collective;
     use topology::{Link, Topology, TopologyParts, resolve};
-
-    fn problem(topology: Topology, collective: Collective, size: u64) -> Problem {
-        let topology = Arc::new(topology);
-        let request = Request::new(collective, topology.rank_count(), size);
-        Problem::new(topology, Arc::new(Demand::new(request).expect("a valid request")))
-    }
 
     fn of(problem: &Problem) -> Option<f64> {
         rounds(problem, &RankClasses::new(problem), &Deadline::default()).map(|bound| bound.value.0)
@@ -374,7 +367,7 @@ mod tests {
                 Collective::Reduce,
             ] {
                 let share = if sized.contains(&collective) { 1000 } else { 1 };
-                let problem = problem(machine(), collective, ranks * share);
+                let problem = asked(machine(), collective, ranks * share);
                 let bounds = bounds(&problem, &Deadline::default());
                 let found = bounds.list.iter().find(|bound| bound.name == "rounds").expect("ports").value.0;
                 let bytes = if share > 1 { (ranks - 1) * share } else { 0 };
@@ -428,7 +421,7 @@ mod tests {
             let links: Vec<(usize, usize)> =
                 topology.links().iter().map(|link| (link.from.index(), link.to.index())).collect();
             let fewest = f64::from(fewest(&links, topology.rank_count(), ports));
-            let found = of(&problem(topology, Collective::Broadcast, 1)).expect("a bound");
+            let found = of(&asked(topology, Collective::Broadcast, 1)).expect("a bound");
             assert!(found <= fewest, "{spec}: {found} claimed, {fewest} needed");
             assert!(!exact || found > fewest * (1.0 - 1e-9), "{spec}: {found} claimed, {fewest} needed");
         }
@@ -439,14 +432,14 @@ mod tests {
         // Data leaves a switch in three messages, one after the other; then it doubles behind the last switch.
         let machine = resolve("fat-tree:8x4,alpha=1us,bandwidth=1GBps").expect("a family");
         let far = machine.links().iter().map(|link| link.alpha.0).fold(0.0, f64::max);
-        let found = of(&problem(machine, Collective::AllGather, 32)).expect("a bound");
+        let found = of(&asked(machine, Collective::AllGather, 32)).expect("a bound");
         assert!(found > (3.0 * far + 2.0) * (1.0 - 1e-9), "{found} with {far}");
     }
 
     #[test]
     fn where_latency_is_a_delay_nothing_is_counted() {
         let machine = resolve("switch:8,alpha=1us,latency=pipelines").expect("a family");
-        assert_eq!(of(&problem(machine, Collective::AllGather, 8)), None);
+        assert_eq!(of(&asked(machine, Collective::AllGather, 8)), None);
     }
 
     /// Textbook algorithms and a greedy search have all kinds of orders, merged messages and exchanged sums.
@@ -467,7 +460,7 @@ mod tests {
                 Collective::Gather,
             ] {
                 for size in [60, 60_000] {
-                    let problem = problem(topology.clone(), collective, size);
+                    let problem = asked(topology.clone(), collective, size);
                     let bound = bounds(&problem, &deadline);
                     let Some(bound) = bound.list.iter().find(|bound| bound.name == "rounds") else { continue };
                     let attempts = strategies.iter().filter_map(|strategy| propose(&problem, &context, *strategy).ok());

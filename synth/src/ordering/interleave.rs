@@ -244,13 +244,11 @@ type ReadyMessage = (Key, u32, Reverse<Key>, usize);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use schedule::{Collective, Demand, Request, Schedule, TransferKind, verify};
-    use std::sync::Arc;
+    use crate::problem::by_hand::asked;
+    use schedule::{Collective, Schedule, TransferKind, verify};
 
     fn problem(spec: &str, collective: Collective, size: u64) -> Problem {
-        let topology = Arc::new(topology::resolve(spec).expect("a known topology"));
-        let request = Request::new(collective, topology.rank_count(), size);
-        Problem::new(topology, Arc::new(Demand::new(request).expect("a valid request")))
+        asked(topology::resolve(spec).expect("a known topology"), collective, size)
     }
 
     fn message(problem: &Problem, chunk: u32, from: u32, to: u32) -> Message {

@@ -141,15 +141,13 @@ impl<'a> Planning<'a, '_> {
 mod tests {
     use super::*;
     use crate::planner::synthesize;
+    use crate::problem::by_hand::asked;
     use crate::problem::{DEFAULT_GAP, Problem, StopReason};
-    use schedule::{Collective, Demand, Request};
-    use std::sync::Arc;
+    use schedule::Collective;
     use std::time::Instant;
 
     fn problem(spec: &str, collective: Collective, size: u64) -> Problem {
-        let topology = Arc::new(topology::resolve(spec).expect("a known topology"));
-        let request = Request::new(collective, topology.rank_count(), size);
-        Problem::new(topology, Arc::new(Demand::new(request).expect("a valid request")))
+        asked(topology::resolve(spec).expect("a known topology"), collective, size)
     }
 
     #[test]

@@ -7,6 +7,12 @@ use schedule::{ChunkId, Collective, Demand, Message, Request, TransferKind};
 use std::sync::Arc;
 use topology::{Latency, Link, Micros, MicrosPerByte, Rank, Resource, ResourceId, Topology, TopologyParts};
 
+/// A collective of all ranks of a machine.
+pub(crate) fn asked(topology: Topology, collective: Collective, size: u64) -> Problem {
+    let request = Request::new(collective, topology.rank_count(), size);
+    Problem::new(Arc::new(topology), Arc::new(Demand::new(request).expect("a valid request")))
+}
+
 /// Messages that copy a chunk from one rank to another, as (chunk, from, to), each over the first link between the two.
 pub(crate) fn copies(topology: &Topology, sent: &[(u32, u32, u32)]) -> Vec<Message> {
     let message = |&(chunk, from, to): &(u32, u32, u32)| Message {

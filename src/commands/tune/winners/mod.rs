@@ -43,7 +43,7 @@ pub(super) struct WinnerMap {
 
 impl WinnerMap {
     pub(super) fn new(table: &TuningTable) -> Self {
-        let evidence = || table.cells.iter().flat_map(|cell| &cell.ranges).flat_map(|range| &range.evidence);
+        let evidence = || table.ranges().flat_map(|(_, range)| &range.evidence);
         let measured: BTreeSet<u64> = evidence().map(|evidence| evidence.bytes).collect();
         let mut sizes: Vec<u64> = Vec::new();
         for bytes in measured {

@@ -137,20 +137,13 @@ fn random_unit(one: usize, other: usize) -> f64 {
 mod tests {
     use super::*;
     use crate::bounds::bounds;
-    use crate::problem::by_hand::random_machine;
+    use crate::problem::by_hand::{asked, random_machine};
     use crate::problem::{Deadline, Limits, SearchOptions};
     use crate::strategies::Strategy;
     use crate::strategies::classic::Classic;
     use crate::strategies::milp::Milp;
-    use schedule::{Collective, Demand, Request, verify};
-    use std::sync::Arc;
-    use topology::{Topology, resolve};
-
-    fn problem(topology: Topology, collective: Collective, size: u64) -> Problem {
-        let topology = Arc::new(topology);
-        let request = Request::new(collective, topology.rank_count(), size);
-        Problem::new(topology, Arc::new(Demand::new(request).expect("a valid request")))
-    }
+    use schedule::{Collective, verify};
+    use topology::resolve;
 
     /// The worst textbook algorithm.
     fn poor(problem: &Problem) -> Schedule {
@@ -165,7 +158,7 @@ mod tests {
     fn the_schedule_itself_solves_each_of_its_windows() {
         for seed in 0..6 {
             for collective in [Collective::AllGather, Collective::AllToAll, Collective::Scatter] {
-                let problem = problem(random_machine(seed), collective, 6_000);
+                let problem = asked(random_machine(seed), collective, 6_000);
                 let schedule = poor(&problem);
                 let mut random = Pcg64Mcg::seed_from_u64(seed);
                 let free = chosen(&schedule, 6.min(schedule.transfers.len()), &mut random);
@@ -193,7 +186,7 @@ mod tests {
         let mut better = 0;
         for seed in 0..3 {
             for collective in [Collective::AllGather, Collective::AllToAll, Collective::Broadcast] {
-                let problem = problem(random_machine(seed), collective, 6_000);
+                let problem = asked(random_machine(seed), collective, 6_000);
                 let schedule = poor(&problem);
                 let limits = Limits { solver_iterations: 8_000, solver_calls: 3, ..Limits::default() };
                 let (options, deadline) = (SearchOptions { limits, ..SearchOptions::default() }, Deadline::default());
@@ -217,7 +210,7 @@ mod tests {
         let options = SearchOptions { limits, ..SearchOptions::default() };
         let deadline = Deadline::default();
         for spec in ["mesh2d:3x4", "fat-tree:2x4", "ndv2x2"] {
-            let problem = problem(resolve(spec).expect("a family"), Collective::AllGather, 1_000_000);
+            let problem = asked(resolve(spec).expect("a family"), Collective::AllGather, 1_000_000);
             let context = Context::alone(&options, &deadline, bounds(&problem, &deadline).best().value);
             let attempts = Milp.propose(&problem, &context).expect("an answer");
             let schedules: Vec<Schedule> = attempts.into_iter().filter_map(|attempt| attempt.schedule).collect();
