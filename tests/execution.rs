@@ -209,6 +209,8 @@ fn calls_back_to_back_are_right() {
     {
         loops(&format!("--collective allreduce --size 30000 --dtype {dtype} --op {op} --buffers ours"), 1);
     }
+    let odd = antiphon("run --loop --ranks 7 --iterations 1 --collective reducescatter --size 1001").ok();
+    assert!(odd.stderr.contains("980 bytes are run"), "{}", odd.stderr);
     let csv = antiphon("run --loop --ranks 2 --iterations 2 --collective allreduce --size 1KB..4KB --csv").ok().stdout;
     assert_eq!(csv.lines().count(), 4, "{csv}");
     for (wrong, why) in

@@ -87,6 +87,10 @@ pub(super) fn conduct(args: &RunArgs, screen: &Screen) -> Outcome {
         let title = format!("{collective} on {ranks} ranks, calls back to back, median of {} blocks", job.blocks);
         if args.csv { screen.line(CSV) } else { screen.say(&header(&title, false)) }
     }
+    for &size in job.sizes.iter().filter(|_| is_first) {
+        let request = Request::new(collective, ranks, size);
+        super::note_rounding(&request, size, count(&request, size, job.dtype, 1).1, args, screen);
+    }
     let mut wrong = 0;
     let mut tell = |times: &LoopTimes| {
         wrong += times.wrong;

@@ -161,13 +161,8 @@ impl RunSession<'_> {
     /// As many elements as fit into the size that was asked for. If bytes are left over, a note says so.
     fn trial(&self, plan: &Installed, asked: u64, is_first: bool) -> Trial {
         let (count, size_bytes) = count(plan.request(), asked, self.args.dtype, plan.granularity());
-        if size_bytes != asked && is_first {
-            let Request { collective, members, .. } = plan.request();
-            self.screen.note(&format!(
-                "note: {asked} bytes are no whole number of {} in {collective} over {} ranks: {size_bytes} bytes are run",
-                self.args.dtype,
-                members.len()
-            ));
+        if is_first {
+            note_rounding(plan.request(), asked, size_bytes, self.args, self.screen);
         }
         Trial {
             count,
@@ -228,6 +223,18 @@ impl RunSession<'_> {
         };
         self.bar.pause(|| self.screen.line(&line));
         Ok(())
+    }
+}
+
+/// Says that other bytes are run than were asked for, if that is so.
+fn note_rounding(request: &Request, asked: u64, size_bytes: u64, args: &RunArgs, screen: &Screen) {
+    if size_bytes != asked {
+        let Request { collective, members, .. } = request;
+        screen.note(&format!(
+            "note: {asked} bytes are no whole number of {} in {collective} over {} ranks: {size_bytes} bytes are run",
+            args.dtype,
+            members.len()
+        ));
     }
 }
 
