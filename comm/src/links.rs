@@ -23,8 +23,9 @@ impl MessageCost {
     /// Between threads of a process, about.
     const THREADS: Self = Self { alpha: Micros(0.3), beta: MicrosPerByte(1.0 / 5000.0) };
 
-    /// From one-way times of a short and a long message.
+    /// From one-way times of a short and a long message. Where the long one took no longer, the short one was disturbed.
     fn fit(short: f64, long: f64) -> Self {
+        let short = short.min(long);
         let beta = (long - short) / (MEASURED[1] - MEASURED[0]) as f64;
         Self { alpha: Micros(short.max(0.01)), beta: MicrosPerByte(beta.max(LEAST_BETA)) }
     }

@@ -159,8 +159,13 @@ fn topology(machines: &[u32], costs: &LinkCosts) -> CommResult<Topology> {
         peers.sort_unstable();
         peers.dedup();
         links.extend(peers.into_iter().filter(|&to| to != from).map(|to| {
-            let MessageCost { alpha, beta } = costs.between(machines[from], machines[to]);
+            let MessageCost { alpha, mut beta } = costs.between(machines[from], machines[to]);
             let resources = shared.between(machines[from], machines[to]);
+            // A disturbed measurement can make a message faster than what it uses.
+            for resource in &resources {
+                let least = shared.resources[resource.index()].beta;
+                beta = if beta < least { least } else { beta };
+            }
             let (from, to) = (Rank::from_index(from), Rank::from_index(to));
             Link { from, to, alpha, beta, latency: Latency::Occupies, resources }
         }));
@@ -231,6 +236,16 @@ mod tests {
             [0.3 * factor, (0.3 + 50.0) * factor]
         });
         LinkCosts::of_times(machines.to_vec(), &times.collect::<Vec<_>>(), vec![cores; count])
+    }
+
+    #[test]
+    fn a_message_that_was_measured_faster_than_the_cores_that_it_uses_takes_their_time() {
+        let machines = [0, 0, 0, 1, 1];
+        // Between the two machines, the short message took longer than the long one.
+        let costs = LinkCosts::of_times(machines.to_vec(), &[0.3, 50.0, 40.0, 30.0, 40.0, 30.0, 0.3, 50.0], vec![2; 2]);
+        let topology = topology(&machines, &costs).unwrap();
+        let cores = topology.resources().iter().find(|resource| resource.name == "machine0.cores").unwrap();
+        assert!(topology.links().iter().all(|link| link.beta >= cores.beta || link.from.0 > 2 && link.to.0 > 2));
     }
 
     fn chosen(machines: &[u32], cores: usize, bytes: u64) -> String {
