@@ -20,15 +20,15 @@ readme-table: setup
 	ANTIPHON_UPDATE=1 $(CARGO) test --release --locked -p antiphon --test end_to_end -- the_demo_leaves
 
 test: setup
-	$(CARGO) test --release --locked --workspace
+	$(CARGO) test --release --locked --workspace --no-fail-fast
 
 # Faults and fuzzing with more seeds than in `make test`.
 test-long: setup
 	@.ci/setup mpi || true
 	@.ci/setup fortran || true
 	@.ci/setup gpu || true
-	ANTIPHON_TEST_EFFORT=long $(CARGO) test --release --locked --workspace -- long_
-	@$(MAKE) --no-print-directory models mpi-test python-test torch-test cluster-test
+	ANTIPHON_TEST_EFFORT=long $(CARGO) test --release --locked --workspace --no-fail-fast -- long_
+	@$(MAKE) --no-print-directory --keep-going models mpi-test python-test torch-test cluster-test
 
 # The code of lanes and bells in all orders that the memory model of C11 allows, and under Miri where a nightly compiler has it.
 models: setup

@@ -11,7 +11,6 @@ const LONG: &[&str] = &[
     "interop/src/msccl/parse.rs",
     "interop/src/mscclpp/convert.rs",
     "interop/src/mscclpp/tests/adversary.rs",
-    "schedule/src/verify/causality.rs",
     "schedule/tests/schedules/kinds.rs",
 ];
 

@@ -12,14 +12,15 @@ use crate::measure::trial::{RankReport, Trial};
 use crate::memory::region::OpenFilePlace;
 use crate::memory::segment::SegmentShape;
 use crate::numbers::{Epoch, TaskNumber};
-use crate::transport::tcp::{ListenAddresses, Secret};
+use crate::transport::network::TransportAddress;
+use crate::transport::tcp::Secret;
 use crate::verdict::{Phase, Verdict};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use topology::Rank;
 
 /// Changes whenever the meaning of a message, of the segment or of a ring changes.
-pub(crate) const PROTOCOL: u32 = 10;
+pub(crate) const PROTOCOL: u32 = 11;
 
 /// A message of the launcher to a worker.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -34,10 +35,10 @@ pub(crate) enum WorkerCommand {
         limit_ms: u64,
         what: Task,
     },
-    /// Connect with the other ranks; rank r listens at `listening[r]`. Sent only if ranks are on different computers.
+    /// Connect with the other ranks; rank r is at `addresses[r]`. Sent only if ranks are on different computers.
     Connect {
         task: TaskNumber,
-        listening: Vec<ListenAddresses>,
+        addresses: Vec<TransportAddress>,
     },
     /// Run the prepared task: all ranks have voted for it. The numbers of its calls follow from the number of the task.
     Run {
@@ -118,7 +119,7 @@ pub(crate) enum Answer {
     Listening {
         task: TaskNumber,
         plan: String,
-        listening: ListenAddresses,
+        address: TransportAddress,
     },
     /// The vote: the rank has prepared this plan. Repeated while no order arrives.
     Ready {

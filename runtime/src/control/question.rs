@@ -40,11 +40,11 @@ impl Question {
     pub(crate) fn then(&self, answers: &[(Rank, Answer)]) -> Option<(WorkerCommand, Self)> {
         match self {
             Self::Listening { task, plan } => {
-                let listening = answers.iter().filter_map(|(_, answer)| match answer {
-                    Answer::Listening { listening, .. } => Some(listening.clone()),
+                let addresses = answers.iter().filter_map(|(_, answer)| match answer {
+                    Answer::Listening { address, .. } => Some(address.clone()),
                     _ => None,
                 });
-                let order = WorkerCommand::Connect { task: *task, listening: listening.collect() };
+                let order = WorkerCommand::Connect { task: *task, addresses: addresses.collect() };
                 Some((order, Self::Ready { task: *task, plan: plan.clone() }))
             }
             Self::Ready { task, plan } => {

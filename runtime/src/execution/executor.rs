@@ -20,8 +20,7 @@ use crate::numbers::CallNumber;
 use crate::pacing::pace::Emulation;
 use crate::plan::RankPlan;
 use crate::plan::geometry::Geometry;
-use crate::transport::Transports;
-use crate::transport::tcp::Tcp;
+use crate::transport::{Transport, Transports};
 use crate::verdict::Phase;
 use serde::{Deserialize, Serialize};
 use std::num::NonZeroU64;
@@ -83,14 +82,14 @@ impl<'a> Executor<'a> {
         segment: &'a Segment,
         rank: Rank,
         concurrent: &'a Concurrent<'a>,
-        tcp: Option<Tcp>,
+        remote: Option<Box<dyn Transport>>,
         options: &'a ExecutionOptions,
     ) -> RunResult<Self> {
         let plan = |work: usize, number| {
             let work = &concurrent.works()[work];
             RankPlan::new(work, number, work.tiles(options))
         };
-        Self::arrange(segment, rank, concurrent, plan, tcp, options)
+        Self::arrange(segment, rank, concurrent, plan, remote, options)
     }
 
     /// One rank of a probe. `concurrent` contains only the probe's program.
@@ -98,14 +97,14 @@ impl<'a> Executor<'a> {
         segment: &'a Segment,
         rank: Rank,
         (concurrent, flows): (&'a Concurrent<'a>, &Flows),
-        tcp: Option<Tcp>,
+        remote: Option<Box<dyn Transport>>,
         options: &'a ExecutionOptions,
     ) -> RunResult<Self> {
         let plan = |work: usize, number| {
             let geometry = Geometry::of_slots(flows.slots(number));
             Ok(RankPlan::of_geometry(&concurrent.works()[work], number, geometry))
         };
-        Self::arrange(segment, rank, concurrent, plan, tcp, options)
+        Self::arrange(segment, rank, concurrent, plan, remote, options)
     }
 
     fn arrange(
@@ -113,11 +112,11 @@ impl<'a> Executor<'a> {
         rank: Rank,
         concurrent: &'a Concurrent<'a>,
         plan: impl Fn(usize, Rank) -> RunResult<RankPlan<'a>>,
-        tcp: Option<Tcp>,
+        remote: Option<Box<dyn Transport>>,
         options: &'a ExecutionOptions,
     ) -> RunResult<Self> {
         let (emulation, works) = (options.emulation.as_ref(), concurrent.works().len());
-        if emulation.is_some() || tcp.is_some() {
+        if emulation.is_some() || remote.is_some() {
             // Timers decide emulated arrivals and the pace between computers. The default timer slack of 50 µs would be
             // a measurable part of them.
             rustix::thread::set_current_timer_slack(NonZeroU64::new(1))
@@ -142,7 +141,7 @@ impl<'a> Executor<'a> {
         let places: Vec<LocalRankSetup<'a>> = places.collect::<RunResult<_>>()?;
         let lengths: Vec<_> = places.iter().map(LocalRankSetup::areas).collect();
         let (heap, areas) = Heap::new(&lengths).map_err(RunError::system("making buffers"))?;
-        let transports = Transports::new(segment, rank, heap, tcp);
+        let transports = Transports::new(segment, rank, heap, remote);
         transports.publish()?;
         let local_ranks =
             places.into_iter().zip(areas).map(|(place, areas)| LocalRank::new(place, areas, emulation)).collect();

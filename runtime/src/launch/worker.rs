@@ -22,7 +22,9 @@ use crate::measure::trial::{RankReport, Trial, run_rank};
 use crate::memory::segment::Segment;
 use crate::numbers::TaskNumber;
 use crate::pacing::pace::Emulation;
-use crate::transport::tcp::{self, Handles, Meeting, Secret, Tcp, UnreachableAddresses, raise_open_files};
+use crate::transport::network::{KeptConnections, Network, NetworkTask};
+use crate::transport::tcp::raise_open_files;
+use crate::transport::{Transport, network};
 use crate::verdict::{Cause, Phase, Verdict};
 use std::cell::RefCell;
 use std::io;
@@ -103,13 +105,12 @@ pub fn serve(control: UnixStream, loader: &dyn Loader) -> RunResult<()> {
         segment,
         rank,
         state: RefCell::new(WorkerState::new(options.ready_limit)),
+        network: network(options.interfaces.clone(), options.spare_interfaces, secret),
         options,
         first_here,
-        secret,
         control,
         commands: received,
         connections: RefCell::default(),
-        closed: UnreachableAddresses::default(),
     }
     .work(loader)
 }
@@ -151,14 +152,12 @@ struct Worker {
     options: ExecutionOptions,
     /// Whether this worker prepares the shared memory for all ranks of its machine.
     first_here: bool,
-    secret: Secret,
+    network: Box<dyn Network>,
     control: UnixStream,
     commands: Receiver<WorkerCommand>,
     /// The connections of the current task. They stay open until the task is done or the launcher knows the error.
     /// Otherwise a further rank would lose a connection and might be the first to report it.
-    connections: RefCell<Handles>,
-    /// Addresses of peers at which no rank of this job answered.
-    closed: UnreachableAddresses,
+    connections: RefCell<Option<Box<dyn KeptConnections>>>,
 }
 
 impl Worker {
@@ -193,7 +192,7 @@ impl Worker {
     /// that broke first: a rank that was cut off lost all peers, and the others lost only that rank.
     fn lost_peers(&self, error: &RunError) -> Vec<Rank> {
         let Some(peer) = error.lost_peer() else { return Vec::new() };
-        let mut peers = self.connections.borrow().ended();
+        let mut peers = self.connections.borrow().as_ref().map(|kept| kept.ended()).unwrap_or_default();
         peers.insert(peer);
         peers.into_iter().collect()
     }
@@ -234,8 +233,8 @@ impl Worker {
         let trials: Vec<&Trial> = ordered.iter().map(|order| &order.trial).collect();
         let concurrent = Concurrent::tried(works, &trials, self.segment.rank_count())?;
         self.clear(&concurrent)?;
-        let tcp = self.connect(task, &concurrent)?;
-        let mut executor = Executor::new(&self.segment, self.rank, &concurrent, tcp, &self.options)?;
+        let remote = self.connect(task, &concurrent)?;
+        let mut executor = Executor::new(&self.segment, self.rank, &concurrent, remote, &self.options)?;
         self.await_run(task, &concurrent)?;
         run_rank(&mut executor, &trials, task)
     }
@@ -245,8 +244,8 @@ impl Worker {
         let flows = Flows::new(wanted, self.segment.rank_count(), machine)?;
         let concurrent = flows.concurrent()?;
         self.clear(&concurrent)?;
-        let tcp = self.connect(task, &concurrent)?;
-        let mut executor = Executor::of_flows(&self.segment, self.rank, (&concurrent, &flows), tcp, &self.options)?;
+        let remote = self.connect(task, &concurrent)?;
+        let mut executor = Executor::of_flows(&self.segment, self.rank, (&concurrent, &flows), remote, &self.options)?;
         self.await_run(task, &concurrent)?;
         flows.run_rank(&mut executor, task.first_call())
     }
@@ -261,33 +260,28 @@ impl Worker {
     }
 
     /// Connects with ranks of other computers, if there are any.
-    fn connect(&self, task: TaskNumber, concurrent: &Concurrent<'_>) -> RunResult<Option<Tcp>> {
+    fn connect(&self, task: TaskNumber, concurrent: &Concurrent<'_>) -> RunResult<Option<Box<dyn Transport>>> {
         let (hosts, segment) = (&self.options.hosts, &self.segment);
         if !hosts.any_apart(Group::all(segment.rank_count()).ranks()) {
             return Ok(None);
         }
-        let failed = || RunError::system("listening for other ranks");
-        let ExecutionOptions { interfaces, spare_interfaces, .. } = &self.options;
-        let (listeners, listening) = tcp::listen(interfaces, *spare_interfaces).map_err(failed())?;
-        self.answer(&Answer::Listening { task, plan: concurrent.digest(), listening })?;
-        let listening = match self.next()? {
-            WorkerCommand::Connect { task: now, listening } if now == task => listening,
+        let endpoint = self.network.listen()?;
+        self.answer(&Answer::Listening { task, plan: concurrent.digest(), address: endpoint.address()? })?;
+        let addresses = match self.next()? {
+            WorkerCommand::Connect { task: now, addresses } if now == task => addresses,
             other => return Err(self.unexpected(&other, "connect")),
         };
-        let meeting = Meeting {
+        let task = NetworkTask {
             rank: self.rank,
+            hosts,
             connections: concurrent.connections(),
-            remote: &|connection| hosts.apart(connection.from, connection.to),
-            secret: &self.secret,
             task: task.0,
             deadline: Moment::now().after(self.options.ready_limit.mul_f64(MEETING)),
             check: &|| segment.verdict.check(),
-            closed: &self.closed,
         };
-        let streams = meeting.hold(listeners, &listening)?;
-        self.connections
-            .replace(streams.handles(concurrent.connections()).map_err(RunError::system("keeping connections open"))?);
-        Tcp::new(hosts.clone(), streams).map(Some).map_err(RunError::system("preparing to wait for sockets"))
+        let joined = endpoint.join(&task, &addresses)?;
+        self.connections.replace(Some(joined.kept));
+        Ok(Some(joined.transport))
     }
 
     /// Votes that this rank is ready, and waits for the order to run.

@@ -5,10 +5,12 @@
 //! operand in the lane ([`ReceiveLane::peek`]). Other payload moves between the caller's buffer and the lane in the way
 //! that suits the lane best.
 //!
-//! A new transport is a folder here with a type that implements [`Transport`], and a line in [`Transports::new`].
+//! A new transport is a folder here with a type that implements [`Transport`], and a line: in [`Transports::new`] if it joins
+//! ranks of one machine, in [`network()`] if it joins machines, which it then does as a [`Network`].
 
 pub(crate) mod hosts;
 pub(crate) mod interfaces;
+pub(crate) mod network;
 pub(crate) mod shared;
 pub(crate) mod tcp;
 
@@ -16,12 +18,14 @@ use crate::error::RunResult;
 use crate::memory::heap::Heap;
 use crate::memory::poller::Poller;
 use crate::memory::segment::Segment;
+use network::Network;
 use program::{Connection, ConnectionId};
 use shared::SharedMemoryTransport;
 use shared::arena::Arena;
 use std::collections::BTreeSet;
 use std::io;
-use tcp::Tcp;
+use std::net::IpAddr;
+use tcp::{Secret, TcpNetwork};
 use topology::Rank;
 
 /// A way for bytes between ranks, for one rank and one task. It knows where peers find the rank, which memory its lanes
@@ -31,14 +35,16 @@ pub(crate) trait Transport {
     fn joins(&self, connection: &Connection) -> bool;
 
     /// Publishes where peers of this machine find this rank. All ranks call this before a barrier, and [`Self::attach`]
-    /// after it. For ranks of other machines, the control plane exchanged the addresses before the transport existed.
+    /// after it. Ranks of other machines have learned it before the transport existed ([`network::NetworkEndpoint`]).
     ///
     /// # Errors
     /// If the operating system does not identify the memory.
-    fn publish(&self) -> RunResult<()>;
+    fn publish(&self) -> RunResult<()> {
+        Ok(())
+    }
 
     /// Prepares to read the messages of these ranks in place, as far as possible.
-    fn attach(&mut self, senders: &BTreeSet<Rank>);
+    fn attach(&mut self, _senders: &BTreeSet<Rank>) {}
 
     /// The memory that its lanes reach.
     fn memory(&self) -> MemoryKind;
@@ -109,10 +115,10 @@ pub(crate) struct Transports<'a> {
 }
 
 impl<'a> Transports<'a> {
-    /// The transports of `rank`, whose buffers are in `heap`. `tcp` is needed if there are ranks on other machines.
-    pub(crate) fn new(segment: &'a Segment, rank: Rank, heap: Heap, tcp: Option<Tcp>) -> Self {
+    /// The transports of `rank`, whose buffers are in `heap`. `remote` is needed if there are ranks on other machines.
+    pub(crate) fn new(segment: &'a Segment, rank: Rank, heap: Heap, remote: Option<Box<dyn Transport>>) -> Self {
         let mut all: Vec<Box<dyn Transport + 'a>> = Vec::new();
-        all.extend(tcp.map(|tcp| Box::new(tcp) as Box<dyn Transport>));
+        all.extend(remote.map(|remote| remote as Box<dyn Transport + 'a>));
         all.push(Box::new(SharedMemoryTransport::new(segment, rank, heap)));
         Self { all }
     }
@@ -162,6 +168,12 @@ impl<'a> Transports<'a> {
         let index = self.index_of(connection).ok_or_else(|| io::Error::other("no transport joins these ranks"))?;
         Ok(&mut *self.all[index])
     }
+}
+
+/// The way between machines, for a rank that has these interfaces. If `spare`, peers do without an interface, other than the
+/// first, that does not answer.
+pub(crate) fn network(interfaces: Vec<IpAddr>, spare: bool, secret: Secret) -> Box<dyn Network> {
+    Box::new(TcpNetwork::new(interfaces, spare, secret))
 }
 
 /// The sender's end of a connection.

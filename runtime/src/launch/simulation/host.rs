@@ -11,7 +11,7 @@ use crate::control::judge::{BEAT, Heard, Observations, RankEvent};
 use crate::control::messages::{Answer, PROTOCOL, TaskResult, WorkerCommand};
 use crate::control::worker_state::{BACKSTOP, FailureExit, FarewellAction, WorkerAction, WorkerEvent, WorkerState};
 use crate::numbers::{Epoch, TaskNumber};
-use crate::transport::tcp::ListenAddresses;
+use crate::transport::network::TransportAddress;
 use crate::verdict::{Phase, Verdict};
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -301,10 +301,7 @@ impl SimulatedWorld {
         let is_odd = self.hosts[rank].odd == Some(InjectedFault::OtherPlan(rank));
         let plan = if is_odd { "another plan" } else { PLAN }.to_owned();
         self.hosts[rank].plan.clone_from(&plan);
-        self.finish(
-            rank,
-            Answer::Listening { task, plan, listening: ListenAddresses { addresses: Vec::new(), spare: false } },
-        );
+        self.finish(rank, Answer::Listening { task, plan, address: TransportAddress::default() });
     }
 
     /// One step, if the neighbour that sends has done the same step.

@@ -3,6 +3,7 @@
 //! The principal type is [`Handles`]. While a rank keeps them, its peers see no connection end, even if its lanes are
 //! dropped. The handles also show which connections the peers have ended, whether or not they carried data.
 
+use crate::transport::network::KeptConnections;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 use std::collections::BTreeSet;
@@ -10,16 +11,16 @@ use std::net::TcpStream;
 use topology::Rank;
 
 /// Second handles of a rank's sockets, with the ranks at the other ends.
-#[derive(Default)]
 pub(crate) struct Handles(Vec<(Rank, TcpStream)>);
 
 impl Handles {
     pub(super) fn new(sockets: Vec<(Rank, TcpStream)>) -> Self {
         Self(sockets)
     }
+}
 
-    /// The ranks at the other ends of connections that have ended.
-    pub(crate) fn ended(&self) -> BTreeSet<Rank> {
+impl KeptConnections for Handles {
+    fn ended(&self) -> BTreeSet<Rank> {
         let mut asked: Vec<PollFd<'_>> =
             self.0.iter().map(|(_, socket)| PollFd::new(socket, PollFlags::RDHUP)).collect();
         // It fails only if the kernel has no memory. Then no connection counts as ended.
@@ -54,6 +55,6 @@ mod tests {
         assert!((0..1_000_000).any(|_| handles.ended() == BTreeSet::from([Rank(2)])));
         ours.shutdown(Shutdown::Both).unwrap();
         assert_eq!(handles.ended(), BTreeSet::from([Rank(2), Rank(3)]));
-        assert!(Handles::default().ended().is_empty());
+        assert!(Handles::new(Vec::new()).ended().is_empty());
     }
 }

@@ -10,7 +10,7 @@
 //! * [`lane`] moves bytes without blocking, over one socket or over one for each interface ([`stripes`]). If messages
 //!   keep the order of a plan, [`credit`] says how much may be sent. [`options`] then keep a socket from accepting
 //!   more, or sending faster, than the plan assumes.
-//! * [`transport`] makes all of them one [`Transport`](crate::transport::Transport). A rank with sockets sleeps in a
+//! * [`network`] lets a rank tell where it listens, and makes of its sockets one [`transport`]. A rank with sockets sleeps in a
 //!   [`Poller`] until a socket, or a rank of its own computer, wakes it.
 //! * [`handles`] keep sockets open until it is known which ranks were cut off, and tell which connections have ended.
 
@@ -19,23 +19,25 @@ mod handles;
 mod handshake;
 pub(crate) mod lane;
 mod meeting;
+mod network;
 #[expect(unsafe_code, reason = "sets options of sockets that have no safe form")]
 mod options;
 mod secret;
 mod stripes;
 mod transport;
 
-pub(crate) use handles::{Handles, raise_open_files};
+pub(crate) use handles::raise_open_files;
 pub(crate) use handshake::{Claim, Gate, Proven, introduce};
 pub(crate) use meeting::{ListenAddresses, Meeting, UnreachableAddresses, listen};
+pub(crate) use network::TcpNetwork;
 pub(crate) use options::suit_computer;
 pub use secret::Secret;
 pub(crate) use secret::nonce;
-pub(crate) use transport::Tcp;
 
 use crate::memory::poller::Poller;
 use crate::memory::socket::Socket;
 use crate::transport::{Paced, ReceiveLane, SendLane};
+use handles::Handles;
 use lane::{TcpReceiver, TcpSender};
 use program::{Connection, ConnectionId};
 use std::collections::BTreeMap;

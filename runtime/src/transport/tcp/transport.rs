@@ -1,26 +1,23 @@
 //! TCP as a transport of one rank.
 //!
-//! The principal type is [`Tcp`].
+//! The principal type is [`TcpTransport`].
 
 use super::Streams;
-use crate::error::RunResult;
 use crate::memory::poller::Poller;
 use crate::transport::hosts::Hosts;
 use crate::transport::{LaneRequest, MemoryKind, Readiness, ReceiveLane, SendLane, Transport};
 use program::{Connection, ConnectionId};
-use std::collections::BTreeSet;
 use std::io;
-use topology::Rank;
 
 /// One rank's sockets, and the poller on which it sleeps. Addresses are exchanged and sockets connected before
 /// ([`Meeting`](super::Meeting)).
-pub(crate) struct Tcp {
+pub(crate) struct TcpTransport {
     hosts: Hosts,
     streams: Streams,
     poller: Poller,
 }
 
-impl Tcp {
+impl TcpTransport {
     /// A transport between ranks of different `hosts`.
     ///
     /// # Errors
@@ -30,16 +27,10 @@ impl Tcp {
     }
 }
 
-impl Transport for Tcp {
+impl Transport for TcpTransport {
     fn joins(&self, connection: &Connection) -> bool {
         self.hosts.apart(connection.from, connection.to)
     }
-
-    fn publish(&self) -> RunResult<()> {
-        Ok(())
-    }
-
-    fn attach(&mut self, _senders: &BTreeSet<Rank>) {}
 
     fn memory(&self) -> MemoryKind {
         MemoryKind::Network
