@@ -74,6 +74,9 @@ fn dispatch(command: Command, screen: &Screen) -> Outcome {
         // The other commands say themselves what Ctrl-C means for them.
         interrupt::ends(screen);
     }
+    if matches!(command, Command::LoopRank(_) | Command::TuneRank(_) | Command::DemoRank) {
+        launch::library::end_with_launcher();
+    }
     match command {
         Command::Demo(args) => commands::demo::run(&args, screen),
         Command::Topology(command) => commands::topology::run(&command, screen),

@@ -7,6 +7,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 const PLAN: &str = "synth --topology ring:4,direction=both --collective allgather --size 1MB";
 
@@ -99,6 +100,45 @@ fn an_interrupted_planner_says_so_and_gives_what_it_has() {
     let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((output.status.code(), &answer["stop_reason"]), (Some(0), &"interrupted".into()), "{answer}");
     assert!(rest.iter().any(|line| line.contains("interrupted; this is the best plan so far")), "{rest:?}");
+}
+
+/// The processes that a process has started.
+fn children(of: u32) -> Vec<u32> {
+    let parent = |process: u32| {
+        let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+        let (_, rest) = stat.rsplit_once(')')?;
+        let mut words = rest.split_whitespace();
+        let is_gone = words.next()? == "Z";
+        words.next()?.parse::<u32>().ok().filter(|_| !is_gone)
+    };
+    let all = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
+    all.filter(|&process| parent(process) == Some(of)).collect()
+}
+
+#[test]
+fn ranks_of_a_loop_end_with_the_process_that_has_started_them() {
+    use rustix::process::{Pid, Signal, kill_process};
+    for signal in [Signal::INT, Signal::KILL] {
+        let mut child = start("run --loop --collective allreduce --size 1MB --ranks 2 --iterations 100000");
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let in_time = |what: &str| assert!(Instant::now() < deadline, "{what}");
+        let ranks = loop {
+            let ranks = children(child.id());
+            if ranks.len() == 2 {
+                break ranks;
+            }
+            in_time("no ranks");
+            std::thread::yield_now();
+        };
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        let status = child.wait().unwrap();
+        assert_eq!(status.code(), (signal == Signal::INT).then_some(130));
+        let lives = |rank: &u32| fs::read(format!("/proc/{rank}/cmdline")).is_ok_and(|text| !text.is_empty());
+        while ranks.iter().any(lives) {
+            in_time("a rank lives on");
+            std::thread::yield_now();
+        }
+    }
 }
 
 #[test]

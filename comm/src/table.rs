@@ -8,6 +8,7 @@
 use crate::numbers::mixed;
 use crate::stock::CallKind;
 use program::{LowerOptions, VerifiedProgram, check, lower};
+use runtime::DType;
 use schedule::file::ScheduleFile;
 use schedule::{Collective, Demand, ReduceOp, Request, Schedule, VerifiedSchedule, file};
 use serde::Deserialize;
@@ -170,7 +171,11 @@ impl PlanTable {
             )));
         }
         let machines: Arc<[u32]> = machines.as_slice().into();
-        for (_, range) in table.ranges() {
+        for (collective, range) in table.ranges() {
+            let odd = range.evidence.iter().find_map(|evidence| evidence.dtype.parse::<DType>().err());
+            if let Some(why) = odd {
+                return Err(TableFault(format!("{origin}, {collective}: {why}")));
+            }
             let Some(plan) = &range.plan else { continue };
             let choice = NcclChoice::of_plan(&table.plans[plan]);
             if choice.map_err(|why| TableFault(format!("{origin}, plan `{plan}`: {why}")))?.is_some() {
@@ -179,7 +184,16 @@ impl PlanTable {
             }
             let machines = Some(machines.clone());
             let range = EntryRange { from_bytes: range.from_bytes, to_bytes: range.to_bytes, machines };
-            self.push(&format!("{origin}, plan `{plan}`"), &table.plans[plan].to_string(), range)?;
+            let origin = format!("{origin}, plan `{plan}`");
+            self.push(&origin, &table.plans[plan].to_string(), range)?;
+            let request = self.entries.last().map(|entry| entry.plan.schedule.demand.request());
+            if let Some(request) = request.filter(|it| it.collective != collective || it.ranks != table.key.ranks) {
+                let Request { collective: its, ranks, .. } = request;
+                let wanted = table.key.ranks;
+                return Err(TableFault(format!(
+                    "{origin}: it is {its} of {ranks} ranks, and cannot serve {collective} of {wanted}"
+                )));
+            }
         }
         self.keys.push((origin.to_owned(), table.key.clone()));
         Ok(())

@@ -5,6 +5,7 @@
 use super::binary;
 use crate::failure::{Failure, Outcome};
 use crate::interrupt;
+use rustix::process::{Signal, set_parent_process_death_signal};
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
@@ -109,6 +110,13 @@ impl LibraryRanks {
         }
         if all.is_empty() { "rank 0 ended without a result".to_owned() } else { all.join("; ") }
     }
+}
+
+/// Lets the kernel end this process, a rank that [`LibraryRanks`] has started, when the process that did so ends, however it
+/// ends.
+pub(crate) fn end_with_launcher() {
+    // Where this is forbidden, a rank ends with its work.
+    let _ = set_parent_process_death_signal(Some(Signal::KILL));
 }
 
 /// An address of this computer that nobody uses now.

@@ -38,5 +38,5 @@ pub use graph::{Latency, Link, MAX_LINKS, MAX_RANKS, Resource, Topology, Topolog
 pub use interchange::{Embedded, from_json, to_json};
 pub use measured::{Measured, to_yaml};
 pub use probe::{Exchange, Probe, ProbeError};
-pub use spelling::{closest, shorten, shorten_message};
+pub use spelling::{closest, is_printable, shorten, shorten_message};
 pub use units::{Bytes, LinkId, Micros, MicrosPerByte, Rank, ResourceId};

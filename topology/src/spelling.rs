@@ -18,13 +18,19 @@ pub fn closest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
     near.filter(|(distance, _)| *distance <= allowed).min_by_key(|(distance, _)| *distance).map(|(_, found)| found)
 }
 
-/// The first 80 characters of an input, to quote it in a message. Control characters are escaped: they could do something
-/// to a terminal.
+/// Whether a terminal shows a character where it stands: it is no control character, and does not change the direction of text.
+pub fn is_printable(letter: char) -> bool {
+    !letter.is_control()
+        && !matches!(letter, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// The first 80 characters of an input, to quote it in a message. Characters that are not printable are escaped: they could do
+/// something to a terminal.
 pub fn shorten(text: &str) -> String {
     const MOST: usize = 80;
     let mut short = String::new();
     for letter in text.chars().take(MOST) {
-        if letter.is_control() { short.extend(letter.escape_default()) } else { short.push(letter) }
+        if is_printable(letter) { short.push(letter) } else { short.extend(letter.escape_unicode()) }
     }
     if text.chars().nth(MOST).is_some() {
         short.push('…');

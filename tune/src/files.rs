@@ -13,7 +13,10 @@ use std::path::Path;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TableError {
-    /// Not readable or not writable.
+    /// Not readable: the file, and why.
+    #[error("{0}")]
+    Unreadable(String),
+    /// Not writable.
     #[error("{path}: {error}")]
     Io {
         /// The file.
@@ -56,10 +59,8 @@ pub(crate) fn parse<T: DeserializeOwned>(text: &str, origin: &str) -> Result<T, 
 /// A table from a file.
 pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Result<T, TableError> {
     let shown = path.display().to_string();
-    match std::fs::read_to_string(path) {
-        Ok(text) => parse(&text, &shown),
-        Err(error) => Err(TableError::Io { path: shown, error }),
-    }
+    let text = topology::read_text(&path.to_string_lossy());
+    parse(&text.map_err(|error| TableError::Unreadable(error.to_string()))?, &shown)
 }
 
 /// The same text for the same table.

@@ -11,6 +11,9 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+/// The most characters of a plan's name.
+const LONGEST_NAME: usize = 200;
+
 /// The name of stock where a table is shown.
 pub const STOCK: &str = "stock";
 
@@ -45,6 +48,25 @@ pub struct Evidence {
     pub launches: u32,
     /// What was measured: the type of elements.
     pub dtype: String,
+}
+
+impl Evidence {
+    /// Why it cannot have been measured for this range, if that is so.
+    fn fault(&self, range: &ChoiceRange) -> Option<String> {
+        if self.bytes < range.from_bytes || range.to_bytes.is_some_and(|end| self.bytes >= end) {
+            return Some(format!("what was measured at {} bytes does not belong here", self.bytes));
+        }
+        if self.launches == 0 {
+            return Some(format!("what was measured at {} bytes comes from no launch", self.bytes));
+        }
+        let is_measured = |of: &Summary| {
+            let times = [of.min_us, of.median_us, of.max_us, of.low_us, of.high_us, of.p99_us];
+            let in_order = of.min_us <= of.median_us && of.median_us <= of.max_us && of.low_us <= of.high_us;
+            of.samples > 0 && in_order && times.iter().all(|time| time.is_finite() && *time > 0.0)
+        };
+        let all = is_measured(&self.choice) && is_measured(&self.stock);
+        (!all).then(|| format!("the times that were measured at {} bytes contradict each other", self.bytes))
+    }
 }
 
 /// Sizes that have the same choice.
@@ -126,19 +148,33 @@ impl TuningTable {
                 self.key.machines.len()
             ));
         }
+        let is_name = |name: &&String| name.chars().all(topology::is_printable) && name.chars().count() <= LONGEST_NAME;
+        if let Some(name) = self.plans.keys().find(|name| !is_name(name)) {
+            let name = topology::shorten(name);
+            return Err(format!(
+                "`{name}` is no name of a plan: it is too long, or has characters that are not printable"
+            ));
+        }
         let mut seen = BTreeSet::new();
         for TableCell { collective, ranges } in &self.cells {
             if !seen.insert(*collective) {
                 return Err(format!("{collective} comes twice"));
             }
             let mut next = Some(0);
-            for ChoiceRange { from_bytes, to_bytes, plan, .. } in ranges {
+            for range in ranges {
+                let ChoiceRange { from_bytes, to_bytes, plan, evidence } = range;
                 if next != Some(*from_bytes) || to_bytes.is_some_and(|end| end <= *from_bytes) {
                     return Err(format!("{collective}: the ranges have a gap or overlap at {from_bytes} bytes"));
                 }
                 next = *to_bytes;
                 if let Some(plan) = plan.as_ref().filter(|plan| !self.plans.contains_key(*plan)) {
-                    return Err(format!("{collective}, {from_bytes} bytes: there is no plan `{plan}`"));
+                    return Err(format!(
+                        "{collective}, {from_bytes} bytes: there is no plan `{}`",
+                        topology::shorten(plan)
+                    ));
+                }
+                if let Some(fault) = evidence.iter().find_map(|evidence| evidence.fault(range)) {
+                    return Err(format!("{collective}, {from_bytes} bytes: {fault}"));
                 }
             }
             if let Some(end) = next {
@@ -205,6 +241,10 @@ mod tests {
         }
     }
 
+    fn measured(table: &mut TuningTable) -> &mut Evidence {
+        &mut table.cells[0].ranges[1].evidence[0]
+    }
+
     #[test]
     fn every_size_has_one_range() {
         let table = table();
@@ -217,7 +257,7 @@ mod tests {
     #[test]
     fn tables_that_contradict_themselves_are_refused() {
         type Change = fn(&mut TuningTable);
-        let changes: [(Change, &str); 7] = [
+        let changes: [(Change, &str); 13] = [
             (|table| table.cells[0].ranges[1].from_bytes = 65, "a gap or overlap at 65"),
             (|table| table.cells[0].ranges[1].from_bytes = 63, "a gap or overlap at 63"),
             (|table| table.cells[0].ranges[2].to_bytes = Some(5000), "no range holds 5000 bytes"),
@@ -225,6 +265,12 @@ mod tests {
             (|table| table.cells.push(table.cells[0].clone()), "allreduce comes twice"),
             (|table| table.key.ranks = 3, "has 3 ranks, and the machines of 2"),
             (|table| table.cells[0].ranges.clear(), "no range holds 0 bytes"),
+            (|table| measured(table).bytes = 1 << 40, "does not belong here"),
+            (|table| measured(table).launches = 0, "comes from no launch"),
+            (|table| measured(table).choice.median_us = -5.0, "contradict each other"),
+            (|table| measured(table).stock.low_us = 1e9, "contradict each other"),
+            (|table| measured(table).stock.samples = 0, "contradict each other"),
+            (|table| drop(table.plans.insert("\u{1b}[31m\u{202e}".to_owned(), Value::Null)), "\\u{1b}[31m\\u{202e}"),
         ];
         for (change, expected) in changes {
             let mut table = table();

@@ -64,9 +64,9 @@ mod tests {
         check(
             &of([[1, 5], [0, 2]], 1),
             expect![[r#"
-                from ranks 0 to ranks 0 the schedule has a chunk of 1 B, but nothing was asked for
-                from ranks 0 to ranks 1 the schedule has a chunk of 5 B, but a chunk of 6 B was asked for
-                from ranks 1 to ranks 0 the schedule has nothing, but a chunk of 4 B was asked for
+                from rank 0 to rank 0 the schedule has a chunk of 1 B, but nothing was asked for
+                from rank 0 to rank 1 the schedule has a chunk of 5 B, but a chunk of 6 B was asked for
+                from rank 1 to rank 0 the schedule has nothing, but a chunk of 4 B was asked for
             "#]],
         );
         assert_eq!(check_asked(&of([[0, 6], [4, 2]], 2), &of([[0, 6], [4, 2]], 1)).total(), 3);

@@ -59,7 +59,7 @@ pub enum Violation {
         expected: u64,
     },
     /// The schedule moves other chunks between some ranks than were asked for.
-    #[error("from ranks {holders} to ranks {wanted_by} the schedule has {claimed}, but {asked} was asked for")]
+    #[error("from {} to {} the schedule has {claimed}, but {asked} was asked for", named(holders), named(wanted_by))]
     NotAsked {
         /// Who holds it.
         holders: RankSet,
@@ -230,7 +230,7 @@ pub enum Violation {
     /// A chunk leaves a rank that does not hold it.
     #[error(
         "transfer {transfer} (link {link}) sends chunk {chunk} from rank {rank} at {start}, {}",
-        held_from.map_or("which that rank never holds".to_owned(), |time| format!("but that rank holds it only from {time}"))
+        held_text(*start, *held_from)
     )]
     SentBeforeHeld {
         /// The transfer.
@@ -366,4 +366,18 @@ fn others(count: usize, noun: &str) -> String {
         1 => format!(" (and 1 {noun})"),
         _ => format!(" (and {count} {noun}s)"),
     }
+}
+
+/// When a sender holds what it has sent too early. Of messages that wait for each other at one moment, none can be the first.
+fn held_text(start: Micros, held_from: Option<Micros>) -> String {
+    match held_from {
+        None => "which that rank never holds".to_owned(),
+        Some(time) if time <= start => "but it comes there, at that moment, only from messages that wait for this one".to_owned(),
+        Some(time) => format!("but that rank holds it only from {time}"),
+    }
+}
+
+/// `rank 3` or `ranks 0-2`.
+fn named(ranks: &RankSet) -> String {
+    format!("rank{} {ranks}", if ranks.len() == 1 { "" } else { "s" })
 }

@@ -55,7 +55,6 @@ struct LoopTimes {
 
 /// Runs the command: starts local ranks, or is one of the ranks that somebody else has started.
 pub(super) fn conduct(args: &RunArgs, screen: &Screen) -> Outcome {
-    interrupt::ends(screen);
     let bad = |what: &str| Failure::bad_input(anyhow::anyhow!(what.to_owned()));
     let collective = args.collective.ok_or_else(|| bad("--loop needs --collective"))?;
     let sizes = args.size.as_ref().ok_or_else(|| bad("--loop needs --size"))?;
@@ -97,8 +96,13 @@ pub(super) fn conduct(args: &RunArgs, screen: &Screen) -> Outcome {
         tell(args, &job, ranks, times, screen)
     };
     match config {
-        None => as_processes(&job, ranks, |times| tell(times))?,
+        None => {
+            // Ends the ranks first.
+            let _ = interrupt::cancels();
+            as_processes(&job, ranks, |times| tell(times))?;
+        }
         Some(mut config) => {
+            interrupt::ends(screen);
             config.table.clone_from(&job.table);
             let comm = Communicator::connect(&config).map_err(Failure::no)?;
             measure_all(&comm, &job, |times| tell(times))?;

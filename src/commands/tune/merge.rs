@@ -12,7 +12,10 @@ pub(super) fn merge(paths: &[PathBuf], output: &PathBuf, screen: &Screen) -> Out
     let tables = paths.iter().map(|path| read(path)).collect::<Outcome<Vec<_>>>()?;
     let (table, conflicts) = tune::merge(&tables).map_err(|why| Failure::bad_input(anyhow::anyhow!(why)))?;
     table.write(output).map_err(Failure::no)?;
-    let answer = serde_json::json!({ "table": output, "conflicts": conflicts, "rows": super::show::rows(&table) });
+    let answer = serde_json::json!({
+        "format": "antiphon-tune-merge/1", "key": table.key, "table": output, "conflicts": conflicts,
+        "rows": super::show::rows(&table),
+    });
     screen.result(&answer, || {
         let told: Vec<String> = conflicts.iter().map(|conflict| told(conflict, paths)).collect();
         format!("{}\n{}", text(&table), told.join("\n"))
@@ -44,9 +47,14 @@ pub(super) fn export(path: &Path, format: TableFormat, output: Option<&PathBuf>,
     if let Some(output) = output {
         write_to(output, |out| out.write_all(exported.text.as_bytes()))?;
     }
-    exported.notes.iter().for_each(|note| screen.note(&format!("note: {note}")));
+    if !screen.is_json() {
+        exported.notes.iter().for_each(|note| screen.note(&format!("note: {note}")));
+    }
     match (screen.is_json(), output) {
-        (true, _) => screen.line(&serde_json::json!({ "text": exported.text, "notes": exported.notes }).to_string()),
+        (true, _) => {
+            let answer = serde_json::json!({ "format": "antiphon-tune-export/1", "text": exported.text, "notes": exported.notes });
+            screen.line(&answer.to_string());
+        }
         (false, None) => screen.line(exported.text.trim_end()),
         (false, Some(_)) => {}
     }

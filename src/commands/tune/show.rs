@@ -78,14 +78,19 @@ pub(super) fn show(path: &Path, svg: Option<&Path>, screen: &Screen) -> Outcome 
         write_to(svg, |out| out.write_all(winners::svg(&map, &title).as_bytes()))?;
     }
     let violations = tune::violations(&table);
-    screen.result(&serde_json::json!({ "rows": rows(&table), "violations": violations }), || {
-        let drawn = if map.is_empty() {
-            String::new()
-        } else {
-            format!("\n{}\n", map.terminal(screen.has_colours(), screen.width()))
-        };
-        format!("{title}\n{drawn}\n{}\n\n{}", text(&table), guidelines(&violations))
-    })
+    screen.result(
+        &serde_json::json!({
+            "format": "antiphon-tune-show/1", "key": table.key, "rows": rows(&table), "violations": violations,
+        }),
+        || {
+            let drawn = if map.is_empty() {
+                String::new()
+            } else {
+                format!("\n{}\n", map.terminal(screen.has_colours(), screen.width()))
+            };
+            format!("{title}\n{drawn}\n{}\n\n{}", text(&table), guidelines(&violations))
+        },
+    )
 }
 
 /// What the table's times should obey and do not.
@@ -105,9 +110,12 @@ pub(super) fn verify(path: &Path, screen: &Screen) -> Outcome {
     let plans = PlanTable::read(path).map_err(Failure::bad_input)?;
     plans.verify().map_err(|why| Failure::no(anyhow::anyhow!("{}: {why}", path.display())))?;
     let (ranges, distinct) = (rows(&table).len(), table.plans.len());
-    screen.result(&serde_json::json!({ "valid": true, "ranges": ranges, "plans": distinct }), || {
-        format!("{}: {ranges} ranges, {distinct} plans, all valid", path.display())
-    })
+    screen.result(
+        &serde_json::json!({
+            "format": "antiphon-tune-verify/1", "key": table.key, "valid": true, "ranges": ranges, "plans": distinct,
+        }),
+        || format!("{}: {ranges} ranges, {distinct} plans, all valid", path.display()),
+    )
 }
 
 pub(super) fn diff(first: &Path, second: &Path, screen: &Screen) -> Outcome {
@@ -131,11 +139,16 @@ pub(super) fn diff(first: &Path, second: &Path, screen: &Screen) -> Outcome {
         );
     }
     let same = one.key == other.key;
-    screen.result(&serde_json::json!({ "same_key": same, "differences": rows }), || {
-        let key = if same { "" } else { "the tables are for different ranks or rules\n" };
-        match rows.is_empty() {
-            true => format!("{key}no size has another choice"),
-            false => format!("{key}{}", columns(&["collective", "from", "first", "second"], &rows)),
-        }
-    })
+    screen.result(
+        &serde_json::json!({
+            "format": "antiphon-tune-diff/1", "keys": [one.key, other.key], "same_key": same, "differences": rows,
+        }),
+        || {
+            let key = if same { "" } else { "the tables are for different ranks or rules\n" };
+            match rows.is_empty() {
+                true => format!("{key}no size has another choice"),
+                false => format!("{key}{}", columns(&["collective", "from", "first", "second"], &rows)),
+            }
+        },
+    )
 }

@@ -28,13 +28,17 @@ const EIGENVECTORS: usize = 3;
 const ITERATIONS: usize = 300;
 
 /// The best beginnings of all orders, the most promising first. None where every link shares resources, because the
-/// rates of the links then say little about a set.
+/// rates of the links then say little about a set, or where one order is too much work.
 pub(super) fn sweeps(problem: &Problem, deadline: &Deadline) -> Vec<Vec<bool>> {
     let topology = &*problem.topology;
     if topology.links().iter().all(|link| !link.resources.is_empty()) || topology.rank_count() < 3 {
         return Vec::new();
     }
     let sweep = Sweep::new(problem);
+    // An AllGather of many ranks: one order alone would take longer than all of them may.
+    if sweep.cost > WORK {
+        return Vec::new();
+    }
     let mut left = WORK;
     let mut found: Vec<(f64, Vec<bool>)> = Vec::new();
     let mut offer = |order: &[usize]| {

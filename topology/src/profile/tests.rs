@@ -294,7 +294,10 @@ fn a_budget_is_kept_with_wider_margins() {
     };
     let whole = seconds(None);
     let [long, short] = [120, 60].map(|budget| seconds(Some(budget)));
-    assert!(whole > 140.0 && long < 140.0 && short < 72.0, "{whole} s without a budget, {long} s of 120, {short} s of 60");
+    assert!(
+        whole > 140.0 && long < 140.0 && short < 72.0,
+        "{whole} s without a budget, {long} s of 120, {short} s of 60"
+    );
 }
 
 #[test]

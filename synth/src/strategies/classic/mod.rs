@@ -175,16 +175,24 @@ fn attempt(
 /// A lower bound on the time of these hops: the time of the chunk with the longest way, on empty links.
 fn least(problem: &Problem, hops: &[PlacedHop]) -> Micros {
     let topology = &*problem.topology;
-    let ranks = topology.rank_count();
-    let mut arrived = vec![0.0_f64; ranks * problem.demand.chunks().len()];
-    for &PlacedHop { link, chunk, .. } in hops {
-        let (link, first) = (topology.link(link), chunk.index() * ranks);
-        let bytes = problem.demand.bytes_of(chunk);
-        let at = arrived[first + link.from.index()] + link.transfer_time(bytes).0;
-        let place = &mut arrived[first + link.to.index()];
-        *place = place.max(at);
+    // One chunk after the other, in the order of rounds: a time for every chunk at every rank would be far more than there are hops.
+    let mut by_chunk: Vec<&PlacedHop> = hops.iter().collect();
+    by_chunk.sort_by_key(|hop| hop.chunk);
+    let mut arrived = vec![0.0_f64; topology.rank_count()];
+    let mut last = 0.0_f64;
+    for hops in by_chunk.chunk_by(|a, b| a.chunk == b.chunk) {
+        let bytes = problem.demand.bytes_of(hops[0].chunk);
+        for link in hops.iter().map(|hop| topology.link(hop.link)) {
+            let at = arrived[link.from.index()] + link.transfer_time(bytes).0;
+            let place = &mut arrived[link.to.index()];
+            *place = place.max(at);
+            last = last.max(at);
+        }
+        for link in hops.iter().map(|hop| topology.link(hop.link)) {
+            [arrived[link.from.index()], arrived[link.to.index()]] = [0.0; 2];
+        }
     }
-    Micros(arrived.into_iter().fold(0.0, f64::max))
+    Micros(last)
 }
 
 /// Whether chunks with one destination each need too many hops for any algorithm, estimated from the first chunk.
