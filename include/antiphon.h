@@ -267,7 +267,8 @@ antiphon_result_t antiphon_barrier_start(antiphon_comm_t comm, antiphon_request_
 
 /**
  * Sends block i of `send` to rank i, and receives block i of `recv` from there: block i has `counts[i]` elements, and begins at
- * element `offsets[i]`. What one rank sends to another is as long as what that one receives.
+ * element `offsets[i]`. What one rank sends to another is as long as what that one receives. `send == recv` means in place: a block
+ * is sent before another one takes its place. Otherwise no block that is sent may overlap with one that is received.
  */
 antiphon_result_t antiphon_all_to_all_v(const void *send,
                                         const size_t *counts,

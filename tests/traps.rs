@@ -177,7 +177,7 @@ fn an_interrupted_run_says_so() {
     }
 }
 
-const RUN_KEYS: [&str; 18] = [
+const RUN_KEYS: [&str; 19] = [
     "format",
     "collective",
     "size_bytes",
@@ -192,6 +192,7 @@ const RUN_KEYS: [&str; 18] = [
     "algbw_GBps",
     "busbw_GBps",
     "predicted_us",
+    "ratio",
     "emulated",
     "wrong",
     "plan",
@@ -212,6 +213,7 @@ fn a_run_says_what_it_imitates_and_what_was_predicted() {
         let expected = 2.0 * (100.0 + size / 3.0 * 1e-3);
         let (predicted, time) = (row["predicted_us"].as_f64().unwrap(), row["time_us"].as_f64().unwrap());
         assert!((predicted - expected).abs() < 1e-6 * expected && time > 0.97 * predicted, "{row}");
+        assert!((row["ratio"].as_f64().unwrap() - time / predicted).abs() < 1e-9 * time, "{row}");
         assert!(row["min_us"].as_f64() <= row["time_us"].as_f64() && row["time_us"].as_f64() <= row["p99_us"].as_f64());
     }
     let table = antiphon(&format!("{line} --iterations 1 --slowdown 2")).ok().stdout;

@@ -160,9 +160,57 @@ fn calls_under_way_messages_and_groups() {
     succeeds("tests/c/calls.c");
 }
 
+/// Random calls of several seeds: a quarter of them in several threads. With more effort, more of them with longer vectors.
+fn random_calls(seeds: std::ops::Range<u32>, calls: u32, most: u32) {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compiled("tests/c/random.c", &folder);
+    let places = [(2, 1), (3, 2), (7, 3), (4, 4), (5, 1), (8, 2), (1, 1)];
+    for (seed, (ranks, machines)) in seeds.zip(places.into_iter().cycle()) {
+        let threads = if seed % 4 == 3 { 3 } else { 1 };
+        let args = [seed, calls / threads, most, threads].map(|number| number.to_string());
+        let args: Vec<&str> = std::iter::once(".").chain(args.iter().map(String::as_str)).collect();
+        let how = Ranks { ranks, machines, timeout: 60 };
+        for (rank, ended) in run(&program, &args, how, |_| true).iter().enumerate() {
+            assert!(
+                ended.status.success(),
+                "{args:?}, {ranks} ranks, {machines} machines, rank {rank}: {}",
+                ended.said
+            );
+        }
+    }
+}
+
+#[test]
+fn random_calls_give_what_they_must() {
+    random_calls(0..7, 150, 30_000);
+}
+
+#[test]
+fn long_random_calls_give_what_they_must() {
+    let is_long = std::env::var("ANTIPHON_TEST_EFFORT").is_ok_and(|effort| effort == "long");
+    let (last, calls, most) = if is_long { (200, 600, 2_000_000) } else { (107, 300, 70_000) };
+    random_calls(100..last, calls, most);
+}
+
+/// Ranks find each other as processes do, though all are threads of one.
+#[test]
+fn ranks_may_be_threads_of_one_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compiled("tests/c/random.c", &folder);
+    let output = Command::new(&program)
+        .args([".", "5", "150", "30000", "1", "rank-threads"])
+        .env("ANTIPHON_SIZE", "4")
+        .env("ANTIPHON_MASTER", address())
+        .env("ANTIPHON_SECRET", "a secret for tests only")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
 /// What each fault looks like to the other ranks, and whether the rank lives on.
-const FAULTS: [(&str, &[u32], bool); 6] = [
+const FAULTS: [(&str, &[u32], bool); 7] = [
     ("kill", &[4], false),
+    ("cut", &[4], false),
     ("exit", &[4], false),
     ("stop", &[4], false),
     ("abort", &[7], true),
@@ -193,6 +241,20 @@ fn a_rank_that_fails_is_named_and_the_others_go_on() {
                 assert!(results.contains(&result), "{context}, rank {rank}: {said}");
                 assert!(said.contains(&format!("rank {victim}")), "{context}, rank {rank}: {said}");
             }
+        }
+    }
+}
+
+/// Who leads the others to a new communicator may die as well.
+#[test]
+fn the_leader_of_a_meeting_may_die() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compiled("tests/c/faults.c", &folder);
+    for machines in [1, 2] {
+        let ended =
+            run(&program, &["twice", "2", "10"], Ranks { ranks: 4, machines, timeout: 20 }, |rank| rank % 2 == 1);
+        for rank in [1, 3] {
+            assert!(ended[rank].status.success(), "{machines} machines, rank {rank}: {}", ended[rank].said);
         }
     }
 }

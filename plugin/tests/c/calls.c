@@ -104,6 +104,42 @@ static void refusals(antiphon_comm_t comm) {
     CHECK(strstr(antiphon_plan(comm), "allreduce") != NULL);
 }
 
+/* Messages that nobody receives yet are in nobody's way: not of other messages behind them, nor of those for which there is no room
+ * besides them. */
+static void unreceived(antiphon_comm_t comm) {
+    const size_t counts[][2] = {{1, 13}, {200, 500}, {120, 7000}};
+    int next = (own_rank + 1) % ranks, previous = (own_rank + ranks - 1) % ranks;
+    size_t count = 200000;
+    int64_t *vector = vector_of(count);
+    for (size_t index = 0; index < sizeof counts / sizeof *counts; index++) {
+        size_t messages = counts[index][0], each = counts[index][1];
+        int64_t *sent = vector_of(messages * each), *received = vector_of(messages * each);
+        antiphon_request_t requests[200];
+        fill(sent, messages * each, own_rank);
+        for (size_t at = 0; at < messages; at++)
+            OK(antiphon_send_start(sent + at * each, each, ANTIPHON_I64, next, comm, &requests[at]));
+        for (int root = 0; root < ranks; root++) {
+            fill(vector, count, own_rank);
+            OK(antiphon_broadcast(vector, count, ANTIPHON_I64, root, comm));
+            for (size_t at = 0; at < count; at++) CHECK(vector[at] == element(root, at));
+        }
+        size_t block[5], offsets[5];
+        int64_t *all = vector_of(500 * ranks);
+        for (int rank = 0; rank < ranks; rank++) block[rank] = 500, offsets[rank] = 500 * rank;
+        fill(vector, 500 * ranks, own_rank);
+        OK(antiphon_all_to_all_v(vector, block, offsets, all, block, offsets, ANTIPHON_I64, comm));
+        for (int at = 0; at < 500 * ranks; at++) CHECK(all[at] == element(at / 500, 500 * own_rank + at % 500));
+        for (size_t at = 0; at < messages; at++)
+            OK(antiphon_recv(received + at * each, each, ANTIPHON_I64, previous, comm));
+        for (size_t at = 0; at < messages; at++) OK(antiphon_wait(&requests[at]));
+        for (size_t at = 0; at < messages * each; at++) CHECK(received[at] == element(previous, at));
+        free(all);
+        free(sent);
+        free(received);
+    }
+    free(vector);
+}
+
 int main(void) {
     antiphon_comm_t comm = join();
     const size_t counts[] = {0, 3, 1000, 100000};
@@ -113,6 +149,7 @@ int main(void) {
     }
     blocks(comm, 1);
     blocks(comm, 3000);
+    unreceived(comm);
     groups(comm);
     refusals(comm);
     void *memory;

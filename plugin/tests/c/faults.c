@@ -2,7 +2,14 @@
 #include "common.h"
 #include <signal.h>
 #include <stdbool.h>
+#include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
+
+/* Cuts all connections of this process. */
+static void cut(void) {
+    for (int fd = 3; fd < 1024; fd++) shutdown(fd, SHUT_RDWR);
+}
 
 /* What is left of a communicator works. */
 static void go_on(antiphon_comm_t comm, int least, int left, int victim) {
@@ -27,6 +34,21 @@ static void go_on(antiphon_comm_t comm, int least, int left, int victim) {
     OK(antiphon_comm_free(&rest));
 }
 
+/* The rank that leads the others to a new communicator dies while they meet, because one of them comes late. */
+static int go_on_again(antiphon_comm_t comm) {
+    const struct itimerval soon = {.it_value = {.tv_usec = 300000}};
+    if (own_rank == 0) setitimer(ITIMER_REAL, &soon, NULL);
+    if (own_rank == 3) usleep(600000);
+    antiphon_comm_t rest;
+    int64_t own = own_rank, all[2] = {0};
+    OK(antiphon_comm_rebuild(comm, 2, &rest));
+    OK(antiphon_comm_free(&comm));
+    OK(antiphon_all_gather(&own, all, 1, ANTIPHON_I64, rest));
+    CHECK(all[0] == 1 && all[1] == 3);
+    OK(antiphon_comm_free(&rest));
+    return 0;
+}
+
 int main(int argc, char **argv) {
     CHECK(argc == 4);
     const char *fault = argv[1];
@@ -37,9 +59,10 @@ int main(int argc, char **argv) {
     antiphon_result_t result = ANTIPHON_SUCCESS;
     for (int call = 0; result == ANTIPHON_SUCCESS && call < 1000000; call++) {
         if (own_rank == victim && call == 5) {
-            if (strcmp(fault, "kill") == 0) kill(getpid(), SIGKILL);
+            if (strcmp(fault, "kill") == 0 || strcmp(fault, "twice") == 0) kill(getpid(), SIGKILL);
             if (strcmp(fault, "stop") == 0) kill(getpid(), SIGSTOP);
             if (strcmp(fault, "exit") == 0) _exit(0);
+            if (strcmp(fault, "cut") == 0) cut();
             if (strcmp(fault, "abort") == 0) OK(antiphon_comm_abort(comm));
             if (strcmp(fault, "other") == 0) count++;
             if (strcmp(fault, "free") == 0) {
@@ -51,6 +74,8 @@ int main(int argc, char **argv) {
         result = antiphon_all_reduce(vector, vector, count, ANTIPHON_I64, ANTIPHON_SUM, comm);
     }
     printf("rank %d: result %d: %s\n", own_rank, result, antiphon_last_error());
+    if (own_rank == victim && strcmp(fault, "cut") == 0) return 0;
+    if (strcmp(fault, "twice") == 0) return go_on_again(comm);
     /* Later calls say the same at once. */
     CHECK(antiphon_barrier(comm) != ANTIPHON_SUCCESS);
     bool lives = strcmp(fault, "abort") == 0 || strcmp(fault, "other") == 0;

@@ -70,7 +70,7 @@ impl Session {
         let lines = begin(at, lines, &directory, local, deadline)?;
         let status = Arc::new(SessionStatus::new(vec![memory.clone()]));
         let silence = (patience / 2).clamp(SILENCE[0], SILENCE[1]);
-        let watch = MemberWatch::new(at.rank, lines, &status, silence)
+        let watch = MemberWatch::new(at.rank, lines, (&status, directory.clone()), silence)
             .map_err(RunError::system("starting the thread that watches the other ranks"))?;
         Self::assemble(SessionSetup {
             rank: at.rank,

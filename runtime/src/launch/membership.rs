@@ -3,7 +3,7 @@
 //! The principal type is [`MemberWatch`], a thread of each process that sleeps until something happens. Rank 0's thread has a
 //! connection with every other process. A process that ends closes its connection. A process that is stopped sends no signs
 //! of life. In both cases rank 0 tells all others the verdict. If rank 0 itself is gone, every process finds that out by
-//! itself. A process that leaves in order says so before.
+//! itself. A process that leaves in order says so before. What follows from what was heard is decided in [`WatchState`].
 //!
 //! ```text
 //! member                       rank 0
@@ -19,10 +19,10 @@ use crate::background;
 use crate::clock::Moment;
 use crate::control::frame::{Inbox, Outbox};
 use crate::launch::machine::Machine;
-use crate::session::places::ProcessPlace;
+use crate::launch::watch_state::WatchState;
+use crate::session::places::{Directory, ProcessPlace};
 use crate::session::status::{SessionEnd, SessionStatus};
 use crate::transport::tcp::ListenAddresses;
-use crate::verdict::{Cause, Phase, Verdict};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::time::Timespec;
 use serde::{Deserialize, Serialize};
@@ -113,7 +113,7 @@ impl MemberWatch {
     pub(super) fn new(
         own: Rank,
         lines: Vec<MemberConnection>,
-        status: &Arc<SessionStatus>,
+        (status, directory): (&Arc<SessionStatus>, Arc<Directory>),
         silence: Duration,
     ) -> std::io::Result<Self> {
         let posts: Vec<Arc<Outbox>> = lines.iter().map(|line| line.post.clone()).collect();
@@ -121,10 +121,9 @@ impl MemberWatch {
         let told = posts.clone();
         status.on_end(move |end| told.iter().for_each(|post| say(post, is_hub, end)));
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let now = Moment::now();
-        let lines =
-            lines.into_iter().map(|line| WatchedLine { line, heard_at: now, is_open: true, has_left: false }).collect();
-        let watcher = Watcher { is_hub, lines, status: status.clone(), silence, stop: stop.clone() };
+        let state = WatchState::new(own, lines.iter().map(|line| line.rank), silence, Moment::now());
+        let (status, stop_too) = (status.clone(), stop.clone());
+        let watcher = Watcher { is_hub, lines, state, status, directory, silence, stop: stop_too };
         let thread = background::spawn("antiphon-watch", move || watcher.run())?;
         Ok(Self { own, stop, thread: Some(thread), posts })
     }
@@ -138,20 +137,13 @@ fn say(post: &Outbox, is_hub: bool, end: &SessionEnd) {
     };
 }
 
-struct WatchedLine {
-    line: MemberConnection,
-    heard_at: Moment,
-    /// Whether the connection has not ended.
-    is_open: bool,
-    /// Whether the other process has said that it leaves. The reason may follow.
-    has_left: bool,
-}
-
 /// The thread's part.
 struct Watcher {
     is_hub: bool,
-    lines: Vec<WatchedLine>,
+    lines: Vec<MemberConnection>,
+    state: WatchState,
     status: Arc<SessionStatus>,
+    directory: Arc<Directory>,
     silence: Duration,
     stop: Arc<OwnedFd>,
 }
@@ -173,22 +165,24 @@ impl Watcher {
                 self.beat();
                 beat_at = now.after(pause);
             }
-            let Some(ready) = self.sleep(beat_at.since(now)) else { break };
+            let look_at = self.state.next_look().map_or(beat_at, |look| look.min(beat_at));
+            let Some(ready) = self.sleep(look_at.since(now)) else { break };
             for index in ready {
                 self.hear(index);
             }
-            self.judge(Moment::now());
+            let Self { state, status, directory, .. } = &mut self;
+            state.judge(Moment::now(), status, &|rank| directory.has_died(rank));
         }
-        for watched in &self.lines {
+        for line in &self.lines {
             // The other end sees that this process has left.
-            let _ = watched.line.inbox.stream().shutdown(Shutdown::Both);
+            let _ = line.inbox.stream().shutdown(Shutdown::Both);
         }
     }
 
     /// Sleeps for `limit`, or until something is heard: on which lines. `None` if the watch ends.
     fn sleep(&self, limit: Duration) -> Option<Vec<usize>> {
-        let open: Vec<usize> = (0..self.lines.len()).filter(|&index| self.lines[index].is_open).collect();
-        let stream = |&index: &usize| PollFd::new(self.lines[index].line.inbox.stream(), PollFlags::IN);
+        let open: Vec<usize> = (0..self.lines.len()).filter(|&index| self.state.is_open(index)).collect();
+        let stream = |&index: &usize| PollFd::new(self.lines[index].inbox.stream(), PollFlags::IN);
         let mut sockets: Vec<_> = open.iter().map(stream).collect();
         sockets.push(PollFd::new(&*self.stop, PollFlags::IN));
         let timeout = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
@@ -204,67 +198,30 @@ impl Watcher {
     }
 
     fn beat(&self) {
-        for watched in self.lines.iter().filter(|watched| watched.is_open) {
-            let post = &watched.line.post;
+        for (_, line) in self.lines.iter().enumerate().filter(|(index, _)| self.state.is_open(*index)) {
             // The socket of a process that is gone is read too.
-            let _ = if self.is_hub { post.offer(&ToMember::Beat) } else { post.offer(&FromMember::Beat) };
+            let _ = if self.is_hub { line.post.offer(&ToMember::Beat) } else { line.post.offer(&FromMember::Beat) };
         }
     }
 
-    /// Reads what a process has said.
+    /// Reads what a process has said. Rank 0 passes on what has ended.
     fn hear(&mut self, index: usize) {
         loop {
-            let watched = &mut self.lines[index];
-            let inbox = &mut watched.line.inbox;
+            let inbox = &mut self.lines[index].inbox;
             let heard = match self.is_hub {
                 true => inbox.receive().map(|said| said.map(MemberNews::of_member)),
                 false => inbox.receive().map(|said| said.map(MemberNews::of_hub)),
             };
-            watched.heard_at = Moment::now();
-            let rank = watched.line.rank;
+            let now = Moment::now();
             match heard {
                 Ok(None) => return,
-                Ok(Some(MemberNews::Life)) => {}
+                Ok(Some(MemberNews::Life)) => drop(self.state.hear(index, None, &self.status, now)),
                 Ok(Some(MemberNews::End(end))) => {
-                    watched.has_left |= end == SessionEnd::Left(rank);
-                    match self.is_hub {
-                        true => self.relay(index, &end),
-                        false => drop(self.status.hear(&end)),
+                    for other in self.state.hear(index, Some(&end), &self.status, now) {
+                        say(&self.lines[other].post, true, &end);
                     }
                 }
-                Err(_) => {
-                    watched.is_open = false;
-                    if !watched.has_left {
-                        self.lost(rank);
-                    }
-                    return;
-                }
-            }
-        }
-    }
-
-    /// Rank 0 tells all others what one has said.
-    fn relay(&self, from: usize, end: &SessionEnd) {
-        if self.status.hear(end) {
-            let others = self.lines.iter().enumerate().filter(|(index, watched)| *index != from && watched.is_open);
-            others.for_each(|(_, watched)| say(&watched.line.post, true, end));
-        }
-    }
-
-    /// The connection of a process has ended, which did not say that it leaves. If rank 0 is gone, every other process notices
-    /// that by itself.
-    fn lost(&self, rank: Rank) {
-        self.status.end(Verdict { rank, cause: Cause::Lost, phase: Phase::Work });
-    }
-
-    /// Looks for processes that have said nothing for too long.
-    fn judge(&mut self, now: Moment) {
-        for index in 0..self.lines.len() {
-            let watched = &mut self.lines[index];
-            if watched.is_open && !watched.has_left && now.since(watched.heard_at) > self.silence {
-                watched.is_open = false;
-                let verdict = Verdict { rank: watched.line.rank, cause: Cause::Silent, phase: Phase::Work };
-                self.status.end(verdict);
+                Err(_) => return self.state.ended(index, now),
             }
         }
     }

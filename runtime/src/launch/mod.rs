@@ -41,7 +41,11 @@ pub(crate) mod rendezvous;
 #[cfg(test)]
 mod simulation;
 pub(crate) mod spawner;
+mod survivor_turns;
 pub(crate) mod threads;
 pub(crate) mod verdicts;
 pub(crate) mod watch;
+#[cfg(test)]
+mod watch_simulation;
+mod watch_state;
 pub(crate) mod worker;

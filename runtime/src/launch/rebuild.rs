@@ -13,11 +13,13 @@ use crate::launch::connect::{hear, line, unexpected};
 use crate::launch::identity::rank_of;
 use crate::launch::membership::{MemberConnection, MemberPlace, ToMember};
 use crate::launch::rendezvous::{Rendezvous, has_left};
+use crate::launch::survivor_turns::{SurvivorTurn, SurvivorTurns, have_all_come};
 use crate::session::Session;
 use crate::session::status::SessionStatus;
 use crate::session::survivors::{RebuildTerms, Rebuilt, SurvivorMeeting, given_up};
 use crate::transport::tcp::{Gate, Proven};
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -52,13 +54,18 @@ impl SurvivorMeeting for ProcessMeeting {
         let secret = self.at.secret.derive(&[b"rebuild", &terms.communicator.to_le_bytes()]);
         let at = Rendezvous { secret, ..self.at.clone() };
         let meeting = CommunicatorMeeting { at, terms, status: session.status() };
-        let mut leaders: Vec<Rank> = members.iter().copied().filter(|rank| *rank < own).collect();
-        leaders.sort_unstable();
-        let found =
-            leaders.into_iter().find_map(|leader| meeting.follow(leader, &self.addresses[leader.index()]).transpose());
-        let (group, lines) = match found {
-            Some(found) => found?,
-            None => meeting.lead(&self.listeners.lock().unwrap_or_else(PoisonError::into_inner))?,
+        let mut turns = SurvivorTurns::new(own, members);
+        let (group, lines) = loop {
+            match turns.next(|rank| meeting.status.is_gone(rank)) {
+                SurvivorTurn::Follow(leader) => {
+                    if let Some(found) = meeting.follow(leader, &self.addresses[leader.index()])? {
+                        break found;
+                    }
+                }
+                SurvivorTurn::Lead => {
+                    break meeting.lead(&self.listeners.lock().unwrap_or_else(PoisonError::into_inner))?;
+                }
+            }
         };
         let number = group.iter().position(|rank| *rank == own);
         let Some(rank) = number.map(Rank::from_index) else { return given_up(own) };
@@ -75,6 +82,11 @@ impl SurvivorMeeting for ProcessMeeting {
         let members = members.iter().filter_map(place).collect();
         Ok(Rebuilt { session, members, is_new_session: true, generation: 0 })
     }
+}
+
+/// Whether a connection has ended.
+fn is_end(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
 }
 
 /// Who forms the new session: ranks of the old one, and connections with the ranks of the new one.
@@ -105,7 +117,8 @@ impl CommunicatorMeeting<'_> {
             Ok(ToMember::Group(group)) => Ok(Some((group, vec![MemberConnection { rank: Rank(0), ..line }]))),
             Ok(ToMember::Refused { reason }) => Err(RunError::Mismatch { what: reason }),
             Ok(_) => Err(RunError::lane(own, leader)(unexpected())),
-            // The leader died meanwhile.
+            // The leader died meanwhile, or cannot be reached any more.
+            Err(error) if is_end(&error) => Ok(None),
             Err(error) => Err(RunError::lane(own, leader)(error)),
         }
     }
@@ -144,8 +157,9 @@ impl CommunicatorMeeting<'_> {
                 return given_up(own);
             }
             here.retain(|_, proven| !has_left(&proven.stream));
-            let is_missing = |rank: &&Rank| **rank != own && !here.contains_key(rank) && !self.status.is_gone(**rank);
-            if self.terms.members.iter().find(is_missing).is_none() || Moment::now() >= deadline {
+            let is_here = |rank| here.contains_key(&rank);
+            let all_are_here = have_all_come(own, self.terms.members, is_here, |rank| self.status.is_gone(rank));
+            if all_are_here || Moment::now() >= deadline {
                 return Ok(here);
             }
             let known = gate.admit(|claim, _| rank_of(claim)).map_err(failed())?;

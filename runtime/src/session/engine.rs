@@ -11,10 +11,15 @@ use crate::error::RunResult;
 use crate::session::ports::LanePorts;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 use topology::Rank;
 
 /// So many scratch buffers are kept for later calls.
 const MOST_SPARE: usize = 4;
+
+/// A call that has waited for so long may be in the way of another rank. Shorter than the time for which a rank looks before it
+/// sleeps.
+const STUCK: Duration = Duration::from_micros(50);
 
 /// Names a call of a session.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -144,7 +149,15 @@ impl Engine {
             false
         });
         ended.into_iter().for_each(|run| self.end(run));
-        moved
+        moved || self.relieve(now)
+    }
+
+    /// Makes room for others where calls have waited for a while; whether anything moved. A message that is put aside is copied once
+    /// more, and mostly its turn comes before.
+    fn relieve(&mut self, now: Moment) -> bool {
+        let waits = self.queues.values().filter_map(VecDeque::front).filter(|first| now.since(first.moved_at) > STUCK);
+        let relief = waits.filter_map(|first| first.run.needed_relief()).max();
+        relief.is_some_and(|relief| self.ports.relieve(relief))
     }
 
     /// The result of a call that is over. It is told once.

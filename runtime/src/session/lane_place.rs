@@ -3,8 +3,8 @@
 //! The principal type is [`LanePlace`].
 //!
 //! ```text
-//! | lines that were released | offers: 16 × (state, address, bytes, segment) | ring of lines: sequence, bytes; communicator; stamp; tag; payload |
-//!   64 bytes                   16 × 64 bytes                          256 × 64 bytes
+//! | lines that were released | offers: 64 × (state, address, bytes, segment) | ring of lines: sequence, bytes; communicator; stamp; tag; payload |
+//!   64 bytes                   64 × 64 bytes                          256 × 64 bytes
 //! ```
 
 use crate::memory::atomics::{AtomicU32, AtomicU64};
@@ -16,7 +16,7 @@ pub(super) const LINE: usize = 64;
 /// Lines of a ring: a power of two, so that sequence numbers can wrap.
 pub(super) const LINES: u32 = if cfg!(feature = "model") { 4 } else { 256 };
 /// How many offers of a lane may be open.
-pub(super) const OFFERS: usize = if cfg!(feature = "model") { 1 } else { 16 };
+pub(super) const OFFERS: usize = if cfg!(feature = "model") { 1 } else { 64 };
 pub(super) const OFFERS_AT: usize = LINE;
 pub(super) const LINES_AT: usize = OFFERS_AT + OFFERS * LINE;
 /// The bytes of a lane.

@@ -14,7 +14,11 @@ use super::segments::{SEGMENT_BOARD_BYTES, SegmentBoard};
 use crate::memory::doorbell::{BELL_BYTES, Doorbell};
 use crate::memory::region::{OpenFilePlace, Region};
 use crate::session::lane_place::LANE_BYTES;
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::time::Timespec;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -156,6 +160,19 @@ impl Directory {
     /// Where a rank is.
     pub(crate) fn of(&self, rank: Rank) -> &RankLocation {
         &self.ranks[rank.index()]
+    }
+
+    /// Whether a rank is certainly dead: a process of this machine that has ended, even if nobody has asked for its status.
+    pub(crate) fn has_died(&self, rank: Rank) -> bool {
+        let RankLocation::Process(place, _) = self.of(rank) else { return false };
+        let Some(process) = i32::try_from(place.memory.process).ok().and_then(Pid::from_raw) else { return false };
+        match pidfd_open(process, PidfdFlags::empty()) {
+            Ok(process) => {
+                let mut ended = [PollFd::new(&process, PollFlags::IN)];
+                poll(&mut ended, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+            }
+            Err(error) => error == Errno::SRCH,
+        }
     }
 
     /// The memory of a rank of this machine.

@@ -23,6 +23,15 @@ const MOST_ASIDE: usize = 64 << 20;
 /// So many communicators that are gone are remembered, to refuse what still comes for them.
 const MOST_GONE: usize = 1024;
 
+/// From which lanes messages are put aside that nobody waits for yet.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum PortRelief {
+    /// From sockets: behind the message, a peer may ask for what this rank has offered.
+    Sockets,
+    /// From all: while this rank waits for room in a lane, a peer may wait for room in one to this rank.
+    All,
+}
+
 /// A message that was put aside.
 struct Aside {
     head: MessageHead,
@@ -232,6 +241,28 @@ impl LanePorts {
         self.aside_bytes += aside.bytes();
         self.aside.entry((peer, head.communicator)).or_default().push_back(aside);
         Ok(())
+    }
+
+    /// Puts aside what has come and nobody waits for yet; whether there was anything.
+    pub(crate) fn relieve(&mut self, relief: PortRelief) -> bool {
+        let mut moved = false;
+        for index in 0..self.ports.len() {
+            match &self.ports[index] {
+                Some(PeerPort::Socket(_)) => {}
+                Some(PeerPort::Memory(_)) if relief == PortRelief::All => {}
+                _ => continue,
+            }
+            let peer = Rank::from_index(index);
+            // Who waits for a rank that cannot be reached finds that out. Fragments are taken by the call that has asked for them.
+            while let Ok(Some(head)) = self.front(peer)
+                && head.tag != FRAGMENT
+                && self.aside_bytes <= MOST_ASIDE
+                && self.put_aside(peer, head).is_ok()
+            {
+                moved = true;
+            }
+        }
+        moved
     }
 
     /// Receives the message that [`Self::next`] found, which is short.

@@ -7,7 +7,7 @@ use super::script::{Act, CallScript};
 use crate::error::{RunError, RunResult};
 use crate::session::buffers::CallBuffers;
 use crate::session::lane::{MessageHead, Offer, OfferState};
-use crate::session::ports::LanePorts;
+use crate::session::ports::{LanePorts, PortRelief};
 use crate::session::sink::Sink;
 use std::sync::Arc;
 use topology::Rank;
@@ -62,6 +62,16 @@ impl ScriptRun {
     pub(super) fn new(script: Arc<CallScript>, buffers: CallBuffers, communicator: u64, call: u32) -> Self {
         let flow = MessageFlow { communicator, call, next: 0, offers: Vec::new(), incoming: None };
         Self { script, buffers, flow }
+    }
+
+    /// What a call that waits may need, though its step does not ask for it: a peer may have to take other messages first.
+    pub(super) fn needed_relief(&self) -> Option<PortRelief> {
+        let sends = matches!(self.script.acts.get(self.flow.next), Some(Act::Send { .. }));
+        match (sends, self.flow.offers.is_empty()) {
+            (true, _) => Some(PortRelief::All),
+            (false, false) => Some(PortRelief::Sockets),
+            (false, true) => None,
+        }
     }
 
     /// How many steps are finished.

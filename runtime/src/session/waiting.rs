@@ -5,12 +5,18 @@ use super::{Session, Ticket, forked};
 use crate::clock::Moment;
 use crate::error::{RunError, RunResult};
 use crate::memory::doorbell::Waiter;
+use crate::session::ports::PortRelief;
 use crate::verdict::Phase;
 use std::sync::PoisonError;
 use std::time::Duration;
+use topology::Rank;
 
 /// How long after the last progress a call fails because the rank that it waits for has left.
 const LEAVE_GRACE: Duration = Duration::from_millis(100);
+/// How long to wait for the reason why a peer has given up: on a busy machine, longer than those who watch need.
+const EXPLAINING: Duration = Duration::from_millis(500);
+/// Who waits for the reason of a failure looks for notices so often.
+const NOTICE_PAUSE: Duration = Duration::from_millis(1);
 /// A thread that lets another one carry on its call looks around at least this often.
 const LONGEST_SLEEP: Duration = Duration::from_millis(50);
 
@@ -128,15 +134,31 @@ impl Session {
         })
     }
 
+    /// Why a peer has given up, or cannot be reached. The peer's own reason, or that of those who watch, comes a little later.
+    fn reason_of(&self, communicator: u64, peer: Rank) -> Option<RunError> {
+        let deadline = Moment::now().after(EXPLAINING);
+        loop {
+            let told = || {
+                let ports = &mut self.engine().ports;
+                // Notices between machines lie among messages.
+                ports.relieve(PortRelief::Sockets);
+                ports.told(peer, communicator).map(|notice| RunError::Broken(notice.breach()))
+            };
+            let reason = self.broken(communicator).or_else(told);
+            // What a peer tells before it leaves is known by then, and the others wait for the reason of this rank.
+            let is_last = self.shared.watch.is_none() || self.shared.status.has_left(peer) || Moment::now() >= deadline;
+            if reason.is_some() || is_last {
+                return reason;
+            }
+            // Notices wake nobody.
+            self.shared.status.wait(NOTICE_PAUSE, || self.broken(communicator).is_some());
+        }
+    }
+
     /// What to tell of an error. That a peer is gone may have a reason which those who watch the ranks find out a little later.
     pub(super) fn explain(&self, communicator: u64, error: RunError) -> RunError {
         match error {
-            RunError::Lane { .. } => {
-                if self.shared.watch.is_some() {
-                    self.shared.status.wait(LEAVE_GRACE, || self.broken(communicator).is_some());
-                }
-                self.broken(communicator).unwrap_or(error)
-            }
+            RunError::Lane { peer, .. } => self.reason_of(communicator, peer).unwrap_or(error),
             // After a failure, calls of a communicator no longer match.
             RunError::Deadline { .. } | RunError::OtherCall { .. } | RunError::MessageLength { .. } => {
                 self.broken(communicator).unwrap_or(error)

@@ -177,6 +177,7 @@ fn tell(args: &RunArgs, job: &LoopJob, ranks: usize, times: &LoopTimes, screen: 
         algbw,
         busbw: algbw * bus_factor(&request),
         predicted_us: None,
+        ratio: None,
         emulated: false,
         wrong: times.wrong,
         plan: times.plan.clone(),

@@ -192,6 +192,7 @@ impl RunSession<'_> {
         // together.
         let model = plan.model.as_ref().filter(|_| together.is_none());
         let predicted = model.and_then(|model| model.predicted(size_bytes, memory, self.emulated.as_ref()));
+        let predicted_us = predicted.map(|time| time.0 * self.args.slowdown);
         let row = ReportRow {
             format: report::FORMAT,
             collective: request.collective,
@@ -207,7 +208,8 @@ impl RunSession<'_> {
             max_us,
             algbw,
             busbw: algbw * bus_factor(request),
-            predicted_us: predicted.map(|time| time.0 * self.args.slowdown),
+            predicted_us,
+            ratio: predicted_us.filter(|predicted| *predicted > 0.0).map(|predicted| time_us / predicted),
             emulated: self.args.emulate.is_some(),
             wrong: report.wrong(),
             plan: plan.name.clone(),

@@ -28,6 +28,8 @@ pub(super) struct ReportRow {
     pub(super) busbw: f64,
     /// The predicted time on the plan's topology, or on the emulated one; `None` without a model.
     pub(super) predicted_us: Option<f64>,
+    /// How many times the prediction the median is.
+    pub(super) ratio: Option<f64>,
     pub(super) emulated: bool,
     pub(super) wrong: u64,
     pub(super) plan: String,
@@ -52,7 +54,7 @@ pub(super) struct Together {
 }
 
 /// The columns of the table and their least widths; the last ones are only for plans that run together.
-const COLUMNS: [(&str, usize); 18] = [
+const COLUMNS: [(&str, usize); 19] = [
     ("size", 11),
     ("count", 11),
     ("type", 4),
@@ -64,6 +66,7 @@ const COLUMNS: [(&str, usize); 18] = [
     ("p99", 9),
     ("max", 9),
     ("predicted", 9),
+    ("ratio", 5),
     ("algbw", 6),
     ("busbw", 6),
     ("#wrong", 6),
@@ -76,7 +79,7 @@ const ALONE: usize = COLUMNS.len() - 3;
 
 /// The title of the table, and its columns.
 pub(super) fn header(name: &str, is_together: bool) -> String {
-    let units = "# size in bytes, count in elements; time, min, p99, max, predicted in µs; algbw, busbw in GB/s";
+    let units = "# size in bytes, count in elements; time, min, p99, max, predicted in µs; ratio: time ÷ predicted; algbw, busbw in GB/s";
     format!("# {name}\n{units}\n{}", padded(COLUMNS.map(|(name, _)| name.to_owned()).to_vec(), is_together))
 }
 
@@ -107,6 +110,7 @@ impl ReportRow {
             time(self.p99_us),
             time(self.max_us),
             dash(self.predicted_us.map(time)),
+            dash(self.ratio.map(time)),
             time(self.algbw),
             time(self.busbw),
             self.wrong.to_string(),
@@ -135,6 +139,7 @@ impl ReportRow {
             self.algbw.to_string(),
             self.busbw.to_string(),
             self.predicted_us.map(|time| time.to_string()).unwrap_or_default(),
+            self.ratio.map(|ratio| ratio.to_string()).unwrap_or_default(),
             self.emulated.to_string(),
             self.wrong.to_string(),
             quoted(&self.plan),
@@ -145,7 +150,7 @@ impl ReportRow {
 }
 
 /// The names of the columns.
-pub(super) const CSV: &str = "collective,size_bytes,count,dtype,op,root,in_place,time_us,min_us,p99_us,max_us,algbw_GBps,busbw_GBps,predicted_us,emulated,wrong,plan,ranks";
+pub(super) const CSV: &str = "collective,size_bytes,count,dtype,op,root,in_place,time_us,min_us,p99_us,max_us,algbw_GBps,busbw_GBps,predicted_us,ratio,emulated,wrong,plan,ranks";
 
 /// A text as a CSV field.
 fn quoted(text: &str) -> String {
@@ -173,6 +178,7 @@ mod tests {
             algbw: 0.33,
             busbw: 0.5,
             predicted_us: None,
+            ratio: None,
             emulated: false,
             wrong: 0,
             plan: plan.to_owned(),

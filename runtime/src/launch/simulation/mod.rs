@@ -10,7 +10,7 @@ mod coordinator;
 mod history;
 mod host;
 mod naive;
-mod setup;
+pub(super) mod setup;
 mod world;
 
 use crate::clock::Moment;

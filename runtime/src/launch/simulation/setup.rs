@@ -8,10 +8,10 @@ pub(super) const FOR_EVER: u64 = 1_000_000;
 pub(super) const PLAN: &str = "the plan";
 
 /// A small generator with a fixed sequence (SplitMix64).
-pub(super) struct Random(pub(super) u64);
+pub(in crate::launch) struct Random(pub(in crate::launch) u64);
 
 impl Random {
-    pub(super) fn below(&mut self, limit: u64) -> u64 {
+    pub(in crate::launch) fn below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let value = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
