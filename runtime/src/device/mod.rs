@@ -6,6 +6,8 @@
 //! blocks as its only parameter. All blocks of a launch must be resident at the same time.
 
 pub(crate) mod kernel_plan;
+#[expect(unsafe_code, reason = "loads a library and calls its functions")]
+pub(crate) mod nccl;
 mod rank_tables;
 pub(crate) mod tables;
 
