@@ -24,8 +24,8 @@ pub(crate) enum NcclReason {
     NoExecutor(String),
     /// The call has a configuration of its own (`ncclAllReduceConfig`).
     Configured,
-    /// The type of elements or the communicator makes no sense, which NCCL tells the caller.
-    Senseless,
+    /// NCCL does not tell about the communicator, or has no such type: it is wrong, or not ready.
+    Unknown,
 }
 
 impl fmt::Display for NcclReason {
@@ -40,7 +40,7 @@ impl fmt::Display for NcclReason {
                 write!(f, "the table chooses the plan `{plan}`, and this version does not run plans on GPUs")
             }
             Self::Configured => f.write_str("the call has a configuration of its own"),
-            Self::Senseless => f.write_str("its arguments make no sense"),
+            Self::Unknown => f.write_str("its communicator is not ready, or it or the type of elements is none"),
         }
     }
 }

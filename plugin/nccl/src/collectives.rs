@@ -41,7 +41,7 @@ fn look_at(collective: Collective, count: usize, dtype: c_int, comm: NcclComm, f
     let size = usize::try_from(dtype).ok().and_then(|dtype| SIZES.get(dtype));
     let ((Some(ranks), Some(rank)), Some(size)) = (facts, size) else {
         let call = SeenCall { collective, bytes: 0, ranks: 0, rank: 0 };
-        return counters.count(call, Some(NcclReason::Senseless));
+        return counters.count(call, Some(NcclReason::Unknown));
     };
     let bytes = (count as u64).saturating_mul(*size).saturating_mul(collective.blocks(ranks));
     counters.count(SeenCall { collective, bytes, ranks, rank }, fixed);

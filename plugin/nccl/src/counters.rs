@@ -75,7 +75,7 @@ impl Counters {
         // One rank speaks for all, because all decide alike.
         if is_new && rank == 0 && Settings::of_process().says_decisions {
             let which = match key.2 {
-                NcclReason::Senseless => String::new(),
+                NcclReason::Unknown => String::new(),
                 _ => format!(" of {ranks} ranks, {bytes} bytes"),
             };
             say(&format!("{collective}{which}: NCCL, because {}", key.2));

@@ -3,8 +3,11 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod built;
+#[path = "built/names.rs"]
+mod names;
 
-use built::{CRATE, compile, library, names_of, real_nccl};
+use built::{CRATE, compile, library, real_nccl};
+use names::names_of;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -179,7 +182,7 @@ fn what_serves_a_call_and_why_is_said_and_counted() {
         "reduce of 4 ranks, 28 bytes: NCCL, because the table has nothing for this collective",
         "reduce of 4 ranks, 28 bytes: NCCL, because the call has a configuration of its own",
         "broadcast of 4 ranks, 100 bytes: NCCL, because the table has nothing for this collective",
-        "allreduce: NCCL, because its arguments make no sense",
+        "allreduce: NCCL, because its communicator is not ready, or it or the type of elements is none",
     ];
     assert_eq!(said, expected.map(|line| format!("antiphon: {line}\n")).concat());
     // One file, that of the parent; NCCL's own call of ncclBroadcast is not counted once more.
@@ -196,7 +199,7 @@ fn what_serves_a_call_and_why_is_said_and_counted() {
         calls.iter().filter(is_it).map(|entry| entry["calls"].as_u64().unwrap()).sum::<u64>()
     };
     assert_eq!(count("allreduce", "stock"), 3);
-    assert_eq!(count("allreduce", "no sense"), 2);
+    assert_eq!(count("allreduce", "not ready"), 2);
     assert_eq!((count("broadcast", "nothing"), count("reduce", "configuration")), (1, 1));
     assert_eq!(calls.iter().map(|entry| entry["calls"].as_u64().unwrap()).sum::<u64>(), 12);
 }
@@ -320,6 +323,43 @@ fn long_the_real_nccl_answers_through_the_library() {
     let missing: Vec<_> = names_of(&nccl).into_iter().filter(|name| !known.contains(name)).collect();
     assert!(missing.is_empty(), "{missing:?}");
 }
+
+/// PyTorch without a GPU notices nothing; what it asks of NCCL is answered by the real one.
+#[test]
+fn long_pytorch_without_a_gpu_notices_nothing() {
+    let python = Path::new(CRATE).join("../../target/python/torch/bin/python");
+    let has_torch = |python: &Path| Command::new(python).args(["-c", "import torch"]).output().is_ok_and(|it| it.status.success());
+    let (true, Some(nccl)) = (has_torch(&python), real_nccl()) else {
+        return eprintln!("skipped: there is no PyTorch or no NCCL (`.ci/setup torch` and `.ci/setup gpu` get them)");
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let run_with = |program: &str, variables: &[(&str, &Path)]| {
+        let mut command = Command::new(&python);
+        command.args(["-c", program]).current_dir(folder.path());
+        run(command, variables)
+    };
+    let ours = library();
+    let preload = ("LD_PRELOAD", ours.as_path());
+    let alone = run_with(TRAINS, &[]);
+    assert_eq!(alone.wrote, "[1.0, 1.0, 1.0]\n");
+    let preloaded = run_with(TRAINS, &[preload]);
+    assert_eq!((preloaded.wrote, preloaded.said), (alone.wrote, alone.said));
+    let asks = "import torch; print(len(torch.cuda.nccl.unique_id()))";
+    let Outcome { wrote, said } =
+        run_with(asks, &[preload, ("ANTIPHON_NCCL", &nccl), ("ANTIPHON_DEBUG", Path::new("info"))]);
+    assert_eq!(wrote, "128\n");
+    assert!(said.contains("is behind this library"), "{said}");
+}
+
+const TRAINS: &str = "
+import os, torch, torch.distributed as dist
+assert not torch.cuda.is_available()
+dist.init_process_group('gloo', init_method='file://' + os.getcwd() + '/meet', rank=0, world_size=1)
+x = torch.ones(3)
+dist.all_reduce(x)
+print(x.tolist())
+dist.destroy_process_group()
+";
 
 /// The trampolines of the other processor are translated, if the compiler has its library.
 #[test]

@@ -2,8 +2,11 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod built;
+#[path = "built/names.rs"]
+mod names;
 
-use built::{compile, library, names_of, real_nccl};
+use built::{compile, library, real_nccl};
+use names::names_of;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
