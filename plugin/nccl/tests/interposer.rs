@@ -328,7 +328,8 @@ fn long_the_real_nccl_answers_through_the_library() {
 #[test]
 fn long_pytorch_without_a_gpu_notices_nothing() {
     let python = Path::new(CRATE).join("../../target/python/torch/bin/python");
-    let has_torch = |python: &Path| Command::new(python).args(["-c", "import torch"]).output().is_ok_and(|it| it.status.success());
+    let has_torch =
+        |python: &Path| Command::new(python).args(["-c", "import torch"]).output().is_ok_and(|it| it.status.success());
     let (true, Some(nccl)) = (has_torch(&python), real_nccl()) else {
         return eprintln!("skipped: there is no PyTorch or no NCCL (`.ci/setup torch` and `.ci/setup gpu` get them)");
     };
