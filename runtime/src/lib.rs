@@ -50,7 +50,7 @@ mod transport;
 mod verdict;
 
 pub use clock::Moment;
-pub use device::cuda::{Gpu, GpuBuffer, GpuError, GpuRankBuffers, GpuRanks};
+pub use device::cuda::{GpuBuffer, GpuDevice, GpuError, GpuRankBuffers, GpuRanks};
 pub use device::kernel_plan::{KernelAddresses, KernelNeeds, KernelPlan, KernelTables};
 pub use device::nccl::{NcclLibrary, NcclLibraryError, NcclSearch, NcclVersion};
 pub use device::{KERNEL_PTX, KERNEL_SOURCE, kernel_name};

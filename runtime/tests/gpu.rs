@@ -11,7 +11,7 @@ use program::testing::schedules::{
 };
 use program::testing::{STANDARD, checked, lowered};
 use program::{LowerOptions, VerifiedProgram, check, lower};
-use runtime::{BufferPlaces, DType, Gpu, GpuBuffer, GpuError, GpuRankBuffers, GpuRanks, KernelPlan, Reference};
+use runtime::{BufferPlaces, DType, GpuBuffer, GpuDevice, GpuError, GpuRankBuffers, GpuRanks, KernelPlan, Reference};
 use schedule::{Collective, Demand, ReduceOp, Request};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -43,8 +43,8 @@ impl Driver {
         Self { fake: fake.as_ref(), _turn: TURN.lock().unwrap_or_else(PoisonError::into_inner) }
     }
 
-    fn gpu(&self) -> Gpu {
-        let gpu = Gpu::open(0).unwrap();
+    fn gpu(&self) -> GpuDevice {
+        let gpu = GpuDevice::open(0).unwrap();
         assert_eq!(gpu.name().contains("fake"), self.fake.is_some(), "{}", gpu.name());
         gpu
     }
@@ -90,7 +90,7 @@ fn common(places: &BufferPlaces) -> usize {
     (places.output_at + places.output).max(places.input_at + places.input)
 }
 
-fn on_gpu(gpu: &Gpu, program: &VerifiedProgram, terms: Terms, poll_limit: u64) -> Result<GpuRanks, GpuError> {
+fn on_gpu(gpu: &GpuDevice, program: &VerifiedProgram, terms: Terms, poll_limit: u64) -> Result<GpuRanks, GpuError> {
     let plan = KernelPlan::new(program, terms.count, terms.dtype, terms.tile_bytes).unwrap();
     let (reference, in_place, size) = (reference(program, &terms, 0), program.program().in_place, terms.dtype.size());
     let buffers = (0..plan.ranks()).map(|rank| {
@@ -135,7 +135,7 @@ fn wrong(ranks: &GpuRanks, program: &VerifiedProgram, terms: &Terms, call: u64) 
     wrong
 }
 
-fn right(gpu: &Gpu, program: &VerifiedProgram, terms: Terms, what: &str) {
+fn right(gpu: &GpuDevice, program: &VerifiedProgram, terms: Terms, what: &str) {
     let mut ranks = on_gpu(gpu, program, terms, u64::MAX).unwrap();
     for call in 0..3 {
         fill(&mut ranks, program, &terms, call);

@@ -1,11 +1,11 @@
 //! Where there is no GPU, that is an error and no panic.
 #![allow(clippy::unwrap_used, missing_docs)]
 
-use runtime::{Gpu, GpuError};
+use runtime::{GpuDevice, GpuError};
 
 #[test]
 fn without_a_driver_there_is_an_error() {
-    match Gpu::open(usize::from(u8::MAX)) {
+    match GpuDevice::open(usize::from(u8::MAX)) {
         Err(GpuError::NoDriver) => {
             let said = GpuError::NoDriver.to_string();
             assert!(said.contains("libcuda.so") && said.contains("hint"), "{said}");

@@ -133,6 +133,7 @@ fn run(
     (wrong.sum(), output)
 }
 
+#[expect(clippy::print_stderr, reason = "a test that cannot run says so")]
 fn ready(change: (&str, &str)) -> Option<(TempDir, PathBuf)> {
     let folder = tempfile::tempdir().unwrap();
     let Some(kernel) = compiled(folder.path(), change) else {

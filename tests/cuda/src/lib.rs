@@ -11,9 +11,13 @@
 
 #![expect(unsafe_code, reason = "its callers give addresses, as to any driver")]
 
+mod copies;
 mod device;
 mod driver;
 mod events;
+mod kernels;
 mod streams;
 
+pub use copies::*;
 pub use driver::*;
+pub use kernels::*;

@@ -1,6 +1,6 @@
 //! One GPU of this computer.
 //!
-//! The principal type is [`Gpu`].
+//! The principal type is [`GpuDevice`].
 
 use super::error::GpuError;
 use crate::device::{KERNEL_PTX, kernel_name};
@@ -12,14 +12,14 @@ use std::sync::Arc;
 
 /// A GPU with the interpreter kernel on it.
 #[derive(Debug)]
-pub struct Gpu {
+pub struct GpuDevice {
     context: Arc<CudaContext>,
     module: Arc<CudaModule>,
     name: String,
     multiprocessors: u32,
 }
 
-impl Gpu {
+impl GpuDevice {
     /// Opens a GPU by its number among those that the driver shows, and loads the kernel.
     ///
     /// # Errors
