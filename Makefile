@@ -64,10 +64,18 @@ torch-test: wheel
 kernels: setup
 	@if .ci/setup gpu; then ANTIPHON_UPDATE=1 $(CARGO) test --release --locked -p runtime --lib -- long_the_kernel_is; fi
 
-# The tests that need a GPU, and its measurements: docs/gpu.md says what they are.
-gpu-test gpu-bench:
+# The tests of the code for GPUs, with the driver of this computer instead of the fake one: docs/gpu.md says what they are.
+gpu-test: setup
 	@if [ -e /dev/nvidiactl ] || [ -e /dev/dxg ]; then \
-		echo "$@: there is a GPU here, but this version has nothing yet that runs on one (docs/gpu.md)" >&2; exit 1; \
+		ANTIPHON_GPU=real $(CARGO) test --release --locked -p runtime --test gpu -- --nocapture --test-threads 1; \
+	else \
+		echo "$@: there is no GPU here; nothing was run"; \
+	fi
+
+# Measurements on a GPU.
+gpu-bench:
+	@if [ -e /dev/nvidiactl ] || [ -e /dev/dxg ]; then \
+		echo "$@: there is a GPU here, but this version measures nothing on one yet (docs/gpu.md)" >&2; exit 1; \
 	else \
 		echo "$@: there is no GPU here; nothing was run"; \
 	fi

@@ -20,7 +20,7 @@
 //! pacing         when a message may begin
 //! interpreter    one rank's part of one program
 //! execution      one rank's part of the programs that run at the same time
-//! device         programs as tables for the interpreter kernel of GPUs
+//! device         GPUs: CUDA's driver, programs as tables for the interpreter kernel, and NCCL's library
 //! session        ranks that have met once, and call collectives as often as they like
 //! measure        timed runs of collectives, whose answers are checked
 //! control        what the parties of a job say to each other, and what each decides
@@ -50,7 +50,9 @@ mod transport;
 mod verdict;
 
 pub use clock::Moment;
+pub use device::cuda::{GpuBuffer, GpuDevice, GpuError, GpuRankBuffers, GpuRanks};
 pub use device::kernel_plan::{KernelAddresses, KernelNeeds, KernelPlan, KernelTables};
+pub use device::nccl::{NcclLibrary, NcclLibraryError, NcclSearch, NcclVersion};
 pub use device::{KERNEL_PTX, KERNEL_SOURCE, kernel_name};
 pub use dtype::DType;
 pub use element::Element;

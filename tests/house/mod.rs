@@ -25,6 +25,8 @@ const CRATES: &[&str] = &[
     "plugin-nccl",
     "python",
     "ptx",
+    "fake-cuda",
+    "fake-nccl",
     "antiphon",
 ];
 
@@ -33,6 +35,8 @@ fn folder(name: &str) -> &str {
     match name {
         "plugin-nccl" => "plugin/nccl",
         "ptx" => "tests/ptx",
+        "fake-cuda" => "tests/cuda",
+        "fake-nccl" => "tests/nccl",
         _ => name,
     }
 }

@@ -114,7 +114,10 @@ const FLOORS: &[(&str, &[&str])] = &[
             "export",
         ],
     ),
-    ("plugin/nccl", &["abi", "rules", "tuner"]),
+    (
+        "plugin/nccl",
+        &["abi", "names", "settings", "rules", "tuner", "choices", "real", "counters", "trampolines", "collectives"],
+    ),
 ];
 
 #[test]

@@ -1,8 +1,7 @@
 //! Where the rules come from.
 
-use std::env::VarError;
-use std::ffi::OsString;
-use std::path::Path;
+use crate::settings::{is_disabled, named};
+use std::path::{Path, PathBuf};
 use tune::{NcclRule, TuningTable};
 
 /// The rules of the files that the environment names, and what NCCL's log should say about them.
@@ -21,7 +20,7 @@ impl FoundRules {
 
 /// The rules that the environment names.
 pub(crate) fn from_environment() -> FoundRules {
-    if std::env::var("ANTIPHON_DISABLE").is_ok_and(|value| !["", "0"].contains(&value.as_str())) {
+    if is_disabled() {
         return FoundRules::nothing(None, false);
     }
     let Some(path) = ["ANTIPHON_TABLE", "NCCL_TUNER_CONFIG_FILE"].into_iter().find_map(named) else {
@@ -36,31 +35,46 @@ pub(crate) fn from_environment() -> FoundRules {
     }
 }
 
-fn named(variable: &str) -> Option<OsString> {
-    match std::env::var(variable) {
-        Ok(value) => Some(value.into()),
-        Err(VarError::NotUnicode(value)) => Some(value),
-        Err(VarError::NotPresent) => None,
-    }
-    .filter(|value| !value.is_empty())
-}
-
 /// The rules of a file, or of all files of a folder that are tables.
 fn read(path: &Path) -> Result<Vec<NcclRule>, String> {
     if !path.is_dir() {
         return read_file(path);
     }
-    let listed = std::fs::read_dir(path).and_then(Iterator::collect::<std::io::Result<Vec<_>>>);
-    let mut files: Vec<_> = listed.map_err(|error| format!("{}: {error}", path.display()))?;
-    files.sort_by_key(std::fs::DirEntry::path);
     let mut rules = Vec::new();
-    for file in files.iter().map(std::fs::DirEntry::path) {
-        // A folder of tables may hold plans too, which are not for NCCL.
-        if file.extension().is_some_and(|found| found == "json") && read_text(&file)?.contains(TuningTable::FORMAT) {
-            rules.extend(read_file(&file)?);
-        }
+    for file in table_files(path)? {
+        rules.extend(read_file(&file)?);
     }
     Ok(rules)
+}
+
+/// The tuning tables of a file or a folder. Other files, such as plans and rules, have none.
+pub(crate) fn tables(path: &Path) -> Result<Vec<TuningTable>, String> {
+    let files = if path.is_dir() { table_files(path)? } else { vec![path.to_owned()] };
+    let mut tables = Vec::new();
+    for file in files {
+        let text = read_text(&file)?;
+        if text.contains(TuningTable::FORMAT) {
+            let table = TuningTable::parse(&text, &file.display().to_string());
+            tables.push(table.map_err(|error| error.to_string())?);
+        }
+    }
+    Ok(tables)
+}
+
+/// The files of a folder that are tables. It may hold plans too, which are not for NCCL.
+fn table_files(folder: &Path) -> Result<Vec<PathBuf>, String> {
+    let listed = std::fs::read_dir(folder).and_then(Iterator::collect::<std::io::Result<Vec<_>>>);
+    let listed = listed.map_err(|error| format!("{}: {error}", folder.display()))?;
+    let mut files: Vec<_> = listed.iter().map(std::fs::DirEntry::path).collect();
+    files.retain(|file| file.extension().is_some_and(|found| found == "json"));
+    files.sort();
+    let mut tables = Vec::new();
+    for file in files {
+        if read_text(&file)?.contains(TuningTable::FORMAT) {
+            tables.push(file);
+        }
+    }
+    Ok(tables)
 }
 
 fn read_text(path: &Path) -> Result<String, String> {

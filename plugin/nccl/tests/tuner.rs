@@ -1,27 +1,20 @@
 //! The tuner as NCCL calls it: by a program in C, and by the loader of the real NCCL where there is one.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod built;
+#[path = "built/names.rs"]
+mod names;
+
+use built::{compile, library, real_nccl};
+use names::names_of;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
-const CRATE: &str = env!("CARGO_MANIFEST_DIR");
-
-/// The shared library of this build.
-fn library() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let folder = test.parent().unwrap();
-    let names = [folder, folder.parent().unwrap()].map(|at| at.join("libantiphon_nccl.so"));
-    names.into_iter().find(|name| name.exists()).unwrap_or_else(|| panic!("no library near {}", test.display()))
-}
-
 fn compiled(folder: &TempDir) -> PathBuf {
     let program = folder.path().join("tuner");
-    let mut command = Command::new("cc");
-    command.args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-Wno-sign-compare", "-o"]).arg(&program);
-    let output = command.arg(Path::new(CRATE).join("tests/c/tuner.c")).arg("-ldl").output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    compile("tuner.c", &program, &[]);
     program
 }
 
@@ -239,23 +232,18 @@ fn tables_of_a_folder_are_read() {
     }
 }
 
-/// `libantiphon_nccl.so` exports the tuner and nothing else, so it disturbs no program that it is loaded into.
+/// Programs and NCCL look for names: there are those of the tuner, NCCL's, and one to be known by.
 #[test]
-fn nothing_but_the_tuner_is_exported() {
-    let output = Command::new("nm").args(["-D", "--defined-only"]).arg(library()).output().unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
-    let mut names: Vec<&str> = text.lines().filter_map(|line| line.split_whitespace().last()).collect();
-    names.retain(|name| *name != "rust_eh_personality");
-    names.sort_unstable();
-    assert_eq!(names, [2, 3, 4, 5, 6].map(|version| format!("ncclTunerPlugin_v{version}")));
-}
-
-/// The real library, which `.ci/setup gpu` gets from PyPI.
-fn real_nccl() -> Option<PathBuf> {
-    let root = Path::new(CRATE).join("../../target/python/gpu/lib");
-    let packages = std::fs::read_dir(root).ok()?.filter_map(Result::ok);
-    let mut found = packages.map(|entry| entry.path().join("site-packages/nvidia/nccl/lib/libnccl.so.2"));
-    found.find(|path| path.exists())
+fn nothing_but_the_tuner_and_the_names_of_nccl_is_exported() {
+    let mut names = names_of(&library());
+    names.retain(|name| name != "rust_eh_personality");
+    let tuners = [2, 3, 4, 5, 6].map(|version| format!("ncclTunerPlugin_v{version}"));
+    assert!(tuners.iter().all(|tuner| names.contains(tuner)));
+    names.retain(|name| !tuners.contains(name) && name != "antiphon_nccl_version");
+    // Each function has two names.
+    let (own, public): (Vec<_>, Vec<_>) = names.into_iter().partition(|name| name.starts_with('p'));
+    assert_eq!(own, public.iter().map(|name| format!("p{name}")).collect::<Vec<_>>());
+    assert!(public.iter().all(|name| name.starts_with("nccl")) && public.len() == 97, "{public:?}");
 }
 
 #[test]

@@ -1,11 +1,18 @@
 //! Programs as the interpreter kernel for GPUs runs them.
 //!
-//! The principal type is [`KernelPlan`]: from a program and a size it makes the tables that `runtime/cuda/interpreter.cu` reads. No
-//! GPU is needed for that. Whoever has one allocates the memory that [`KernelPlan::needs`] says, maps the shared part of every
-//! rank into its peers, copies [`KernelTables`] to the device, and launches [`kernel_name`] of [`KERNEL_PTX`] with the address of the
-//! blocks as its only parameter. All blocks of a launch must be resident at the same time.
+//! The principal types are [`KernelPlan`] and [`GpuRanks`](cuda::GpuRanks). From a program and a size a plan makes the tables that
+//! `runtime/cuda/interpreter.cu` reads. No GPU is needed for that. `cuda` has what needs one: it allocates the memory that
+//! [`KernelPlan::needs`] says, copies the tables to the device, and launches [`kernel_name`] of [`KERNEL_PTX`] with the address
+//! of the blocks as its only parameter. All blocks of a launch must be resident at the same time.
+//!
+//! [`KernelPlan`]: kernel_plan::KernelPlan
+//! [`KernelPlan::needs`]: kernel_plan::KernelPlan::needs
 
+#[expect(unsafe_code, reason = "launches kernels")]
+pub(crate) mod cuda;
 pub(crate) mod kernel_plan;
+#[expect(unsafe_code, reason = "loads a library and calls its functions")]
+pub(crate) mod nccl;
 mod rank_tables;
 pub(crate) mod tables;
 

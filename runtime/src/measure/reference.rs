@@ -203,7 +203,7 @@ impl<'a> Reference<'a> {
     }
 
     /// How many elements of an input buffer differ from what [`Self::fill`] wrote.
-    pub(crate) fn changed(&self, rank: Rank, buffer: &[u8]) -> u64 {
+    pub fn changed(&self, rank: Rank, buffer: &[u8]) -> u64 {
         if let Some(listed) = &self.listed {
             let changed = listed.input(rank).into_iter().map(|piece| {
                 let value = |index| self.listed_value(listed, piece, rank, index);

@@ -8,6 +8,18 @@ pub struct Module {
     pub(crate) kernels: BTreeMap<String, Kernel>,
 }
 
+impl Module {
+    /// Whether there is a kernel with this name.
+    pub fn has_kernel(&self, name: &str) -> bool {
+        self.kernels.contains_key(name)
+    }
+
+    /// How many parameters of eight bytes a kernel takes.
+    pub fn parameters(&self, kernel: &str) -> usize {
+        self.kernels.get(kernel).map_or(0, |kernel| kernel.parameters)
+    }
+}
+
 /// One entry point.
 #[derive(Debug, Default)]
 pub(crate) struct Kernel {

@@ -11,6 +11,7 @@
 mod arithmetic;
 mod clocks;
 mod code;
+mod host;
 mod machine;
 mod memory;
 mod parse;

@@ -8,7 +8,7 @@ use crate::report::{Fault, Place};
 
 /// Memory, on which kernels run one after the other.
 pub struct Machine {
-    memory: Regions,
+    pub(crate) memory: Regions,
 }
 
 /// How a kernel is launched.
@@ -33,42 +33,7 @@ pub struct Ran {
     pub instructions: u64,
 }
 
-impl Default for Machine {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Machine {
-    /// A machine without memory.
-    pub fn new() -> Self {
-        Self { memory: Regions::new() }
-    }
-
-    /// Zeroed memory. The address is a multiple of `align`, a power of two, and not of twice as much.
-    pub fn allocate(&mut self, bytes: usize, align: u64) -> u64 {
-        self.memory.allocate(bytes as u64, align)
-    }
-
-    /// Writes as the host does while no kernel runs.
-    ///
-    /// # Errors
-    /// [`Fault::Launch`] if there is no such memory.
-    pub fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), Fault> {
-        let place = self.memory.find(address, bytes.len() as u64).ok_or_else(|| no_memory(address, bytes.len()))?;
-        self.memory.bytes_mut(place, bytes.len()).copy_from_slice(bytes);
-        Ok(())
-    }
-
-    /// Reads as the host does while no kernel runs.
-    ///
-    /// # Errors
-    /// [`Fault::Launch`] if there is no such memory.
-    pub fn read(&self, address: u64, bytes: usize) -> Result<Vec<u8>, Fault> {
-        let place = self.memory.find(address, bytes as u64).ok_or_else(|| no_memory(address, bytes))?;
-        Ok(self.memory.bytes(place, bytes).to_vec())
-    }
-
     /// Runs a kernel to its end.
     ///
     /// # Errors
@@ -83,10 +48,6 @@ impl Machine {
         self.memory.forget();
         Grid::new(&mut self.memory, kernel, launch).run()
     }
-}
-
-fn no_memory(address: u64, bytes: usize) -> Fault {
-    Fault::Launch(format!("no memory of {bytes} bytes at {address:#x}"))
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

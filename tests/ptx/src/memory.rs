@@ -49,7 +49,21 @@ pub(crate) struct Regions {
 
 impl Regions {
     pub(crate) fn new() -> Self {
-        Self { regions: Vec::new(), next: FIRST }
+        Self::beginning_at(FIRST)
+    }
+
+    pub(crate) fn beginning_at(first: u64) -> Self {
+        Self { regions: Vec::new(), next: first }
+    }
+
+    /// Takes a region away; its addresses are not given again.
+    pub(crate) fn release(&mut self, start: u64) -> bool {
+        let found = self.regions.binary_search_by_key(&start, |region| region.start);
+        found.map(|index| self.regions.remove(index)).is_ok()
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.regions.len()
     }
 
     /// Shared memory: one region at address 0.

@@ -1,0 +1,115 @@
+//! What was called, and what served it: counted, said, and written at the end of the process.
+//!
+//! The principal type is [`Counters`].
+
+use crate::choices::{Choices, NcclReason};
+use crate::real::real;
+use crate::settings::{Settings, say};
+use schedule::Collective;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// A call of NCCL, as far as choices depend on it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SeenCall {
+    pub(crate) collective: Collective,
+    /// In bytes, as the collective counts them.
+    pub(crate) bytes: u64,
+    pub(crate) ranks: usize,
+    pub(crate) rank: usize,
+}
+
+/// The calls of a collective that NCCL has served for one reason.
+#[derive(Clone, Copy, Default)]
+struct Served {
+    calls: u64,
+    bytes: u64,
+}
+
+/// The calls of this process.
+pub(crate) struct Counters {
+    choices: Choices,
+    served: Mutex<BTreeMap<(Collective, usize, NcclReason), Served>>,
+    /// The process that counts. A child that it forks has a copy, and must not report it.
+    process: u32,
+}
+
+impl Counters {
+    /// The counters of this process; `None` if nobody asks for them and there is nothing to choose, so that calls pass silently.
+    pub(crate) fn of_process() -> Option<&'static Self> {
+        static COUNTERS: OnceLock<Option<Counters>> = OnceLock::new();
+        let counters = COUNTERS.get_or_init(|| {
+            let settings = Settings::of_process();
+            if settings.is_disabled {
+                return None;
+            }
+            let choices = Choices::read(settings);
+            let is_wanted = settings.says_decisions || settings.statistics.is_some();
+            if !is_wanted {
+                return (!choices.is_empty()).then(|| Self::new(choices));
+            }
+            // SAFETY: the function takes no arguments, does not unwind, and lives as long as the library.
+            unsafe { libc::atexit(report_at_exit) };
+            Some(Self::new(choices))
+        });
+        counters.as_ref()
+    }
+
+    fn new(choices: Choices) -> Self {
+        Self { choices, served: Mutex::default(), process: std::process::id() }
+    }
+
+    /// Counts a call. `fixed` is why NCCL serves it whatever the tables choose.
+    pub(crate) fn count(&self, call: SeenCall, fixed: Option<NcclReason>) {
+        let SeenCall { collective, bytes, ranks, rank } = call;
+        let reason = fixed.unwrap_or_else(|| self.choices.reason(collective, bytes, ranks));
+        let key = (collective, ranks, reason);
+        let mut served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_new = !served.contains_key(&key);
+        let counted = served.entry(key.clone()).or_default();
+        counted.calls += 1;
+        counted.bytes = counted.bytes.saturating_add(bytes);
+        drop(served);
+        // One rank speaks for all, because all decide alike.
+        if is_new && rank == 0 && Settings::of_process().says_decisions {
+            let which = match key.2 {
+                NcclReason::Unknown => String::new(),
+                _ => format!(" of {ranks} ranks, {bytes} bytes"),
+            };
+            say(&format!("{collective}{which}: NCCL, because {}", key.2));
+        }
+    }
+
+    fn to_json(&self) -> Value {
+        let served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
+        let calls = served.iter().map(|((collective, ranks, reason), counted)| {
+            let Served { calls, bytes } = counted;
+            let why = reason.to_string();
+            json!({"collective": collective, "ranks": ranks, "served_by": "NCCL", "why": why, "calls": calls, "bytes": bytes})
+        });
+        let calls: Vec<_> = calls.collect();
+        let nccl = real().ok().map(|nccl| json!({"version": nccl.version().to_string(), "path": nccl.path()}));
+        json!({"nccl": nccl, "process": self.process, "calls": calls})
+    }
+
+    fn report(&self) {
+        let Some(path) = &Settings::of_process().statistics else { return };
+        let name = path.to_string_lossy().replace("%p", &self.process.to_string());
+        let text = format!("{:#}\n", self.to_json());
+        if let Err(error) = std::fs::write(PathBuf::from(&name), text) {
+            say(&format!("no statistics: {name}: {error}"));
+        }
+    }
+}
+
+extern "C" fn report_at_exit() {
+    let _ = std::panic::catch_unwind(|| {
+        if let Some(counters) = Counters::of_process()
+            && counters.process == std::process::id()
+        {
+            counters.report();
+        }
+    });
+}

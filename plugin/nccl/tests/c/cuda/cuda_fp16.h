@@ -1,0 +1,1 @@
+/* Nothing: see cuda_runtime.h. */

@@ -1,0 +1,240 @@
+/* Ranks that are processes, and call NCCL as programs do.
+ *
+ *   ranks COUNT MODE
+ *
+ * Each rank prints a line, in the order of the ranks: what went wrong, or "right". */
+#include "nccl_by_hand.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MOST 4096
+
+struct job {
+    ncclUniqueId ids[2];
+    volatile int is_ready;
+    char said[16][512];
+};
+
+static struct job *job;
+static int ranks, rank;
+static cudaStream_t stream;
+static uint64_t input, output;
+
+static void say(const char *what, int code, const char *more) {
+    snprintf(job->said[rank], sizeof job->said[rank], "%s %d%s%s", what, code, *more ? ": " : "", more);
+    exit(0);
+}
+
+/* Whatever is not 0 ends the rank. */
+#define CHECK(call)                                  \
+    do {                                             \
+        int code_ = (call);                          \
+        if (code_) say(#call, code_, "");            \
+    } while (0)
+
+static int number(int of_rank, int at) { return of_rank * 1000 + at; }
+
+static void put(uint64_t to, int count, int of_rank) {
+    int values[MOST];
+    for (int at = 0; at < count; at++) values[at] = number(of_rank, at);
+    CHECK(cuMemcpyHtoDAsync_v2(to, values, count * sizeof(int), stream));
+}
+
+static int got(int at) {
+    int value;
+    CHECK(cuMemcpyDtoHAsync_v2(&value, output + at * sizeof(int), sizeof value, stream));
+    return value;
+}
+
+static void expect(const char *what, int at, int wanted) {
+    if (got(at) != wanted) say(what, got(at), "this is wrong");
+}
+
+/* Waits for the stream, and for what NCCL says then. */
+static void finish(const char *what, ncclComm_t comm) {
+    ncclResult_t error = ncclSuccess;
+    CHECK(cuStreamSynchronize(stream));
+    CHECK(ncclCommGetAsyncError(comm, &error));
+    if (error) say(what, error, ncclGetLastError(comm));
+}
+
+static void collectives(ncclComm_t comm) {
+    void *in = (void *)input, *out = (void *)output;
+    int sum = 1000 * ranks * (ranks - 1) / 2, n = 5;
+    put(input, n, rank);
+    CHECK(ncclAllReduce(in, out, n, ncclInt32, ncclSum, comm, stream));
+    finish("all reduce", comm);
+    for (int at = 0; at < n; at++) expect("all reduce", at, sum + ranks * at);
+    put(output, n, rank);
+    CHECK(ncclAllReduce(out, out, n, ncclInt32, ncclMax, comm, stream));
+    finish("in place", comm);
+    for (int at = 0; at < n; at++) expect("in place", at, number(ranks - 1, at));
+    CHECK(ncclAllGather(in, out, n, ncclInt32, comm, stream));
+    finish("all gather", comm);
+    for (int from = 0; from < ranks; from++) expect("all gather", from * n + 1, number(from, 1));
+    put(input, n * ranks, rank);
+    CHECK(ncclReduceScatter(in, out, n, ncclInt32, ncclSum, comm, stream));
+    finish("reduce scatter", comm);
+    expect("reduce scatter", 2, sum + ranks * (rank * n + 2));
+    CHECK(ncclAlltoAll(in, out, n, ncclInt32, comm, stream));
+    finish("all to all", comm);
+    for (int from = 0; from < ranks; from++) expect("all to all", from * n, number(from, rank * n));
+    CHECK(ncclBroadcast(in, out, n, ncclInt32, ranks - 1, comm, stream));
+    finish("broadcast", comm);
+    expect("broadcast", 3, number(ranks - 1, 3));
+    CHECK(ncclReduce(in, out, n, ncclInt32, ncclSum, 0, comm, stream));
+    finish("reduce", comm);
+    expect("reduce", 4, rank == 0 ? sum + ranks * 4 : number(ranks - 1, 4));
+    CHECK(ncclAllReduce(in, out, 0, ncclInt32, ncclSum, comm, stream));
+    finish("nothing", comm);
+}
+
+/* Everybody sends to everybody, in one group, which has another one inside. */
+static void messages(ncclComm_t comm) {
+    put(input, 3 * ranks, rank);
+    CHECK(ncclGroupStart());
+    for (int peer = 0; peer < ranks; peer++) {
+        CHECK(ncclSend((void *)(input + peer * 12), 3, ncclInt32, peer, comm, stream));
+        CHECK(ncclGroupStart());
+        CHECK(ncclRecv((void *)(output + peer * 12), 3, ncclInt32, peer, comm, stream));
+        CHECK(ncclGroupEnd());
+    }
+    CHECK(ncclGroupEnd());
+    finish("messages", comm);
+    for (int peer = 0; peer < ranks; peer++) expect("messages", peer * 3 + 1, number(peer, rank * 3 + 1));
+}
+
+/* Even and odd ranks, in descending order; where there are more than two, the last rank is in neither. */
+static void split(ncclComm_t comm) {
+    ncclComm_t half = NULL, alone;
+    int is_out = ranks > 2 && rank == ranks - 1, members = (ranks - (ranks > 2) + 1 - rank % 2) / 2, number_there = -1;
+    CHECK(ncclCommSplit(comm, is_out ? -1 : rank % 2, -rank, &half, NULL));
+    if (is_out != (half == NULL)) say("split", is_out, "whose communicator is wrong");
+    if (half) {
+        CHECK(ncclCommUserRank(half, &number_there));
+        if (number_there != members - 1 - rank / 2) say("split", number_there, "is another rank");
+        put(input, 1, rank);
+        CHECK(ncclAllGather((void *)input, (void *)output, 1, ncclInt32, half, stream));
+        finish("split", half);
+        for (int at = 0; at < members; at++) expect("split", at, number(2 * (members - 1 - at) + rank % 2, 0));
+        CHECK(ncclCommDestroy(half));
+    }
+    int device = 0;
+    CHECK(ncclCommInitAll(&alone, 1, &device));
+    put(input, 1, rank);
+    CHECK(ncclAllReduce((void *)input, (void *)output, 1, ncclInt32, ncclSum, alone, stream));
+    finish("alone", alone);
+    expect("alone", 0, number(rank, 0));
+    CHECK(ncclCommDestroy(alone));
+}
+
+static void run(const char *mode) {
+    int device, is_last = rank == ranks - 1;
+    void *context;
+    CHECK(cuInit(0));
+    CHECK(cuDeviceGet(&device, 0));
+    CHECK(cuDevicePrimaryCtxRetain(&context, device));
+    CHECK(cuCtxSetCurrent(context));
+    CHECK(cuStreamCreate(&stream, 1));
+    CHECK(cuMemAllocAsync(&input, MOST * sizeof(int), stream));
+    CHECK(cuMemAllocAsync(&output, MOST * sizeof(int), stream));
+    if (rank == 0) {
+        for (int at = 0; at < 2; at++) CHECK(ncclGetUniqueId(&job->ids[at]));
+        __sync_synchronize();
+        job->is_ready = 1;
+    }
+    while (!job->is_ready) usleep(100);
+    ncclComm_t comm, second;
+    void *in = (void *)input, *out = (void *)output;
+    ncclResult_t error = ncclInProgress;
+    if (!strcmp(mode, "early") || !strcmp(mode, "nonblocking")) {
+        ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+        config.blocking = 0;
+        int is_early = !strcmp(mode, "early");
+        int result = ncclCommInitRankConfig(&comm, is_early ? ranks + 1 : ranks, job->ids[0], rank, &config);
+        if (result != ncclInProgress) say("init", result, "");
+        /* One rank is missing, so it cannot be ready. */
+        if (is_early) say("too early", ncclAllReduce(in, out, 1, ncclInt32, ncclSum, comm, stream), "");
+        while (error == ncclInProgress) CHECK(ncclCommGetAsyncError(comm, &error));
+        CHECK(error);
+        collectives(comm);
+        CHECK(ncclCommDestroy(comm));
+        say("right", 0, "");
+    }
+    CHECK(ncclCommInitRank(&comm, ranks, job->ids[0], rank));
+    if (!strcmp(mode, "right")) {
+        /* The second communicator numbers the ranks the other way round. */
+        CHECK(ncclCommInitRank(&second, ranks, job->ids[1], ranks - 1 - rank));
+        collectives(comm);
+        messages(comm);
+        split(comm);
+        put(input, 1, rank);
+        CHECK(ncclBroadcast(in, out, 1, ncclInt32, 0, second, stream));
+        finish("second", second);
+        expect("second", 0, number(ranks - 1, 0));
+        CHECK(ncclCommFinalize(second));
+        int late = ncclAllReduce(in, out, 1, ncclInt32, ncclSum, second, stream);
+        if (late != ncclInvalidUsage) say("after the end", late, "");
+        CHECK(ncclCommDestroy(second));
+        late = ncclCommCount(second, &device);
+        if (late != ncclInvalidArgument) say("after destroy", late, "");
+        /* The communicator ends last where its ranks have met. */
+        finish("end", comm);
+        CHECK(ncclCommDestroy(comm));
+        say("right", 0, "");
+    }
+    put(input, 100, rank);
+    if (!strcmp(mode, "counts")) CHECK(ncclAllReduce(in, out, 4 + is_last, ncclInt32, ncclSum, comm, stream));
+    if (!strcmp(mode, "operations")) CHECK(ncclAllReduce(in, out, 4, ncclInt32, is_last ? ncclMax : ncclSum, comm, stream));
+    if (!strcmp(mode, "kinds"))
+        CHECK(is_last ? ncclAllGather(in, out, 4, ncclInt32, comm, stream) : ncclAllReduce(in, out, 4, ncclInt32, ncclSum, comm, stream));
+    if (!strcmp(mode, "ends")) {
+        if (rank == 0) CHECK(ncclSend(in, 4, ncclInt32, 1, comm, stream));
+        if (rank == 1) CHECK(ncclRecv(out, 5, ncclInt32, 0, comm, stream));
+    }
+    /* Both wait for the other one to receive. */
+    if (!strcmp(mode, "order")) {
+        CHECK(ncclSend(in, 4, ncclInt32, 1 - rank, comm, stream));
+        CHECK(ncclRecv(out, 4, ncclInt32, 1 - rank, comm, stream));
+    }
+    if (!strcmp(mode, "absent") && !is_last) CHECK(ncclAllReduce(in, out, 4, ncclInt32, ncclSum, comm, stream));
+    if (!strcmp(mode, "fault"))
+        for (int call = 0; call < 3; call++) CHECK(ncclAllReduce(in, out, 4, ncclInt32, ncclSum, comm, stream));
+    if (!strcmp(mode, "host")) CHECK(ncclAllReduce(&ranks, out, 1, ncclInt32, ncclSum, comm, stream));
+    if (!strcmp(mode, "arguments")) {
+        int codes[] = {ncclAllReduce(in, out, 1, (ncclDataType_t)77, ncclSum, comm, stream),
+                       ncclAllReduce(in, out, 1, ncclInt32, (ncclRedOp_t)77, comm, stream),
+                       ncclAllReduce(NULL, out, 1, ncclInt32, ncclSum, comm, stream),
+                       ncclBroadcast(in, out, 1, ncclInt32, ranks, comm, stream),
+                       ncclSend(in, 1, ncclInt32, -1, comm, stream),
+                       ncclAllReduce(in, out, (size_t)-1, ncclInt32, ncclSum, comm, stream)};
+        for (int at = 0; at < 6; at++)
+            if (codes[at] != ncclInvalidArgument) say("arguments", at, "was accepted");
+        CHECK(ncclGroupStart());
+        ncclSend(in, 1, ncclInt32, ranks, comm, stream);
+        say("group", ncclGroupEnd(), "");
+    }
+    finish("after", comm);
+    say("right", 0, "");
+}
+
+int main(int count, char **args) {
+    if (count != 3) return 2;
+    ranks = atoi(args[1]);
+    job = mmap(NULL, sizeof *job, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    pid_t children[16];
+    for (rank = 0; rank < ranks; rank++)
+        if ((children[rank] = fork()) == 0) run(args[2]);
+    for (int at = 0; at < ranks; at++) {
+        int status;
+        waitpid(children[at], &status, 0);
+        if (WIFEXITED(status) && WEXITSTATUS(status)) printf("exit %d\n", WEXITSTATUS(status));
+        else if (!WIFEXITED(status)) printf("signal %d\n", WTERMSIG(status));
+        else printf("%s\n", job->said[at]);
+    }
+    return 0;
+}

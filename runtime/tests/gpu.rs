@@ -1,0 +1,252 @@
+//! Plans on a GPU, by the code that ships: driver, memory, launch, and the kernel's PTX.
+//!
+//! The driver is the fake one of `tests/cuda`, unless ANTIPHON_GPU=real asks for that of the computer (`make gpu-test`). All ranks of
+//! a plan are on one GPU.
+#![allow(clippy::unwrap_used, missing_docs)]
+#![expect(unsafe_code, reason = "loads a library")]
+
+use libloading::Library;
+use program::testing::schedules::{
+    Random, demand, direct, random_topology, random_trees, ring_allgather, ring_allreduce, ring_reducescatter,
+};
+use program::testing::{STANDARD, checked, lowered};
+use program::{LowerOptions, VerifiedProgram, check, lower};
+use runtime::{BufferPlaces, DType, GpuBuffer, GpuDevice, GpuError, GpuRankBuffers, GpuRanks, KernelPlan, Reference};
+use schedule::{Collective, Demand, ReduceOp, Request};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+use topology::Rank;
+
+/// Long enough for the slowest computer.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// The driver, which one test uses at a time.
+struct Driver {
+    fake: Option<&'static Library>,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Driver {
+    fn take() -> Self {
+        static TURN: Mutex<()> = Mutex::new(());
+        static FAKE: OnceLock<Option<Library>> = OnceLock::new();
+        let fake = FAKE.get_or_init(|| {
+            if std::env::var("ANTIPHON_GPU").is_ok_and(|driver| driver == "real") {
+                return None;
+            }
+            let test = std::env::current_exe().unwrap();
+            let library = test.with_file_name("libfake_cuda.so");
+            // cudarc finds what is loaded already, by the library's name for itself.
+            // SAFETY: the library has no constructors.
+            Some(unsafe { Library::new(&library) }.unwrap_or_else(|error| panic!("{}: {error}", library.display())))
+        });
+        Self { fake: fake.as_ref(), _turn: TURN.lock().unwrap_or_else(PoisonError::into_inner) }
+    }
+
+    fn gpu(&self) -> GpuDevice {
+        let gpu = GpuDevice::open(0).unwrap();
+        assert_eq!(gpu.name().contains("fake"), self.fake.is_some(), "{}", gpu.name());
+        gpu
+    }
+}
+
+impl Drop for Driver {
+    /// All memory, streams and events have been given back.
+    fn drop(&mut self) {
+        if let Some(fake) = self.fake.filter(|_| !std::thread::panicking()) {
+            // SAFETY: a function without arguments that returns a number.
+            let held = unsafe { fake.get::<extern "C" fn() -> usize>(b"fakeCudaHeld\0").unwrap()() };
+            assert_eq!(held, 0, "something was not given back");
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Terms {
+    count: u64,
+    dtype: DType,
+    tile_bytes: usize,
+    threads: u32,
+    seed: u64,
+}
+
+const PLAIN: Terms = Terms { count: 13, dtype: DType::F32, tile_bytes: 1 << 20, threads: 4, seed: 1 };
+
+fn with_op(program: VerifiedProgram, op: ReduceOp) -> VerifiedProgram {
+    let mut program = program.into_program();
+    let request = Request { op: Some(op), ..program.demand.request().clone() };
+    let demand = Demand::new(request).unwrap().with_chunk_bytes(program.demand.chunk_bytes()).unwrap();
+    (program.op, program.demand) = (Some(op), Arc::new(demand));
+    check(program).unwrap()
+}
+
+fn reference<'a>(program: &'a VerifiedProgram, terms: &Terms, call: u64) -> Reference<'a> {
+    let program = program.program();
+    Reference::new(&program.demand, program.op, terms.count as usize, terms.dtype, terms.seed.wrapping_add(call << 32))
+}
+
+/// How long the common buffer is in place, in elements.
+fn common(places: &BufferPlaces) -> usize {
+    (places.output_at + places.output).max(places.input_at + places.input)
+}
+
+fn on_gpu(gpu: &GpuDevice, program: &VerifiedProgram, terms: Terms, poll_limit: u64) -> Result<GpuRanks, GpuError> {
+    let plan = KernelPlan::new(program, terms.count, terms.dtype, terms.tile_bytes).unwrap();
+    let (reference, in_place, size) = (reference(program, &terms, 0), program.program().in_place, terms.dtype.size());
+    let buffers = (0..plan.ranks()).map(|rank| {
+        let places = reference.places(Rank::from_index(rank));
+        let output = if in_place { common(&places) } else { places.output };
+        GpuRankBuffers { input: places.input * size, output: output * size, in_place }
+    });
+    GpuRanks::new(gpu, plan, terms.dtype, &buffers.collect::<Vec<_>>(), (terms.threads, poll_limit))
+}
+
+/// Fills all buffers for a call.
+fn fill(ranks: &mut GpuRanks, program: &VerifiedProgram, terms: &Terms, call: u64) {
+    let (reference, size) = (reference(program, terms, call), terms.dtype.size());
+    for rank in (0..program.program().ranks.len()).map(Rank::from_index) {
+        let places = reference.places(rank);
+        if program.program().in_place {
+            let mut bytes = vec![0xA5; common(&places) * size];
+            reference.fill(rank, &mut bytes, places.input_at);
+            ranks.write(rank, GpuBuffer::Output, &bytes).unwrap();
+        } else {
+            let mut bytes = vec![0; places.input * size];
+            reference.fill(rank, &mut bytes, 0);
+            ranks.write(rank, GpuBuffer::Input, &bytes).unwrap();
+            ranks.write(rank, GpuBuffer::Output, &vec![0xA5; places.output * size]).unwrap();
+        }
+    }
+}
+
+/// How many elements are wrong after a call.
+fn wrong(ranks: &GpuRanks, program: &VerifiedProgram, terms: &Terms, call: u64) -> u64 {
+    let (reference, size) = (reference(program, terms, call), terms.dtype.size());
+    let mut wrong = 0;
+    for rank in (0..program.program().ranks.len()).map(Rank::from_index) {
+        let places = reference.places(rank);
+        let at = if program.program().in_place { places.output_at } else { 0 };
+        let output = ranks.read(rank, GpuBuffer::Output).unwrap();
+        wrong += reference.wrong(rank, &output[..(at + places.output) * size], at);
+        if !program.program().in_place {
+            wrong += reference.changed(rank, &ranks.read(rank, GpuBuffer::Input).unwrap());
+        }
+    }
+    wrong
+}
+
+fn right(gpu: &GpuDevice, program: &VerifiedProgram, terms: Terms, what: &str) {
+    let mut ranks = on_gpu(gpu, program, terms, u64::MAX).unwrap();
+    for call in 0..3 {
+        fill(&mut ranks, program, &terms, call);
+        ranks.call(LIMIT).unwrap_or_else(|error| panic!("{what}, call {call}, {terms:?}: {error}"));
+        assert_eq!(wrong(&ranks, program, &terms, call), 0, "{what}, call {call}, {terms:?}");
+    }
+}
+
+#[test]
+fn programs_of_every_collective_are_right() {
+    let driver = Driver::take();
+    let (gpu, mut random) = (driver.gpu(), Random(3));
+    for ranks in [2, 3, 5] {
+        for in_place in [false, true] {
+            for schedule in [ring_allgather(ranks, 2), ring_reducescatter(ranks, 1), ring_allreduce(ranks, 1)] {
+                let terms = Terms { count: 8 * ranks as u64 + 1, threads: 1 + ranks as u32, ..PLAIN };
+                right(&gpu, &checked(lowered(&schedule, in_place)), terms, &format!("a ring of {ranks}"));
+            }
+        }
+    }
+    for collective in STANDARD {
+        let ranks = 2 + random.below(3);
+        let topology = random_topology(ranks, &mut random);
+        let demand = demand(collective, ranks, 1 + random.below(3) as u32);
+        let schedule = random_trees(&topology, &demand, &mut random);
+        let program = lower(&schedule, &LowerOptions::default()).unwrap();
+        let terms = Terms {
+            count: [0, 1, 7, 61][random.below(4)],
+            dtype: DType::ALL[random.below(DType::ALL.len())],
+            tile_bytes: [8, 1 << 20][random.below(2)],
+            seed: random.draw(),
+            ..PLAIN
+        };
+        right(&gpu, &checked(program), terms, &format!("{collective} of {ranks} ranks"));
+    }
+    let alltoall = checked(lowered(&direct(&demand(Collective::AllToAll, 4, 1)), false));
+    right(&gpu, &alltoall, PLAIN, "direct exchange");
+}
+
+#[test]
+fn every_type_is_reduced() {
+    let driver = Driver::take();
+    let gpu = driver.gpu();
+    let operations = [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Min, ReduceOp::Max, ReduceOp::Avg];
+    for (at, &dtype) in DType::ALL.iter().enumerate() {
+        let op = operations[at % operations.len()];
+        let program = with_op(checked(lowered(&ring_allreduce(3, 1), at % 2 == 0)), op);
+        right(&gpu, &program, Terms { dtype, count: 40, ..PLAIN }, op.as_str());
+    }
+}
+
+#[test]
+fn blocks_that_would_wait_for_each_other_in_vain_are_refused() {
+    let driver = Driver::take();
+    let gpu = driver.gpu();
+    // One block more than multiprocessors, each of which holds at most one such block, or four.
+    let ranks = if driver.fake.is_some() { 9 } else { gpu.multiprocessors() as usize };
+    let program = checked(lowered(&direct(&demand(Collective::AllToAll, ranks, 1)), false));
+    let terms = Terms { threads: 512, count: 1, ..PLAIN };
+    match on_gpu(&gpu, &program, terms, u64::MAX) {
+        Err(GpuError::NotResident { blocks, threads: 512, room }) => {
+            assert!(blocks > room && room >= gpu.multiprocessors())
+        }
+        other => panic!("{:?}", other.map(|_| "it was accepted")),
+    }
+}
+
+#[test]
+fn a_call_that_is_late_is_ended_and_the_next_one_works() {
+    let driver = Driver::take();
+    let gpu = driver.gpu();
+    let program = checked(lowered(&ring_allreduce(3, 1), false));
+    let mut ranks = on_gpu(&gpu, &program, PLAIN, u64::MAX).unwrap();
+    // Nothing is done at once; should it be once, then not a hundred times.
+    let late = (0..100).find_map(|call| {
+        fill(&mut ranks, &program, &PLAIN, call);
+        ranks.call(Duration::ZERO).err()
+    });
+    assert_eq!(late, Some(GpuError::Late { limit: Duration::ZERO }));
+    assert_eq!(ranks.call(LIMIT), Err(GpuError::Broken));
+    ranks.reset().unwrap();
+    for call in 0..2 {
+        fill(&mut ranks, &program, &PLAIN, call);
+        ranks.call(LIMIT).unwrap();
+        assert_eq!(wrong(&ranks, &program, &PLAIN, call), 0);
+    }
+}
+
+#[test]
+fn a_block_that_waits_too_long_is_named() {
+    let driver = Driver::take();
+    let gpu = driver.gpu();
+    let program = checked(lowered(&ring_allreduce(4, 1), false));
+    // Each wait may look once. That all messages are there at the first look does not happen again and again.
+    let mut ranks = on_gpu(&gpu, &program, PLAIN, 1).unwrap();
+    let error = (0..100).find_map(|call| {
+        fill(&mut ranks, &program, &PLAIN, call);
+        ranks.call(LIMIT).err()
+    });
+    let Some(GpuError::GaveUp { rank, threadblock, step, .. }) = error else { panic!("{error:?}") };
+    let steps = &program.program().ranks[rank.index()].threadblocks[threadblock].steps;
+    assert!((step as usize) < steps.len(), "{error:?}");
+}
+
+#[test]
+fn buffers_of_another_length_are_refused() {
+    let driver = Driver::take();
+    let gpu = driver.gpu();
+    let program = checked(lowered(&ring_allgather(2, 1), false));
+    let mut ranks = on_gpu(&gpu, &program, PLAIN, u64::MAX).unwrap();
+    let has = ranks.read(Rank(1), GpuBuffer::Input).unwrap().len();
+    let refused = ranks.write(Rank(1), GpuBuffer::Input, &vec![0; has + 1]);
+    assert_eq!(refused, Err(GpuError::Length { rank: Rank(1), has, given: has + 1 }));
+}

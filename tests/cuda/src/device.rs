@@ -1,0 +1,175 @@
+//! The device: its memory, what it can hold at once, and what was loaded.
+//!
+//! The principal type is [`Device`].
+
+use ptx::{Launch, Machine, Module};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A result of the driver; the numbers are CUDA's.
+pub(crate) type Code = i32;
+pub(crate) const SUCCESS: Code = 0;
+pub(crate) const INVALID_VALUE: Code = 1;
+pub(crate) const NOT_INITIALIZED: Code = 3;
+pub(crate) const INVALID_DEVICE: Code = 101;
+pub(crate) const INVALID_CONTEXT: Code = 201;
+pub(crate) const NO_BINARY_FOR_GPU: Code = 209;
+pub(crate) const INVALID_PTX: Code = 218;
+pub(crate) const INVALID_HANDLE: Code = 400;
+pub(crate) const NOT_FOUND: Code = 500;
+pub(crate) const NOT_READY: Code = 600;
+pub(crate) const ILLEGAL_ADDRESS: Code = 700;
+pub(crate) const LAUNCH_FAILED: Code = 719;
+pub(crate) const COOPERATIVE_LAUNCH_TOO_LARGE: Code = 720;
+
+/// Names and meanings of the results.
+pub(crate) const CODES: &[(Code, &str, &str)] = &[
+    (SUCCESS, "CUDA_SUCCESS\0", "no error\0"),
+    (INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE\0", "invalid argument\0"),
+    (NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED\0", "initialization error\0"),
+    (INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE\0", "invalid device ordinal\0"),
+    (INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT\0", "invalid device context\0"),
+    (NO_BINARY_FOR_GPU, "CUDA_ERROR_NO_BINARY_FOR_GPU\0", "no kernel image is available\0"),
+    (INVALID_PTX, "CUDA_ERROR_INVALID_PTX\0", "a PTX JIT compilation failed\0"),
+    (INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE\0", "invalid resource handle\0"),
+    (NOT_FOUND, "CUDA_ERROR_NOT_FOUND\0", "named symbol not found\0"),
+    (NOT_READY, "CUDA_ERROR_NOT_READY\0", "device not ready\0"),
+    (ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS\0", "an illegal memory access was encountered\0"),
+    (LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED\0", "unspecified launch failure\0"),
+    (
+        COOPERATIVE_LAUNCH_TOO_LARGE,
+        "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE\0",
+        "too many blocks in cooperative launch\0",
+    ),
+];
+
+/// No host has memory here: the upper half of the address is neither all zeros nor all ones.
+const FIRST_ADDRESS: u64 = 0x0400_0000_0000_0000;
+pub(crate) const MULTIPROCESSORS: u32 = 16;
+/// Registers of a multiprocessor, and what a thread is taken to need: the limit of the interpreter kernel.
+const REGISTERS: u32 = 65536;
+const THREAD_REGISTERS: u32 = 128;
+pub(crate) const MOST_THREADS: u32 = 1024;
+
+/// A loaded kernel.
+#[derive(Clone)]
+pub(crate) struct LoadedKernel {
+    pub(crate) module: Arc<Module>,
+    pub(crate) name: String,
+}
+
+/// A launch, as it waits in a stream.
+pub(crate) struct CooperativeLaunch {
+    pub(crate) kernel: LoadedKernel,
+    pub(crate) blocks: u32,
+    pub(crate) threads: u32,
+    pub(crate) parameters: Vec<u64>,
+}
+
+/// The only device.
+pub(crate) struct Device {
+    machine: Mutex<Machine>,
+    pub(crate) modules: Mutex<BTreeMap<usize, Arc<Module>>>,
+    pub(crate) kernels: Mutex<BTreeMap<usize, LoadedKernel>>,
+    /// The fault after which nothing works.
+    fault: Mutex<Code>,
+    seeds: Mutex<u64>,
+}
+
+/// The next random number of a state [splitmix64: Steele et al., OOPSLA 2014].
+pub(crate) fn draw(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let mut z = *state;
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Device {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self {
+            machine: Mutex::new(Machine::beginning_at(FIRST_ADDRESS)),
+            modules: Mutex::default(),
+            kernels: Mutex::default(),
+            fault: Mutex::new(SUCCESS),
+            seeds: Mutex::new(seed),
+        }
+    }
+
+    /// The seed of another stream or launch.
+    pub(crate) fn next_seed(&self) -> u64 {
+        draw(&mut locked(&self.seeds))
+    }
+
+    /// The fault, or success.
+    pub(crate) fn fault(&self) -> Code {
+        *locked(&self.fault)
+    }
+
+    /// All later calls fail; what happened is said on the standard error.
+    #[expect(clippy::print_stderr, reason = "a driver's log has no other place")]
+    pub(crate) fn fail(&self, code: Code, what: &str) {
+        let mut fault = locked(&self.fault);
+        if *fault == SUCCESS {
+            *fault = code;
+            eprintln!("fake CUDA driver: {what}");
+        }
+    }
+
+    /// How many blocks of so many threads a multiprocessor holds.
+    pub(crate) fn blocks_at_once(&self, threads: u32) -> u32 {
+        match threads {
+            0 => 0,
+            _ if threads > MOST_THREADS => 0,
+            _ => (REGISTERS / (THREAD_REGISTERS * threads.next_multiple_of(32))).min(32),
+        }
+    }
+
+    /// Memory of so many bytes.
+    pub(crate) fn allocate(&self, bytes: usize) -> u64 {
+        locked(&self.machine).allocate(bytes, 256)
+    }
+
+    pub(crate) fn release(&self, address: u64) {
+        if !locked(&self.machine).release(address) {
+            self.fail(INVALID_VALUE, &format!("{address:#x} was freed, and is no allocation"));
+        }
+    }
+
+    /// How many allocations were not freed.
+    pub(crate) fn allocations(&self) -> usize {
+        locked(&self.machine).allocations()
+    }
+
+    /// Whether so many bytes at an address are inside of one allocation.
+    pub(crate) fn holds(&self, address: u64, bytes: usize) -> bool {
+        locked(&self.machine).read(address, bytes).is_ok()
+    }
+
+    pub(crate) fn write(&self, address: u64, bytes: &[u8]) {
+        if let Err(fault) = locked(&self.machine).write(address, bytes) {
+            self.fail(ILLEGAL_ADDRESS, &fault.to_string());
+        }
+    }
+
+    pub(crate) fn read(&self, address: u64, bytes: usize) -> Option<Vec<u8>> {
+        let read = locked(&self.machine).read(address, bytes);
+        read.map_err(|fault| self.fail(ILLEGAL_ADDRESS, &fault.to_string())).ok()
+    }
+
+    pub(crate) fn launch(&self, launch: &CooperativeLaunch, seed: u64) {
+        if self.fault() != SUCCESS {
+            return;
+        }
+        let CooperativeLaunch { kernel, blocks, threads, parameters } = launch;
+        let devices = vec![0; *blocks as usize];
+        let terms = Launch { kernel: &kernel.name, devices: &devices, threads: *threads, parameters, seed };
+        if let Err(fault) = locked(&self.machine).launch(&kernel.module, &terms) {
+            self.fail(LAUNCH_FAILED, &format!("{}: {fault}", kernel.name));
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! Events: whether what came before them in a stream is done.
+//!
+//! The principal type is [`Event`].
+
+use std::sync::{Condvar, Mutex, PoisonError};
+
+/// How often an event was recorded, and how many of these records a stream has reached.
+#[derive(Default)]
+struct EventState {
+    recorded: u64,
+    reached: u64,
+}
+
+/// An event. One that was never recorded counts as done.
+#[derive(Default)]
+pub(crate) struct Event {
+    state: Mutex<EventState>,
+    changed: Condvar,
+}
+
+impl Event {
+    /// Its next record; a stream reaches it later.
+    pub(crate) fn record(&self) -> u64 {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.recorded += 1;
+        state.recorded
+    }
+
+    pub(crate) fn reach(&self, record: u64) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.reached = state.reached.max(record);
+        self.changed.notify_all();
+    }
+
+    /// The latest record.
+    pub(crate) fn latest(&self) -> u64 {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).recorded
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.reached >= state.recorded
+    }
+
+    /// Waits until a stream has reached a record.
+    pub(crate) fn wait(&self, record: u64) {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.changed.wait_while(state, |state| state.reached < record).unwrap_or_else(PoisonError::into_inner));
+    }
+}

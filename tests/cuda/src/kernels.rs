@@ -1,0 +1,117 @@
+//! The functions for modules, kernels and other work in streams, by their names and arguments in CUDA.
+#![allow(missing_docs, clippy::missing_safety_doc, reason = "CUDA's documentation describes its functions")]
+
+use crate::device::{
+    COOPERATIVE_LAUNCH_TOO_LARGE, Code, CooperativeLaunch, INVALID_PTX, INVALID_VALUE, LoadedKernel, MOST_THREADS,
+    MULTIPROCESSORS, NO_BINARY_FOR_GPU, NOT_FOUND,
+};
+use crate::driver::{STREAMS, current, device, find, give, initialized, insert, remove};
+use ptx::Module;
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::sync::Arc;
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuModuleLoadData(module: *mut usize, image: *const c_char) -> Code {
+    current(|device| {
+        if image.is_null() {
+            return Err(INVALID_VALUE);
+        }
+        // SAFETY: an image begins with four bytes, or is a text with its end.
+        let text = unsafe { CStr::from_ptr(image) };
+        if text.to_bytes().starts_with(b"\x7fELF") {
+            return Err(NO_BINARY_FOR_GPU);
+        }
+        let text = text.to_str().ok().filter(|text| text.contains(".version"));
+        let parsed = text.and_then(|text| Module::parse(text).ok()).ok_or(INVALID_PTX)?;
+        // SAFETY: as the caller of the driver promises.
+        unsafe { give(module, insert(&device.modules, Arc::new(parsed))) }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuModuleUnload(module: usize) -> Code {
+    initialized(|| remove(&device().modules, module).map(drop))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuModuleGetFunction(function: *mut usize, module: usize, name: *const c_char) -> Code {
+    current(|device| {
+        let module = find(&device.modules, module)?;
+        if name.is_null() {
+            return Err(INVALID_VALUE);
+        }
+        // SAFETY: as the caller of the driver promises.
+        let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
+        if !module.has_kernel(&name) {
+            return Err(NOT_FOUND);
+        }
+        // SAFETY: as above.
+        unsafe { give(function, insert(&device.kernels, LoadedKernel { module, name })) }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+    blocks: *mut c_int,
+    function: usize,
+    threads: c_int,
+    _dynamic_bytes: usize,
+    _flags: c_uint,
+) -> Code {
+    current(|device| {
+        find(&device.kernels, function)?;
+        let threads = u32::try_from(threads).ok().filter(|threads| *threads > 0).ok_or(INVALID_VALUE)?;
+        // SAFETY: as the caller of the driver promises.
+        unsafe { give(blocks, device.blocks_at_once(threads) as c_int) }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuLaunchCooperativeKernel(
+    function: usize,
+    blocks: c_uint,
+    blocks_y: c_uint,
+    blocks_z: c_uint,
+    threads: c_uint,
+    threads_y: c_uint,
+    threads_z: c_uint,
+    _dynamic_bytes: c_uint,
+    stream: usize,
+    parameters: *mut *mut c_void,
+) -> Code {
+    current(|device| {
+        let (kernel, stream) = (find(&device.kernels, function)?, find(&STREAMS, stream)?);
+        if [blocks_y, blocks_z, threads_y, threads_z] != [1; 4] || blocks == 0 || threads == 0 || threads > MOST_THREADS
+        {
+            return Err(INVALID_VALUE);
+        }
+        if blocks > device.blocks_at_once(threads) * MULTIPROCESSORS {
+            return Err(COOPERATIVE_LAUNCH_TOO_LARGE);
+        }
+        let count = kernel.module.parameters(&kernel.name);
+        if parameters.is_null() && count > 0 {
+            return Err(INVALID_VALUE);
+        }
+        // SAFETY: there is an address for each parameter, and all parameters of our kernels have eight bytes.
+        let parameters = (0..count).map(|at| unsafe { parameters.add(at).read().cast::<u64>().read_unaligned() });
+        let launch = CooperativeLaunch { kernel, blocks, threads, parameters: parameters.collect() };
+        let seed = device.next_seed();
+        stream.push(move || device.launch(&launch, seed));
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuLaunchHostFunc(
+    stream: usize,
+    function: Option<unsafe extern "C" fn(*mut c_void)>,
+    data: *mut c_void,
+) -> Code {
+    current(|_| {
+        let (stream, function) = (find(&STREAMS, stream)?, function.ok_or(INVALID_VALUE)?);
+        let data = data as usize;
+        // SAFETY: the caller gives data that the function takes, on another thread.
+        stream.push(move || unsafe { function(data as *mut c_void) });
+        Ok(())
+    })
+}

@@ -1,0 +1,114 @@
+//! The fake driver keeps what it promises: it refuses what a real one refuses, and no use of its memory goes unnoticed.
+#![allow(clippy::unwrap_used, missing_docs)]
+#![expect(unsafe_code, reason = "calls a driver")]
+
+use fake_cuda::*;
+use std::ffi::{CStr, CString};
+use std::os::unix::fs::FileExt;
+use std::ptr::null_mut;
+
+/// Writes 7 where its parameter says, from one thread.
+const KERNEL: &str = ".version 8.8\n.target sm_80\n.address_size 64\n.visible .entry seven(\n.param .u64 p\n)\n{\n\
+    ld.param.u64 %rd1, [p];\nst.global.u32 [%rd1], 7;\nret;\n}\n";
+
+fn ok(code: i32) {
+    assert_eq!(code, 0);
+}
+
+/// One process has one driver, and a fault is for ever: so this is one test, in order.
+#[test]
+fn what_is_wrong_is_refused() {
+    let (mut number, mut context) = (0, 0);
+    // SAFETY: all addresses are those of variables, or null, which the driver checks.
+    unsafe {
+        assert_eq!(cuDeviceGet(&raw mut number, 0), 3, "before cuInit");
+        ok(cuInit(0));
+        assert_eq!(cuDeviceGet(&raw mut number, 1), 101, "there is one device");
+        ok(cuDeviceGet(&raw mut number, 0));
+        let mut name = [0; 100];
+        ok(cuDeviceGetName(name.as_mut_ptr(), 100, number));
+        assert!(CStr::from_ptr(name.as_ptr()).to_str().unwrap().contains("fake"));
+        let mut stream = 0;
+        assert_eq!(cuStreamCreate(&raw mut stream, 1), 201, "without a context");
+        ok(cuDevicePrimaryCtxRetain(&raw mut context, number));
+        ok(cuCtxSetCurrent(context));
+        ok(cuStreamCreate(&raw mut stream, 1));
+        memory_is_guarded(stream);
+        kernels_are_guarded(stream);
+        assert_eq!(fakeCudaHeld(), 1, "the stream");
+    }
+}
+
+/// # Safety
+/// The stream is one of the driver.
+unsafe fn memory_is_guarded(stream: usize) {
+    let (mut first, mut second, bytes) = (0, 0, [1u8, 2, 3, 4]);
+    // SAFETY: as above.
+    unsafe {
+        ok(cuMemAllocAsync(&raw mut first, 4, stream));
+        ok(cuMemAllocAsync(&raw mut second, 4, stream));
+        // The host has no memory there.
+        let own = std::fs::File::open("/proc/self/mem").unwrap();
+        assert!(own.read_at(&mut [0], first).is_err());
+        let mut read = [0u8; 4];
+        ok(cuMemcpyDtoHAsync_v2(read.as_mut_ptr(), first, 4, stream));
+        assert_ne!(read, [0; 4], "new memory is not zeroed");
+        ok(cuMemcpyHtoDAsync_v2(first, bytes.as_ptr(), 4, stream));
+        ok(cuMemcpyDtoHAsync_v2(read.as_mut_ptr(), first, 4, stream));
+        assert_eq!(read, bytes);
+        // Past the end, between allocations, from nowhere.
+        assert_eq!(cuMemcpyHtoDAsync_v2(first, [0u8; 5].as_ptr(), 5, stream), 1);
+        assert_eq!(cuMemcpyHtoDAsync_v2(first + 1, bytes.as_ptr(), 4, stream), 1);
+        assert_eq!(cuMemsetD8Async(first + 64, 0, 1, stream), 1);
+        assert_eq!(cuMemcpyDtoHAsync_v2(null_mut(), first, 4, stream), 1);
+        assert_eq!(cuMemcpyDtoHAsync_v2(read.as_mut_ptr(), first, 4, 12345), 400, "no such stream");
+        ok(cuMemFreeAsync(second, stream));
+        ok(cuStreamSynchronize(stream));
+        assert_eq!(cuMemsetD8Async(second, 0, 4, stream), 1, "freed");
+        ok(cuMemFreeAsync(first, stream));
+        ok(cuStreamSynchronize(stream));
+    }
+}
+
+/// # Safety
+/// The stream is one of the driver.
+unsafe fn kernels_are_guarded(stream: usize) {
+    let (mut module, mut function, mut address) = (0, 0, 0u64);
+    let image = CString::new(KERNEL).unwrap();
+    // SAFETY: as above.
+    unsafe {
+        assert_eq!(cuModuleLoadData(&raw mut module, c"no PTX".as_ptr()), 218);
+        assert_eq!(cuModuleLoadData(&raw mut module, c"\x7fELF".as_ptr()), 209);
+        ok(cuModuleLoadData(&raw mut module, image.as_ptr()));
+        assert_eq!(cuModuleGetFunction(&raw mut function, module, c"eight".as_ptr()), 500);
+        ok(cuModuleGetFunction(&raw mut function, module, c"seven".as_ptr()));
+        ok(cuMemAllocAsync(&raw mut address, 4, stream));
+        let launch = |blocks, threads, mut at: u64| {
+            let mut parameters = [(&raw mut at).cast()];
+            cuLaunchCooperativeKernel(function, blocks, 1, 1, threads, 1, 1, 0, stream, parameters.as_mut_ptr())
+        };
+        // 16 multiprocessors hold one block of 512 threads each.
+        assert_eq!(launch(17, 512, address), 720);
+        assert_eq!((launch(1, 0, address), launch(1, 1025, address), launch(0, 1, address)), (1, 1, 1));
+        let mut event = 0;
+        ok(cuEventCreate(&raw mut event, 0));
+        ok(launch(1, 1, address));
+        ok(cuEventRecord(event, stream));
+        ok(cuEventSynchronize(event));
+        ok(cuEventQuery(event));
+        let mut read = [0u8; 4];
+        ok(cuMemcpyDtoHAsync_v2(read.as_mut_ptr(), address, 4, stream));
+        assert_eq!(read, [7, 0, 0, 0], "the PTX has run");
+        ok(cuEventDestroy_v2(event));
+        ok(cuMemFreeAsync(address, stream));
+        ok(cuStreamSynchronize(stream));
+        // A kernel that writes elsewhere ends everything.
+        ok(launch(1, 1, address));
+        assert_eq!(cuStreamSynchronize(stream), 719);
+        assert_eq!(cuMemAllocAsync(&raw mut address, 4, stream), 719);
+        assert_eq!(cuCtxSynchronize(), 719);
+        let mut text = std::ptr::null();
+        ok(cuGetErrorName(719, &raw mut text));
+        assert_eq!(CStr::from_ptr(text), c"CUDA_ERROR_LAUNCH_FAILED");
+    }
+}

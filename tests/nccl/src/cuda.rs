@@ -1,0 +1,72 @@
+//! The fake CUDA driver, as far as the fake NCCL needs it.
+//!
+//! The principal type is [`Driver`].
+
+use libloading::{Library, Symbol};
+use std::ffi::c_void;
+use std::sync::OnceLock;
+
+/// The driver of this process, if it is the fake one.
+pub(crate) struct Driver {
+    library: Library,
+}
+
+impl Driver {
+    /// The driver that the process has loaded, or that the system finds. A real driver is none of ours.
+    pub(crate) fn find() -> Option<&'static Self> {
+        static DRIVER: OnceLock<Option<Driver>> = OnceLock::new();
+        let find = || {
+            // SAFETY: the driver has no constructors that matter.
+            let library = ["libcuda.so", "libcuda.so.1"].iter().find_map(|name| unsafe { Library::new(*name) }.ok())?;
+            let driver = Self { library };
+            driver.function::<unsafe extern "C" fn()>(b"fakeCudaRead\0")?;
+            Some(driver)
+        };
+        DRIVER.get_or_init(find).as_ref()
+    }
+
+    fn function<F>(&self, name: &[u8]) -> Option<Symbol<'_, F>> {
+        // SAFETY: each caller gives the type that the function of this name has.
+        unsafe { self.library.get(name) }.ok()
+    }
+
+    /// Whether the calling thread has a context.
+    pub(crate) fn has_context(&self) -> bool {
+        let mut context = 0usize;
+        let get = self.function::<unsafe extern "C" fn(*mut usize) -> i32>(b"cuCtxGetCurrent\0");
+        // SAFETY: it takes the address of a handle.
+        get.is_some_and(|get| unsafe { get(&raw mut context) } == 0 && context != 0)
+    }
+
+    pub(crate) fn read(&self, from: u64, bytes: usize) -> Option<Vec<u8>> {
+        let mut data = vec![0; bytes];
+        let read = self.function::<unsafe extern "C" fn(u64, *mut u8, usize) -> i32>(b"fakeCudaRead\0")?;
+        // SAFETY: there is room for so many bytes.
+        (unsafe { read(from, data.as_mut_ptr(), bytes) } == 0).then_some(data)
+    }
+
+    pub(crate) fn write(&self, to: u64, data: &[u8]) -> Option<()> {
+        let write = self.function::<unsafe extern "C" fn(u64, *const u8, usize) -> i32>(b"fakeCudaWrite\0")?;
+        // SAFETY: so many bytes are given.
+        (unsafe { write(to, data.as_ptr(), data.len()) } == 0).then_some(())
+    }
+
+    /// Puts work at the end of a stream.
+    pub(crate) fn push(&self, stream: usize, work: Box<dyn FnOnce() + Send>) -> Option<()> {
+        type Launch = unsafe extern "C" fn(usize, unsafe extern "C" fn(*mut c_void), *mut c_void) -> i32;
+        unsafe extern "C" fn run(work: *mut c_void) {
+            // SAFETY: it is the box that `push` gave, and the driver calls it once.
+            let work = unsafe { Box::from_raw(work.cast::<Box<dyn FnOnce() + Send>>()) };
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+        }
+        let launch = self.function::<Launch>(b"cuLaunchHostFunc\0")?;
+        let work = Box::into_raw(Box::new(work));
+        // SAFETY: `run` takes this box.
+        if unsafe { launch(stream, run, work.cast()) } == 0 {
+            return Some(());
+        }
+        // SAFETY: the driver has not taken it.
+        drop(unsafe { Box::from_raw(work) });
+        None
+    }
+}

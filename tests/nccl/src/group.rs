@@ -1,0 +1,127 @@
+//! Groups: calls between `ncclGroupStart` and `ncclGroupEnd` happen together, when the outermost group ends.
+//!
+//! The principal type is [`Group`].
+
+use crate::comm::{Comm, Operation};
+use crate::cuda::Driver;
+use crate::wire::{CUDA_ERROR, Code, INVALID_USAGE, SUCCESS};
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// What a thread has collected.
+#[derive(Default)]
+struct Group {
+    depth: u32,
+    work: Vec<Collected>,
+    /// Communicators that are being made.
+    joining: Vec<(Arc<Comm>, JoinHandle<()>)>,
+    /// The first error of a call inside.
+    error: Code,
+}
+
+/// The operations of one communicator.
+struct Collected {
+    comm: Arc<Comm>,
+    stream: usize,
+    operations: Vec<Operation>,
+}
+
+thread_local! {
+    static GROUP: RefCell<Group> = RefCell::default();
+}
+
+pub(crate) fn start() -> Code {
+    GROUP.with_borrow_mut(|group| group.depth += 1);
+    SUCCESS
+}
+
+/// Ends a group; the outermost one gives its work to the streams.
+pub(crate) fn end() -> Code {
+    let ended = GROUP.with_borrow_mut(|group| match group.depth {
+        0 => Err(INVALID_USAGE),
+        1 => Ok(Some(std::mem::take(group))),
+        _ => {
+            group.depth -= 1;
+            Ok(None)
+        }
+    });
+    match ended {
+        Err(code) => code,
+        Ok(None) => SUCCESS,
+        Ok(Some(group)) => finish(group),
+    }
+}
+
+fn finish(group: Group) -> Code {
+    let mut code = group.error;
+    for (comm, thread) in group.joining {
+        let _ = thread.join();
+        if code == SUCCESS {
+            code = comm.code();
+        }
+    }
+    if code != SUCCESS {
+        return code;
+    }
+    let pushed = group.work.into_iter().map(push);
+    pushed.fold(SUCCESS, |first, code| if first == SUCCESS { code } else { first })
+}
+
+/// Gives work to its stream.
+fn push(work: Collected) -> Code {
+    let Some(driver) = Driver::find() else { return CUDA_ERROR };
+    let Collected { comm, stream, operations } = work;
+    comm.expect_work();
+    let runner = comm.clone();
+    match driver.push(stream, Box::new(move || runner.run(&operations, driver))) {
+        Some(()) => SUCCESS,
+        None => {
+            comm.run(&[], driver);
+            CUDA_ERROR
+        }
+    }
+}
+
+/// Takes an operation into the group of this thread, or does it by itself.
+pub(crate) fn take(comm: Arc<Comm>, stream: usize, operation: Operation) -> Code {
+    GROUP.with_borrow_mut(|group| {
+        if group.depth == 0 {
+            return push(Collected { comm, stream, operations: vec![operation] });
+        }
+        match group.work.iter_mut().find(|work| Arc::ptr_eq(&work.comm, &comm)) {
+            // NCCL would have to synchronize the streams.
+            Some(work) if work.stream != stream => return fail_in(group, INVALID_USAGE),
+            Some(work) => work.operations.push(operation),
+            None => group.work.push(Collected { comm, stream, operations: vec![operation] }),
+        }
+        SUCCESS
+    })
+}
+
+fn fail_in(group: &mut Group, code: Code) -> Code {
+    if group.depth > 0 && group.error == SUCCESS {
+        group.error = code;
+    }
+    code
+}
+
+/// An error of a call; inside of a group its end fails too.
+pub(crate) fn fail(code: Code) -> Code {
+    GROUP.with_borrow_mut(|group| fail_in(group, code))
+}
+
+/// A communicator that is being made: inside of a group its end waits for it.
+pub(crate) fn join(comm: Arc<Comm>, thread: JoinHandle<()>) -> Code {
+    let outside = GROUP.with_borrow_mut(|group| match group.depth {
+        0 => Some((comm, thread)),
+        _ => {
+            group.joining.push((comm, thread));
+            None
+        }
+    });
+    outside.map_or(SUCCESS, |(comm, thread)| {
+        let _ = thread.join();
+        comm.code()
+    })
+}

@@ -1,0 +1,241 @@
+//! The hub of a communicator: it matches what the ranks ask for, and answers.
+//!
+//! The principal type is [`Hub`].
+
+use crate::reduce::reduced;
+use crate::wire::{Code, INVALID_USAGE, Kind, REMOTE_ERROR, Reply, Request, SUCCESS, Terms, read_u64};
+use std::collections::{BTreeMap, VecDeque};
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// One rank of a communicator, as the hub knows it.
+struct Member {
+    socket: TcpStream,
+    /// How many collectives it has asked for.
+    collectives: u64,
+}
+
+/// What the ranks have asked for and nobody has answered yet.
+#[derive(Default)]
+struct Asked {
+    /// By rank; all are here once the communicator is complete.
+    members: BTreeMap<usize, Member>,
+    ranks: Option<u64>,
+    /// The requests of each collective, by its number and the rank.
+    collectives: BTreeMap<u64, BTreeMap<usize, Request>>,
+    /// By sender and receiver.
+    sends: BTreeMap<(usize, usize), VecDeque<Request>>,
+    receives: BTreeMap<(usize, usize), VecDeque<Request>>,
+    /// Why nothing works any more.
+    broken: Option<(Code, String)>,
+}
+
+/// The hub of one communicator.
+pub(crate) struct Hub {
+    nonce: u64,
+    asked: Mutex<Asked>,
+}
+
+impl Hub {
+    /// Begins to listen for ranks that know a new number: the port, and the number. Its threads end with the process.
+    pub(crate) fn start() -> std::io::Result<(u16, u64)> {
+        static STARTED: AtomicU64 = AtomicU64::new(1);
+        let nonce = (u64::from(std::process::id()) << 32) | STARTED.fetch_add(1, Ordering::Relaxed);
+        let listener = TcpListener::bind(("127.0.0.1", 0))?;
+        let port = listener.local_addr()?.port();
+        let hub = Arc::new(Self { nonce, asked: Mutex::default() });
+        std::thread::spawn(move || {
+            for socket in listener.incoming().flatten() {
+                let hub = hub.clone();
+                std::thread::spawn(move || hub.attend(socket));
+            }
+        });
+        Ok((port, nonce))
+    }
+
+    fn asked(&self) -> MutexGuard<'_, Asked> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Serves one rank until it is gone.
+    fn attend(&self, mut socket: TcpStream) {
+        let mut hello =
+            || Some([read_u64(&mut socket).ok()?, read_u64(&mut socket).ok()?, read_u64(&mut socket).ok()?]);
+        let Some([nonce, ranks, rank]) = hello() else { return };
+        let Ok(writer) = socket.try_clone() else { return };
+        if nonce != self.nonce || !self.asked().join(rank as usize, ranks, writer) {
+            let refused = Reply { number: 0, code: INVALID_USAGE, data: b"this rank does not belong here".to_vec() };
+            let _ = refused.write(&mut socket);
+            return;
+        }
+        while let Ok(request) = Request::read(&mut socket) {
+            self.asked().ask(rank as usize, request);
+        }
+        self.asked().leave(rank as usize);
+    }
+}
+
+impl Asked {
+    /// A rank comes. When all are here, each is told.
+    fn join(&mut self, rank: usize, ranks: u64, socket: TcpStream) -> bool {
+        let is_same = *self.ranks.get_or_insert(ranks) == ranks;
+        if !is_same || rank as u64 >= ranks || self.members.contains_key(&rank) {
+            return false;
+        }
+        self.members.insert(rank, Member { socket, collectives: 0 });
+        if self.members.len() as u64 == ranks {
+            self.members
+                .keys()
+                .copied()
+                .collect::<Vec<_>>()
+                .into_iter()
+                .for_each(|rank| self.answer(rank, 0, SUCCESS, Vec::new()));
+        }
+        true
+    }
+
+    fn answer(&mut self, rank: usize, number: u64, code: Code, data: Vec<u8>) {
+        if let Some(member) = self.members.get_mut(&rank) {
+            // Who is gone needs no answer.
+            let _ = Reply { number, code, data }.write(&mut member.socket).and_then(|()| member.socket.flush());
+        }
+    }
+
+    /// A rank is gone. Whatever waits, waits in vain.
+    fn leave(&mut self, rank: usize) {
+        self.members.remove(&rank);
+        if self.broken.is_none() {
+            self.broken = Some((REMOTE_ERROR, format!("rank {rank} is gone")));
+        }
+        self.refuse_all();
+    }
+
+    /// Answers everything that waits with the reason why nothing works.
+    fn refuse_all(&mut self) {
+        let Some((code, why)) = self.broken.clone() else { return };
+        let collectives = std::mem::take(&mut self.collectives).into_values().flatten();
+        let mut refused: Vec<(usize, u64)> = collectives.map(|(rank, request)| (rank, request.number)).collect();
+        let mut messages = |queues: &mut BTreeMap<(usize, usize), VecDeque<Request>>, is_send: bool| {
+            for ((from, to), queue) in std::mem::take(queues) {
+                refused.extend(queue.iter().map(|request| (if is_send { from } else { to }, request.number)));
+            }
+        };
+        messages(&mut self.sends, true);
+        messages(&mut self.receives, false);
+        refused.into_iter().for_each(|(rank, number)| self.answer(rank, number, code, why.clone().into_bytes()));
+    }
+
+    fn break_with(&mut self, why: String) {
+        self.broken.get_or_insert((INVALID_USAGE, why));
+        self.refuse_all();
+    }
+
+    fn ask(&mut self, rank: usize, request: Request) {
+        if let Some((code, why)) = self.broken.clone() {
+            return self.answer(rank, request.number, code, why.into_bytes());
+        }
+        if request.terms.kind.is_message() {
+            let peer = request.terms.peer as usize;
+            let (queues, ends) = match request.terms.kind {
+                Kind::Send => (&mut self.sends, (rank, peer)),
+                _ => (&mut self.receives, (peer, rank)),
+            };
+            queues.entry(ends).or_default().push_back(request);
+            return self.match_messages(ends);
+        }
+        let Some(member) = self.members.get_mut(&rank) else { return };
+        let number = member.collectives;
+        member.collectives += 1;
+        let requests = self.collectives.entry(number).or_default();
+        requests.insert(rank, request);
+        if requests.len() as u64 == self.ranks.unwrap_or(0) {
+            let requests = self.collectives.remove(&number).unwrap_or_default();
+            self.serve(number, requests);
+        }
+    }
+
+    /// Messages from one rank to another are matched in their order; both ends must agree.
+    fn match_messages(&mut self, ends: (usize, usize)) {
+        let (Some(sends), Some(receives)) = (self.sends.get_mut(&ends), self.receives.get_mut(&ends)) else { return };
+        if sends.is_empty() || receives.is_empty() {
+            return;
+        }
+        let same = |a: &Terms, b: &Terms| (a.count, a.dtype) == (b.count, b.dtype);
+        let (sent, wanted) = (sends[0].terms, receives[0].terms);
+        if !same(&sent, &wanted) {
+            let (from, to) = ends;
+            return self.break_with(format!(
+                "rank {from} sends {} elements of type {}, and rank {to} receives {} of type {}",
+                sent.count, sent.dtype, wanted.count, wanted.dtype
+            ));
+        }
+        if let (Some(send), Some(receive)) = (sends.pop_front(), receives.pop_front()) {
+            self.answer(ends.0, send.number, SUCCESS, Vec::new());
+            self.answer(ends.1, receive.number, SUCCESS, send.data);
+        }
+    }
+
+    /// A collective that all ranks have come to.
+    fn serve(&mut self, number: u64, requests: BTreeMap<usize, Request>) {
+        let terms = requests.values().next().map(|request| request.terms);
+        let Some(terms) = terms else { return };
+        if let Some((rank, other)) = requests.iter().find(|(_, request)| request.terms != terms) {
+            let why = format!("collective {number}: rank 0 calls {terms:?}, and rank {rank} {:?}", other.terms);
+            self.collectives.insert(number, requests);
+            return self.break_with(why);
+        }
+        for (rank, data) in results(terms, &requests) {
+            self.answer(rank, requests[&rank].number, SUCCESS, data);
+        }
+    }
+}
+
+/// What each rank gets.
+fn results(terms: Terms, requests: &BTreeMap<usize, Request>) -> Vec<(usize, Vec<u8>)> {
+    let parts: Vec<&[u8]> = requests.values().map(|request| request.data.as_slice()).collect();
+    let (ranks, root) = (parts.len(), terms.peer as usize);
+    let split = if terms.kind == Kind::Split { split(&parts) } else { BTreeMap::new() };
+    let block = |data: &[u8], at: usize| {
+        let length = data.len() / ranks;
+        data[at * length..(at + 1) * length].to_vec()
+    };
+    let result = |rank: usize| match terms.kind {
+        Kind::AllReduce => reduced(&parts, terms.dtype, terms.op),
+        Kind::Reduce if rank == root => reduced(&parts, terms.dtype, terms.op),
+        Kind::AllGather => parts.concat(),
+        Kind::Gather if rank == root => parts.concat(),
+        Kind::ReduceScatter => {
+            let blocks: Vec<_> = parts.iter().map(|part| block(part, rank)).collect();
+            reduced(&blocks.iter().map(Vec::as_slice).collect::<Vec<_>>(), terms.dtype, terms.op)
+        }
+        Kind::Broadcast => parts[root].to_vec(),
+        Kind::Scatter => block(parts[root], rank),
+        Kind::AllToAll => parts.iter().flat_map(|part| block(part, rank)).collect(),
+        Kind::Split => split.get(&rank).cloned().unwrap_or_default(),
+        Kind::Reduce | Kind::Gather | Kind::Send | Kind::Receive => Vec::new(),
+    };
+    (0..ranks).map(|rank| (rank, result(rank))).collect()
+}
+
+/// What each rank of a new communicator is told: port, number, how many ranks, and which one it is. Each gives its colour and its key.
+fn split(parts: &[&[u8]]) -> BTreeMap<usize, Vec<u8>> {
+    let word = |data: &[u8], at: usize| {
+        data.get(at..at + 4).and_then(|word| word.try_into().ok()).map_or(-1, i32::from_le_bytes)
+    };
+    let mut colours: BTreeMap<i32, Vec<(i32, usize)>> = BTreeMap::new();
+    for (rank, part) in parts.iter().enumerate() {
+        colours.entry(word(part, 0)).or_default().push((word(part, 4), rank));
+    }
+    let mut told = BTreeMap::new();
+    for (_, mut members) in colours.into_iter().filter(|(colour, _)| *colour >= 0) {
+        members.sort_unstable();
+        let Ok((port, nonce)) = Hub::start() else { continue };
+        for (number, (_, rank)) in members.iter().enumerate() {
+            let words = [u64::from(port), nonce, members.len() as u64, number as u64];
+            told.insert(*rank, words.map(u64::to_le_bytes).concat());
+        }
+    }
+    told
+}
