@@ -33,7 +33,7 @@ unsafe fn blocks(
 
 /// How the memory of what is sent lies to that of what is received.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Placement {
+enum BlockPlacement {
     /// One lies before the other.
     Apart,
     /// In place, or the blocks of one lie between those of the other: what is sent has to be copied first.
@@ -42,7 +42,7 @@ enum Placement {
     Confused,
 }
 
-impl Placement {
+impl BlockPlacement {
     /// Both by the address that blocks are counted from, and the blocks.
     fn of(sent: (usize, &[Range<usize>]), received: (usize, &[Range<usize>])) -> Self {
         let filled = |(start, blocks): (usize, &[Range<usize>])| {
@@ -148,12 +148,12 @@ unsafe fn exchange(
         let (sends, receives) =
             unsafe { (blocks(counts, offsets, size, each)?, blocks(receive_counts, receive_offsets, size, each)?) };
         let (send, receive) = (send.cast::<u8>(), receive.cast::<u8>());
-        let place = match Placement::of((send.addr(), &sends), (receive.addr(), &receives)) {
-            Placement::Confused => return Err(CallRefusal::argument("blocks that are sent and received overlap")),
+        let place = match BlockPlacement::of((send.addr(), &sends), (receive.addr(), &receives)) {
+            BlockPlacement::Confused => return Err(CallRefusal::argument("blocks that are sent and received overlap")),
             placement => placement,
         };
         let (mut temporary, mut sent) = (Vec::new(), sends);
-        if place == Placement::Interleaved {
+        if place == BlockPlacement::Interleaved {
             check(send.cast_mut())?;
             // SAFETY: the same.
             (temporary, sent) = unsafe { joined(send, &sent) };

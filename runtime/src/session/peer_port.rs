@@ -14,6 +14,21 @@ pub(crate) enum PeerPort {
     Socket(Box<SocketPort>),
 }
 
+/// From which lanes messages are put aside that nobody waits for yet.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum PortRelief {
+    /// From sockets: behind the message, a peer may ask for what this rank has offered.
+    Sockets,
+    /// From all: while this rank waits for room in a lane, a peer may wait for room in one to this rank.
+    All,
+}
+
+impl PortRelief {
+    pub(crate) fn includes(self, port: &PeerPort) -> bool {
+        self == Self::All || matches!(port, PeerPort::Socket(_))
+    }
+}
+
 impl PeerPort {
     #[inline]
     pub(crate) fn head(&mut self) -> io::Result<Option<MessageHead>> {

@@ -7,7 +7,7 @@ use crate::error::{RunError, RunResult};
 use crate::session::lane::{FRAGMENT, MessageHead, Offer, OfferState, SHORT};
 use crate::session::memory_port::{LongMessages, MemoryPort};
 use crate::session::notice::BreachNotice;
-use crate::session::peer_port::{MessageFault, PeerPort};
+use crate::session::peer_port::{MessageFault, PeerPort, PortRelief};
 use crate::session::places::{Directory, RankLocation};
 use crate::session::segments::OwnSegments;
 use crate::session::sink::Sink;
@@ -22,15 +22,6 @@ use topology::Rank;
 const MOST_ASIDE: usize = 64 << 20;
 /// So many communicators that are gone are remembered, to refuse what still comes for them.
 const MOST_GONE: usize = 1024;
-
-/// From which lanes messages are put aside that nobody waits for yet.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum PortRelief {
-    /// From sockets: behind the message, a peer may ask for what this rank has offered.
-    Sockets,
-    /// From all: while this rank waits for room in a lane, a peer may wait for room in one to this rank.
-    All,
-}
 
 /// A message that was put aside.
 struct Aside {
@@ -247,10 +238,8 @@ impl LanePorts {
     pub(crate) fn relieve(&mut self, relief: PortRelief) -> bool {
         let mut moved = false;
         for index in 0..self.ports.len() {
-            match &self.ports[index] {
-                Some(PeerPort::Socket(_)) => {}
-                Some(PeerPort::Memory(_)) if relief == PortRelief::All => {}
-                _ => continue,
+            if !self.ports[index].as_ref().is_some_and(|port| relief.includes(port)) {
+                continue;
             }
             let peer = Rank::from_index(index);
             // Who waits for a rank that cannot be reached finds that out. Fragments are taken by the call that has asked for them.

@@ -5,7 +5,7 @@ use super::{Session, Ticket, forked};
 use crate::clock::Moment;
 use crate::error::{RunError, RunResult};
 use crate::memory::doorbell::Waiter;
-use crate::session::ports::PortRelief;
+use crate::session::peer_port::PortRelief;
 use crate::verdict::Phase;
 use std::sync::PoisonError;
 use std::time::Duration;
