@@ -127,6 +127,44 @@ enum antiphon_op {
 };
 
 /**
+ * Collectives that candidates may be for.
+ */
+enum antiphon_collective {
+  /**
+   * `antiphon_all_reduce`, in place.
+   */
+  ANTIPHON_ALL_REDUCE,
+  /**
+   * `antiphon_all_gather`.
+   */
+  ANTIPHON_ALL_GATHER,
+  /**
+   * `antiphon_reduce_scatter`.
+   */
+  ANTIPHON_REDUCE_SCATTER,
+  /**
+   * `antiphon_all_to_all`.
+   */
+  ANTIPHON_ALL_TO_ALL,
+  /**
+   * `antiphon_broadcast`, which is in place.
+   */
+  ANTIPHON_BROADCAST,
+  /**
+   * `antiphon_reduce`.
+   */
+  ANTIPHON_REDUCE,
+  /**
+   * `antiphon_gather`.
+   */
+  ANTIPHON_GATHER,
+  /**
+   * `antiphon_scatter`.
+   */
+  ANTIPHON_SCATTER,
+};
+
+/**
  * A communicator.
  */
 struct antiphon_comm;
@@ -160,6 +198,84 @@ typedef struct antiphon_comm *antiphon_comm_t;
  * A call under way.
  */
 typedef struct antiphon_request *antiphon_request_t;
+
+/**
+ * A call that a candidate has to do, with the meaning that the function of the same name gives to its arguments.
+ */
+struct antiphon_call {
+  /**
+   * One of `enum antiphon_collective`.
+   */
+  int collective;
+  /**
+   * The type of elements.
+   */
+  antiphon_dtype_t dtype;
+  /**
+   * How they are reduced; 0 where nothing is.
+   */
+  antiphon_op_t op;
+  /**
+   * The root; 0 where there is none.
+   */
+  int root;
+  /**
+   * Elements, as the function of the same name counts them.
+   */
+  size_t count;
+  /**
+   * What this rank gives; equal to `recv` in place.
+   */
+  const void *send;
+  /**
+   * What it gets.
+   */
+  void *recv;
+};
+
+/**
+ * A way to do a collective: all ranks call it at the same time, with a communicator of their own for it. It returns 0 if it has
+ * done its work, and anything else if it could not. `user` is what was registered with it.
+ */
+typedef int (*antiphon_candidate_t)(antiphon_comm_t comm, const struct antiphon_call *call, void *user);
+
+/**
+ * What is measured. All zero stands for what `antiphon tune` does by itself.
+ */
+struct antiphon_tune_options {
+  /**
+   * Collectives of `enum antiphon_collective`; NULL for all_reduce, all_gather, reduce_scatter, broadcast and all_to_all.
+   */
+  const int *collectives;
+  /**
+   * How many.
+   */
+  size_t collective_count;
+  /**
+   * Sizes in bytes, of all blocks together; NULL for 1 KiB, 4 KiB, … 16 MiB.
+   */
+  const size_t *sizes;
+  /**
+   * How many.
+   */
+  size_t size_count;
+  /**
+   * With elements of this type.
+   */
+  antiphon_dtype_t dtype;
+  /**
+   * Where they are reduced, so.
+   */
+  antiphon_op_t op;
+  /**
+   * How many seconds all measuring may take, about; 0 for 60.
+   */
+  double budget;
+  /**
+   * How many seconds a call may go without progress; 0 for 10.
+   */
+  double timeout;
+};
 
 #ifdef __cplusplus
 extern "C" {
@@ -546,6 +662,30 @@ const char *antiphon_last_error(void);
  * The version of the library.
  */
 const char *antiphon_version(void);
+
+/**
+ * Lets a function of the program's compete in `antiphon_tune` for calls of a collective. All ranks register the same names, which
+ * no other candidate has, in the same order. Nothing is called yet. A function may be called by any thread that tunes, until the
+ * communicator is freed.
+ */
+antiphon_result_t antiphon_tune_candidate(antiphon_comm_t comm,
+                                          const char *name,
+                                          int collective,
+                                          antiphon_candidate_t run,
+                                          void *user);
+
+/**
+ * Measures stock, textbook algorithms and the registered candidates on all ranks, which all call this with the same options, and
+ * uses what is faster than stock from the next call of this communicator on. A candidate has to be right before it is measured;
+ * one that is wrong or fails is refused, and the others are measured. Rank 0 writes the table to the file `table`, unless that is
+ * NULL. Functions cannot be in a table.
+ *
+ * In a program that `antiphon tune -- PROGRAM` has started, the command says what is measured, and makes the table. There, a
+ * candidate that hangs or crashes is refused too.
+ */
+antiphon_result_t antiphon_tune(antiphon_comm_t comm,
+                                const struct antiphon_tune_options *options,
+                                const char *table);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -92,7 +92,7 @@ fn dispatch(command: Command, screen: &Screen) -> Outcome {
         Command::Tune(args) => commands::tune::run(&args, screen),
         Command::LoopRank(args) => commands::run::run_loop_rank(&args.job),
         Command::DemoRank => commands::demo::run_rank(),
-        Command::TuneRank(args) => commands::tune::run_rank(&args),
+        Command::TuneRank => commands::tune::run_rank(),
         Command::Sweep(args) => commands::sweep::run(&args, screen),
         Command::Completions { shell } => commands::help::completions(shell, screen),
         Command::Man(args) => commands::help::man(&args, screen),

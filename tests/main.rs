@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 mod binary;
+mod candidates;
 mod certificates;
 mod checker;
 mod compressed;
@@ -28,3 +29,5 @@ mod sweep;
 mod together;
 mod traps;
 mod tuning;
+mod tuning_faults;
+mod tuning_regret;

@@ -52,7 +52,8 @@ pub use memory::{RegisteredVector, SharedVector};
 pub use operation::CollectiveCall;
 pub use request::BegunCall;
 pub use runtime::{
-    DType, Element, LongMessages, RawCall, RegisteredMemory, RunError, RunErrorKind, Session, SharedMemory, chain,
+    Call as CandidateMemory, DType, Element, LongMessages, RawCall, RegisteredMemory, RunError, RunErrorKind, Session,
+    SharedMemory, chain,
 };
 pub use schedule::Collective;
 pub use schedule::ReduceOp as Op;
@@ -60,6 +61,6 @@ pub use started::Pending;
 pub use statistics::{PlanStatistics, Statistics};
 pub use table::{PlanTable, TableFault};
 pub use tuner::{
-    CandidateFunction, CandidateRefusal, CandidateSamples, CellSamples, CellWork, MeasuredTable, RefusedCandidate,
-    TrialPhase, TuneCandidate, TuneOptions, edges_of, table_of,
+    CandidateFunction, CandidateRefusal, CandidateSamples, CellSamples, CellWork, LaunchEnd, MeasuredTable,
+    RefusedCandidate, TrialMark, TrialPhase, TuneCandidate, TuneJob, TuneOptions, TuneWord, edges_of, table_of,
 };

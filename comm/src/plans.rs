@@ -134,6 +134,11 @@ impl PlanStore {
         Self::new(PlanTable::default(), Says::default(), self.links.clone())
     }
 
+    /// The same with another table.
+    pub(crate) fn with_table(&self, table: PlanTable) -> Self {
+        Self { table: Arc::new(table), ..self.of_session(self.links.clone()) }
+    }
+
     /// The same for another session.
     pub(crate) fn of_session(&self, links: LinkCosts) -> Self {
         let (table, says, file) = (self.table.clone(), self.says, self.file.clone());
@@ -222,6 +227,15 @@ impl PlanCache {
     /// The plans, for a group that is split off.
     pub(crate) fn store(&self) -> Arc<PlanStore> {
         self.store.clone()
+    }
+
+    /// Other plans from now on. What was counted stays.
+    pub(crate) fn replace(&mut self, store: Arc<PlanStore>) {
+        self.count_last();
+        (self.last, self.exchanged, self.store) = (None, None, store);
+        self.ready.clear();
+        self.stock.clear();
+        self.confirmations.clear();
     }
 
     /// What serves a call, among `members` of a session. The call is counted.

@@ -85,6 +85,13 @@ impl Communicator {
         self.twin(Arc::new(plans.without_table()))
     }
 
+    /// From the next call on, this group uses another table; groups that are made of it too.
+    pub(crate) fn replace_table(&self, table: PlanTable) {
+        let mut state = self.state();
+        let plans = state.plans.store().with_table(table);
+        state.plans.replace(Arc::new(plans));
+    }
+
     fn twin(&self, plans: Arc<PlanStore>) -> CommResult<Self> {
         let splits = {
             let mut state = self.state();

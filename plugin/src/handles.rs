@@ -3,7 +3,7 @@
 #![allow(non_camel_case_types, reason = "these are the names of the C interface")]
 
 use crate::status::CallRefusal;
-use comm::{BegunCall, Communicator, DType, Op, RegisteredMemory};
+use comm::{BegunCall, Communicator, DType, Op, RegisteredMemory, TuneCandidate};
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_int};
 use std::sync::Mutex;
@@ -55,6 +55,14 @@ pub struct antiphon_comm {
     /// What the last call of `antiphon_plan` has returned.
     pub(crate) plan: Mutex<CString>,
     pub(crate) registered: Mutex<RegisteredRanges>,
+    /// What competes in `antiphon_tune`.
+    pub(crate) candidates: Mutex<Vec<TuneCandidate>>,
+}
+
+impl antiphon_comm {
+    pub(crate) fn new(communicator: Communicator) -> Self {
+        Self { communicator, plan: Mutex::default(), registered: Mutex::default(), candidates: Mutex::default() }
+    }
 }
 
 /// What a program has registered with a communicator: by address, the bytes, and what keeps them registered.
@@ -73,10 +81,15 @@ pub struct antiphon_request {
 /// A call under way.
 pub type antiphon_request_t = *mut antiphon_request;
 
+/// Types in the order of `enum antiphon_dtype`.
+pub(crate) const TYPES: [DType; 7] =
+    [DType::F32, DType::F64, DType::I32, DType::I64, DType::U8, DType::F16, DType::Bf16];
+/// Reductions in the order of `enum antiphon_op`.
+pub(crate) const OPS: [Op; 5] = [Op::Sum, Op::Prod, Op::Min, Op::Max, Op::Avg];
+
 /// # Errors
 /// If there is no such type.
 pub(crate) fn dtype(of: antiphon_dtype_t) -> Result<DType, CallRefusal> {
-    const TYPES: [DType; 7] = [DType::F32, DType::F64, DType::I32, DType::I64, DType::U8, DType::F16, DType::Bf16];
     let found = usize::try_from(of).ok().and_then(|index| TYPES.get(index));
     found.copied().ok_or_else(|| CallRefusal::argument(format!("there is no data type {of}")))
 }
@@ -84,7 +97,6 @@ pub(crate) fn dtype(of: antiphon_dtype_t) -> Result<DType, CallRefusal> {
 /// # Errors
 /// If there is no such reduction.
 pub(crate) fn op(of: antiphon_op_t) -> Result<Op, CallRefusal> {
-    const OPS: [Op; 5] = [Op::Sum, Op::Prod, Op::Min, Op::Max, Op::Avg];
     let found = usize::try_from(of).ok().and_then(|index| OPS.get(index));
     found.copied().ok_or_else(|| CallRefusal::argument(format!("there is no reduction {of}")))
 }

@@ -14,6 +14,7 @@
 //! | `memory` | memory that other processes read where it lies |
 //! | `messages` | messages between two ranks |
 //! | `requests` | calls under way |
+//! | `tuning` | a program's own candidates, and the measuring |
 
 #![expect(unsafe_code, reason = "takes addresses from programs in other languages")]
 
@@ -28,3 +29,4 @@ pub mod messages;
 pub mod requests;
 pub mod rooted;
 pub mod status;
+pub mod tuning;

@@ -4,20 +4,19 @@ use crate::handles::{antiphon_comm, antiphon_comm_t, communicator};
 use crate::status::{CallRefusal, antiphon_result_t, check, guarded, number_of, text};
 use comm::{Communicator, Config};
 use std::ffi::{CStr, c_char, c_int};
-use std::sync::Mutex;
 use std::time::Duration;
 
 /// # Safety
 /// `out` can be written.
 unsafe fn give(communicator: Communicator, out: *mut antiphon_comm_t) {
-    let handle = Box::new(antiphon_comm { communicator, plan: Mutex::default(), registered: Mutex::default() });
+    let handle = Box::new(antiphon_comm::new(communicator));
     // SAFETY: the caller's promise.
     unsafe { out.write(Box::into_raw(handle)) };
 }
 
 /// # Safety
 /// The text is null, or ends with a zero byte.
-unsafe fn string(of: *const c_char, what: &str) -> Result<Option<String>, CallRefusal> {
+pub(crate) unsafe fn string(of: *const c_char, what: &str) -> Result<Option<String>, CallRefusal> {
     if of.is_null() {
         return Ok(None);
     }

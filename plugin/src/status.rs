@@ -50,6 +50,13 @@ impl CallRefusal {
     }
 }
 
+impl CallRefusal {
+    /// The operating system refused something.
+    pub(crate) fn system(text: impl Into<String>) -> Self {
+        Self { result: antiphon_result::ANTIPHON_SYSTEM, text: text.into() }
+    }
+}
+
 impl From<CommError> for CallRefusal {
     fn from(error: CommError) -> Self {
         let result = match &error {

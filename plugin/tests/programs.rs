@@ -136,6 +136,11 @@ fn shared_memory_and_calls_that_go_on_by_themselves() {
 }
 
 #[test]
+fn candidates_of_a_program_compete() {
+    succeeds("tests/c/tuning.c");
+}
+
+#[test]
 fn examples_in_c() {
     succeeds("examples/all_reduce.c");
     succeeds("examples/overlap.c");

@@ -29,10 +29,12 @@ from antiphon._handle import Handle
 
 if TYPE_CHECKING:
     from antiphon._planning import Plan, Topology, synthesize
+    from antiphon._tuning import CandidateCall, Tuning
 
 __all__ = [
     "AbortedError",
     "ArgumentError",
+    "CandidateCall",
     "Communicator",
     "Error",
     "Handle",
@@ -43,6 +45,7 @@ __all__ = [
     "SystemError_",
     "TimeoutError_",
     "Topology",
+    "Tuning",
     "UnsupportedError",
     "__version__",
     "synthesize",
@@ -55,4 +58,8 @@ def __getattr__(name: str) -> Any:
         from antiphon import _planning
 
         return getattr(_planning, name)
+    if name in ("CandidateCall", "Tuning"):
+        from antiphon import _tuning
+
+        return getattr(_tuning, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from antiphon import _core
 from antiphon._errors import ArgumentError
 from antiphon._handle import Handle
 from antiphon._memory import empty_like, shape_of
+
+if TYPE_CHECKING:
+    from antiphon._tuning import Candidate, Tuning
 
 #: A NumPy array, a `bytearray`, an `array.array`, a CPU tensor of PyTorch, or anything else with the buffer protocol.
 Array = Any
@@ -135,6 +138,38 @@ class Communicator:
     def last_plan(self) -> str:
         """What the last call ran, and why, on one line."""
         return self._core.last_plan()
+
+    # The measured choice.
+
+    def tune(
+        self,
+        candidates: Mapping[str, Candidate | tuple[Candidate, Sequence[str]]] | None = None,
+        *,
+        collectives: Sequence[str] | None = None,
+        sizes: Sequence[int] | None = None,
+        dtype: str = "float32",
+        op: str = "sum",
+        budget: float = 60.0,
+        timeout: float = 10.0,
+        seed: int = 0,
+    ) -> Tuning | None:
+        """Measures what could serve each call on these ranks, and uses what is faster than stock from the next call on.
+
+        All ranks make this call, with the same arguments. ``candidates`` are functions of the program by their names, which compete
+        with textbook algorithms: ``function(comm, call)`` does what the :class:`antiphon.CandidateCall` says, with the communicator
+        that it gets. With ``(function, ["all_reduce", …])`` it is for these collectives only. A candidate has to be right before it
+        is measured; one that is wrong or raises is refused, and the others are measured. Functions cannot be in a table.
+
+        ``collectives`` are the names of methods, by default all_reduce, all_gather, reduce_scatter, broadcast and all_to_all;
+        ``sizes`` are in bytes, of all parts together (1 KiB to 16 MiB). ``budget`` is how many seconds it may take, about, and
+        ``timeout`` how many a call may go without progress.
+
+        In a program that ``antiphon tune -- python PROGRAM`` has started, the command says what is measured and makes the table, and
+        the result is ``None``. There, a candidate that hangs or crashes is refused too.
+        """
+        from antiphon import _tuning
+
+        return _tuning.tune(self._core, candidates, collectives, sizes, dtype, op, budget, timeout, seed)
 
     def __repr__(self) -> str:
         return f"<antiphon.Communicator: rank {self.rank} of {self.size}>"

@@ -6,6 +6,18 @@ from typing import Any
 
 __version__: str
 
+def tune(
+    communicator: Communicator,
+    candidates: Sequence[tuple[str, Sequence[str], Callable[..., object]]],
+    collectives: Sequence[str] | None,
+    sizes: Sequence[int] | None,
+    dtype: str,
+    op: str,
+    budget: float,
+    timeout: float,
+    seed: int,
+) -> str | None: ...
+
 class Handle:
     def test(self) -> bool: ...
     def wait(self, timeout: float | None = None) -> None: ...

@@ -34,8 +34,12 @@ fn seconds(what: &str, seconds: f64) -> PyResult<Duration> {
 const NOTHING: (*mut u8, usize) = (std::ptr::null_mut(), 0);
 
 impl CoreCommunicator {
-    fn new(communicator: Communicator) -> Self {
+    pub(crate) fn of(communicator: Communicator) -> Self {
         Self { communicator, thread: CallThread::default() }
+    }
+
+    pub(crate) fn inner(&self) -> &Communicator {
+        &self.communicator
     }
 
     fn parts(&self) -> (&Communicator, &CallThread) {
@@ -67,7 +71,7 @@ fn place(memory: Option<&LentMemory>) -> (*mut u8, usize) {
 impl CoreCommunicator {
     #[staticmethod]
     fn from_env(py: Python<'_>) -> PyResult<Self> {
-        aside(py, Communicator::from_env).map(Self::new)
+        aside(py, Communicator::from_env).map(Self::of)
     }
 
     #[staticmethod]
@@ -97,7 +101,7 @@ impl CoreCommunicator {
         }
         config.machine = machine.or(config.machine);
         config.table = table.or(config.table);
-        aside(py, move || Communicator::connect(&config)).map(Self::new)
+        aside(py, move || Communicator::connect(&config)).map(Self::of)
     }
 
     #[staticmethod]
@@ -106,7 +110,7 @@ impl CoreCommunicator {
             return Err(argument("0 ranks are none"));
         }
         let made = Communicator::local(ranks).map_err(|error| raised(&error))?;
-        Ok(made.into_iter().map(Self::new).collect())
+        Ok(made.into_iter().map(Self::of).collect())
     }
 
     #[getter]
@@ -122,21 +126,21 @@ impl CoreCommunicator {
     #[pyo3(signature = (color, key=0))]
     fn split(&self, py: Python<'_>, color: Option<u32>, key: i64) -> PyResult<Option<Self>> {
         let communicator = self.communicator.clone();
-        Ok(aside(py, move || communicator.split(color, key))?.map(Self::new))
+        Ok(aside(py, move || communicator.split(color, key))?.map(Self::of))
     }
 
     fn duplicate(&self) -> PyResult<Self> {
-        self.communicator.duplicate().map(Self::new).map_err(|error| raised(&error))
+        self.communicator.duplicate().map(Self::of).map_err(|error| raised(&error))
     }
 
     fn subset(&self, members: Vec<usize>, tag: u64) -> PyResult<Self> {
-        self.communicator.subset(&members, tag).map(Self::new).map_err(|error| raised(&error))
+        self.communicator.subset(&members, tag).map(Self::of).map_err(|error| raised(&error))
     }
 
     #[pyo3(signature = (least=1))]
     fn rebuild(&self, py: Python<'_>, least: usize) -> PyResult<Self> {
         let communicator = self.communicator.clone();
-        aside(py, move || communicator.rebuild(least)).map(Self::new)
+        aside(py, move || communicator.rebuild(least)).map(Self::of)
     }
 
     fn abort(&self) {

@@ -17,6 +17,7 @@
 //! | `operation` | what a collective says, and its beginning |
 //! | `exchange` | exchanges of blocks, and messages |
 //! | `communicator` | the class for Python |
+//! | `tuning` | measuring, with functions of a program among the candidates |
 
 #![expect(unsafe_code, reason = "hands the memory of Python objects to calls")]
 
@@ -30,6 +31,7 @@ mod exchange;
 mod memory;
 mod ongoing;
 mod operation;
+mod tuning;
 mod waiting;
 
 use pyo3::prelude::*;
@@ -38,6 +40,7 @@ use pyo3::prelude::*;
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<communicator::CoreCommunicator>()?;
     module.add_class::<ongoing::CoreHandle>()?;
+    module.add_function(wrap_pyfunction!(tuning::tune, module)?)?;
     let end = wrap_pyfunction!(carrying::end, module)?;
     PyModule::import(module.py(), "atexit")?.call_method1("register", (end,))?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))

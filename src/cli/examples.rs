@@ -81,6 +81,8 @@ Examples:
   antiphon tune --ranks 4 -o table.json
   antiphon tune --ranks 8 --collective allreduce --sizes 1KB..64MB:4 --plans plans/ --budget 2m -o table.json
   antiphon tune --ranks 4 --topology here.yaml -o table.json
+  antiphon tune --ranks 4 --candidate mine=plan.json -o table.json
+  antiphon tune --ranks 4 -o table.json -- python my_candidates.py
   antiphon tune --rank 0 --world-size 4 --master node0:29500 -o table.json
   antiphon tune show table.json
   antiphon tune export table.json --format nccl-csv -o rules.csv";

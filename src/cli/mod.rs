@@ -17,7 +17,7 @@ mod values;
 
 pub(crate) use self::synth::{BoundArgs, RequestArgs, SearchArgs, SynthArgs};
 pub(crate) use self::topology::{ImportArgs, SketchCommand, TopologyCommand};
-pub(crate) use self::tune::{TableFormat, TuneArgs, TuneCommand, TuneMeasureArgs, TuneRankArgs};
+pub(crate) use self::tune::{TableFormat, TuneArgs, TuneCommand, TuneMeasureArgs};
 pub(crate) use export::{ExportArgs, ExportFormat, Protocol};
 pub(crate) use launch::LaunchArgs;
 pub(crate) use lowering::LoweringArgs;
@@ -118,6 +118,8 @@ pub(crate) enum Command {
     /// Every candidate must first compute the right result. Candidates take turns; rank 0 decides how long. A candidate replaces
     /// stock where it is faster beyond the noise of both, over several launches of the ranks. Programs that use the library
     /// find the table by ANTIPHON_TABLE.
+    ///
+    /// With `-- PROGRAM` the ranks are a program of yours, whose own functions compete (antiphon.h, antiphon_tune_candidate).
     #[command(after_help = examples::TUNE)]
     Tune(TuneArgs),
     /// Plans many problems: every combination of topologies, collectives, sketches, chunk counts and sizes.
@@ -145,7 +147,7 @@ pub(crate) enum Command {
     Worker,
     /// One rank of a launch; started by `tune`.
     #[command(hide = true)]
-    TuneRank(TuneRankArgs),
+    TuneRank,
     /// One rank of a loop of calls; started by `run --loop`.
     #[command(hide = true)]
     LoopRank(LoopRankArgs),

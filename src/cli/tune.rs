@@ -5,6 +5,7 @@ use super::SizeList;
 use super::values::{collective, duration, op};
 use clap::{Args, Subcommand, ValueEnum};
 use schedule::{Collective, ReduceOp};
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -43,6 +44,9 @@ pub(crate) struct TuneMeasureArgs {
     /// Plans that compete: files, the folder of `synth --sizes`, or folders of plans.
     #[arg(long, value_name = "PATH", value_delimiter = ',')]
     pub plans: Vec<PathBuf>,
+    /// A plan that competes under a name of its own; may be given several times.
+    #[arg(long, value_name = "NAME=FILE", value_parser = named_file)]
+    pub candidate: Vec<(String, PathBuf)>,
     /// Plan for this topology, and let the plans compete.
     #[arg(long, value_name = "SPEC")]
     pub topology: Option<String>,
@@ -73,6 +77,18 @@ pub(crate) struct TuneMeasureArgs {
     /// The table.
     #[arg(short, long, value_name = "F.json", required = true)]
     pub output: Option<PathBuf>,
+    /// The ranks are this program, which calls `tune` of the library with candidates of its own. One that hangs or crashes is
+    /// refused, and the others are measured on.
+    #[arg(last = true, value_name = "PROGRAM", requires = "ranks", conflicts_with = "load_aware")]
+    pub program: Vec<OsString>,
+}
+
+/// `NAME=FILE`.
+fn named_file(text: &str) -> Result<(String, PathBuf), String> {
+    match text.split_once('=') {
+        Some((name, file)) if !name.is_empty() && !file.is_empty() => Ok((name.to_owned(), PathBuf::from(file))),
+        _ => Err("it is not NAME=FILE".to_owned()),
+    }
 }
 
 /// `antiphon tune …`
@@ -134,11 +150,4 @@ pub(crate) enum TableFormat {
     OmpiRules,
     /// The value of UCC_TL_UCP_TUNE.
     Ucc,
-}
-
-/// `antiphon tune-rank`
-#[derive(Args, Debug)]
-pub(crate) struct TuneRankArgs {
-    /// What to measure, as `antiphon tune` has written it.
-    pub job: PathBuf,
 }

@@ -6,18 +6,27 @@ use super::binary;
 use crate::failure::{Failure, Outcome};
 use crate::interrupt;
 use rustix::process::{Signal, set_parent_process_death_signal};
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How often the processes are looked at.
-const LOOK: Duration = Duration::from_millis(20);
+pub(crate) const LOOK: Duration = Duration::from_millis(20);
+/// How long to wait for what a process that has ended has said.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+/// Of what a process says on its standard error, so many bytes are kept.
+const KEPT: usize = 4096;
 
 /// The ranks of a program. They are ended when this is dropped.
 pub(crate) struct LibraryRanks {
     children: Vec<Child>,
+    /// What each has said on its standard error.
+    said: Vec<Complaints>,
     /// The lines of rank 0.
     heard: Receiver<String>,
 }
@@ -37,11 +46,19 @@ impl LibraryRanks {
     /// # Errors
     /// If a process cannot be started.
     pub(crate) fn start(ranks: usize, configure: impl Fn(&mut Command)) -> Outcome<Self> {
-        let (binary, master, secret) = (binary()?, free_address()?, random_secret()?);
+        Self::start_program(binary()?.as_os_str(), ranks, configure)
+    }
+
+    /// Starts any program that uses the library.
+    ///
+    /// # Errors
+    /// If a process cannot be started.
+    pub(crate) fn start_program(program: &OsStr, ranks: usize, configure: impl Fn(&mut Command)) -> Outcome<Self> {
+        let (master, secret) = (free_address()?, random_secret()?);
         let (sender, heard) = std::sync::mpsc::channel();
-        let mut started = Self { children: Vec::with_capacity(ranks), heard };
+        let mut started = Self { children: Vec::with_capacity(ranks), said: Vec::with_capacity(ranks), heard };
         for rank in 0..ranks {
-            let mut command = Command::new(&binary);
+            let mut command = Command::new(program);
             command
                 .env("ANTIPHON_RANK", rank.to_string())
                 .env("ANTIPHON_SIZE", ranks.to_string())
@@ -53,7 +70,10 @@ impl LibraryRanks {
                 .stderr(Stdio::piped());
             configure(&mut command);
             let child = command.spawn();
-            started.children.push(child.map_err(|error| Failure::no(error).context("a rank cannot be started"))?);
+            let failed = |error| Failure::no(error).context(format!("{} cannot be started", program.display()));
+            let mut child = child.map_err(failed)?;
+            started.said.push(Complaints::of(child.stderr.take()));
+            started.children.push(child);
         }
         if let Some(stdout) = started.children.first_mut().and_then(|child| child.stdout.take()) {
             std::thread::spawn(move || {
@@ -62,6 +82,11 @@ impl LibraryRanks {
             });
         }
         Ok(started)
+    }
+
+    /// How the process of a rank has ended, if it has.
+    pub(crate) fn ended(&mut self, rank: usize) -> Option<ExitStatus> {
+        self.children.get_mut(rank)?.try_wait().ok().flatten()
     }
 
     /// Hands each line of rank 0 to `take`, until all processes have ended.
@@ -91,12 +116,9 @@ impl LibraryRanks {
     /// What the processes said that failed, each text once.
     pub(crate) fn complaints(&mut self) -> String {
         let mut all: Vec<String> = Vec::new();
-        for (rank, child) in self.children.iter_mut().enumerate() {
-            let mut said = String::new();
-            if let Some(stderr) = &mut child.stderr {
-                let _ = stderr.read_to_string(&mut said);
-            }
+        for (rank, (child, said)) in self.children.iter_mut().zip(&mut self.said).enumerate() {
             let status = child.try_wait().ok().flatten();
+            let said = said.text(status.is_some());
             let said = match said.trim() {
                 "" => match status.filter(|status| !status.success()) {
                     Some(status) => format!("rank {rank} ended: {status}"),
@@ -117,6 +139,40 @@ impl LibraryRanks {
 pub(crate) fn end_with_launcher() {
     // Where this is forbidden, a rank ends with its work.
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
+}
+
+/// The end of what a process says on its standard error. It is read all the time, so that no process waits for a reader.
+struct Complaints {
+    text: Arc<Mutex<Vec<u8>>>,
+    reading: Option<JoinHandle<()>>,
+}
+
+impl Complaints {
+    fn of(stderr: Option<ChildStderr>) -> Self {
+        let text = Arc::<Mutex<Vec<u8>>>::default();
+        let shared = text.clone();
+        let read = move |mut stderr: ChildStderr| {
+            let mut piece = [0; 1024];
+            while let Ok(length @ 1..) = stderr.read(&mut piece) {
+                let mut kept = shared.lock().unwrap_or_else(PoisonError::into_inner);
+                kept.extend_from_slice(&piece[..length]);
+                let excess = kept.len().saturating_sub(KEPT);
+                kept.drain(..excess);
+            }
+        };
+        let reading = stderr.map(|stderr| std::thread::spawn(move || read(stderr)));
+        Self { text, reading }
+    }
+
+    /// What was said so far; if the process has ended, all of it.
+    fn text(&mut self, has_ended: bool) -> String {
+        // Something that the process has started may hold the pipe open for ever.
+        let until = Instant::now() + LAST_WORDS;
+        while has_ended && self.reading.as_ref().is_some_and(|thread| !thread.is_finished()) && Instant::now() < until {
+            std::thread::sleep(LOOK);
+        }
+        String::from_utf8_lossy(&self.text.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
+    }
 }
 
 /// An address of this computer that nobody uses now.

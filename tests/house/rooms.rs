@@ -75,6 +75,7 @@ const FLOORS: &[(&str, &[&str])] = &[
             "lifecycle",
             "buffers",
             "requests",
+            "tuning",
             "call",
             "collectives",
             "rooted",
@@ -96,6 +97,7 @@ const FLOORS: &[(&str, &[&str])] = &[
             "exchange",
             "operation",
             "communicator",
+            "tuning",
         ],
     ),
     (

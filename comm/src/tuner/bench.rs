@@ -4,6 +4,7 @@
 
 use super::candidate::{CandidateWork, MadeProgram, TuneCandidate};
 use super::clock::CommonClock;
+use super::watch::{TrialMark, TrialWatch};
 use super::{CandidateRefusal, TrialPhase};
 use crate::communicator::Communicator;
 use crate::error::{CommError, CommResult};
@@ -64,6 +65,7 @@ pub(super) struct CellBench<'a> {
     output: Vec<u8>,
     /// When a call failed here the last time.
     failed_at: i64,
+    watch: &'a TrialWatch,
 }
 
 /// The kind of call that is measured for a collective.
@@ -78,7 +80,7 @@ pub(super) fn kind_of(collective: Collective, op: schedule::ReduceOp) -> CallKin
 
 impl<'a> CellBench<'a> {
     pub(super) fn new(
-        control: &'a Communicator,
+        (control, watch): (&'a Communicator, &'a TrialWatch),
         kind: CallKind,
         (count, dtype): (usize, runtime::DType),
         seed: u64,
@@ -103,7 +105,7 @@ impl<'a> CellBench<'a> {
         .map(|elements| vec![0x5a; elements * dtype.size()]);
         let (lane, clock) = (control.duplicate()?, CommonClock::measure(control)?);
         lane.set_time_limit(limit);
-        Ok(Self { control, lane, call, kind, demand, seed, clock, input, output, failed_at: 0 })
+        Ok(Self { control, lane, call, kind, demand, seed, clock, input, output, failed_at: 0, watch })
     }
 
     fn reference(&self) -> Reference<'_> {
@@ -141,8 +143,19 @@ impl<'a> CellBench<'a> {
         ended
     }
 
+    /// It is the turn of a candidate.
+    fn enter(&self, candidate: &TuneCandidate, phase: TrialPhase) {
+        self.watch.enter(|| TrialMark {
+            collective: self.kind.collective,
+            bytes: self.kind.size(self.control.size(), (self.call.count * self.call.dtype.size()) as u64),
+            candidate: candidate.name.clone(),
+            is_function: candidate.is_function(),
+            phase,
+        });
+    }
+
     fn try_run(&mut self, ready: &ReadyCandidate<'_>) -> Result<(), String> {
-        let Self { lane, call, kind, input, output, .. } = self;
+        let Self { lane, call, kind, input, output, watch, .. } = self;
         let memory = match kind.in_place {
             true => Call::InPlace(output),
             false => Call::OutOfPlace { input, output },
@@ -151,7 +164,7 @@ impl<'a> CellBench<'a> {
         match (&ready.candidate.work, &ready.prepared) {
             (CandidateWork::Plan(..), Some(prepared)) => lane.run_prepared(prepared, memory).map_err(told),
             (CandidateWork::Function(_, function), _) => {
-                let ended = catch_unwind(AssertUnwindSafe(|| function(lane, call, memory)));
+                let ended = watch.call(|| catch_unwind(AssertUnwindSafe(|| function(lane, call, memory))));
                 ended.unwrap_or_else(|_| Err("it panicked".to_owned()))
             }
             (CandidateWork::Composed, _) => composed(lane, call, output).map_err(told),
@@ -169,6 +182,7 @@ impl<'a> CellBench<'a> {
         candidate: &'c TuneCandidate,
         program: Option<MadeProgram>,
     ) -> CommResult<Result<ReadyCandidate<'c>, CandidateRefusal>> {
+        self.enter(candidate, TrialPhase::Check);
         let made = program.transpose().and_then(|program| {
             let prepare =
                 |program: Arc<SequencedProgram>| self.lane.prepare(&program, self.call.count, self.call.dtype);
@@ -184,11 +198,21 @@ impl<'a> CellBench<'a> {
             return Ok(Err(CandidateRefusal { rank, phase: TrialPhase::Prepare, why }));
         }
         let ready = ReadyCandidate { candidate, prepared };
+        Ok(self.check(&ready)?.map_or(Ok(ready), Err))
+    }
+
+    /// Runs a candidate once on numbers that no two ranks have in common. All ranks learn why it is refused, if the result is not
+    /// right on all of them.
+    ///
+    /// # Errors
+    /// If a rank is lost.
+    pub(super) fn check(&mut self, ready: &ReadyCandidate<'_>) -> CommResult<Option<CandidateRefusal>> {
+        self.enter(ready.candidate, TrialPhase::Check);
         self.fill();
-        let ended = self.run(&ready);
+        let ended = self.run(ready);
         let wrong = if ended.is_ok() { self.wrong() as i64 } else { -self.failed_at };
         Ok(match self.worst(wrong)? {
-            None => Ok(ready),
+            None => None,
             Some((rank, wrong)) => {
                 let why = match ended.err() {
                     _ if wrong > 0 => format!("{wrong} elements of rank {rank} are wrong"),
@@ -198,7 +222,7 @@ impl<'a> CellBench<'a> {
                 if wrong < 0 {
                     self.renew()?;
                 }
-                Err(CandidateRefusal { rank, phase: TrialPhase::Check, why })
+                Some(CandidateRefusal { rank, phase: TrialPhase::Check, why })
             }
         })
     }
@@ -231,6 +255,7 @@ impl<'a> CellBench<'a> {
         ready: &ReadyCandidate<'_>,
         calls: usize,
     ) -> CommResult<Result<LoopTime, CandidateRefusal>> {
+        self.enter(ready.candidate, TrialPhase::Time);
         self.control.barrier()?;
         let begin = self.clock.now();
         let ended = (0..calls).try_for_each(|_| self.run(ready));
@@ -264,6 +289,7 @@ impl<'a> CellBench<'a> {
         calls: usize,
         expected_us: f64,
     ) -> CommResult<Result<BlockTimes, CandidateRefusal>> {
+        self.enter(ready.candidate, TrialPhase::Time);
         let expected = (expected_us * 1e3) as i64;
         let mut start = [self.clock.now() + ANNOUNCED];
         self.control.broadcast(&mut start, 0)?;

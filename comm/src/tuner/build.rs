@@ -6,7 +6,7 @@
 use super::measure::spans_count;
 use super::{CandidateRefusal, CandidateSamples, CellSamples, CellWork};
 use schedule::Collective;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use tune::{
@@ -14,7 +14,7 @@ use tune::{
 };
 
 /// A table, and what was refused when it was measured.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct MeasuredTable {
     /// The table.
     pub table: TuningTable,
@@ -23,7 +23,7 @@ pub struct MeasuredTable {
 }
 
 /// A candidate that was refused: where, and why. It does not compete there in later launches.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RefusedCandidate {
     /// The operation.
     pub collective: Collective,
@@ -38,6 +38,13 @@ pub struct RefusedCandidate {
     pub refusal: CandidateRefusal,
 }
 
+impl MeasuredTable {
+    /// As JSON: `table` and `refused`.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
 impl CellSamples {
     /// The candidates with their times, the fastest first.
     pub fn ranking(&self) -> Vec<(String, Summary)> {
@@ -46,6 +53,14 @@ impl CellSamples {
         let mut ranking: Vec<(String, Summary)> = timed.collect();
         ranking.sort_by(|one, other| one.1.median_us.total_cmp(&other.1.median_us));
         ranking
+    }
+
+    /// Whether a candidate is faster than stock beyond the noise of both, and by enough, in this launch alone.
+    pub fn replaces_stock(&self, name: &str) -> bool {
+        let by_span = spans_count(&self.candidates);
+        let times = |of: &CandidateSamples| of.summary(by_span);
+        let own = self.candidates.iter().find(|of| of.name == name).and_then(times);
+        winner(&[self.candidates.first().and_then(times), own]).is_some()
     }
 
     /// The candidates that may be better than stock.

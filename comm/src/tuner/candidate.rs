@@ -63,6 +63,16 @@ impl TuneCandidate {
         Self { name: name.into(), work: CandidateWork::Function(collectives, function) }
     }
 
+    /// The same under another name.
+    pub(super) fn named(self, name: String) -> Self {
+        Self { name, ..self }
+    }
+
+    /// Whether it is a user's function.
+    pub(super) fn is_function(&self) -> bool {
+        matches!(self.work, CandidateWork::Function(..))
+    }
+
     /// The name in tables and reports.
     pub fn name(&self) -> &str {
         &self.name

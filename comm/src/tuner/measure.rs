@@ -6,6 +6,7 @@
 
 use super::bench::{CellBench, ReadyCandidate, kind_of};
 use super::candidate::{CandidatePrograms, TuneCandidate};
+use super::watch::TrialWatch;
 use super::{CandidateRefusal, CandidateSamples, CellSamples, CellWork, TuneOptions};
 use crate::communicator::Communicator;
 use crate::error::{CommError, CommResult};
@@ -39,7 +40,7 @@ enum RoundOutcome {
 /// # Errors
 /// If a rank is lost.
 pub(super) fn measure_cells(
-    control: &Communicator,
+    (control, watch): (&Communicator, &TrialWatch),
     work: &[CellWork],
     candidates: &[TuneCandidate],
     options: &TuneOptions,
@@ -52,7 +53,7 @@ pub(super) fn measure_cells(
         // What earlier cells did not use is for the later ones.
         let left = options.budget.saturating_sub(Moment::now().since(begin));
         let share = left / (work.len() - index).max(1) as u32;
-        let samples = measure_cell(control, cell, (candidates, &mut programs), options, share)?;
+        let samples = measure_cell((control, watch), cell, (candidates, &mut programs), options, share)?;
         progress(&samples);
         measured.push(samples);
     }
@@ -72,7 +73,7 @@ struct Contender<'a> {
 struct Contest<'a>(Vec<Contender<'a>>);
 
 fn measure_cell(
-    control: &Communicator,
+    (control, watch): (&Communicator, &TrialWatch),
     cell: &CellWork,
     (candidates, programs): (&[TuneCandidate], &mut CandidatePrograms),
     options: &TuneOptions,
@@ -86,7 +87,7 @@ fn measure_cell(
         let is_asked = *index == 0 || cell.candidates.as_ref().is_none_or(|names| names.contains(&candidate.name));
         is_asked && candidate.serves(control.size(), kind, count, bytes)
     });
-    let mut bench = CellBench::new(control, kind, (count, options.dtype), options.seed, options.limit)?;
+    let mut bench = CellBench::new((control, watch), kind, (count, options.dtype), options.seed, options.limit)?;
     let mut contest = Contest(Vec::new());
     // Plans that do the same are measured once.
     let mut known: BTreeSet<u32> = [control.stock_digest(kind, count, options.dtype)?].into();
@@ -127,6 +128,7 @@ fn measure_cell(
         }
         live.retain(|&index| said[index + 1] == 1);
     }
+    contest.check_functions(&mut bench)?;
     let candidates = contest.0.into_iter().map(|contender| contender.samples).collect();
     Ok(CellSamples { collective: cell.collective, bytes, candidates })
 }
@@ -164,6 +166,17 @@ impl Contest<'_> {
             match bench.time_loop(ready, FIRST_LOOK)? {
                 Ok(times) => contender.expected_us = times.slowest_us,
                 Err(refusal) => contender.refuse(refusal),
+            }
+        }
+        Ok(())
+    }
+
+    /// Functions may do something else after many calls, so they have to be right once more at the end.
+    fn check_functions(&mut self, bench: &mut CellBench<'_>) -> CommResult<()> {
+        for contender in &mut self.0 {
+            let Some(ready) = contender.ready.as_ref().filter(|ready| ready.candidate.is_function()) else { continue };
+            if let Some(refusal) = bench.check(ready)? {
+                contender.refuse(refusal);
             }
         }
         Ok(())
@@ -232,6 +245,11 @@ impl CellWork {
         let parts = kind_of(self.collective, schedule::ReduceOp::Sum).size(ranks, 1).max(1);
         (self.bytes / parts / element as u64) as usize
     }
+}
+
+/// The smallest difference of two sizes of a collective among so many ranks, in bytes as the collective counts them.
+pub(super) fn step_of(collective: schedule::Collective, ranks: usize, dtype: runtime::DType) -> u64 {
+    kind_of(collective, schedule::ReduceOp::Sum).size(ranks, dtype.size() as u64)
 }
 
 /// # Errors

@@ -15,12 +15,16 @@
 //! | `bench` | one size of one collective: the right result, and the times |
 //! | `measure` | whose turn it is, and when it is enough |
 //! | `build` | the table |
+//! | `watch` | what a rank is doing, for whoever has started it |
+//! | `job` | a tuning from beginning to end |
 
 mod bench;
 mod build;
 mod candidate;
 mod clock;
+mod job;
 mod measure;
+mod watch;
 
 use crate::communicator::Communicator;
 use crate::error::CommResult;
@@ -28,6 +32,7 @@ use crate::stock::CallKind;
 use crate::table::in_order;
 pub use build::{MeasuredTable, RefusedCandidate, edges_of, table_of};
 pub use candidate::{CandidateFunction, TuneCandidate};
+pub use job::{LaunchEnd, TuneJob};
 use runtime::DType;
 use schedule::{Collective, ReduceOp};
 use serde::{Deserialize, Serialize};
@@ -35,9 +40,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tune::{TableKey, TuningTable};
+use watch::TrialWatch;
+pub use watch::{TrialMark, TuneWord};
 
-/// How much longer ranks wait for each other than for a call.
-const WAITING: Duration = Duration::from_secs(30);
+/// How much longer ranks wait for each other than for a call, at least: they prepare plans and check results.
+const WAITING: Duration = Duration::from_secs(10);
 
 /// What is measured, and how long.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -121,6 +128,27 @@ pub struct CellSamples {
     pub candidates: Vec<CandidateSamples>,
 }
 
+impl Default for TuneOptions {
+    /// Sums of floats: the collectives of training, from 1 KiB to 16 MiB, in a minute.
+    fn default() -> Self {
+        Self {
+            collectives: vec![
+                Collective::AllReduce,
+                Collective::AllGather,
+                Collective::ReduceScatter,
+                Collective::Broadcast,
+                Collective::AllToAll,
+            ],
+            sizes: (0..8).map(|step| 1024 << (2 * step)).collect(),
+            dtype: DType::F32,
+            op: ReduceOp::Sum,
+            budget: Duration::from_secs(60),
+            limit: Duration::from_secs(10),
+            seed: 0,
+        }
+    }
+}
+
 impl TuneOptions {
     /// Every size of every collective, for all candidates.
     pub fn grid(&self) -> Vec<CellWork> {
@@ -174,10 +202,21 @@ impl Communicator {
         options: &TuneOptions,
         progress: impl FnMut(&CellSamples),
     ) -> CommResult<Vec<CellSamples>> {
+        self.measure_watched(work, candidates, options, &TrialWatch::default(), progress)
+    }
+
+    fn measure_watched(
+        &self,
+        work: &[CellWork],
+        candidates: &[TuneCandidate],
+        options: &TuneOptions,
+        watch: &TrialWatch,
+        progress: impl FnMut(&CellSamples),
+    ) -> CommResult<Vec<CellSamples>> {
         measure::check(options)?;
         let control = self.without_table()?;
         // A rank whose call has failed waits for those whose call has not failed yet.
-        control.set_time_limit(options.limit.saturating_mul(2).saturating_add(WAITING));
-        measure::measure_cells(&control, work, candidates, options, progress)
+        control.set_time_limit(options.limit.saturating_mul(2).saturating_add(options.limit.max(WAITING)));
+        measure::measure_cells((&control, watch), work, candidates, options, progress)
     }
 }

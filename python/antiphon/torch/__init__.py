@@ -5,7 +5,7 @@
 needs no import from torch 2.14 on; with older versions, ``import antiphon.torch`` first. The table of plans is the one that
 ``ANTIPHON_TABLE`` names. ``ANTIPHON_TIMEOUT`` comes before the ``timeout`` of PyTorch, whose default is half an hour.
 
-:func:`explain` says what ran for which sizes, and how long it took.
+:func:`tune` measures the calls of a group in a job's first seconds, and :func:`explain` says what ran for which sizes, and how long it took.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import Any
 import torch.distributed as dist
 
 from antiphon.torch._group import Group, groups
+from antiphon.torch._tune import tune
 
-__all__ = ["explain", "register"]
+__all__ = ["explain", "register", "tune"]
 
 
 def _create(options: Any, backend_options: Any = None) -> Any:

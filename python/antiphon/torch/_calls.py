@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from antiphon._errors import ArgumentError, UnsupportedError
+from antiphon.torch._coalesced import CoalescedCalls, joined
 from antiphon.torch._group import Group
 from antiphon.torch._work import PendingWork, done
 
@@ -96,12 +97,18 @@ def one(tensors: Any) -> Any:
     return tensors[0]
 
 
-class Calls:
+class Calls(CoalescedCalls):
     """The calls of a group."""
 
     _group: Group
 
     # How a call is made.
+
+    def _dense(self, tensor: torch.Tensor) -> torch.Tensor:
+        whole = dense(tensor)
+        if whole is not tensor:
+            self._group.note("a tensor is copied, because it is not contiguous")
+        return whole
 
     def _make(
         self,
@@ -149,6 +156,7 @@ class Calls:
         combine = _BITWISE.get(reduction) or _LOCAL.get(op or "")
         if combine is None or tensor.dtype in (torch.complex64, torch.complex128):
             raise UnsupportedError(f"the backend antiphon does not do {reduction} of {tensor.dtype}")
+        self._group.note(f"PyTorch reduces what is gathered, because the library has no {reduction} of {tensor.dtype}")
         size = self._group.core.size
         all_ = tensor.new_empty((size, tensor.numel()))
         self._group.core.collective_at("all_gather", place(tensor), place(all_), moved(tensor))
@@ -162,7 +170,7 @@ class Calls:
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
         tensor = one(tensors)
         opts = opts if opts is not None else dist.AllreduceOptions()
-        whole = dense(tensor)
+        whole = self._dense(tensor)
         how = self._reduced(whole, opts)
         if how is None:
             put([self._combine(whole, opts)], [tensor])()  # type: ignore[misc]
@@ -170,14 +178,9 @@ class Calls:
         after = None if whole is tensor else put([whole], [tensor])
         return self._make("all_reduce", whole, whole, opts, op=how[0], dtype=how[1], after=after, tensors=[tensor])
 
-    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
-        opts = opts if opts is not None else dist.AllreduceCoalescedOptions()
-        works = [self.allreduce([tensor], opts) for tensor in tensors]
-        return _all(works, tensors)
-
     def broadcast(self, tensors: Any, opts: Any = None) -> Any:
         tensor = one(tensors)
-        whole = dense(tensor)
+        whole = self._dense(tensor)
         is_root = opts.rootRank == self._group.core.rank
         after = None if is_root or whole is tensor else put([whole], [tensor])
         return self._make(
@@ -186,7 +189,7 @@ class Calls:
 
     def reduce(self, tensors: Any, opts: Any = None) -> Any:
         tensor = one(tensors)
-        whole = dense(tensor)
+        whole = self._dense(tensor)
         is_root = opts.rootRank == self._group.core.rank
         how = self._reduced(whole, opts)
         if how is None:
@@ -208,13 +211,13 @@ class Calls:
         )
 
     def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Any:
-        send, receive = dense(tensor), dense(output)
+        send, receive = self._dense(tensor), self._dense(output)
         after = put([receive], [output])
         return self._make("all_gather", send, receive, opts, dtype=moved(send), after=after, tensors=[output])
 
     def allgather(self, outputs: Any, tensors: Any, opts: Any = None) -> Any:
         tensor, wanted = one(tensors), one(outputs)
-        send = dense(tensor)
+        send = self._dense(tensor)
         if len(wanted) != self._group.core.size or any(part.numel() != tensor.numel() for part in wanted):
             return self._allgather_uneven(wanted, send, opts)
         all_ = send.new_empty((len(wanted), send.numel()))
@@ -234,7 +237,7 @@ class Calls:
 
     def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Any:
         opts = opts if opts is not None else dist.ReduceScatterOptions()
-        send, receive = dense(tensor), dense(output)
+        send, receive = self._dense(tensor), self._dense(output)
         how = self._reduced(send, opts)
         if how is None:
             parts = self._combine(send, opts).view(self._group.core.size, -1)
@@ -257,19 +260,11 @@ class Calls:
             return _then(self.allreduce([whole], _as_allreduce(opts)), after, [output])
         return self.reduce_scatter_single(output, torch.cat([part.flatten() for part in parts]), opts)
 
-    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        works = [self.all_gather_single(*pair, opts) for pair in zip(outputs, inputs)]
-        return _all(works, list(outputs))
-
-    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        works = [self.reduce_scatter_single(*pair, opts) for pair in zip(outputs, inputs)]
-        return _all(works, list(outputs))
-
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         # Here the outer list is for ranks, the inner one for tensors.
         lists = [[of_rank[index] for of_rank in outputs] for index in range(len(inputs))]
         works = [self.allgather([wanted], [tensor], opts) for wanted, tensor in zip(lists, inputs)]
-        return _all(works, [tensor for wanted in lists for tensor in wanted])
+        return joined(works, [tensor for wanted in lists for tensor in wanted])
 
     def all_to_all_single(
         self,
@@ -279,7 +274,7 @@ class Calls:
         input_splits: Sequence[int] = (),
         opts: Any = None,
     ) -> Any:
-        send, receive = dense(tensor), dense(output)
+        send, receive = self._dense(tensor), self._dense(output)
         after = put([receive], [output])
         if not output_splits and not input_splits and send.numel() == receive.numel():
             return self._make("all_to_all", send, receive, opts, dtype=moved(send), after=after, tensors=[output])
@@ -291,7 +286,7 @@ class Calls:
         size = self._group.core.size
         if len(outputs) != size or len(inputs) != size:
             raise ArgumentError(f"all_to_all has {len(inputs)} inputs and {len(outputs)} outputs for {size} ranks")
-        send = torch.cat([dense(tensor).flatten() for tensor in inputs])
+        send = torch.cat([self._dense(tensor).flatten() for tensor in inputs])
         counts = [tensor.numel() for tensor in outputs]
         receive = send.new_empty(sum(counts))
         after = put(receive.split(counts), outputs)
@@ -319,7 +314,7 @@ class Calls:
         return _DONE
 
     def gather(self, outputs: Any, tensors: Any, opts: Any = None) -> Any:
-        send, root = dense(one(tensors)), opts.rootRank
+        send, root = self._dense(one(tensors)), opts.rootRank
         if root != self._group.core.rank:
             return self._make("gather", send, None, opts, dtype=moved(send), root=root, tensors=[])
         wanted = one(outputs)
@@ -330,16 +325,16 @@ class Calls:
         return self._make("gather", send, all_, opts, dtype=moved(send), root=root, after=after, tensors=wanted)
 
     def gather_single(self, output: torch.Tensor | None, tensor: torch.Tensor, opts: Any = None) -> Any:
-        send, root = dense(tensor), opts.rootRank
+        send, root = self._dense(tensor), opts.rootRank
         if root != self._group.core.rank or output is None:
             return self._make("gather", send, None, opts, dtype=moved(send), root=root, tensors=[])
-        receive = dense(output)
+        receive = self._dense(output)
         after = put([receive], [output])
         return self._make("gather", send, receive, opts, dtype=moved(send), root=root, after=after, tensors=[output])
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         output, root = one(outputs), opts.rootRank
-        receive = dense(output)
+        receive = self._dense(output)
         after = put([receive], [output])
         send = None
         if root == self._group.core.rank:
@@ -367,13 +362,13 @@ class Calls:
     # Messages.
 
     def send(self, tensors: Any, peer: int, tag: int = 0) -> Any:
-        tensor = dense(one(tensors))
+        tensor = self._dense(one(tensors))
         handle = self._group.tagged(tag).message_at(place(tensor), peer, True, tensor)
         return PendingWork([handle], [tensor])
 
     def recv(self, tensors: Any, peer: int, tag: int = 0) -> Any:
         tensor = one(tensors)
-        whole = dense(tensor)
+        whole = self._dense(tensor)
         handle = self._group.tagged(tag).message_at(place(whole), peer, False, whole)
         after = None if whole is tensor else put([whole], [tensor])
         return PendingWork([handle], [tensor], after, source=peer)
@@ -414,21 +409,6 @@ def _as_allreduce(options: Any) -> Any:
         if hasattr(made, "asyncOp"):
             made.asyncOp = getattr(options, "asyncOp", True)
     return made
-
-
-def _all(works: list[Any], tensors: list[torch.Tensor]) -> Any:
-    """Several calls as one."""
-    pending = [work for work in works if isinstance(work, PendingWork)]
-    if not pending:
-        return done(tensors)
-    afters = [work._after for work in pending if work._after is not None]
-
-    def after() -> None:
-        for then in afters:
-            then()
-
-    handles = [handle for work in pending for handle in work._handles]
-    return PendingWork(handles, tensors, after if afters else None)
 
 
 def _then(work: Any, after: Callable[[], None] | None, tensors: list[torch.Tensor]) -> Any:

@@ -6,12 +6,14 @@ import hashlib
 import os
 import secrets
 import socket
+import sys
 import weakref
 from datetime import timedelta
 from typing import Any
 
 from antiphon import _core
 from antiphon._errors import ArgumentError
+from antiphon.torch._coalesced import Staging
 
 #: The groups that are there, in the order in which they were made.
 _GROUPS: list[weakref.ref[Group]] = []
@@ -41,6 +43,9 @@ class Group:
         self.is_open = True
         #: For each collective, bytes and type: the plan, the calls, and the nanoseconds and number of those that were timed.
         self.calls: dict[tuple[str, int, str], list[Any]] = {}
+        #: What was not done as it is done best, and how often.
+        self.notes: dict[str, int] = {}
+        self.staging = Staging()
         self._names: dict[str, int] = {}
         self._tagged: dict[int, _core.Communicator] = {}
         _GROUPS[:] = [other for other in _GROUPS if other() is not None]
@@ -89,11 +94,22 @@ class Group:
             counted[2] += nanoseconds
             counted[3] += 1
 
+    def note(self, what: str) -> None:
+        """Counts something that takes longer than it could. `ANTIPHON_DEBUG=info` says it the first time."""
+        self.notes[what] = self.notes.get(what, 0) + 1
+        if self.notes[what] == 1 and os.environ.get("ANTIPHON_DEBUG") == "info":
+            print(f"antiphon: group {self.name}: {what}", file=sys.stderr)
+
+    def forget(self) -> None:
+        """Other plans serve the calls from now on."""
+        self.calls.clear()
+
     def explain(self) -> str:
         lines = [f"group {self.name}: rank {self.core.rank} of {self.core.size}"]
         for (name, bytes_, dtype), (plan, calls, nanoseconds, timed) in sorted(self.calls.items()):
             took = f"{nanoseconds / timed / 1000:.1f} µs" if timed else "not timed (async)"
             lines.append(f"  {name}, {bytes_} bytes of {dtype}: {calls} calls, {took}; {plan}")
+        lines += [f"  {times} times: {what}" for what, times in sorted(self.notes.items())]
         return "\n".join(lines)
 
 

@@ -1,5 +1,6 @@
 //! What every rank writes down while it measures, and the report of all of them.
 
+use super::launch::LostRank;
 use crate::failure::{Failure, Outcome, io_failure};
 use comm::{CandidateRefusal, CandidateSamples, CellSamples, RefusedCandidate, TrialPhase};
 use schedule::Collective;
@@ -82,6 +83,8 @@ struct TuneLogReport<'a> {
     problem_ranks: Vec<ProblemRank>,
     /// Candidates that no longer compete where they failed.
     quarantine: &'a [RefusedCandidate],
+    /// Ranks that were lost while no function of the user's was under way.
+    lost: &'a [LostRank],
 }
 
 /// A block of calls: launch, collective, bytes, candidate, and its number.
@@ -91,7 +94,12 @@ type BlockKey = (u32, String, u64, String, usize);
 ///
 /// # Errors
 /// If the folder cannot be written.
-pub(super) fn merge(folder: &Path, ranks: usize, refused: &[RefusedCandidate], failed: Option<&str>) -> Outcome {
+pub(super) fn merge(
+    folder: &Path,
+    ranks: usize,
+    (refused, lost): (&[RefusedCandidate], &[LostRank]),
+    failed: Option<&str>,
+) -> Outcome {
     let (mut lines, mut slowest) = (BTreeMap::new(), BTreeMap::new());
     let mut blocks: BTreeMap<BlockKey, Vec<(usize, f64)>> = BTreeMap::new();
     for rank in 0..ranks {
@@ -122,7 +130,7 @@ pub(super) fn merge(folder: &Path, ranks: usize, refused: &[RefusedCandidate], f
     }
     let problem_ranks = problems.into_values().collect();
     let format = "antiphon-tune-report/1";
-    let report = TuneLogReport { format, ranks, failed, lines, slowest, problem_ranks, quarantine: refused };
+    let report = TuneLogReport { format, ranks, failed, lines, slowest, problem_ranks, quarantine: refused, lost };
     let text = serde_json::to_string_pretty(&report).map_err(Failure::no)? + "\n";
     let path = folder.join("report.json");
     std::fs::write(&path, text).map_err(|error| io_failure(&path, error))
@@ -161,7 +169,7 @@ mod tests {
             launch: 1,
             refusal,
         };
-        merge(folder.path(), 3, &[refused], Some("rank 2 is gone")).unwrap();
+        merge(folder.path(), 3, (&[refused], &[]), Some("rank 2 is gone")).unwrap();
         let report: Value =
             serde_json::from_str(&std::fs::read_to_string(folder.path().join("report.json")).unwrap()).unwrap();
         assert_eq!(report["lines"], serde_json::json!({ "0": 4, "1": 4, "2": 3 }));

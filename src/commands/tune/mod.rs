@@ -1,28 +1,34 @@
 //! `antiphon tune`: measures what could serve each call, on the ranks that will make it, and writes the table of what is faster
 //! than stock.
 
+mod functions;
 mod launch;
 mod load;
 mod log;
 mod merge;
 mod rank;
 mod show;
+mod sight;
 mod winners;
 
 use crate::amounts::step_of;
-use crate::cli::{TuneArgs, TuneCommand, TuneMeasureArgs, TuneRankArgs};
+use crate::cli::{TuneArgs, TuneCommand, TuneMeasureArgs};
 use crate::content::Content;
 use crate::failure::{Failure, Outcome, io_failure};
 use crate::launch::config_of;
 use crate::plan;
 use crate::screen::{Screen, bytes};
-use comm::{CellSamples, CellWork, Communicator, MeasuredTable, RefusedCandidate, TuneOptions, edges_of, table_of};
+use comm::{
+    CellSamples, CellWork, Communicator, LaunchEnd, MeasuredTable, PlanTable, RefusedCandidate, TuneJob, TuneOptions,
+    edges_of, table_of,
+};
+use functions::{FastestFunction, fastest_functions};
+use launch::{LaunchSamples, LaunchSetting, LostRank};
 use load::{Burner, LoadedCell};
 use log::RankLog;
-use rank::{LaunchEnd, TuneJob};
 use schedule::{Collective, Request};
 use serde::Serialize;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -50,8 +56,8 @@ pub(crate) fn run(args: &TuneArgs, screen: &Screen) -> Outcome {
 }
 
 /// Runs one of the ranks.
-pub(crate) fn run_rank(args: &TuneRankArgs) -> Outcome {
-    rank::run(args)
+pub(crate) fn run_rank() -> Outcome {
+    rank::run()
 }
 
 fn measure(args: &TuneMeasureArgs, screen: &Screen) -> Outcome {
@@ -65,8 +71,19 @@ fn measure(args: &TuneMeasureArgs, screen: &Screen) -> Outcome {
         limit: args.timeout,
         seed: args.seed,
     };
-    let (plans, log) = (args.plans.clone(), args.log.clone());
-    let mut job = TuneJob { options, plans, work: None, launch: 1, log, loaded: false };
+    let mut job = TuneJob {
+        options,
+        plans: args.plans.clone(),
+        named: named(args)?,
+        work: None,
+        launch: 1,
+        quarantine: BTreeSet::new(),
+        reports: folder.path().to_owned(),
+        loaded: false,
+    };
+    for path in job.plans.iter().chain(job.named.values()) {
+        PlanTable::read(path).map_err(Failure::bad_input)?;
+    }
     let Some(output) = &args.output else {
         return Err(Failure::bad_input(anyhow::anyhow!("--output is needed")));
     };
@@ -88,10 +105,10 @@ fn measure(args: &TuneMeasureArgs, screen: &Screen) -> Outcome {
         None => tuning.as_a_rank(&job),
     };
     if let (Some(log), Err(failure)) = (&args.log, &measured) {
-        log::merge(log, args.launch.ranks.unwrap_or(0) as usize, &[], Some(&failure.to_string()))?;
+        log::merge(log, args.launch.ranks.unwrap_or(0) as usize, (&[], &[]), Some(&failure.to_string()))?;
     }
     // Another rank writes the table.
-    let Some(MeasuredLaunches { launches, loaded, end }) = measured? else { return Ok(()) };
+    let Some(MeasuredLaunches { launches, loaded, end, lost }) = measured? else { return Ok(()) };
     let ranks = end.key.ranks;
     let step = |collective| step_of(collective, ranks, args.dtype);
     let measured = table_of(&launches, &end.texts, end.key, &args.dtype.to_string(), step);
@@ -100,11 +117,22 @@ fn measure(args: &TuneMeasureArgs, screen: &Screen) -> Outcome {
         write_samples(&launches, path)?;
     }
     if let Some(log) = &args.log {
-        log::merge(log, ranks, &measured.refused, None)?;
+        log::merge(log, ranks, (&measured.refused, &lost), None)?;
     }
     measured.table.write(output).map_err(Failure::no)?;
     let loaded = loaded.map(|loaded| load::compared(&launches[0], &loaded));
-    tuning.tell(measured, loaded, output)
+    tuning.tell(measured, (loaded, lost, fastest_functions(&launches, &end.functions)), output)
+}
+
+/// The files of `--candidate`, by name.
+fn named(args: &TuneMeasureArgs) -> Outcome<BTreeMap<String, PathBuf>> {
+    let mut named = BTreeMap::new();
+    for (name, path) in &args.candidate {
+        if named.insert(name.clone(), path.clone()).is_some() {
+            return Err(Failure::bad_input(anyhow::anyhow!("two candidates have the name `{name}`")));
+        }
+    }
+    Ok(named)
 }
 
 /// Plans for a topology, as files.
@@ -141,6 +169,8 @@ struct MeasuredLaunches {
     /// The grid while every rank computed.
     loaded: Option<Vec<CellSamples>>,
     end: LaunchEnd,
+    /// Ranks that were lost meanwhile.
+    lost: Vec<LostRank>,
 }
 
 /// A tuning under way.
@@ -160,33 +190,37 @@ impl Tuning<'_> {
     /// launches.
     fn in_launches(&self, ranks: usize, mut job: TuneJob, folder: &Path) -> Outcome<MeasuredLaunches> {
         let bar = self.screen.progress("tune");
+        let log = self.args.log.as_deref();
+        let setting = LaunchSetting { ranks, program: &self.args.program, folder, log };
         let mut launches: Vec<Vec<CellSamples>> = Vec::new();
-        let mut end = None;
+        let (mut end, mut lost) = (None, Vec::new());
         let extra = u32::from(self.args.load_aware);
         for number in 1..=self.args.launches {
             job.launch = number;
-            if number > 1 {
-                job.work = Some(self.next_work(&launches, ranks));
-            }
+            job.work = (number > 1).then(|| self.next_work(&launches, ranks));
             let rest = f64::from(self.args.launches - number + 1 + extra);
             let share = if number == 1 && rest > 1.0 { FIRST } else { 1.0 / rest };
             job.options.budget = self.left().mul_f64(share);
-            let (samples, told) = launch::measure(ranks, &job, folder, |cell| {
+            let measured = launch::measure(&setting, &mut job, |cell| {
                 bar.message(format!("launch {number}: {} {}", cell.collective, bytes(cell.bytes)));
             })?;
-            launches.push(samples);
-            end = Some(told);
+            launches.push(measured.cells);
+            lost.extend(measured.lost);
+            end = Some(measured.end);
         }
         let loaded = match self.args.load_aware {
             true => {
                 job.options.budget = self.left();
                 job = TuneJob { work: None, launch: self.args.launches + 1, loaded: true, ..job };
-                Some(launch::measure(ranks, &job, folder, |_| bar.message("beside computing"))?.0)
+                let LaunchSamples { cells, lost: more, .. } =
+                    launch::measure(&setting, &mut job, |_| bar.message("beside computing"))?;
+                lost.extend(more);
+                Some(cells)
             }
             false => None,
         };
         let none = || Failure::no(anyhow::anyhow!("nothing was measured"));
-        Ok(MeasuredLaunches { launches, loaded, end: end.ok_or_else(none)? })
+        Ok(MeasuredLaunches { launches, loaded, end: end.ok_or_else(none)?, lost })
     }
 
     /// Cells where something may be better than stock, with those that may; and what decides the edges between choices.
@@ -216,8 +250,8 @@ impl Tuning<'_> {
         config.timeout = job.options.limit.max(config.timeout);
         let comm = Communicator::connect(&config).map_err(Failure::no)?;
         let bar = self.screen.progress("tune");
-        let candidates = job.candidates(&comm)?;
-        let mut log = job.log.as_deref().map(|folder| RankLog::open(folder, 1, comm.rank())).transpose()?;
+        let candidates = job.candidates(&comm, Vec::new()).map_err(rank::told)?;
+        let mut log = self.args.log.as_deref().map(|folder| RankLog::open(folder, 1, comm.rank())).transpose()?;
         let mut measure = |work: &[CellWork], share: f64| {
             let options = TuneOptions { budget: job.options.budget.mul_f64(share), ..job.options.clone() };
             let say = |cell: &CellSamples| {
@@ -243,11 +277,16 @@ impl Tuning<'_> {
         if comm.rank() > 0 {
             return Ok(None);
         }
-        let end = LaunchEnd::new(&comm, &candidates)?;
-        Ok(Some(MeasuredLaunches { launches: vec![grid, edges], loaded, end }))
+        let end = comm.launch_end(&candidates).map_err(Failure::no)?;
+        Ok(Some(MeasuredLaunches { launches: vec![grid, edges], loaded, end, lost: Vec::new() }))
     }
 
-    fn tell(&self, measured: MeasuredTable, loaded: Option<Vec<LoadedCell>>, output: &Path) -> Outcome {
+    fn tell(
+        &self,
+        measured: MeasuredTable,
+        (loaded, lost, functions): (Option<Vec<LoadedCell>>, Vec<LostRank>, Vec<FastestFunction>),
+        output: &Path,
+    ) -> Outcome {
         let MeasuredTable { table, refused } = measured;
         let mut seen = BTreeSet::new();
         for RefusedCandidate { collective, bytes: size, name, refusal, .. } in &refused {
@@ -256,11 +295,22 @@ impl Tuning<'_> {
                 self.screen.note(&format!("note: {name} does not compete at {collective} {size}: {why}"));
             }
         }
+        for LostRank { rank, launch, why, .. } in &lost {
+            self.screen
+                .note(&format!("note: rank {rank} was lost in launch {launch}: {why}; the ranks were started again"));
+        }
+        for FastestFunction { collective, bytes: size, name, speedup } in &functions {
+            let size = bytes(*size);
+            let what = format!("{name} is the fastest at {collective} {size} ({speedup:.2}× stock)");
+            self.screen.note(&format!("note: {what}; it is a function, which no table can hold"));
+        }
         let summary = TuneSummary {
             table: output.to_owned(),
             ranks: table.key.ranks,
             seconds: self.begin.elapsed().as_secs_f64(),
             refused,
+            lost,
+            functions,
             rows: show::rows(&table),
             violations: tune::violations(&table),
             loaded,
@@ -291,6 +341,10 @@ struct TuneSummary {
     ranks: usize,
     seconds: f64,
     refused: Vec<RefusedCandidate>,
+    /// Ranks that were lost while no function of the user's was under way. They were started again.
+    lost: Vec<LostRank>,
+    /// Where functions of the user's were faster than stock and all plans.
+    functions: Vec<FastestFunction>,
     rows: Vec<show::ShownRange>,
     /// Times that are longer than those of calls that do the same.
     violations: Vec<tune::GuidelineViolation>,

@@ -1,0 +1,218 @@
+//! A tuning from beginning to end: in a running program, or as one of the launches of `antiphon tune`.
+//!
+//! The principal functions are [`Communicator::tune`], which a program calls with its own candidates, and [`TuneJob::run`], what
+//! a rank of a launch does. A program that `antiphon tune -- PROGRAM` has started calls `tune` as well, and then does what the
+//! launch is for.
+
+use super::watch::{TrialWatch, TuneWord};
+use super::{CellSamples, CellWork, MeasuredTable, TuneCandidate, TuneOptions, edges_of, measure, table_of};
+use crate::communicator::Communicator;
+use crate::error::{CommError, CommResult};
+use crate::table::PlanTable;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use tune::{TableKey, TuningTable};
+
+/// The share of the budget for the grid; the rest is for the edges between choices.
+const GRID: f64 = 0.7;
+
+/// A launch of `antiphon tune`, as all its ranks read it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TuneJob {
+    /// What is measured.
+    pub options: TuneOptions,
+    /// Plans, and tables of plans, that compete.
+    pub plans: Vec<PathBuf>,
+    /// Plans that compete under names of their own.
+    pub named: BTreeMap<String, PathBuf>,
+    /// The cells; `None` for all sizes of all collectives.
+    pub work: Option<Vec<CellWork>>,
+    /// The number of the launch, from 1.
+    pub launch: u32,
+    /// Candidates that do not compete any more.
+    pub quarantine: BTreeSet<String>,
+    /// The folder in which every rank says what it does ([`TuneJob::report_of`]).
+    pub reports: PathBuf,
+    /// Whether every rank computes meanwhile.
+    pub loaded: bool,
+}
+
+/// What rank 0 knows at the end of a launch, besides the cells.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct LaunchEnd {
+    /// For whom the table is.
+    pub key: TableKey,
+    /// The plans among the candidates, by their names.
+    pub texts: BTreeMap<String, String>,
+    /// Functions among the candidates.
+    pub functions: BTreeSet<String>,
+}
+
+impl TuneJob {
+    /// The variable that names the file of a launch.
+    pub const VARIABLE: &str = "ANTIPHON_TUNE_JOB";
+
+    /// The launch that this process is a rank of, if it is one.
+    ///
+    /// # Errors
+    /// [`CommError::Argument`] if the file of the launch is none.
+    pub fn of_environment() -> CommResult<Option<Self>> {
+        let Some(path) = std::env::var_os(Self::VARIABLE) else { return Ok(None) };
+        let wrong = |why: String| CommError::Argument(format!("{}: {}: {why}", Self::VARIABLE, path.display()));
+        let text = std::fs::read_to_string(&path).map_err(|error| wrong(error.to_string()))?;
+        serde_json::from_str(&text).map(Some).map_err(|error| wrong(error.to_string()))
+    }
+
+    /// Where a rank says what it does, as lines of [`TuneWord`].
+    pub fn report_of(&self, rank: usize) -> PathBuf {
+        self.reports.join(format!("{rank}.jsonl"))
+    }
+
+    /// What competes, with what the caller gives besides; the same on all ranks.
+    ///
+    /// # Errors
+    /// [`CommError::Argument`] if a file is no plan, or two candidates have one name.
+    pub fn candidates(&self, comm: &Communicator, given: Vec<TuneCandidate>) -> CommResult<Vec<TuneCandidate>> {
+        let mut all = given;
+        let read = |path| PlanTable::read(path).map(Arc::new).map_err(|fault| CommError::Argument(fault.to_string()));
+        for (name, path) in &self.named {
+            let plans = TuneCandidate::of_table(&read(path)?);
+            let is_one = plans.len() == 1;
+            all.extend(
+                plans.into_iter().enumerate().map(|(index, plan)| {
+                    plan.named(if is_one { name.clone() } else { format!("{name} {}", index + 1) })
+                }),
+            );
+        }
+        for path in &self.plans {
+            all.extend(TuneCandidate::of_table(&read(path)?));
+        }
+        let mut all = comm.candidates(&self.options, all)?;
+        all.retain(|candidate| !self.quarantine.contains(candidate.name()));
+        Ok(all)
+    }
+
+    /// Measures as one of the ranks of the launch, and says so in the rank's file.
+    ///
+    /// # Errors
+    /// As [`Communicator::measure`].
+    pub fn run(&self, comm: &Communicator, given: Vec<TuneCandidate>) -> CommResult<()> {
+        let path = self.report_of(comm.rank());
+        let watch = TrialWatch::open(&path);
+        let watch = watch.map_err(|error| CommError::Argument(format!("{}: {error}", path.display())))?;
+        let ended = self.run_watched(comm, given, &watch);
+        if let Err(error) = &ended {
+            watch.say(&TuneWord::Failed(runtime::chain(error)));
+        }
+        ended
+    }
+
+    fn run_watched(&self, comm: &Communicator, given: Vec<TuneCandidate>, watch: &TrialWatch) -> CommResult<()> {
+        let candidates = self.candidates(comm, given)?;
+        let work = self.work.clone().unwrap_or_else(|| self.options.grid());
+        let tell = |cell: &CellSamples| watch.say(&TuneWord::Cell(cell.clone()));
+        comm.measure_watched(&work, &candidates, &self.options, watch, tell)?;
+        let end = (comm.rank() == 0).then(|| comm.launch_end(&candidates)).transpose()?;
+        watch.say(&TuneWord::End(end));
+        Ok(())
+    }
+}
+
+impl Communicator {
+    /// What a table needs besides the samples.
+    ///
+    /// # Errors
+    /// [`CommError::NoPlan`] if a plan is not valid.
+    pub fn launch_end(&self, candidates: &[TuneCandidate]) -> CommResult<LaunchEnd> {
+        let texts = Self::plan_texts(candidates).map_err(CommError::NoPlan)?;
+        let functions = candidates.iter().filter(|of| of.is_function()).map(|of| of.name().to_owned()).collect();
+        Ok(LaunchEnd { key: self.table_key(None), texts, functions })
+    }
+
+    /// Tunes in a running program: measures the program's own candidates, textbook algorithms and stock on these ranks, and uses
+    /// what is faster than stock from the next call of this communicator on. All ranks make this call, with the same arguments
+    /// and candidates of the same names, and get the same table. It is one launch; `antiphon tune` makes several.
+    ///
+    /// If `antiphon tune -- PROGRAM` has started this program, the command says what is measured, and there is no table: `None`.
+    ///
+    /// # Errors
+    /// As [`Self::measure`].
+    pub fn tune(&self, options: &TuneOptions, given: Vec<TuneCandidate>) -> CommResult<Option<MeasuredTable>> {
+        if let Some(job) = TuneJob::of_environment()? {
+            return job.run(self, given).map(|()| None);
+        }
+        let candidates = self.candidates(options, given)?;
+        let part = |share: f64| TuneOptions { budget: options.budget.mul_f64(share), ..options.clone() };
+        let step = |collective| measure::step_of(collective, self.size(), options.dtype);
+        let grid = self.measure(&options.grid(), &candidates, &part(GRID), |_| {})?;
+        // Rank 0 says what decides the edges, and what comes out.
+        let edges = self.shared_value(|| Ok(edges_of(std::slice::from_ref(&grid), step)))?;
+        let edges = self.measure(&edges, &candidates, &part(1.0 - GRID), |_| {})?;
+        let made = self.shared_value(|| {
+            let end = self.launch_end(&candidates)?;
+            let dtype = options.dtype.to_string();
+            table_of(&[grid, edges], &end.texts, end.key, &dtype, step).map_err(CommError::NoPlan)
+        })?;
+        self.use_table(&made.table)?;
+        Ok(Some(made))
+    }
+
+    /// From the next call on, this communicator uses a table. All ranks make this call, with the same table. They ask each other
+    /// whether they have, so either all of them use it, or none.
+    ///
+    /// # Errors
+    /// [`CommError::Argument`] if the table of a rank is for other ranks, not valid, or not the same as that of rank 0; as any call.
+    pub fn use_table(&self, table: &TuningTable) -> CommResult<()> {
+        let mut plans = PlanTable::default();
+        let is_for_us = self.table_key(table.key.topology.clone()) == table.key;
+        let added = match is_for_us {
+            true => plans.add_tuned(table, "tuned table").map_err(|fault| fault.to_string()),
+            false => Err("the table is for other ranks, machines, or another version".to_owned()),
+        };
+        let mut all = vec![0_i64; 2 * self.size()];
+        self.all_gather(&[i64::from(added.is_ok()), plans.digest() as i64], &mut all)?;
+        let refuse = |why: String| Err(CommError::Argument(why));
+        if let Err(why) = added {
+            return refuse(format!("rank {}: {why}", self.rank()));
+        }
+        for (rank, said) in all.chunks_exact(2).enumerate() {
+            match said {
+                [1, digest] if *digest == all[1] => {}
+                [1, _] => return refuse(format!("rank {rank} has another table than rank 0; nobody uses its own")),
+                _ => return refuse(format!("rank {rank} cannot use its table; nobody uses its own")),
+            }
+        }
+        self.replace_table(plans);
+        Ok(())
+    }
+
+    /// What rank 0 makes, on all ranks.
+    fn shared_value<T: Serialize + for<'de> Deserialize<'de>>(
+        &self,
+        make: impl FnOnce() -> CommResult<T>,
+    ) -> CommResult<T> {
+        let odd = |error: serde_json::Error| CommError::NoPlan(error.to_string());
+        let made = if self.rank() == 0 {
+            make().and_then(|made| serde_json::to_vec(&made).map_err(odd))
+        } else {
+            Ok(Vec::new())
+        };
+        let (mut text, error) = match made {
+            Ok(text) => (text, None),
+            Err(error) => (Vec::new(), Some(error)),
+        };
+        let mut length = [text.len() as i64];
+        self.broadcast(&mut length, 0)?;
+        if let Some(error) = error {
+            return Err(error);
+        }
+        if length[0] == 0 {
+            return Err(CommError::NoPlan("rank 0 cannot make the table".to_owned()));
+        }
+        text.resize(usize::try_from(length[0]).unwrap_or_default(), 0);
+        self.broadcast(&mut text, 0)?;
+        serde_json::from_slice(&text).map_err(odd)
+    }
+}

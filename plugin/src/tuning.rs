@@ -1,0 +1,229 @@
+//! Tuning from C: a program's own candidates, and the measuring.
+//!
+//! The principal functions are [`antiphon_tune_candidate`] and [`antiphon_tune`].
+
+#![allow(non_camel_case_types, reason = "these are the names of the C interface")]
+
+use crate::handles::{OPS, TYPES, communicator, dtype, op};
+use crate::handles::{antiphon_comm, antiphon_comm_t, antiphon_dtype_t, antiphon_op_t};
+use crate::lifecycle::string;
+use crate::status::{CallRefusal, antiphon_result_t, guarded};
+use comm::{CandidateFunction, CandidateMemory, Collective, CollectiveCall, Communicator, TuneCandidate, TuneOptions};
+use std::ffi::{c_char, c_int, c_void};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Collectives that candidates may be for.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub enum antiphon_collective {
+    /// `antiphon_all_reduce`, in place.
+    ANTIPHON_ALL_REDUCE,
+    /// `antiphon_all_gather`.
+    ANTIPHON_ALL_GATHER,
+    /// `antiphon_reduce_scatter`.
+    ANTIPHON_REDUCE_SCATTER,
+    /// `antiphon_all_to_all`.
+    ANTIPHON_ALL_TO_ALL,
+    /// `antiphon_broadcast`, which is in place.
+    ANTIPHON_BROADCAST,
+    /// `antiphon_reduce`.
+    ANTIPHON_REDUCE,
+    /// `antiphon_gather`.
+    ANTIPHON_GATHER,
+    /// `antiphon_scatter`.
+    ANTIPHON_SCATTER,
+}
+
+/// A call that a candidate has to do, with the meaning that the function of the same name gives to its arguments.
+#[repr(C)]
+pub struct antiphon_call {
+    /// One of `enum antiphon_collective`.
+    pub collective: c_int,
+    /// The type of elements.
+    pub dtype: antiphon_dtype_t,
+    /// How they are reduced; 0 where nothing is.
+    pub op: antiphon_op_t,
+    /// The root; 0 where there is none.
+    pub root: c_int,
+    /// Elements, as the function of the same name counts them.
+    pub count: usize,
+    /// What this rank gives; equal to `recv` in place.
+    pub send: *const c_void,
+    /// What it gets.
+    pub recv: *mut c_void,
+}
+
+/// A way to do a collective: all ranks call it at the same time, with a communicator of their own for it. It returns 0 if it has
+/// done its work, and anything else if it could not. `user` is what was registered with it.
+pub type antiphon_candidate_t =
+    Option<unsafe extern "C" fn(comm: antiphon_comm_t, call: *const antiphon_call, user: *mut c_void) -> c_int>;
+
+/// What is measured. All zero stands for what `antiphon tune` does by itself.
+#[repr(C)]
+pub struct antiphon_tune_options {
+    /// Collectives of `enum antiphon_collective`; NULL for all_reduce, all_gather, reduce_scatter, broadcast and all_to_all.
+    pub collectives: *const c_int,
+    /// How many.
+    pub collective_count: usize,
+    /// Sizes in bytes, of all blocks together; NULL for 1 KiB, 4 KiB, … 16 MiB.
+    pub sizes: *const usize,
+    /// How many.
+    pub size_count: usize,
+    /// With elements of this type.
+    pub dtype: antiphon_dtype_t,
+    /// Where they are reduced, so.
+    pub op: antiphon_op_t,
+    /// How many seconds all measuring may take, about; 0 for 60.
+    pub budget: f64,
+    /// How many seconds a call may go without progress; 0 for 10.
+    pub timeout: f64,
+}
+
+/// A function of the program's, and what it wants to be told.
+struct CFunction {
+    run: unsafe extern "C" fn(antiphon_comm_t, *const antiphon_call, *mut c_void) -> c_int,
+    user: *mut c_void,
+}
+
+// SAFETY: whoever registers a candidate promises that it may be called from the thread that tunes.
+unsafe impl Send for CFunction {}
+// SAFETY: the same.
+unsafe impl Sync for CFunction {}
+
+const COLLECTIVES: [Collective; 8] = [
+    Collective::AllReduce,
+    Collective::AllGather,
+    Collective::ReduceScatter,
+    Collective::AllToAll,
+    Collective::Broadcast,
+    Collective::Reduce,
+    Collective::Gather,
+    Collective::Scatter,
+];
+
+fn collective(of: c_int) -> Result<Collective, CallRefusal> {
+    let found = usize::try_from(of).ok().and_then(|index| COLLECTIVES.get(index));
+    found.copied().ok_or_else(|| CallRefusal::argument(format!("there is no collective {of}")))
+}
+
+impl CFunction {
+    fn call(&self, comm: &Communicator, call: &CollectiveCall, memory: CandidateMemory<'_>) -> Result<(), String> {
+        let (send, recv) = match memory {
+            CandidateMemory::InPlace(bytes) => (bytes.as_ptr().cast(), bytes.as_mut_ptr().cast()),
+            CandidateMemory::OutOfPlace { input, output } => (input.as_ptr().cast(), output.as_mut_ptr().cast()),
+        };
+        let at = COLLECTIVES.iter().position(|of| *of == call.collective).unwrap_or_default();
+        let told = antiphon_call {
+            collective: at as c_int,
+            dtype: TYPES.iter().position(|of| *of == call.dtype).unwrap_or_default() as c_int,
+            op: call.op.and_then(|op| OPS.iter().position(|of| *of == op)).unwrap_or_default() as c_int,
+            root: call.root.unwrap_or_default() as c_int,
+            count: call.count,
+            send,
+            recv,
+        };
+        let mut handle = antiphon_comm::new(comm.clone());
+        // SAFETY: the handle, the call and the buffers live until it returns; `user` is what it was registered with.
+        match unsafe { (self.run)(&raw mut handle, &raw const told, self.user) } {
+            0 => Ok(()),
+            other => Err(format!("it returned {other}")),
+        }
+    }
+}
+
+/// Lets a function of the program's compete in `antiphon_tune` for calls of a collective. All ranks register the same names, which
+/// no other candidate has, in the same order. Nothing is called yet. A function may be called by any thread that tunes, until the
+/// communicator is freed.
+///
+/// # Safety
+/// The handle is a communicator that was not freed; the name ends with a zero byte.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn antiphon_tune_candidate(
+    comm: antiphon_comm_t,
+    name: *const c_char,
+    collective: c_int,
+    run: antiphon_candidate_t,
+    user: *mut c_void,
+) -> antiphon_result_t {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let handle = unsafe { communicator(comm)? };
+        // SAFETY: the same.
+        let name = unsafe { string(name, "the name")? }.filter(|name| !name.is_empty());
+        let name = name.ok_or_else(|| CallRefusal::argument("the candidate has no name"))?;
+        let run = run.ok_or_else(|| CallRefusal::argument(format!("the candidate `{name}` is NULL")))?;
+        let function = CFunction { run, user };
+        let function: Arc<CandidateFunction> = Arc::new(move |comm, call, memory| function.call(comm, call, memory));
+        let candidate = TuneCandidate::function(name, vec![self::collective(collective)?], function);
+        locked(&handle.candidates).push(candidate);
+        Ok(())
+    })
+}
+
+/// Measures stock, textbook algorithms and the registered candidates on all ranks, which all call this with the same options, and
+/// uses what is faster than stock from the next call of this communicator on. A candidate has to be right before it is measured;
+/// one that is wrong or fails is refused, and the others are measured. Rank 0 writes the table to the file `table`, unless that is
+/// NULL. Functions cannot be in a table.
+///
+/// In a program that `antiphon tune -- PROGRAM` has started, the command says what is measured, and makes the table. There, a
+/// candidate that hangs or crashes is refused too.
+///
+/// # Safety
+/// The handle is a communicator that was not freed. `options` is NULL, or its pointers are NULL or point to as many numbers as it
+/// says. `table` is NULL or ends with a zero byte.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn antiphon_tune(
+    comm: antiphon_comm_t,
+    options: *const antiphon_tune_options,
+    table: *const c_char,
+) -> antiphon_result_t {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let handle = unsafe { communicator(comm)? };
+        // SAFETY: the same.
+        let options = unsafe { options_of(options)? };
+        // SAFETY: the same.
+        let table = unsafe { string(table, "the name of the table")? };
+        let given = locked(&handle.candidates).clone();
+        let made = handle.communicator.tune(&options, given)?;
+        if let (Some(made), Some(path), 0) = (made, table, handle.communicator.rank()) {
+            let written = made.table.write(Path::new(&path));
+            written.map_err(|error| CallRefusal::system(error.to_string()))?;
+        }
+        Ok(())
+    })
+}
+
+fn locked<T>(of: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// # Safety
+/// As `antiphon_tune`.
+unsafe fn options_of(given: *const antiphon_tune_options) -> Result<TuneOptions, CallRefusal> {
+    let mut options = TuneOptions::default();
+    // SAFETY: the caller's promise.
+    let Some(given) = (unsafe { given.as_ref() }) else { return Ok(options) };
+    if !given.collectives.is_null() {
+        // SAFETY: the same.
+        let list = unsafe { std::slice::from_raw_parts(given.collectives, given.collective_count) };
+        options.collectives = list.iter().map(|&of| collective(of)).collect::<Result<_, _>>()?;
+    }
+    if !given.sizes.is_null() {
+        // SAFETY: the same.
+        let list = unsafe { std::slice::from_raw_parts(given.sizes, given.size_count) };
+        options.sizes = list.iter().map(|&size| size as u64).collect();
+    }
+    (options.dtype, options.op) = (dtype(given.dtype)?, op(given.op)?);
+    for (what, seconds, place) in
+        [("budget", given.budget, &mut options.budget), ("timeout", given.timeout, &mut options.limit)]
+    {
+        let senseless = || CallRefusal::argument(format!("the {what}, {seconds}, is no number of seconds"));
+        if seconds != 0.0 {
+            *place = Duration::try_from_secs_f64(seconds).map_err(|_| senseless())?;
+        }
+    }
+    Ok(options)
+}

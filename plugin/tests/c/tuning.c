@@ -1,0 +1,60 @@
+/* Candidates of a program's own: a right one, a wrong one, and one that fails on a rank. */
+#include "common.h"
+
+struct counted {
+    int fault; /* 0: right; 1: the last rank's result is wrong; 2: rank 0 refuses. */
+    int calls;
+};
+
+static int sum(antiphon_comm_t comm, const struct antiphon_call *call, void *user) {
+    struct counted *own = user;
+    int rank, size;
+    own->calls++;
+    CHECK(call->collective == ANTIPHON_ALL_REDUCE && call->dtype == ANTIPHON_F64 && call->op == ANTIPHON_SUM);
+    CHECK(call->send == call->recv);
+    OK(antiphon_comm_rank(comm, &rank));
+    OK(antiphon_comm_size(comm, &size));
+    if (own->fault == 2 && rank == 0) return 17;
+    antiphon_result_t result =
+        antiphon_all_reduce(call->send, call->recv, call->count, call->dtype, call->op, comm);
+    if (own->fault == 1 && rank == size - 1) ((double *)call->recv)[0] += 1;
+    return result;
+}
+
+int main(int argc, char **argv) {
+    CHECK(argc == 2);
+    char path[4096];
+    antiphon_comm_t comm = join();
+    snprintf(path, sizeof path, "%s/table.json", argv[1]);
+    struct counted right = {0, 0}, wrong = {1, 0}, failing = {2, 0};
+    OK(antiphon_tune_candidate(comm, "right", ANTIPHON_ALL_REDUCE, sum, &right));
+    OK(antiphon_tune_candidate(comm, "wrong", ANTIPHON_ALL_REDUCE, sum, &wrong));
+    OK(antiphon_tune_candidate(comm, "failing", ANTIPHON_ALL_REDUCE, sum, &failing));
+    CHECK(antiphon_tune_candidate(comm, "none", ANTIPHON_ALL_REDUCE, NULL, NULL) == ANTIPHON_INVALID_ARGUMENT);
+    CHECK(antiphon_tune_candidate(comm, NULL, ANTIPHON_ALL_REDUCE, sum, &right) == ANTIPHON_INVALID_ARGUMENT);
+    CHECK(antiphon_tune_candidate(comm, "none", 99, sum, &right) == ANTIPHON_INVALID_ARGUMENT);
+    const int collectives[] = {ANTIPHON_ALL_REDUCE};
+    const size_t sizes[] = {1024};
+    struct antiphon_tune_options options = {
+        .collectives = collectives, .collective_count = 1, .sizes = sizes, .size_count = 1,
+        .dtype = ANTIPHON_F64, .op = ANTIPHON_SUM, .budget = 2.0, .timeout = 20.0,
+    };
+    OK(antiphon_tune(comm, &options, path));
+    /* The right one was checked, timed, and checked once more; the others were called once, to see what they do. */
+    CHECK(right.calls >= 5 && wrong.calls == 1 && failing.calls == 1);
+    options.budget = -1;
+    CHECK(antiphon_tune(comm, &options, path) == ANTIPHON_INVALID_ARGUMENT);
+    CHECK(strstr(antiphon_last_error(), "budget") != NULL);
+    /* The communicator works as before. */
+    double x[128];
+    for (int index = 0; index < 128; index++) x[index] = own_rank + index;
+    OK(antiphon_all_reduce(x, x, 128, ANTIPHON_F64, ANTIPHON_SUM, comm));
+    for (int index = 0; index < 128; index++) CHECK(x[index] == ranks * (ranks - 1) / 2 + ranks * index);
+    /* And the table is there before anybody goes on. */
+    OK(antiphon_barrier(comm));
+    FILE *table = fopen(path, "r");
+    CHECK(table != NULL);
+    fclose(table);
+    OK(antiphon_comm_free(&comm));
+    return 0;
+}

@@ -1,0 +1,168 @@
+"""Tuning from Python: a program's own candidates, and what came out."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import html
+import json
+import os
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from antiphon import _core
+from antiphon._errors import ArgumentError
+
+if TYPE_CHECKING:
+    from antiphon._communicator import Communicator
+
+#: Names of collectives in tables, and of the methods that do them.
+_METHODS = {
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "reducescatter": "reduce_scatter",
+    "alltoall": "all_to_all",
+}
+#: Names of element types in Python's module `struct`. There is none for bfloat16.
+_LETTERS = {"f32": "f", "f64": "d", "i32": "i", "i64": "q", "u8": "B", "f16": "e", "bf16": "H"}
+#: As the library writes what people write.
+_TYPES = {"float32": "f32", "float64": "f64", "int32": "i32", "int64": "i64", "uint8": "u8", "float16": "f16", "bfloat16": "bf16"}
+
+
+class CandidateCall:
+    """A call that a candidate has to do. ``x`` and ``out`` are memory of the tuner's, which is gone when the candidate returns:
+    NumPy arrays where there is NumPy, otherwise memoryviews; bfloat16 comes as uint16. In place, as an all_reduce is measured,
+    both are the same."""
+
+    def __init__(self, collective: str, op: str | None, root: int | None, dtype: str, x: Any, out: Any) -> None:
+        #: The name of the communicator's method that does the same.
+        self.collective = collective
+        #: ``"sum"``, …; ``None`` where nothing is reduced.
+        self.op = op
+        #: ``None`` where there is no root.
+        self.root = root
+        #: ``"f32"``, ``"f64"``, ``"i32"``, ``"i64"``, ``"u8"``, ``"f16"`` or ``"bf16"``.
+        self.dtype = dtype
+        #: What this rank gives.
+        self.x = x
+        #: What it gets.
+        self.out = out
+
+    def __repr__(self) -> str:
+        return f"<antiphon.CandidateCall: {self.collective} of {len(self.x)} {self.dtype}>"
+
+
+#: A way to do a collective: all ranks call it at the same time. One that raises is refused.
+Candidate = Callable[["Communicator", CandidateCall], object]
+
+
+class Tuning:
+    """What was measured: the choice for every size of every collective."""
+
+    def __init__(self, table: dict[str, Any], refused: list[dict[str, Any]]) -> None:
+        #: The table, of format ``antiphon-table/1``.
+        self.table = table
+        #: Candidates that were refused: ``collective``, ``bytes``, ``name``, ``rank``, ``phase`` and ``why``.
+        self.refused = refused
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """For every range of sizes: ``collective``, ``from_bytes``, ``to_bytes`` (``None``: no end), ``plan`` (``None``: stock), and
+        ``speedup``, the gain over stock where it was measured."""
+        rows = []
+        for cell in self.table["cells"]:
+            for part in cell["ranges"]:
+                gains = [one["stock"]["median_us"] / one["choice"]["median_us"] for one in part["evidence"] if part["plan"]]
+                rows.append(
+                    {
+                        "collective": cell["collective"],
+                        "from_bytes": part["from_bytes"],
+                        "to_bytes": part["to_bytes"],
+                        "plan": part["plan"],
+                        "speedup": sum(gains) / len(gains) if gains else None,
+                    }
+                )
+        return rows
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the table for ``ANTIPHON_TABLE``. A reader sees the old file or the new one."""
+        target = pathlib.Path(path)
+        part = target.with_name(f".{target.name}.{os.getpid()}")
+        part.write_text(json.dumps(self.table, indent=1) + "\n")
+        part.replace(target)
+
+    def __repr__(self) -> str:
+        planned = sum(row["plan"] is not None for row in self.rows)
+        return f"<antiphon.Tuning: {planned} ranges of sizes have a plan, {len(self.refused)} refusals>"
+
+    def _repr_html_(self) -> str:
+        lines = []
+        for row in self.rows:
+            end = "" if row["to_bytes"] is None else row["to_bytes"]
+            gain = "" if row["speedup"] is None else f"{row['speedup']:.2f}×"
+            cells = (row["collective"], row["from_bytes"], end, row["plan"] or "stock", gain)
+            lines.append("<tr>" + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in cells) + "</tr>")
+        head = "<tr><th>collective</th><th>from</th><th>to</th><th>plan</th><th>gain</th></tr>"
+        return f"<table>{head}{''.join(lines)}</table>"
+
+
+def _memory(place: tuple[int, int], dtype: str) -> Any:
+    """The memory at an address, while it is there."""
+    address, length = place
+    raw = (ctypes.c_char * length).from_address(address) if length else bytearray()
+    view = memoryview(raw).cast("B")
+    try:
+        import numpy
+    except ImportError:
+        letter = _LETTERS[dtype]
+        return view if letter in ("B", "e") else view.cast(letter)
+    return numpy.frombuffer(view, numpy.dtype(_LETTERS[dtype]))
+
+
+def _called(
+    function: Candidate,
+    core: _core.Communicator,
+    collective: str,
+    op: str | None,
+    root: int | None,
+    dtype: str,
+    send: tuple[int, int],
+    receive: tuple[int, int],
+) -> None:
+    """Calls a candidate as people write it."""
+    from antiphon._communicator import Communicator
+
+    out = _memory(receive, dtype)
+    x = out if send == receive else _memory(send, dtype)
+    function(Communicator._of(core), CandidateCall(_METHODS.get(collective, collective), op, root, dtype, x, out))
+
+
+def tune(
+    core: _core.Communicator,
+    candidates: Mapping[str, Candidate | tuple[Candidate, Sequence[str]]] | None,
+    collectives: Sequence[str] | None,
+    sizes: Sequence[int] | None,
+    dtype: str,
+    op: str,
+    budget: float,
+    timeout: float,
+    seed: int,
+) -> Tuning | None:
+    """See :meth:`antiphon.Communicator.tune`."""
+    given = []
+    for name, candidate in (candidates or {}).items():
+        function, of = candidate if isinstance(candidate, tuple) else (candidate, ())
+        if not callable(function):
+            raise ArgumentError(f"the candidate `{name}` is no function")
+        given.append((name, list(of), functools.partial(_called, function)))
+    kind = _TYPES.get(dtype, dtype)
+    if kind not in _LETTERS:
+        raise ArgumentError(f"there is no element type `{dtype}`; one of: {' '.join(_TYPES)}")
+    made = _core.tune(
+        core, given, collectives and list(collectives), sizes and list(sizes), kind, op, budget, timeout, seed
+    )
+    if made is None:
+        return None
+    said = json.loads(made)
+    return Tuning(said["table"], said["refused"])

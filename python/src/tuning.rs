@@ -1,0 +1,85 @@
+//! Tuning, with functions of a Python program among the candidates.
+//!
+//! The principal function is [`tune`].
+
+use crate::communicator::CoreCommunicator;
+use crate::errors::argument;
+use crate::operation::{collective_of_name, op_named};
+use crate::waiting::aside;
+use comm::{CandidateFunction, CandidateMemory, CollectiveCall, Communicator, TuneCandidate, TuneOptions};
+use pyo3::prelude::*;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A place in memory: address and bytes.
+type Place = (usize, usize);
+
+fn place(bytes: &[u8]) -> Place {
+    (bytes.as_ptr().expose_provenance(), bytes.len())
+}
+
+/// Calls a function with the communicator to use, what the call is, and where its memory lies.
+fn call(
+    function: &Py<PyAny>,
+    comm: &Communicator,
+    call: &CollectiveCall,
+    memory: CandidateMemory<'_>,
+) -> Result<(), String> {
+    let (send, receive) = match memory {
+        CandidateMemory::InPlace(bytes) => (place(bytes), place(bytes)),
+        CandidateMemory::OutOfPlace { input, output } => (place(input), place(output)),
+    };
+    Python::attach(|py| {
+        let own = CoreCommunicator::of(comm.clone());
+        let (op, dtype) = (call.op.map(|op| op.to_string()), call.dtype.to_string());
+        let collective = call.collective.to_string();
+        function.call1(py, (own, collective, op, call.root, dtype, send, receive)).map(drop).map_err(|error| {
+            // A program that is to end says so by an exception too.
+            error.to_string()
+        })
+    })
+}
+
+/// Measures, and uses what is faster than stock from now on. A candidate is a name, collectives and a function. Returns the table
+/// and what was refused, as JSON; nothing in a launch of `antiphon tune`.
+#[pyfunction]
+#[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
+pub(crate) fn tune(
+    py: Python<'_>,
+    communicator: &CoreCommunicator,
+    candidates: Vec<(String, Vec<String>, Py<PyAny>)>,
+    collectives: Option<Vec<String>>,
+    sizes: Option<Vec<u64>>,
+    dtype: &str,
+    op: &str,
+    budget: f64,
+    timeout: f64,
+    seed: u64,
+) -> PyResult<Option<String>> {
+    let seconds = |what: &str, seconds: f64| {
+        let time = Duration::try_from_secs_f64(seconds).ok().filter(|time| !time.is_zero());
+        time.ok_or_else(|| argument(format!("{what} is {seconds}, which is no number of seconds")))
+    };
+    let named = |names: Vec<String>| names.iter().map(|name| collective_of_name(name)).collect::<PyResult<Vec<_>>>();
+    let mut options = TuneOptions {
+        dtype: dtype.parse().map_err(|why: String| argument(why))?,
+        op: op_named(op)?,
+        budget: seconds("budget", budget)?,
+        limit: seconds("timeout", timeout)?,
+        seed,
+        ..TuneOptions::default()
+    };
+    if let Some(names) = collectives {
+        options.collectives = named(names)?;
+    }
+    options.sizes = sizes.unwrap_or(options.sizes);
+    let mut given = Vec::with_capacity(candidates.len());
+    for (name, collectives, function) in candidates {
+        let collectives = if collectives.is_empty() { options.collectives.clone() } else { named(collectives)? };
+        let run: Arc<CandidateFunction> = Arc::new(move |comm, asked, memory| call(&function, comm, asked, memory));
+        given.push(TuneCandidate::function(name, collectives, run));
+    }
+    let communicator = communicator.inner().clone();
+    let made = aside(py, move || communicator.tune(&options, given))?;
+    Ok(made.map(|made| made.to_json()))
+}

@@ -1,0 +1,113 @@
+"""Tuning from Python, with functions of a program among the candidates."""
+
+import json
+import pathlib
+import subprocess
+import sys
+import threading
+
+import antiphon
+import pytest
+from ranks import together
+
+COMMAND = pathlib.Path(sys.executable).with_name("antiphon")
+
+
+def test_a_candidate_of_the_program_competes_and_wrong_ones_are_refused():
+    said = together(
+        2,
+        """
+import json, numpy as np
+calls = []
+def right(comm, call):
+    assert call.x is call.out and call.collective == "all_reduce" and call.op == "sum" and call.dtype == "f64"
+    calls.append(len(call.x))
+    comm.all_reduce(call.out, call.op)
+def wrong(comm, call):
+    comm.all_reduce(call.out)
+    if comm.rank == 1:
+        call.out[0] += 1
+def failing(comm, call):
+    if comm.rank == 0:
+        raise ValueError("not today")
+    comm.all_reduce(call.out)
+def gathering(comm, call):
+    assert call.collective == "all_gather" and call.op is None and len(call.out) == 2 * len(call.x)
+    comm.all_gather(call.x, call.out)
+candidates = {"right": (right, ["all_reduce"]), "wrong": (wrong, ["all_reduce"]), "failing": (failing, ["all_reduce"]),
+              "gathering": (gathering, ["all_gather"])}
+tuning = comm.tune(candidates, collectives=["all_reduce", "all_gather"], sizes=[800, 8000], dtype="float64", budget=3.0, timeout=20.0)
+assert len(calls) >= 5 and 100 in calls
+assert tuning.table["format"] == "antiphon-table/1" and tuning.table["key"]["ranks"] == 2
+assert {row["collective"] for row in tuning.rows} == {"allreduce", "allgather"}
+assert "<table>" in tuning._repr_html_()
+x = np.full(100, 1.0 + rank)
+assert (comm.all_reduce(x) == 3).all()
+print(json.dumps(sorted({(one["name"], one["rank"], "not today" in one["why"]) for one in tuning.refused})))
+""",
+    )
+    # Both ranks know the same table. What a rank knows of the failure of another is less than that rank itself.
+    refused = [json.loads(line) for line in said]
+    assert refused[0] == refused[1] == [["failing", 0, True], ["wrong", 1, False]]
+
+
+def test_ranks_that_are_threads_tune_too(tmp_path):
+    made = [None, None]
+
+    def work(number, comm):
+        made[number] = comm.tune({"mine": lambda comm, call: comm.all_reduce(call.out)}, collectives=["all_reduce"], sizes=[400], budget=0.5)
+
+    threads = [threading.Thread(target=work, args=it) for it in enumerate(antiphon.Communicator.local(2))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert made[0].table == made[1].table and made[0].refused == []
+    made[0].save(tmp_path / "table.json")
+    assert json.loads((tmp_path / "table.json").read_text()) == made[0].table
+    assert list(tmp_path.iterdir()) == [tmp_path / "table.json"]
+
+
+def test_what_makes_no_sense_is_refused():
+    (comm,) = antiphon.Communicator.local(1)
+    for wrong in [
+        {"candidates": {"mine": 7}},
+        {"collectives": ["all_sum"]},
+        {"dtype": "float128"},
+        {"op": "xor"},
+        {"budget": 0.0},
+        {"timeout": float("nan")},
+    ]:
+        with pytest.raises(antiphon.ArgumentError):
+            comm.tune(**{"sizes": [64], "budget": 0.1, **wrong})
+
+
+@pytest.mark.skipif(not COMMAND.exists(), reason="the wheel has no command")
+def test_a_candidate_that_hangs_or_crashes_is_quarantined(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        """
+import antiphon, os, time
+def right(comm, call):
+    comm.all_reduce(call.out)
+def hanging(comm, call):
+    while comm.rank == 1:
+        pass
+    comm.all_reduce(call.out)
+def crashing(comm, call):
+    if comm.rank == 1:
+        os.abort()
+    comm.all_reduce(call.out)
+comm = antiphon.Communicator.from_env()
+made = comm.tune({name: (function, ["all_reduce"]) for name, function in [("right", right), ("hanging", hanging), ("crashing", crashing)]})
+assert made is None
+"""
+    )
+    line = "tune --ranks 2 --collective allreduce,allgather --sizes 1KB --budget 4s --launches 1 --timeout 2s -o table.json --json --"
+    run = subprocess.run([COMMAND, *line.split(), sys.executable, program], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr
+    told = json.loads(run.stdout)
+    refused = {one["name"]: (one["rank"], one["why"]) for one in told["refused"]}
+    assert set(refused) == {"hanging", "crashing"} and all(rank == 1 for rank, _ in refused.values()), refused
+    assert "did not return" in refused["hanging"][1] and "signal: 6" in refused["crashing"][1]
+    assert {cell["collective"] for cell in json.loads((tmp_path / "table.json").read_text())["cells"]} == {"allreduce", "allgather"}

@@ -1,0 +1,153 @@
+//! Candidates of a user's own in processes that `antiphon tune` starts: right, wrong, slow, hanging and crashing ones.
+
+use crate::binary::{Ran, read};
+use comm::{
+    CandidateFunction, CandidateMemory, Collective, Communicator, DType, Op, TuneCandidate, TuneJob, TuneOptions,
+};
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Names the candidates of the program below, separated by commas.
+const CANDIDATES: &str = "ANTIPHON_TEST_CANDIDATES";
+
+/// An AllReduce of floats by the library, and before it on rank 1 what a candidate does wrong.
+fn candidate(name: &'static str) -> TuneCandidate {
+    let function: Arc<CandidateFunction> = Arc::new(move |comm, _, memory| {
+        let CandidateMemory::InPlace(bytes) = memory else { return Err("it is not in place".to_owned()) };
+        if comm.rank() == 1 {
+            match name {
+                "hanging" => loop {
+                    std::thread::park();
+                },
+                "crashing" => std::process::abort(),
+                "leaving" => std::process::exit(0),
+                "slow" => std::thread::sleep(Duration::from_millis(2)),
+                _ => {}
+            }
+        }
+        let floats = bytes.chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().unwrap()));
+        let mut vector: Vec<f32> = floats.collect();
+        comm.all_reduce(&mut vector, Op::Sum).map_err(|error| error.to_string())?;
+        bytes.chunks_exact_mut(4).zip(vector).for_each(|(four, value)| four.copy_from_slice(&value.to_le_bytes()));
+        if name == "wrong" && comm.rank() == 1 {
+            bytes[0] ^= 1;
+        }
+        Ok(())
+    });
+    TuneCandidate::function(name, vec![Collective::AllReduce], function)
+}
+
+/// What `antiphon tune -- PROGRAM` starts in the tests below: a program with candidates of its own. By itself it is one rank,
+/// which tunes in the running program.
+#[test]
+fn a_program_tunes_with_candidates_of_its_own() {
+    let comm = Communicator::from_env().unwrap();
+    let names = std::env::var(CANDIDATES).unwrap_or_else(|_| "right,wrong".to_owned());
+    let given = ["right", "wrong", "slow", "hanging", "crashing", "leaving"];
+    let given = given.into_iter().filter(|name| names.split(',').any(|of| of == *name)).map(candidate).collect();
+    let options = TuneOptions {
+        collectives: vec![Collective::AllReduce],
+        sizes: vec![1000],
+        dtype: DType::F32,
+        op: Op::Sum,
+        budget: Duration::from_secs(2),
+        limit: Duration::from_secs(5),
+        seed: 1,
+    };
+    let made = comm.tune(&options, given).unwrap();
+    assert_eq!(made.is_none(), std::env::var_os(TuneJob::VARIABLE).is_some(), "the command makes the table");
+    let mut vector = [1.0_f32; 100];
+    comm.all_reduce(&mut vector, Op::Sum).unwrap();
+    assert_eq!(vector, [comm.size() as f32; 100]);
+}
+
+/// Tunes with the program above as the ranks.
+fn tune(folder: &Path, options: &str, candidates: &str) -> Ran {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_antiphon"));
+    command.current_dir(folder).args(options.split_whitespace()).arg("--").arg(std::env::current_exe().unwrap());
+    command.args(["--exact", "candidates::a_program_tunes_with_candidates_of_its_own", "--nocapture"]);
+    let output = command.env(CANDIDATES, candidates).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    Ran { code: output.status.code().unwrap_or(-1), stdout: text(output.stdout), stderr: text(output.stderr) }
+}
+
+#[test]
+fn a_candidate_that_hangs_or_crashes_is_quarantined_and_the_other_cells_complete() {
+    let folder = tempfile::tempdir().unwrap();
+    let line = "tune --ranks 3 --collective allreduce,allgather --sizes 1KB,64KB --budget 8s --launches 2 --timeout 1s \
+                -o table.json --samples samples.jsonl --log log --json";
+    let begin = Instant::now();
+    let told = tune(folder.path(), line, "right,wrong,slow,hanging,crashing,leaving").ok().json();
+    assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", begin.elapsed());
+    // Where each was refused, by whom, and why.
+    let refused = told["refused"].as_array().unwrap();
+    for (name, why) in [
+        ("wrong", "of rank 1 are wrong"),
+        ("hanging", "did not return"),
+        ("crashing", "signal: 6"),
+        ("leaving", "exit status: 0"),
+    ] {
+        let found: Vec<&Value> = refused.iter().filter(|of| of["name"] == name).collect();
+        assert!(!found.is_empty(), "{name}: {told}");
+        assert!(found.iter().all(|of| of["rank"] == 1 && of["why"].as_str().unwrap().contains(why)), "{name}: {told}");
+        // A candidate that takes its process with it gets no second chance.
+        assert!(name == "wrong" || found.len() == 1, "{name}: {told}");
+    }
+    assert!(refused.iter().all(|of| of["name"] != "right" && of["name"] != "slow"), "{told}");
+    assert_eq!(told["lost"], serde_json::json!([]), "no rank is to blame");
+    // All cells were measured, also those with the candidates that were refused later.
+    let samples = std::fs::read_to_string(folder.path().join("samples.jsonl")).unwrap();
+    let samples: Vec<Value> = samples.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    for (collective, names) in [("allreduce", &["stock", "right", "slow"] as &[&str]), ("allgather", &["stock"])] {
+        for name in names {
+            let is_it = |line: &&Value| {
+                line["launch"] == 1
+                    && line["collective"] == collective
+                    && line["name"] == *name
+                    && line["refusal"].is_null()
+            };
+            assert_eq!(samples.iter().filter(is_it).count(), 2, "{collective} {name}");
+        }
+    }
+    let slow = |name: &str| {
+        let line = samples.iter().find(|line| line["name"] == name && line["bytes"] == 1000).unwrap();
+        line["loops_us"][0].as_f64().unwrap()
+    };
+    assert!(slow("slow") > slow("right") && slow("slow") > 2000.0, "it is ranked, not refused");
+    let report = read(&folder.path().join("log/report.json"));
+    assert_eq!(report["problem_ranks"][0]["rank"], 1, "{report}");
+    assert_eq!(report["problem_ranks"].as_array().unwrap().len(), 1, "{report}");
+}
+
+#[test]
+fn what_is_no_program_with_candidates_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |line: &str| crate::binary::antiphon_in(folder.path(), line);
+    for (program, expected) in [("/bin/true", "does the program call tune?"), ("/nowhere/program", "cannot be started")]
+    {
+        let ran = run(&format!("tune --ranks 2 --collective allreduce --sizes 1KB --budget 1s -o t.json -- {program}"));
+        assert!(ran.code == 1 && ran.stderr.contains(expected), "{program}: {} {}", ran.code, ran.stderr);
+    }
+    assert_eq!(run("tune --sizes 1KB -o t.json -- /bin/true").code, 2, "a launcher starts its own programs");
+}
+
+#[test]
+fn a_plan_competes_under_a_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |line: &str| crate::binary::antiphon_in(folder.path(), line);
+    run("synth --topology clique:2 --collective allgather --size 64KB --chunks 3 -o mine.json").ok();
+    let line =
+        "tune --ranks 2 --collective allgather --sizes 4KiB --budget 2s --launches 1 -o t.json --samples s.jsonl";
+    run(&format!("{line} --candidate special=mine.json")).ok();
+    let samples = std::fs::read_to_string(folder.path().join("s.jsonl")).unwrap();
+    assert!(samples.contains("\"special\""), "{samples}");
+    let ran = run(&format!("{line} --force --candidate special"));
+    assert!(ran.code == 2 && ran.stderr.contains("NAME=FILE"), "{}", ran.stderr);
+    let ran = run(&format!("{line} --force --candidate a=mine.json --candidate a=mine.json"));
+    assert!(ran.code == 2 && ran.stderr.contains("have the name `a`"), "{}", ran.stderr);
+    let ran = run(&format!("{line} --force --candidate a=t.svg"));
+    assert!(ran.code == 2 && ran.stderr.contains("t.svg"), "{}", ran.stderr);
+}
