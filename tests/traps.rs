@@ -116,10 +116,18 @@ fn children(of: u32) -> Vec<u32> {
 }
 
 #[test]
-fn ranks_of_a_loop_end_with_the_process_that_has_started_them() {
+fn ranks_end_with_the_process_that_has_started_them() {
     use rustix::process::{Pid, Signal, kill_process};
-    for signal in [Signal::INT, Signal::KILL] {
-        let mut child = start("run --loop --collective allreduce --size 1MB --ranks 2 --iterations 100000");
+    let folder = tempfile::tempdir().unwrap();
+    let looped = "run --loop --collective allreduce --size 1MB --ranks 2 --iterations 100000".to_owned();
+    let tuned = format!(
+        "tune --ranks 2 --collective allreduce --sizes 1MB --budget 100s -o {}",
+        folder.path().join("table.json").display()
+    );
+    for (command, signal) in
+        [(&looped, Signal::INT), (&looped, Signal::KILL), (&tuned, Signal::INT), (&tuned, Signal::KILL)]
+    {
+        let mut child = start(command);
         let deadline = Instant::now() + Duration::from_secs(60);
         let in_time = |what: &str| assert!(Instant::now() < deadline, "{what}");
         let ranks = loop {

@@ -372,7 +372,9 @@ fn others(count: usize, noun: &str) -> String {
 fn held_text(start: Micros, held_from: Option<Micros>) -> String {
     match held_from {
         None => "which that rank never holds".to_owned(),
-        Some(time) if time <= start => "but it comes there, at that moment, only from messages that wait for this one".to_owned(),
+        Some(time) if time <= start => {
+            "but it comes there, at that moment, only from messages that wait for this one".to_owned()
+        }
         Some(time) => format!("but that rank holds it only from {time}"),
     }
 }

@@ -15,6 +15,7 @@ use crate::amounts::step_of;
 use crate::cli::{TuneArgs, TuneCommand, TuneMeasureArgs};
 use crate::content::Content;
 use crate::failure::{Failure, Outcome, io_failure};
+use crate::interrupt;
 use crate::launch::config_of;
 use crate::plan;
 use crate::screen::{Screen, bytes};
@@ -32,7 +33,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use synth::SearchOptions;
+use synth::{Cancel, SearchOptions};
 
 /// The share of the budget for the first launch, which measures everything.
 const FIRST: f64 = 0.6;
@@ -61,6 +62,11 @@ pub(crate) fn run_rank() -> Outcome {
 }
 
 fn measure(args: &TuneMeasureArgs, screen: &Screen) -> Outcome {
+    // Local ranks are ended first.
+    let cancel = args.launch.ranks.map(|_| interrupt::cancels());
+    if cancel.is_none() {
+        interrupt::ends(screen);
+    }
     let folder = tempfile::tempdir().map_err(Failure::no)?;
     let options = TuneOptions {
         collectives: args.collective.clone(),
@@ -89,7 +95,7 @@ fn measure(args: &TuneMeasureArgs, screen: &Screen) -> Outcome {
     };
     screen.may_write([output])?;
     if let Some(spec) = &args.topology {
-        job.plans.extend(planned(args, spec, folder.path(), screen)?);
+        job.plans.extend(planned(args, spec, (folder.path(), cancel.unwrap_or_default()), screen)?);
     }
     if let Some(log) = &args.log {
         screen.may_write([&log.join("report.json")])?;
@@ -136,7 +142,12 @@ fn named(args: &TuneMeasureArgs) -> Outcome<BTreeMap<String, PathBuf>> {
 }
 
 /// Plans for a topology, as files.
-fn planned(args: &TuneMeasureArgs, spec: &str, folder: &Path, screen: &Screen) -> Outcome<Vec<PathBuf>> {
+fn planned(
+    args: &TuneMeasureArgs,
+    spec: &str,
+    (folder, cancel): (&Path, Cancel),
+    screen: &Screen,
+) -> Outcome<Vec<PathBuf>> {
     let topology = plan::topology(spec)?;
     let bar = screen.progress("plan");
     let mut files = Vec::new();
@@ -153,8 +164,13 @@ fn planned(args: &TuneMeasureArgs, spec: &str, folder: &Path, screen: &Screen) -
             request.op = collective.combines().then_some(args.op);
             request.root = collective.is_rooted().then_some(topology::Rank(0));
             let problems = plan::problems(&topology, &request, &Content::Standard, None, None)?;
-            let options = SearchOptions { time_limit: Some(PLANNING), seed: args.seed, ..SearchOptions::default() };
-            let found = synth::synthesize(&problems, &options, &|_| {}).map_err(Failure::no)?;
+            let (time_limit, cancel) = (Some(PLANNING), cancel.clone());
+            let options = SearchOptions { time_limit, cancel, seed: args.seed, ..SearchOptions::default() };
+            let found = synth::synthesize(&problems, &options, &|_| {});
+            if interrupt::was_raised() {
+                return Err(Failure::interrupted());
+            }
+            let found = found.map_err(Failure::no)?;
             let file = folder.join(format!("{collective}-{index}-{size}.json"));
             plan::save(&found.schedule, &file)?;
             files.push(file);
