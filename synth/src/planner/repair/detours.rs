@@ -133,13 +133,17 @@ impl<'a> Detours<'a> {
         Ok(())
     }
 
-    /// The links of the way from some of `holders` to a rank that arrives first.
+    /// The links of the way from some of `holders`, which have all of `chunks`, to a rank that arrives first.
     fn path(&self, chunks: &[ChunkId], holders: &[Rank], to: Rank) -> Option<Vec<LinkId>> {
         let topology = &self.problem.topology;
         let bytes: Bytes = self.problem.demand.message_bytes(chunks);
+        // No other rank counts as having the chunks: a way that enters it would then seem to leave it earlier.
+        let mut holds = vec![false; topology.rank_count()];
+        holders.iter().for_each(|rank| holds[rank.index()] = true);
         let reached: Vec<Reached<Key, LinkId>> =
             spread_from(holders.iter().copied(), Key::new(0.0), topology.rank_count(), |rank, here, offer| {
-                let since = self.since(chunks, rank).unwrap_or(Micros(here.value()));
+                let held = if holds[rank.index()] { self.since(chunks, rank) } else { None };
+                let since = held.unwrap_or(Micros(here.value()));
                 for &id in topology.outgoing(rank) {
                     if self.allows(chunks, id) {
                         let start = since.max(self.free.earliest(topology, id));

@@ -1,3 +1,5 @@
+//! Plans of real machines, repaired after links or ranks are gone or slower; the verifier judges every repaired plan.
+
 use super::*;
 use crate::planner::{accept, synthesize};
 use crate::problem::{Limits, SearchOptions, StrategyKind};
@@ -5,13 +7,14 @@ use schedule::{Collective, Demand, Request};
 use std::sync::Arc;
 use topology::{Link, Rank, ResourceId, Topology, TopologyParts, resolve};
 
-const COLLECTIVES: [Collective; 6] = [
-    Collective::AllGather,
-    Collective::ReduceScatter,
-    Collective::AllReduce,
-    Collective::AllToAll,
-    Collective::Broadcast,
-    Collective::Reduce,
+/// Collectives, and into how many chunks for each rank they are cut.
+const COLLECTIVES: [(Collective, u32); 6] = [
+    (Collective::AllGather, 2),
+    (Collective::ReduceScatter, 1),
+    (Collective::AllReduce, 2),
+    (Collective::AllToAll, 1),
+    (Collective::Broadcast, 2),
+    (Collective::Reduce, 1),
 ];
 
 fn problem(topology: Arc<Topology>, collective: Collective, chunks: u32) -> Problem {
@@ -22,7 +25,7 @@ fn problem(topology: Arc<Topology>, collective: Collective, chunks: u32) -> Prob
 /// A plan by one strategy, if it has one.
 fn planned(problem: &Problem, strategy: StrategyKind) -> Option<Schedule> {
     let limits = Limits { restarts: 1, ..Limits::default() };
-    let options = SearchOptions { limits, strategy: Some(strategy), ..SearchOptions::default() };
+    let options = SearchOptions { limits, strategy: Some(strategy), gap: 0.5, ..SearchOptions::default() };
     let found = synthesize(std::slice::from_ref(problem), &options, &|_| {}).ok()?;
     Some(found.schedule.into_schedule())
 }
@@ -71,7 +74,7 @@ fn plans_survive_what_happens_to_machines() {
         ];
         let (mut rerouted, mut repairs) = ([0; 5], 0);
         for strategy in [StrategyKind::Matching, StrategyKind::Classic] {
-            for (collective, chunks) in COLLECTIVES.iter().flat_map(|&collective| [(collective, 1), (collective, 2)]) {
+            for (collective, chunks) in COLLECTIVES {
                 let before = problem(topology.clone(), collective, chunks);
                 let Some(plan) = planned(&before, strategy) else { continue };
                 repairs += 1;
@@ -85,7 +88,7 @@ fn plans_survive_what_happens_to_machines() {
                 }
             }
         }
-        assert!(repairs > 18, "{spec}: both strategies plan most collectives, not {repairs}");
+        assert!(repairs > 9, "{spec}: both strategies plan most collectives, not {repairs}");
         assert_eq!(rerouted[..2], [0, 0], "{spec}: nothing takes another way where nothing is gone");
         assert!(rerouted[2] > 0, "{spec}: without a cable");
     }
