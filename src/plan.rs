@@ -13,13 +13,16 @@ use schedule::{MOST_PLAIN_TRANSFERS, VerifiedCompressed};
 use std::path::Path;
 use std::sync::Arc;
 use synth::sketch::{Sketch, SketchError, SketchFile, obey};
-use synth::{Problem, SearchOptions};
+use synth::{Deadline, Problem, SearchOptions};
 use topology::{Rank, Topology, shorten};
 
 /// Resolves a SPEC or reads a topology file.
 pub(crate) fn topology(spec: &str) -> Outcome<Arc<Topology>> {
     Ok(Arc::new(::topology::load(spec)?))
 }
+
+/// To repair a plan may take one part in this many of a limited time.
+const REPAIR_PART: u32 = 4;
 
 /// A planning task, resolved.
 pub(crate) struct PlanningTask {
@@ -30,34 +33,101 @@ pub(crate) struct PlanningTask {
 }
 
 impl PlanningTask {
-    /// Opens the plan that the search is to begin with, and admits the chunks that it is cut into.
-    pub(crate) fn warm_start(&mut self, path: &Path, args: &RequestArgs) -> Outcome<Schedule> {
-        let warm = open_schedule(path, Some(&args.topology))?.into_schedule();
+    /// Opens the plan that the search is to begin with, and admits the chunks that it is cut into. A plan for a machine
+    /// that has changed since, or for more ranks, is repaired.
+    pub(crate) fn warm_start(
+        &mut self,
+        path: &Path,
+        args: &RequestArgs,
+        (options, screen): (&SearchOptions, &Screen),
+    ) -> Outcome<Schedule> {
+        let warm = match open_schedule(path, Some(&args.topology)) {
+            Ok(warm) => warm.into_schedule(),
+            Err(failure) => match open_schedule(path, None) {
+                Ok(old) if old.topology().digest() != self.problems[0].topology.digest() => {
+                    return self.repaired(old.schedule(), path, args, (options, screen));
+                }
+                _ => return Err(failure),
+            },
+        };
         let first = &self.problems[0];
         let (origin, chunks) = (path.display(), warm.demand.request().chunks_per_rank);
-        let other = |wanted: String| {
-            let is_for = describe_request(warm.demand.request());
-            Failure::bad_input(anyhow::anyhow!("{origin}: is for {is_for}, not for {wanted}"))
-        };
         let wanted = first.demand.request();
         if wanted.clone().with_chunks(chunks) != *warm.demand.request() {
-            return Err(other(describe_request(wanted)));
+            return match has_lost_members(warm.demand.request(), wanted) {
+                true => self.repaired(&warm, path, args, (options, screen)),
+                false => Err(other_request(path, &warm, wanted)),
+            };
         }
         if let Some(violation) = obey(&warm, &first.topology, &first.constraints).first() {
             return Err(
                 Failure::bad_input(anyhow::anyhow!("{violation}")).context(format!("{origin}: breaks the sketch"))
             );
         }
-        if !self.problems.iter().any(|problem| problem.demand == warm.demand) {
-            let is_same = Demand::new(warm.demand.request().clone()).is_ok_and(|demand| demand == *warm.demand);
-            let is_pinned = self.sketch.as_ref().is_some_and(|sketch| sketch.pins.chunks_per_rank.is_some());
-            if args.chunks != ChunkCount::Auto || is_pinned || !is_same {
-                return Err(other(describe_request(wanted)));
-            }
-            self.problems.push(Problem { demand: warm.demand.clone(), ..first.clone() });
-        }
+        self.admit(&warm, path, args)?;
         Ok(warm)
     }
+
+    /// The plan for the machine of this task, made from a plan for the machine as it was.
+    fn repaired(
+        &mut self,
+        old: &Schedule,
+        path: &Path,
+        args: &RequestArgs,
+        (options, screen): (&SearchOptions, &Screen),
+    ) -> Outcome<Schedule> {
+        let (wanted, before) = (self.problems[0].demand.request(), old.demand.request());
+        let is_like = wanted.collective == before.collective && wanted.op == before.op;
+        if !is_like || wanted.size_bytes != before.size_bytes {
+            return Err(other_request(path, old, wanted));
+        }
+        let demand = match wanted.collective.is_listed() {
+            true => (*self.problems[0].demand).clone(),
+            false => Demand::new(wanted.clone().with_chunks(before.chunks_per_rank)).map_err(Failure::bad_input)?,
+        };
+        let problem = Problem { demand: Arc::new(demand), ..self.problems[0].clone() };
+        let origin = path.display();
+        let deadline = Deadline::after(options.time_limit, options.cancel.clone()).part(REPAIR_PART);
+        let repaired = synth::repaired(&problem, old, &deadline)
+            .map_err(|error| Failure::no(error).context(format!("{origin}: cannot be repaired for this machine")))?;
+        let gone: Vec<String> = repaired.gone.iter().map(ToString::to_string).collect();
+        let gone =
+            if gone.is_empty() { String::new() } else { format!("; taken to be gone: rank {}", gone.join(", ")) };
+        screen.note(&format!(
+            "note: {origin} is for another machine, and was repaired: {} deliveries take another way{gone}",
+            repaired.rerouted
+        ));
+        self.admit(&repaired.schedule, path, args)?;
+        Ok(repaired.schedule)
+    }
+
+    /// Adds the problem that `warm` solves, if its chunk count may be chosen.
+    fn admit(&mut self, warm: &Schedule, path: &Path, args: &RequestArgs) -> Outcome {
+        let first = &self.problems[0];
+        if self.problems.iter().any(|problem| problem.demand == warm.demand) {
+            return Ok(());
+        }
+        let is_same = Demand::new(warm.demand.request().clone()).is_ok_and(|demand| demand == *warm.demand);
+        let is_pinned = self.sketch.as_ref().is_some_and(|sketch| sketch.pins.chunks_per_rank.is_some());
+        if args.chunks != ChunkCount::Auto || is_pinned || !is_same {
+            return Err(other_request(path, warm, first.demand.request()));
+        }
+        self.problems.push(Problem { demand: warm.demand.clone(), ..first.clone() });
+        Ok(())
+    }
+}
+
+/// Whether `now` is what `before` was, among fewer members.
+fn has_lost_members(before: &Request, now: &Request) -> bool {
+    let same = Request { members: before.members.clone(), root: before.root, ..now.clone() };
+    same.with_chunks(before.chunks_per_rank) == *before
+        && now.members.len() < before.members.len()
+        && now.members.iter().all(|&member| before.members.has(member))
+}
+
+fn other_request(path: &Path, plan: &Schedule, wanted: &Request) -> Failure {
+    let (is_for, wanted) = (describe_request(plan.demand.request()), describe_request(wanted));
+    Failure::bad_input(anyhow::anyhow!("{}: is for {is_for}, not for {wanted}", path.display()))
 }
 
 /// Resolves the topology, the sketch and the request.

@@ -135,8 +135,41 @@ fn a_search_begins_with_the_plan_that_it_is_given() {
         let ran = synth(other);
         assert!(ran.code == 2 && ran.stderr.contains("warm.json: is for"), "{other}: {}", ran.stderr);
     }
-    let ran = run("synth --topology ring:8 --collective allgather --size 8MB --warm warm.json");
-    assert!(ran.code == 1 && ran.stderr.contains("warm.json"), "{}", ran.stderr);
+    let ran = run("synth --topology ring:9 --collective allgather --size 8MB --warm warm.json");
+    assert!(ran.code == 1 && ran.stderr.contains("warm.json: cannot be repaired"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_plan_for_a_machine_that_has_changed_is_repaired() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |line: &str| antiphon_in(folder.path(), line);
+    let request = "--collective allgather --size 12MB --chunks 2 --json";
+    run(&format!("synth --topology torus2d:3x4 {request} --strategy matching -o whole.json")).ok();
+    // One cable less.
+    let mut machine = run("topology show torus2d:3x4 --json").ok().json();
+    let links = machine["links"].as_array_mut().unwrap();
+    let joins = |link: &Value, a: u64, b: u64| link["from"].as_u64() == Some(a) && link["to"].as_u64() == Some(b);
+    links.retain(|link| !joins(link, 0, 1) && !joins(link, 1, 0));
+    for (id, link) in links.iter_mut().enumerate() {
+        link["id"] = id.into();
+    }
+    machine.as_object_mut().unwrap().remove("digest");
+    std::fs::write(folder.path().join("cut.json"), machine.to_string()).unwrap();
+    let repaired = run(&format!("synth --topology cut.json {request} --warm whole.json --strategy flow -o now.json"));
+    let repaired = repaired.ok();
+    assert!(repaired.stderr.contains("whole.json is for another machine, and was repaired"), "{}", repaired.stderr);
+    assert_eq!(repaired.json()["strategy"], "repair");
+    run("verify now.json --topology cut.json").ok();
+    // A rank that takes part no more.
+    let fewer =
+        run(&format!("synth --topology torus2d:3x4 {request} --warm whole.json --members 0-10 --strategy flow"));
+    assert_eq!(fewer.ok().json()["warm_start"], "repair");
+    // What is wrong with a plan on its own machine is not repaired.
+    let mut broken = read(&folder.path().join("whole.json"));
+    broken["transfers"].as_array_mut().unwrap().pop();
+    std::fs::write(folder.path().join("broken.json"), broken.to_string()).unwrap();
+    let refused = run(&format!("synth --topology cut.json {request} --warm broken.json"));
+    assert!(refused.code == 1 && refused.stderr.contains("broken.json"), "{}", refused.stderr);
 }
 
 #[test]

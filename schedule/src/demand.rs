@@ -358,13 +358,18 @@ fn standard_chunks(request: &Request) -> Result<Vec<Chunk>, DemandError> {
         Collective::Broadcast => vec![block(root(), members.clone(), request)],
         Collective::Reduce => vec![block(members.clone(), root(), request)],
         Collective::AllToAll => {
+            // Millions of chunks share the sets of some thousand ranks.
+            let sets: Vec<RankSet> = (0..k).map(one).collect();
             let pairs = (0..k).flat_map(|from| (0..k).filter(move |&to| to != from).map(move |to| (from, to)));
-            pairs.map(|(from, to)| block(one(from), one(to), request)).collect()
+            pairs.map(|(from, to)| block(sets[from].clone(), sets[to].clone(), request)).collect()
         }
         Collective::AllToAllV | Collective::Custom => {
             return Err(DemandError::NeedsChunks { collective: request.collective });
         }
     };
+    if per_rank == 1 {
+        return Ok(blocks);
+    }
     Ok(blocks.into_iter().flat_map(|chunk| std::iter::repeat_n(chunk, per_rank)).collect())
 }
 

@@ -116,7 +116,8 @@ pub(crate) struct SynthArgs {
     /// How hard to look.
     #[command(flatten, next_help_heading = "How hard to look")]
     pub search: SearchArgs,
-    /// Begin with this plan, which is for the same machine and request, cut in any way: the answer is no slower.
+    /// Begin with this plan, which is for the same request, cut in any way: the answer is no slower. If links or ranks
+    /// are gone since, or slower, the plan is repaired first.
     #[arg(long, value_name = "PLAN.json", conflicts_with_all = ["sizes", "pareto"])]
     pub warm: Option<PathBuf>,
     /// With `--strategy exact`: all Pareto points (chunks, synchronous steps, rounds), certified, with at most

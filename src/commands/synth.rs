@@ -23,7 +23,7 @@ pub(crate) fn run(args: &SynthArgs, screen: &Screen) -> Outcome {
     }
     let mut task = plan::task(&args.request, args.size, screen)?;
     let options = plan::options(&args.search, task.sketch.as_ref());
-    let warm = args.warm.as_deref().map(|path| task.warm_start(path, &args.request)).transpose()?;
+    let warm = args.warm.as_deref().map(|path| task.warm_start(path, &args.request, (&options, screen))).transpose()?;
     if let Some(large) = compressed(&task.problems, &options, screen).filter(|_| warm.is_none()) {
         return finish_compressed(&large, args.output.as_deref(), screen);
     }

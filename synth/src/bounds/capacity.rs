@@ -32,17 +32,43 @@ pub(crate) fn capacity(topology: &Topology, links: &[LinkId]) -> f64 {
         // Every arc has the link's own limit, so that other links of a shared resource cannot use this link's arcs for
         // more.
         let own = rate(link.beta.0).min(UNLIMITED);
-        let mut way = link.resources.to_vec();
-        way.sort_by(|a, b| places[a].total_cmp(&places[b]));
-        for resource in way {
+        for resource in way(link, &places) {
             network.connect(at, vertex_of[&resource], own);
             at = vertex_of[&resource] + 1;
         }
         network.connect(at, sink, own);
     }
-    // If the work runs out, shared resources are ignored. This gives a larger capacity, so still an upper estimate.
-    let flow = network.max_flow(source, sink, &mut WORK.clone()).unwrap_or_else(|_| alone());
+    // If the work runs out, only one resource of each link counts. This gives no smaller capacity, so still an upper
+    // estimate.
+    let flow = network.max_flow(source, sink, &mut WORK.clone());
+    let flow = flow.unwrap_or_else(|_| {
+        [true, false].map(|first| grouped(topology, links, &places, first)).into_iter().fold(alone(), f64::min)
+    });
     if flow < UNLIMITED * 1e-3 { flow } else { f64::INFINITY }
+}
+
+/// The resources of a link in the order in which bytes pass them.
+fn way(link: &Link, places: &BTreeMap<ResourceId, f64>) -> Vec<ResourceId> {
+    let mut way = link.resources.to_vec();
+    way.sort_by(|a, b| places[a].total_cmp(&places[b]));
+    way
+}
+
+/// The capacity if the links share only the first (or only the last) resource on their ways.
+fn grouped(topology: &Topology, links: &[LinkId], places: &BTreeMap<ResourceId, f64>, first: bool) -> f64 {
+    let rate = |beta: f64| if beta > 0.0 { 1.0 / beta } else { f64::INFINITY };
+    let mut alone = 0.0;
+    let mut groups: BTreeMap<ResourceId, f64> = BTreeMap::new();
+    for &id in links {
+        let link = topology.link(id);
+        let way = way(link, places);
+        match if first { way.first() } else { way.last() } {
+            Some(&resource) => *groups.entry(resource).or_default() += rate(link.beta.0),
+            None => alone += rate(link.beta.0),
+        }
+    }
+    let limited = groups.into_iter().map(|(resource, sum)| rate(topology.resource(resource).beta.0).min(sum));
+    alone + limited.sum::<f64>()
 }
 
 /// The place of each resource on the way of the bytes: its sending ranks per receiving rank. The port of one sender

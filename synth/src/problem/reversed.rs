@@ -42,6 +42,17 @@ pub(crate) struct Collectors {
 }
 
 impl Collectors {
+    /// The given ranks, as far as they want the sums; the usual ones for the other chunks.
+    pub(crate) fn preferring(demand: &Demand, preferred: &[Option<Rank>]) -> Self {
+        let mut ranks = wanting(demand);
+        for ((rank, preferred), chunk) in ranks.iter_mut().zip(preferred).zip(demand.chunks()) {
+            if let Some(preferred) = preferred.filter(|&it| chunk.wanted_by.has(it)) {
+                *rank = preferred;
+            }
+        }
+        Self { label: "", ranks }
+    }
+
     /// The one rank that collects everything.
     fn root(&self) -> Option<Rank> {
         let root = *self.ranks.first()?;

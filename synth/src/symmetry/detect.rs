@@ -116,18 +116,21 @@ pub(crate) fn detect(topology: &Topology, constraints: &Constraints, deadline: &
     let mut group = SemiregularGroup::trivial(topology.rank_count());
     let mut found = Vec::new();
     let mut work = 0;
+    // A machine this large is planned with symmetries or not at all, and only rotations are tried.
+    let is_patient = topology.rank_count() > MOST_RANKS;
     for rotations in rotations(topology) {
-        let mut plausible = rotations.into_iter().filter(|ranks| is_plausible(topology, ranks));
+        let mut plausible =
+            rotations.into_iter().filter(|ranks| group.could_admit(ranks) && is_plausible(topology, ranks));
         let symmetric = plausible.find_map(|ranks| {
             work += topology.links().len();
-            let is_in_time = work < QUICK_WORK || !deadline.has_passed();
+            let is_in_time = is_patient || work < QUICK_WORK || !deadline.has_passed();
             is_in_time.then(|| symmetry_of(topology, constraints, &ranks).ok()).flatten()
         });
         found.extend(symmetric.filter(|symmetry| group.admit(&symmetry.ranks)));
         if work > ROTATION_WORK || group.is_transitive() {
             return Detected { symmetries: found, is_cut_short: false };
         }
-        if work >= QUICK_WORK && deadline.has_passed() {
+        if !is_patient && work >= QUICK_WORK && deadline.has_passed() {
             return Detected { symmetries: found, is_cut_short: true };
         }
     }

@@ -13,7 +13,7 @@ pub(crate) use mirror::Mirror;
 pub(crate) use pairs::PairOrbits;
 
 use crate::problem::{Constraints, Deadline, Problem};
-use schedule::ChunkId;
+use schedule::{ChunkId, Demand};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use topology::Topology;
@@ -51,6 +51,11 @@ struct KnownMachine {
 impl Symmetries {
     /// The symmetries of `problem` that are found in a part of the time left, or those that its sketch names.
     pub(crate) fn shared(&self, problem: &Problem, deadline: &Deadline) -> Vec<SharedSymmetry> {
+        self.of_demand(problem, &problem.demand, deadline)
+    }
+
+    /// The same for another `demand` on the machine of `problem`, or on that machine with every link turned around.
+    pub(crate) fn of_demand(&self, problem: &Problem, demand: &Demand, deadline: &Deadline) -> Vec<SharedSymmetry> {
         let found = match problem.constraints.symmetry.is_empty() {
             true => self.detected(problem, deadline),
             false => Arc::new(problem.constraints.symmetry.clone()),
@@ -58,7 +63,7 @@ impl Symmetries {
         if found.is_empty() {
             return Vec::new();
         }
-        let kinds = Kinds::new(&problem.demand);
+        let kinds = Kinds::new(demand);
         let shared = |symmetry: &Automorphism| {
             Some(SharedSymmetry { chunks: kinds.images(symmetry)?, symmetry: symmetry.clone() })
         };
@@ -102,7 +107,7 @@ impl KnownMachine {
 mod tests {
     use super::*;
     use crate::problem::Cancel;
-    use schedule::{Collective, Demand, Request};
+    use schedule::{Collective, Request};
 
     fn problem(spec: &str, chunks: u32) -> Problem {
         let topology = Arc::new(topology::resolve(spec).expect("a known topology"));

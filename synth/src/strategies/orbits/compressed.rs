@@ -1,8 +1,8 @@
 //! Compressed plans: one base transfer per orbit, for plans that are too large to store transfer by transfer.
 //!
-//! The principal function is [`synthesize_compressed`]. An AllGather is a walk on orbits. A ReduceScatter is a walk on
-//! the reversed topology, with its times mirrored; this causes no conflicts, because no links share a resource here. An
-//! AllReduce is both, one after the other. Nothing in memory is larger than a few numbers per link.
+//! The principal function is [`synthesize_compressed`]. An AllGather is a walk on orbits, and so is an AllToAll. A
+//! ReduceScatter is a walk on the reversed topology in reversed order, with new times. An AllReduce is both, one after
+//! the other. Nothing in memory is larger than a few numbers per link or chunk.
 
 use super::strategy::NAME;
 use super::{Base, Orbits};
@@ -38,7 +38,6 @@ pub struct CompressedSynthesis {
 
 /// Whether a plain schedule for `problem` with one chunk per transfer would have more than `limit` transfers, and the
 /// collective is one that symmetries can repeat.
-/// those that symmetries can repeat.
 pub fn wants_compression(problem: &Problem, limit: usize) -> bool {
     let deliveries: u64 = problem
         .demand
@@ -50,7 +49,10 @@ pub fn wants_compression(problem: &Problem, limit: usize) -> bool {
         })
         .sum();
     let collective = problem.demand.request().collective;
-    let is_repeated = matches!(collective, Collective::AllGather | Collective::ReduceScatter | Collective::AllReduce);
+    let is_repeated = matches!(
+        collective,
+        Collective::AllGather | Collective::ReduceScatter | Collective::AllReduce | Collective::AllToAll
+    );
     is_repeated && deliveries > limit as u64
 }
 
@@ -62,9 +64,9 @@ pub fn is_too_large_for_plain(problem: &Problem) -> bool {
 /// Plans `problems` (the same request, one problem per chunk count worth trying) as a base and generators.
 ///
 /// # Errors
-/// [`SynthError::NotApplicable`] if no commuting symmetries move every rank, link and chunk, if links share resources,
-/// or if there is a sketch; [`SynthError::NothingYet`] if the time was up; [`SynthError::NoProblem`] if `problems` is
-/// empty.
+/// [`SynthError::NotApplicable`] if no commuting symmetries move every rank, link and chunk and let no two links of an
+/// orbit share a port, or if there is a sketch; [`SynthError::NothingYet`] if the time was up;
+/// [`SynthError::NoProblem`] if `problems` is empty.
 pub fn synthesize_compressed(
     problems: &[Problem],
     options: &SearchOptions,
@@ -78,7 +80,7 @@ pub fn synthesize_compressed(
     let mut refusal = SynthError::NoProblem;
     // This check comes before the bounds, which take long on machines of this size.
     if problems.iter().any(|problem| !Orbits::can_spread(problem)) {
-        return Err(refused("links share resources, or the sketch limits ways"));
+        return Err(refused("the sketch limits ways"));
     }
     for problem in problems {
         if best.is_some() && deadline.has_passed() {
@@ -207,22 +209,18 @@ fn planned(problem: &Problem, context: &Context<'_>) -> Result<(Orbits, Base), S
         return spread(problem, &context.symmetries.shared(problem, context.deadline), context);
     }
     let (collect, then) = halves(problem)?;
-    let symmetries = context.symmetries.shared(&collect, context.deadline);
+    // Turning all links around changes no symmetry of the machine, so it is searched only once.
+    let symmetries = context.symmetries.of_demand(problem, &collect.demand, context.deadline);
     // The bound of each half is not worth computing; only the whole is compared with its bound.
     let share = if then.is_some() { 0.5 } else { 1.0 };
     let context = Context { bound: context.bound * share, ..*context };
     let (orbits, collected) = spread(&collect, &symmetries, &context)?;
-    let mut base = backwards(&collected);
+    let mut transfers: Vec<Transfer> = collected.transfers.into_iter().rev().map(summing).collect();
+    transfers.sort_by(|a, b| b.end.total_cmp(&a.end));
     if let Some(then) = then {
-        let (_, spread) = spread(&then, &symmetries, &context)?;
-        let complete = base.makespan;
-        base.makespan += spread.makespan;
-        base.transfers.extend(spread.transfers.into_iter().map(|transfer| Transfer {
-            start: transfer.start + complete,
-            end: transfer.end + complete,
-            ..transfer
-        }));
+        transfers.extend(spread(&then, &symmetries, &context)?.1.transfers);
     }
+    let base = orbits.retimed(problem, transfers);
     Ok((orbits, base))
 }
 
@@ -231,33 +229,20 @@ fn spread(
     symmetries: &[SharedSymmetry],
     context: &Context<'_>,
 ) -> Result<(Orbits, Base), SynthError> {
-    let orbits = Orbits::new(problem, symmetries)
-        .ok_or_else(|| refused("no symmetries that commute and move every rank, link and chunk were found"))?;
+    let orbits = Orbits::new(problem, symmetries).ok_or_else(|| {
+        refused("no symmetries that commute, move every rank, link and chunk, and keep apart what shares a port")
+    })?;
     match orbits.spread(problem, context) {
         Some(base) => Ok((orbits, base)),
         None if context.deadline.has_passed() => Err(SynthError::NothingYet),
-        None => Err(refused("links share resources, or some rank is reached through relays only")),
+        None => Err(refused("some rank is reached through relays only")),
     }
 }
 
-/// A plan on the reversed topology with time reversed: spreading becomes summing.
-fn backwards(forward: &Base) -> Base {
-    let makespan = forward.makespan;
-    let mut transfers: Vec<Transfer> = forward
-        .transfers
-        .iter()
-        .map(|transfer| Transfer {
-            chunks: transfer.chunks.clone(),
-            from: transfer.to,
-            to: transfer.from,
-            link: transfer.link,
-            kind: TransferKind::Reduce,
-            start: (makespan - transfer.end).max(Micros::ZERO),
-            end: makespan - transfer.start,
-        })
-        .collect();
-    transfers.sort_by(|a, b| a.start.total_cmp(&b.start));
-    Base { transfers, makespan }
+/// A message on the reversed topology as a message on the topology itself: spreading becomes summing. Its times are
+/// those of the reversed plan.
+fn summing(transfer: Transfer) -> Transfer {
+    Transfer { from: transfer.to, to: transfer.from, kind: TransferKind::Reduce, ..transfer }
 }
 
 impl Orbits {
@@ -317,14 +302,54 @@ mod tests {
         }
     }
 
+    /// On machines whose links share ports, and for pairs of ranks: the plain verifier judges, and the bounds say how
+    /// good it is. The gaps are what the search reaches, rounded up.
+    #[test]
+    fn switched_machines_are_planned_on_orbits() {
+        for (spec, gathering, exchanging) in [
+            ("switch:8", 0.02, 0.02),
+            ("h800x2", 0.18, 0.01),
+            ("h800x16", 0.02, 0.01),
+            ("dgx-h100x4", 0.4, 0.12),
+            ("dgx2x1", 0.01, 0.01),
+            ("fat-tree:4x4", 0.1, 0.4),
+        ] {
+            for (collective, most) in [
+                (Collective::AllGather, gathering),
+                (Collective::ReduceScatter, gathering),
+                (Collective::AllReduce, f64::INFINITY),
+                (Collective::AllToAll, exchanging),
+            ] {
+                let problem = problem(spec, collective, 1);
+                assert!(wants_compression(&problem, 10));
+                let found = synthesize_compressed(std::slice::from_ref(&problem), &SearchOptions::default(), &|_| {});
+                let found = found.unwrap_or_else(|error| panic!("{spec} {collective}: {error}"));
+                let gap = found.report.gap.expect("there is a bound");
+                assert!((0.0..=most).contains(&gap), "{spec} {collective}: {gap}");
+                let plain = found.schedule.expand(1 << 20).expect("few transfers");
+                verify(plain, &problem.topology).unwrap_or_else(|error| panic!("{spec} {collective}: {error}"));
+            }
+        }
+    }
+
+    #[test]
+    fn exchanges_on_direct_machines_are_balanced() {
+        for (spec, most) in
+            [("torus2d:5x5", 0.03), ("torus2d:4x6", 0.02), ("ring:6,direction=both", 0.36), ("clique:7", 0.01)]
+        {
+            let problem = problem(spec, Collective::AllToAll, 1);
+            let found = synthesize_compressed(std::slice::from_ref(&problem), &SearchOptions::default(), &|_| {});
+            let found = found.unwrap_or_else(|error| panic!("{spec}: {error}"));
+            let gap = found.report.gap.expect("there is a bound");
+            assert!((0.0..=most).contains(&gap), "{spec}: {gap}");
+            let plain = found.schedule.expand(1 << 20).expect("few transfers");
+            verify(plain, &problem.topology).unwrap_or_else(|error| panic!("{spec}: {error}"));
+        }
+    }
+
     #[test]
     fn what_cannot_be_compressed_is_refused_with_a_reason() {
-        for (spec, collective) in [
-            ("line:5", Collective::AllGather),
-            ("ring:4", Collective::Broadcast),
-            ("dgx2x2", Collective::AllGather),
-            ("ring:4", Collective::AllToAll),
-        ] {
+        for (spec, collective) in [("line:5", Collective::AllGather), ("ring:4", Collective::Broadcast)] {
             let refused = synthesize_compressed(&[problem(spec, collective, 1)], &SearchOptions::default(), &|_| {});
             assert!(matches!(refused, Err(SynthError::NotApplicable { .. })), "{spec}: {refused:?}");
         }

@@ -23,16 +23,16 @@ impl Strategy for OrbitWalk {
 
     fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
         // These checks come first, because finding symmetries may take longer than the walk.
-        let why = if problem.demand.is_unicast() {
-            "every chunk has one destination"
+        let why = if problem.demand.request().root.is_some() {
+            "the root is unlike all other ranks"
         } else if !Orbits::can_spread(problem) {
-            "links share resources, or a sketch limits the ways"
+            "a sketch limits the ways"
         } else {
             let attempts = of_bearable_size(NAME, problem, |problem| Ok(walk(problem, context).into_iter().collect()))?;
             if !attempts.is_empty() {
                 return Ok(attempts);
             }
-            "no translations of the machine, the demand and the sketch leave nothing in place"
+            "no translations of the machine, the demand and the sketch leave nothing in place and keep ports apart"
         };
         Err(SynthError::NotApplicable { strategy: NAME, why: why.to_owned() })
     }
