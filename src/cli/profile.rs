@@ -1,10 +1,9 @@
 //! What `antiphon profile` takes.
 
-use super::values::{duration, slowdown};
+use super::values::slowdown;
 use super::{LaunchArgs, TransportChoice};
 use clap::Args;
 use std::path::PathBuf;
-use std::time::Duration;
 
 /// `antiphon profile`
 #[derive(Args, Debug)]
@@ -24,10 +23,6 @@ pub(crate) struct ProfileArgs {
     /// How many held-out exchanges are predicted and then timed; 0 for none.
     #[arg(long, default_value_t = 20, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=10_000))]
     pub check: u32,
-    /// About how long it may take. With less time, messages are shorter and margins wider (default: as long as it needs: seconds
-    /// in memory, minutes between hosts).
-    #[arg(long, value_name = "T", value_parser = duration)]
-    pub budget: Option<Duration>,
     /// Few repetitions and wide margins.
     #[arg(long)]
     pub quick: bool,

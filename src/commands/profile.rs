@@ -20,8 +20,6 @@ const SEED: u64 = 1;
 const RANKS: usize = 8;
 /// The allowed numbers of ranks.
 const LIMITS: RangeInclusive<usize> = 2..=256;
-/// The share of the budget that is for measuring, if held-out exchanges follow.
-const MEASURING: f64 = 0.8;
 /// How long ranks may take to get ready, and how long they may be without progress.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -59,9 +57,6 @@ fn conduct(args: &ProfileArgs, launch: Launch, screen: &Screen) -> Outcome {
         lowering: LoweringArgs::default(),
     });
     let options = if args.quick { ProfileOptions::quick() } else { ProfileOptions::default() };
-    // What is left is for the held-out exchanges.
-    let share = if args.check > 0 { MEASURING } else { 1.0 };
-    let options = ProfileOptions { budget: args.budget.map(|budget| budget.mul_f64(share)), ..options };
     let Profile { mut measured, held_out } = measure(&subject, options, args.check as usize, screen)?;
     let examined = examined(&held_out);
     measured.notes.extend(examined.clone());
@@ -104,7 +99,6 @@ pub(crate) fn measure(
         None => (1.0, Sharing::Fair),
     };
     options.machines = bench.machines();
-    options.slowdown = slowdown;
     options.sample_time = options.sample_time * (1.0 / slowdown);
     options.alpha_floor = options.alpha_floor * (1.0 / slowdown);
     let mut probe = Slowed { probe: bench.probe()?, slowdown };

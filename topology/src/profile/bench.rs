@@ -12,7 +12,6 @@ use crate::robust::{robust_middle, undisturbed, usual};
 use crate::rounds::Pair;
 use crate::{Exchange, Micros, Probe};
 use std::ops::RangeInclusive;
-use std::time::{Duration, Instant};
 
 /// Repetitions in one run of the probe.
 pub(super) const REPETITIONS: u32 = 4;
@@ -55,26 +54,18 @@ pub(super) struct Bench<'p> {
     probe: &'p mut dyn Probe,
     /// Runs of the probe so far.
     pub(super) runs: usize,
-    started: Instant,
-    /// The sum of all times that the probe returned, in microseconds.
-    timed: f64,
     heard: &'p mut dyn FnMut(super::Progress),
     pub(super) stage: &'static str,
 }
 
 impl<'p> Bench<'p> {
     pub(super) fn new(probe: &'p mut dyn Probe, heard: &'p mut dyn FnMut(super::Progress)) -> Self {
-        Self { probe, runs: 0, started: Instant::now(), timed: 0.0, heard, stage: "sizes" }
+        Self { probe, runs: 0, heard, stage: "sizes" }
     }
 
     /// Reports the progress of the stage.
     pub(super) fn report(&mut self, done: usize, total: usize) {
         (self.heard)(super::Progress { stage: self.stage, done, total, runs: self.runs });
-    }
-
-    /// How long this has taken. A simulated probe returns times that have not passed; they count as well.
-    pub(super) fn elapsed(&self) -> Duration {
-        self.started.elapsed().max(Duration::try_from_secs_f64(self.timed / 1e6).unwrap_or(Duration::MAX))
     }
 
     /// The times of all exchanges in each of `repetitions`.
@@ -83,8 +74,6 @@ impl<'p> Bench<'p> {
         let times = self.probe.run(exchanges, repetitions)?;
         let whole = times.iter().all(|times| times.len() == exchanges.len());
         if times.len() == repetitions as usize && whole {
-            let last = |times: &Vec<Micros>| times.iter().map(|time| time.0).fold(0.0, f64::max);
-            self.timed += times.iter().map(last).sum::<f64>();
             return Ok(times);
         }
         let asked = exchanges.len() * repetitions as usize;

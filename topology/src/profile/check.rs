@@ -49,7 +49,6 @@ pub fn check(
     questions: usize,
     seed: u64,
 ) -> Result<Vec<HeldOut>, ProfileError> {
-    let options = &options.among(topology.rank_count());
     let mut heard = |_: Progress| {};
     let mut bench = Bench::new(probe, &mut heard);
     let mut dice = Dice(seed);

@@ -284,8 +284,7 @@ impl Case<'_> {
             }
             for id in open {
                 let Some(trial) = self.trials.iter().find(|trial| trial.of == id) else { continue };
-                let most = if options.may_repeat(bench.elapsed()) { options.most_turns.max(2) } else { 2 };
-                self.hear(id, trial.loads.clone(), (options.precision, 2..=most), bench)?;
+                self.hear(id, trial.loads.clone(), (options.precision, 2..=options.most_turns.max(2)), bench)?;
                 sure.insert(id);
                 bench.report(sure.len(), kept.len().max(sure.len()));
             }

@@ -9,11 +9,8 @@
 //!    nothing else explains the times.
 //! 5. [`sweep`]: every pair is measured until it is known well enough, in rounds whose pairs do not slow each other down.
 //! 6. [`check`] (optional): predicts exchanges that were not used, and times them.
-//!
-//! All of it keeps a [`budget`] of time, to which the lengths of messages and the number of repetitions are fitted.
 
 mod bench;
-mod budget;
 mod check;
 mod contention;
 mod disturbance;
@@ -61,12 +58,8 @@ pub struct ProfileOptions {
     pub least_turns: u32,
     /// The number of passes after which the result is final, however wide its margins.
     pub most_turns: u32,
-    /// About how long the whole profile may take, with margins that follow. If absent, it takes as long as messages of
-    /// [`Self::sample_time`] take, but repeats nothing for precision after eight minutes.
-    pub budget: Option<Duration>,
-    /// How many times longer than the probe says an exchange really takes: more than 1 on an emulated machine that is slowed
-    /// down.
-    pub slowdown: f64,
+    /// How long the passes may take together; the pass in progress is finished.
+    pub budget: Duration,
     /// Whether to look for shared resources. If not, each pair is timed alone.
     pub contention: bool,
     /// Which ranks share a machine, if that is known; if absent, it is measured.
@@ -85,8 +78,7 @@ impl Default for ProfileOptions {
             alpha_floor: Micros(3.0),
             least_turns: 2,
             most_turns: 6,
-            budget: None,
-            slowdown: 1.0,
+            budget: Duration::from_secs(240),
             contention: true,
             machines: None,
         }
@@ -100,6 +92,13 @@ impl ProfileOptions {
         let (least_turns, most_turns) = (2, 2);
         let (longest, least) = (2 << 20, 512 << 10);
         Self { sample_time, longest, least, glance: 0.15, precision: 0.1, least_turns, most_turns, ..Self::default() }
+    }
+
+    /// The same for many ranks: rounds and suspects grow with them, so messages become shorter.
+    fn among(&self, ranks: usize) -> Self {
+        let share = (MANY / ranks.max(1) as f64).min(1.0);
+        let least = (self.least as f64 * share) as u64;
+        Self { sample_time: self.sample_time * share, least, ..self.clone() }
     }
 
     /// The right length of the longest message if a byte costs `beta`, in bytes.
@@ -118,6 +117,8 @@ impl ProfileOptions {
     }
 }
 
+/// From this many ranks on, messages become shorter as the number of ranks grows.
+const MANY: f64 = 16.0;
 /// A message may take this many times as long as it should, so that it is long enough to show the rate.
 const PATIENCE: f64 = 4.0;
 /// A shorter message (bytes) does not show the rate of a shaped link.
@@ -188,12 +189,10 @@ pub fn profile(
     let all = (0..ranks).flat_map(|from| (0..ranks).filter(move |to| *to != from).map(move |to| Pair::new(from, to)));
     let connected: BTreeSet<Pair> = all.filter(|pair| probe.connects(pair.from, pair.to)).collect();
     let mut bench = Bench::new(probe, heard);
-    let mut view = scout::scout(&mut bench, ranks, &|pair| connected.contains(pair), options)?;
+    let view = scout::scout(&mut bench, ranks, &|pair| connected.contains(pair), options)?;
     if options.machines.is_none() {
         places = placed(ranks, machines::boundaries(ranks, &view.pairs))?;
     }
-    let suspects = if options.contention { Scene { places: &places, view: &view }.usual().len() } else { 0 };
-    view.shorten(options.shrinkage(bench.elapsed(), view.rounds.len(), suspects), options.least);
     let scene = Scene { places: &places, view: &view };
     let found = if options.contention { Some(investigate(&mut bench, scene, options)?) } else { None };
     bench.stage = "links";
@@ -203,7 +202,7 @@ pub fn profile(
     };
     let (findings, mut notes) = found.map_or_else(Default::default, |found| (found.findings, found.notes));
     let fits = sweep::sweep(&mut bench, &rounds, &view, options)?;
-    notes.push(method(options, &rounds, &view, &bench));
+    notes.push(method(options, &rounds, &view, bench.runs));
     Ok(Measured::new(&places, fits, findings.into_iter().map(shared).collect(), notes)?)
 }
 
@@ -292,18 +291,16 @@ fn separate(view: &View, found: &Investigation, ranks: usize) -> Vec<Round> {
 }
 
 /// How it was measured, in words.
-fn method(options: &ProfileOptions, rounds: &[Round], view: &View, bench: &Bench<'_>) -> String {
+fn method(options: &ProfileOptions, rounds: &[Round], view: &View, runs: usize) -> String {
     let long = || view.pairs.values().map(|glimpse| glimpse.long);
     let (least, most) = (long().min().unwrap_or(0), long().max().unwrap_or(0));
     let show = |bytes: u64| crate::quantity::show_bytes(crate::Bytes(bytes as f64));
     format!(
-        "{} pairs in {} rounds, {} runs of {} repetitions in {:.0} s: messages of {} B and up to {} to {}, single and in \
-         bursts, medians without outliers; repeated until β was known to ±{:.1} %, or the time was over.",
+        "{} pairs in {} rounds, {runs} runs of {} repetitions: messages of {} B and up to {} to {}, single and in bursts, \
+         medians without outliers; repeated until β was known to ±{:.1} %.",
         view.pairs.len(),
         rounds.len(),
-        bench.runs,
         bench::REPETITIONS,
-        bench.elapsed().as_secs_f64(),
         scout::TINY,
         show(least),
         show(most),

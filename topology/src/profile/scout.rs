@@ -42,14 +42,6 @@ impl View {
     pub(super) fn load(&self, pair: Pair) -> ProbeFlow {
         (pair, self.pairs.get(&pair).map_or(FIRST, |glimpse| glimpse.long))
     }
-
-    /// Makes the messages of all pairs shorter by this factor, but not shorter than `least` bytes.
-    pub(super) fn shorten(&mut self, factor: f64, least: u64) {
-        for glimpse in self.pairs.values_mut() {
-            let shorter = ((glimpse.long as f64 * factor) as u64).max(least);
-            glimpse.long = glimpse.long.min(shorter);
-        }
-    }
 }
 
 /// Looks at every pair that the probe connects.

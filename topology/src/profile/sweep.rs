@@ -11,6 +11,7 @@ use crate::Exchange;
 use crate::fit::{LinkFit, Sample, fit_link};
 use crate::rounds::{Pair, Round};
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 /// Message sizes, in parts of the longest message, and how many messages follow each other; zero is a tiny message.
 const SETTINGS: [(u64, u32); 6] = [(0, 1), (HALF, 1), (PARTS / 32, 8), (0, 16), (PARTS / 16, 1), (PARTS, 1)];
@@ -27,12 +28,13 @@ pub(super) fn sweep(
     view: &View,
     options: &ProfileOptions,
 ) -> Result<BTreeMap<Pair, LinkFit>, ProfileError> {
+    let started = Instant::now();
     let mut samples: BTreeMap<Pair, Vec<Sample>> = BTreeMap::new();
     let mut fits: BTreeMap<Pair, LinkFit> = BTreeMap::new();
     let mut open: Vec<Round> = rounds.to_vec();
     let most = options.most_turns.max(options.least_turns).max(1);
     for turn in 1..=most {
-        let (rounds_open, began) = (open.len(), bench.elapsed());
+        let rounds_open = open.len();
         for (index, round) in open.iter().enumerate() {
             for setting in 0..SETTINGS.len() {
                 let (parts, messages) = SETTINGS[(setting + turn as usize + index) % SETTINGS.len()];
@@ -62,9 +64,7 @@ pub(super) fn sweep(
             round.retain(|pair| fits.get(pair).is_some_and(more));
         }
         open.retain(|round| !round.is_empty());
-        // The next pass takes at most as long as this one.
-        let now = bench.elapsed();
-        if open.is_empty() || !options.has_left(now, now.saturating_sub(began)) {
+        if open.is_empty() || started.elapsed() > options.budget {
             break;
         }
     }
