@@ -58,6 +58,9 @@ def main() -> None:
     dist.all_reduce(right, op=dist.ReduceOp.SUM)
     if rank == 0:
         print(f"ACCURACY {right.item() / dist.get_world_size():.3f}")
+    # The model has threads of PyTorch's that use the group.
+    del model, optimizer, loss
+    dist.barrier()
     dist.destroy_process_group()
 
 
