@@ -1,9 +1,10 @@
 //! What `antiphon profile` takes.
 
-use super::values::slowdown;
+use super::values::{duration, slowdown};
 use super::{LaunchArgs, TransportChoice};
 use clap::Args;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// `antiphon profile`
 #[derive(Args, Debug)]
@@ -23,6 +24,9 @@ pub(crate) struct ProfileArgs {
     /// How many held-out exchanges are predicted and then timed; 0 for none.
     #[arg(long, default_value_t = 20, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=10_000))]
     pub check: u32,
+    /// How long it may take, about. Messages become shorter and margins wider for it; the file says what that has come to.
+    #[arg(long, value_name = "T", value_parser = duration)]
+    pub budget: Option<Duration>,
     /// Few repetitions and wide margins.
     #[arg(long)]
     pub quick: bool,

@@ -56,7 +56,8 @@ fn conduct(args: &ProfileArgs, launch: Launch, screen: &Screen) -> Outcome {
         timeout: Some(TIMEOUT),
         lowering: LoweringArgs::default(),
     });
-    let options = if args.quick { ProfileOptions::quick() } else { ProfileOptions::default() };
+    let mut options = if args.quick { ProfileOptions::quick() } else { ProfileOptions::default() };
+    options.limit = args.budget;
     let Profile { mut measured, held_out } = measure(&subject, options, args.check as usize, screen)?;
     let examined = examined(&held_out);
     measured.notes.extend(examined.clone());

@@ -12,6 +12,7 @@ use crate::robust::{robust_middle, undisturbed, usual};
 use crate::rounds::Pair;
 use crate::{Exchange, Micros, Probe};
 use std::ops::RangeInclusive;
+use std::time::{Duration, Instant};
 
 /// Repetitions in one run of the probe.
 pub(super) const REPETITIONS: u32 = 4;
@@ -56,11 +57,36 @@ pub(super) struct Bench<'p> {
     pub(super) runs: usize,
     heard: &'p mut dyn FnMut(super::Progress),
     pub(super) stage: &'static str,
+    started: Instant,
+    /// The measured times alone: less than what has passed, except on simulated machines.
+    measured: Duration,
+    /// From then on, the present part does not seek precision any more.
+    until: Option<Duration>,
+    /// Whether precision was given up somewhere.
+    pub(super) was_late: bool,
 }
 
 impl<'p> Bench<'p> {
     pub(super) fn new(probe: &'p mut dyn Probe, heard: &'p mut dyn FnMut(super::Progress)) -> Self {
-        Self { probe, runs: 0, heard, stage: "sizes" }
+        let (started, measured) = (Instant::now(), Duration::ZERO);
+        Self { probe, runs: 0, heard, stage: "sizes", started, measured, until: None, was_late: false }
+    }
+
+    /// From now on, precision may be sought until a share of a limit is over, counted from the very beginning.
+    pub(super) fn allow(&mut self, limit: Option<Duration>, share: f64) {
+        self.until = limit.map(|limit| limit.mul_f64(share));
+    }
+
+    /// How long all has taken so far.
+    pub(super) fn spent(&self) -> Duration {
+        self.started.elapsed().max(self.measured)
+    }
+
+    /// Whether the time for precision is over.
+    pub(super) fn is_late(&mut self) -> bool {
+        let is_late = self.until.is_some_and(|until| self.spent() > until);
+        self.was_late |= is_late;
+        is_late
     }
 
     /// Reports the progress of the stage.
@@ -72,6 +98,10 @@ impl<'p> Bench<'p> {
     pub(super) fn run(&mut self, exchanges: &[Exchange], repetitions: u32) -> Result<Vec<Vec<Micros>>, ProfileError> {
         self.runs += 1;
         let times = self.probe.run(exchanges, repetitions)?;
+        let longest = |times: &Vec<Micros>| times.iter().map(|time| time.0).fold(0.0, f64::max);
+        // Some of many messages are always disturbed.
+        let took = times.iter().map(longest).fold(f64::INFINITY, f64::min) * times.len() as f64;
+        self.measured += Duration::try_from_secs_f64(took / 1e6).unwrap_or_default();
         let whole = times.iter().all(|times| times.len() == exchanges.len());
         if times.len() == repetitions as usize && whole {
             return Ok(times);
@@ -103,7 +133,7 @@ impl<'p> Bench<'p> {
                 timed.push(FlowTimes { parts, flows: (0..loads.len()).map(flow).collect() });
             }
             all = slope(&timed, longest, |timed| undisturbed(&spans(&timed.flows)));
-            if turn >= *turns.start() && all.margin <= precision * all.beta {
+            if turn >= *turns.start() && (all.margin <= precision * all.beta || self.is_late()) {
                 break;
             }
         }

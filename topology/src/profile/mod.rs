@@ -32,7 +32,7 @@ use bench::{Bench, Slope};
 use contention::{Alone, Case, DetectedResource, EXPLAINED};
 use disturbance::Disturbance;
 use scout::View;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use suspects::Scene;
 
@@ -60,6 +60,8 @@ pub struct ProfileOptions {
     pub most_turns: u32,
     /// How long the passes may take together; the pass in progress is finished.
     pub budget: Duration,
+    /// How long all of it may take, about; messages become shorter and margins wider for it. `None` for as long as it takes.
+    pub limit: Option<Duration>,
     /// Whether to look for shared resources. If not, each pair is timed alone.
     pub contention: bool,
     /// Which ranks share a machine, if that is known; if absent, it is measured.
@@ -79,6 +81,7 @@ impl Default for ProfileOptions {
             least_turns: 2,
             most_turns: 6,
             budget: Duration::from_secs(240),
+            limit: None,
             contention: true,
             machines: None,
         }
@@ -98,7 +101,11 @@ impl ProfileOptions {
     fn among(&self, ranks: usize) -> Self {
         let share = (MANY / ranks.max(1) as f64).min(1.0);
         let least = (self.least as f64 * share) as u64;
-        Self { sample_time: self.sample_time * share, least, ..self.clone() }
+        let sample_time = self.sample_time * share;
+        let wanted = self.limit.map_or(f64::INFINITY, |limit| limit.as_secs_f64() * 1e6 / samples_among(ranks));
+        let short = (wanted / sample_time.0).min(1.0);
+        let least = (least as f64 * short).max(self.least as f64 * SHORTENED).min(least as f64) as u64;
+        Self { sample_time: sample_time * short, least, ..self.clone() }
     }
 
     /// The right length of the longest message if a byte costs `beta`, in bytes.
@@ -117,6 +124,18 @@ impl ProfileOptions {
     }
 }
 
+/// How many samples a profile takes, about, if each is as long as it should be: every pair in 2 N rounds, and trials of what the
+/// ranks share.
+fn samples_among(ranks: usize) -> f64 {
+    SAMPLES_PER_RANK * ranks as f64
+}
+
+/// Seen on shaped hosts and simulated ones, of which each has a few suspects.
+const SAMPLES_PER_RANK: f64 = 300.0;
+/// For a time limit, the least length of a message becomes shorter by this factor at most: shaped links would not show their rate.
+const SHORTENED: f64 = 0.25;
+/// The shares of the time limit after which each part no longer seeks precision: the first look, what pairs share, the links.
+const SHARES: [f64; 3] = [0.2, 0.65, 0.95];
 /// From this many ranks on, messages become shorter as the number of ranks grows.
 const MANY: f64 = 16.0;
 /// A message may take this many times as long as it should, so that it is long enough to show the rate.
@@ -189,13 +208,17 @@ pub fn profile(
     let all = (0..ranks).flat_map(|from| (0..ranks).filter(move |to| *to != from).map(move |to| Pair::new(from, to)));
     let connected: BTreeSet<Pair> = all.filter(|pair| probe.connects(pair.from, pair.to)).collect();
     let mut bench = Bench::new(probe, heard);
+    let [look, share, whole] = SHARES;
+    bench.allow(options.limit, look);
     let view = scout::scout(&mut bench, ranks, &|pair| connected.contains(pair), options)?;
     if options.machines.is_none() {
         places = placed(ranks, machines::boundaries(ranks, &view.pairs))?;
     }
     let scene = Scene { places: &places, view: &view };
+    bench.allow(options.limit, share);
     let found = if options.contention { Some(investigate(&mut bench, scene, options)?) } else { None };
     bench.stage = "links";
+    bench.allow(options.limit, whole);
     let rounds = match &found {
         Some(found) if !found.lone => separate(&view, found, ranks),
         _ => view.rounds.iter().flatten().map(|pair| vec![*pair]).collect(),
@@ -203,6 +226,9 @@ pub fn profile(
     let (findings, mut notes) = found.map_or_else(Default::default, |found| (found.findings, found.notes));
     let fits = sweep::sweep(&mut bench, &rounds, &view, options)?;
     notes.push(method(options, &rounds, &view, bench.runs));
+    if let Some(limit) = options.limit {
+        notes.push(within(limit, &bench, &fits));
+    }
     Ok(Measured::new(&places, fits, findings.into_iter().map(shared).collect(), notes)?)
 }
 
@@ -288,6 +314,20 @@ fn separate(view: &View, found: &Investigation, ranks: usize) -> Vec<Round> {
         shared.map(|(id, finding)| (id, finding.slope.beta / found.alone.of(pair).max(finding.slope.beta))).collect()
     };
     apart(ranks, found.findings.len(), view.rounds.iter().flatten().copied(), &parts)
+}
+
+/// What a time limit has come to.
+fn within(limit: Duration, bench: &Bench<'_>, fits: &BTreeMap<Pair, LinkFit>) -> String {
+    let margin = |fit: &LinkFit| fit.beta_noise.0 / fit.beta.0.max(f64::MIN_POSITIVE);
+    let worst = fits.values().map(margin).fold(0.0, f64::max);
+    let precision =
+        if bench.was_late { "; it was used up before all was known as well as it would be without" } else { "" };
+    format!(
+        "It had {:.0} s and took {:.0} s{precision}. β of the least known link is known to ±{:.1} %.",
+        limit.as_secs_f64(),
+        bench.spent().as_secs_f64(),
+        100.0 * worst
+    )
 }
 
 /// How it was measured, in words.

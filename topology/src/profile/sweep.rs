@@ -64,7 +64,7 @@ pub(super) fn sweep(
             round.retain(|pair| fits.get(pair).is_some_and(more));
         }
         open.retain(|round| !round.is_empty());
-        if open.is_empty() || started.elapsed() > options.budget {
+        if open.is_empty() || started.elapsed() > options.budget || bench.is_late() {
             break;
         }
     }

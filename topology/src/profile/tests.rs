@@ -353,6 +353,21 @@ fn lumps_of_shaped_links_average_out() {
 }
 
 #[test]
+fn a_time_limit_is_kept_and_eight_hosts_are_still_known() {
+    let shared = (0..8).map(|host| (vec![host], if host == 3 { 2.0 * SLOW } else { SLOW })).map(|(of, b)| (of, b, b));
+    let truth = Cluster { sizes: &[1; 8], inside: 1e-4, between: SLOW, shared: shared.collect() }.build();
+    let within = |seconds: u64| {
+        let limit = Some(Duration::from_secs(seconds));
+        let (measured, probe) = measure(&truth, &ProfileOptions { limit, ..knowing_machines(&truth) });
+        (probe.clock / 1e6, measured)
+    };
+    let ((free, _), (minute, known), (short, late)) = (within(1000), within(60), within(10));
+    assert_same(&truth, &known);
+    assert!(free > 100.0 && minute < 66.0 && short < minute, "{free} s, {minute} s, {short} s");
+    assert!(late.notes.join(" ").contains("was used up"), "{:?}", late.notes);
+}
+
+#[test]
 fn rounds_grow_with_the_ranks_and_not_with_the_pairs() {
     let runs = |ranks: usize| {
         let truth = resolve(&format!("clique:{ranks},alpha=1us,bandwidth=10GBps")).unwrap();
