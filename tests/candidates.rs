@@ -112,11 +112,9 @@ fn a_candidate_that_hangs_or_crashes_is_quarantined_and_the_other_cells_complete
             assert_eq!(samples.iter().filter(is_it).count(), 2, "{collective} {name}");
         }
     }
-    let slow = |name: &str| {
-        let line = samples.iter().find(|line| line["name"] == name && line["bytes"] == 1000).unwrap();
-        line["loops_us"][0].as_f64().unwrap()
-    };
-    assert!(slow("slow") > slow("right") && slow("slow") > 2000.0, "it is ranked, not refused");
+    // One that takes many times as long as the best is not measured on, and is not refused either.
+    let slow = samples.iter().find(|line| line["name"] == "slow" && line["bytes"] == 1000).unwrap();
+    assert!(slow["loops_us"][0].as_f64().is_none_or(|time| time > 2000.0), "{slow}");
     let report = read(&folder.path().join("log/report.json"));
     assert_eq!(report["problem_ranks"][0]["rank"], 1, "{report}");
     assert_eq!(report["problem_ranks"].as_array().unwrap().len(), 1, "{report}");
