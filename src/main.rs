@@ -74,7 +74,7 @@ fn dispatch(command: Command, screen: &Screen) -> Outcome {
         // The other commands say themselves what Ctrl-C means for them.
         interrupt::ends(screen);
     }
-    if matches!(command, Command::LoopRank(_) | Command::TuneRank(_) | Command::DemoRank) {
+    if matches!(command, Command::LoopRank(_) | Command::TuneRank | Command::DemoRank) {
         launch::library::end_with_launcher();
     }
     match command {
