@@ -130,7 +130,7 @@ fn samples_among(ranks: usize) -> f64 {
     SAMPLES_PER_RANK * ranks as f64
 }
 
-/// Seen on shaped hosts and simulated ones, of which each has a few suspects.
+/// Seen on simulated hosts, of which each has a few suspects.
 const SAMPLES_PER_RANK: f64 = 300.0;
 /// For a time limit, the least length of a message becomes shorter by this factor at most: shaped links would not show their rate.
 const SHORTENED: f64 = 0.25;
