@@ -90,7 +90,7 @@ fn nothing_is_overwritten_unasked() {
 #[test]
 fn an_interrupted_planner_says_so_and_gives_what_it_has() {
     // Without a limit, the search would continue long after the first plans.
-    let mut child = start("synth --topology dgx2x2 --collective alltoall --size 64MB --gap 0 --json -v");
+    let mut child = start("synth --topology fat-tree:4x4x4 --collective allreduce --size 1MB --gap 0 --json -v");
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     let found = lines.by_ref().map_while(Result::ok).find(|line| line.contains("incumbent"));
     assert!(found.is_some(), "nothing was found");
@@ -151,7 +151,7 @@ fn ranks_end_with_the_process_that_has_started_them() {
 
 #[test]
 fn an_interrupted_search_over_sizes_says_that_it_is_not_whole() {
-    let mut child = start("synth --topology dgx2x2 --collective alltoall --sizes 1MB..64MB --gap 0 -v");
+    let mut child = start("synth --topology fat-tree:4x4x4 --collective allreduce --sizes 1MB..64MB --gap 0 -v");
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     let found = lines.by_ref().map_while(Result::ok).find(|line| line.contains("incumbent"));
     assert!(found.is_some(), "nothing was found");

@@ -5,7 +5,7 @@
 use super::binary;
 use crate::failure::{Failure, Outcome};
 use crate::interrupt;
-use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
@@ -15,6 +15,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+/// The variable with the number of the process that has started a rank.
+const LAUNCHER: &str = "ANTIPHON_LAUNCHER";
 /// How often the processes are looked at.
 pub(crate) const LOOK: Duration = Duration::from_millis(20);
 /// How long to wait for what a process that has ended has said.
@@ -64,6 +66,7 @@ impl LibraryRanks {
                 .env("ANTIPHON_SIZE", ranks.to_string())
                 .env("ANTIPHON_MASTER", &master)
                 .env("ANTIPHON_SECRET", &secret)
+                .env(LAUNCHER, std::process::id().to_string())
                 .env_remove("ANTIPHON_TABLE")
                 .stdin(Stdio::null())
                 .stdout(if rank == 0 { Stdio::piped() } else { Stdio::null() })
@@ -139,6 +142,11 @@ impl LibraryRanks {
 pub(crate) fn end_with_launcher() {
     // Where this is forbidden, a rank ends with its work.
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
+    // It may have ended before.
+    let launcher = std::env::var(LAUNCHER).ok();
+    if launcher.is_some_and(|launcher| getppid().is_none_or(|parent| parent.to_string() != launcher)) {
+        std::process::exit(1);
+    }
 }
 
 /// The end of what a process says on its standard error. It is read all the time, so that no process waits for a reader.

@@ -4,7 +4,7 @@
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::fs::Permissions;
+use std::fs::{File, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -69,9 +69,14 @@ pub(crate) fn text(table: &impl Serialize) -> io::Result<String> {
 }
 
 /// Writes a table so that a reader, and who writes at the same time, sees an old table or a new one, never a mixture, whatever
-/// happens to this process.
+/// happens to this process. What is no regular file is written to, and not replaced.
 pub(crate) fn write(table: &impl Serialize, path: &Path) -> Result<(), TableError> {
     let save = || -> io::Result<()> {
+        // Not a link to the table, but the table.
+        let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        if path.metadata().is_ok_and(|about| !about.is_file()) {
+            return File::options().write(true).open(path)?.write_all(text(table)?.as_bytes());
+        }
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         // As any file that a program makes: who may read it is up to the user.
         let mut file = tempfile::Builder::new().permissions(Permissions::from_mode(0o666)).tempfile_in(folder)?;
@@ -86,6 +91,16 @@ pub(crate) fn write(table: &impl Serialize, path: &Path) -> Result<(), TableErro
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_link_to_a_table_stays_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let [table, link] = ["table", "link"].map(|name| folder.path().join(name));
+        std::fs::write(&table, "").unwrap();
+        std::os::unix::fs::symlink(&table, &link).unwrap();
+        write(&1, &link).unwrap();
+        assert!(link.is_symlink() && std::fs::read_to_string(&table).unwrap() == "1\n");
+    }
 
     #[test]
     fn others_may_read_what_the_user_lets_them() {

@@ -58,7 +58,7 @@ pub(crate) trait NetworkEndpoint {
     /// # Errors
     /// [`RunError::Lane`](crate::RunError::Lane) with the first peer that cannot be reached or did not connect before the
     /// deadline, the error of the task's `check`, or the error of the operating system.
-    fn join(self: Box<Self>, task: &NetworkTask<'_>, addresses: &[TransportAddress]) -> RunResult<Joined>;
+    fn join(self: Box<Self>, task: &NetworkTask<'_>, addresses: &[TransportAddress]) -> RunResult<JoinedNetwork>;
 }
 
 /// For what a rank connects.
@@ -76,7 +76,7 @@ pub(crate) struct NetworkTask<'a> {
 }
 
 /// What comes of an endpoint.
-pub(crate) struct Joined {
+pub(crate) struct JoinedNetwork {
     pub(crate) transport: Box<dyn Transport>,
     /// Keeps the connections open also after the transport was dropped.
     pub(crate) kept: Box<dyn KeptConnections>,

@@ -5,7 +5,7 @@
 use super::transport::TcpTransport;
 use super::{ListenAddresses, Meeting, Secret, UnreachableAddresses, listen};
 use crate::error::{RunError, RunResult};
-use crate::transport::network::{Joined, Network, NetworkEndpoint, NetworkTask, TransportAddress};
+use crate::transport::network::{JoinedNetwork, Network, NetworkEndpoint, NetworkTask, TransportAddress};
 use std::net::{IpAddr, TcpListener};
 
 /// The sockets of one rank of a job.
@@ -45,7 +45,7 @@ impl NetworkEndpoint for TcpEndpoint<'_> {
         TransportAddress::of(&self.addresses).map_err(RunError::system("telling where this rank listens"))
     }
 
-    fn join(self: Box<Self>, task: &NetworkTask<'_>, addresses: &[TransportAddress]) -> RunResult<Joined> {
+    fn join(self: Box<Self>, task: &NetworkTask<'_>, addresses: &[TransportAddress]) -> RunResult<JoinedNetwork> {
         let NetworkTask { rank, hosts, connections, task, deadline, check } = *task;
         let meeting = Meeting {
             rank,
@@ -63,6 +63,6 @@ impl NetworkEndpoint for TcpEndpoint<'_> {
         let kept = streams.handles(connections).map_err(RunError::system("keeping connections open"))?;
         let transport =
             TcpTransport::new(hosts.clone(), streams).map_err(RunError::system("preparing to wait for sockets"))?;
-        Ok(Joined { transport: Box::new(transport), kept: Box::new(kept) })
+        Ok(JoinedNetwork { transport: Box::new(transport), kept: Box::new(kept) })
     }
 }
