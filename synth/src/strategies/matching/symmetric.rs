@@ -155,7 +155,9 @@ mod tests {
         for (spec, collective) in
             [("line:5", Collective::AllGather), ("ring:4", Collective::AllToAll), ("ring:4", Collective::Broadcast)]
         {
-            let refused = plan(&problem(spec, collective, 1000, 1, ""));
+            let (options, deadline) = (SearchOptions::default(), Deadline::default());
+            let context = Context::among_others(&options, &deadline, Micros::ZERO);
+            let refused = Symmetric.propose(&problem(spec, collective, 1000, 1, ""), &context);
             assert!(matches!(refused, Err(SynthError::NotApplicable { .. })), "{spec}");
         }
     }
