@@ -18,6 +18,10 @@ const WORK: MicrosPerByte = MicrosPerByte(7e-5);
 const MOST_COMPARED: usize = 16;
 /// A size for which schedules are timed where the size does not matter.
 const TYPICAL: u64 = 64 << 10;
+/// Between machines, long messages are also cut into pieces of at least so many bytes, which follow each other along a chain.
+const LEAST_PIECE: u64 = 128 << 10;
+/// The most pieces of a call, or for many ranks the most of each rank.
+const MOST_PIECES: [u64; 2] = [32, 4];
 /// Up to so many ranks, every pair has a link; of more, each has one to those a power of two away.
 const MOST_DIRECT: usize = 64;
 
@@ -66,24 +70,43 @@ pub(crate) fn plan(
 /// # Errors
 /// As [`plan`].
 fn schedule_for(machines: &[u32], links: &LinkCosts, kind: CallKind, bytes: u64) -> CommResult<VerifiedSchedule> {
-    let problem = problem(machines, links, kind, bytes)?;
+    let whole = problem(machines, links, kind, bytes, 1)?;
     if machines.len() > MOST_COMPARED && kind.collective == Collective::AllReduce && is_short(machines, links, bytes) {
-        return short_sums(machines, links, &problem);
+        return short_sums(machines, links, &whole);
+    }
+    let mut problems = vec![whole];
+    if let Some(chunks) = pieces(machines, kind, bytes) {
+        problems.push(problem(machines, links, kind, bytes, chunks)?);
     }
     // Out of place, what others read is not what was just written, and adding costs less than that.
     let counts_work = kind.in_place && kind.collective.combines() && (2..=MOST_COMPARED).contains(&machines.len());
     if !counts_work {
         let options = SearchOptions { strategy: Some(StrategyKind::Classic), ..SearchOptions::default() };
-        return Ok(synth::synthesize(&[problem], &options, &|_| {}).map_err(no_plan)?.schedule);
+        return Ok(synth::synthesize(&problems, &options, &|_| {}).map_err(no_plan)?.schedule);
     }
     let mut best: Option<(Micros, VerifiedSchedule)> = None;
-    for schedule in verified(&problem)? {
+    let schedules: Vec<Vec<VerifiedSchedule>> = problems.iter().map(verified).collect::<CommResult<_>>()?;
+    for schedule in schedules.into_iter().flatten() {
         let time = schedule.schedule().makespan() + work(&schedule, kind)?;
         if best.as_ref().is_none_or(|(least, _)| time < *least) {
             best = Some((time, schedule));
         }
     }
     best.map(|(_, schedule)| schedule).ok_or_else(|| no_plan("no textbook algorithm applies"))
+}
+
+/// Into how many chunks a long message between machines is also cut, for each rank, if it may help: what goes along a chain moves
+/// on in pieces.
+fn pieces(machines: &[u32], kind: CallKind, bytes: u64) -> Option<u32> {
+    let along_chains = matches!(kind.collective, Collective::AllReduce | Collective::Broadcast | Collective::Reduce);
+    let is_one_machine = machines.iter().all(|machine| *machine == machines[0]);
+    if !along_chains || is_one_machine || machines.len() > MOST_COMPARED {
+        return None;
+    }
+    let parts = Request::new(kind.collective, machines.len(), bytes).parts();
+    let most = (MOST_PIECES[0] / parts).max(MOST_PIECES[1]);
+    let chunks = (bytes / LEAST_PIECE / parts).min(most);
+    (chunks > 1).then_some(chunks as u32)
 }
 
 /// Whether an AllReduce of many ranks is so short that sums which travel whole are the fastest: with k ranks, they take log k
@@ -117,7 +140,7 @@ fn short_sums(machines: &[u32], links: &LinkCosts, problem: &Problem) -> CommRes
 /// # Errors
 /// As [`plan`].
 pub(crate) fn all(machines: &[u32], links: &LinkCosts, kind: CallKind) -> CommResult<Vec<VerifiedSchedule>> {
-    verified(&problem(machines, links, kind, TYPICAL)?)
+    verified(&problem(machines, links, kind, TYPICAL, 1)?)
 }
 
 fn verified(problem: &Problem) -> CommResult<Vec<VerifiedSchedule>> {
@@ -125,8 +148,8 @@ fn verified(problem: &Problem) -> CommResult<Vec<VerifiedSchedule>> {
     synth::textbook(problem).map_err(no_plan)?.into_iter().map(verify).collect()
 }
 
-fn problem(machines: &[u32], links: &LinkCosts, kind: CallKind, bytes: u64) -> CommResult<Problem> {
-    let mut request = Request::new(kind.collective, machines.len(), bytes);
+fn problem(machines: &[u32], links: &LinkCosts, kind: CallKind, bytes: u64, chunks: u32) -> CommResult<Problem> {
+    let mut request = Request::new(kind.collective, machines.len(), bytes).with_chunks(chunks);
     request.root = kind.root;
     request.op = kind.op;
     let demand = Demand::new(request).map_err(no_plan)?;
@@ -191,7 +214,8 @@ impl SharedResources {
         machines.iter().for_each(|machine| *ranks.entry(*machine).or_default() += 1);
         let mut shared = Self::default();
         for (&machine, &count) in &ranks {
-            if ranks.len() > 1 && count > 1 {
+            // Two machines with a rank each have nothing to share.
+            if ranks.len() > 1 && machines.len() > 2 {
                 let others = ranks.keys().filter(|other| **other != machine);
                 let fastest = others.map(|other| costs.between(machine, *other).beta.0).fold(f64::INFINITY, f64::min);
                 let ways = ["tx", "rx"].map(|way| shared.add(machine, way, fastest));
@@ -303,6 +327,36 @@ mod tests {
             let name = chosen(&machines, 4, 64 << 20);
             assert!(!name.contains("one-shot") && !name.contains("doubling"), "{name}");
         }
+    }
+
+    /// Machines with a rank and a network interface each, at so many MB/s.
+    fn hosts(rates: &[f64]) -> (Vec<u32>, LinkCosts) {
+        let count = rates.len();
+        let times = (0..count * count).flat_map(|at| {
+            let rate = rates[at / count].min(rates[at % count]);
+            [50.0, 50.0 + crate::links::MEASURED[1] as f64 / rate]
+        });
+        let machines: Vec<u32> = (0..count as u32).collect();
+        let costs = LinkCosts::of_times(machines.clone(), &times.collect::<Vec<_>>(), vec![8; count]);
+        (machines, costs)
+    }
+
+    /// A host's interface is shared by all its messages, also where it has one rank: all at once, they are no faster.
+    #[test]
+    fn between_hosts_of_one_rank_each_long_sums_move_as_little_as_possible() {
+        let (machines, costs) = hosts(&[100.0, 100.0, 50.0, 25.0]);
+        let kind = CallKind { op: Some(ReduceOp::Sum), in_place: true, ..CallKind::plain(Collective::AllReduce) };
+        let bytes = 16 << 20;
+        let schedule = schedule_for(&machines, &costs, kind, bytes).unwrap();
+        // The slowest host sends its data once along a chain, and 1.5 times around a ring.
+        assert_eq!(schedule.schedule().produced_by.strategy, "classic/chain");
+        let least = bytes as f64 / 25.0;
+        assert!(schedule.schedule().makespan().0 < 1.25 * least, "{}", schedule.schedule().makespan());
+        // Among equal hosts a ring sends the least.
+        let (machines, costs) = hosts(&[100.0; 4]);
+        let schedule = schedule_for(&machines, &costs, kind, bytes).unwrap();
+        let ideal = 1.5 * bytes as f64 / 100.0;
+        assert!(schedule.schedule().makespan().0 < 1.2 * ideal, "{}", schedule.schedule().makespan());
     }
 
     #[test]

@@ -6,8 +6,9 @@
 //! it.
 //!
 //! Reductions come from `reversal`: a ring ReduceScatter is a ring AllGather on the reversed topology, and a ring
-//! AllReduce is the two in sequence. Algorithms that exchange sums are in `sums`.
+//! AllReduce is the two in sequence. Algorithms that exchange sums are in `sums`, and sums along a chain in `chain`.
 
+mod chain;
 mod exchange;
 mod ring;
 mod sums;
@@ -140,7 +141,9 @@ impl Strategy for Classic {
     }
 
     fn propose_directly(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
-        sums::attempts(problem, context)
+        let mut attempts = sums::attempts(problem, context)?;
+        attempts.extend(chain::attempt(problem, context)?);
+        Ok(attempts)
     }
 }
 

@@ -71,13 +71,17 @@ pub(super) fn all_to_all(problem: &Problem) -> Result<Vec<RoundHop>, Inapplicabl
 /// Broadcast: a chain from the root through all members, in which chunks follow each other.
 pub(super) fn chain(problem: &Problem) -> Result<Vec<RoundHop>, Inapplicable> {
     debug_assert_eq!(problem.demand.request().collective, Collective::Broadcast);
-    let members = from_root(problem);
-    let chain = cycle(problem, &members, &BTreeSet::new(), Closing::Open).ok_or_else(no_cycle)?;
+    let chain = path(problem, &from_root(problem))?;
     let last = chain.len() - 1;
     let pipelined = |chunk: ChunkId| {
         along(&chain, chain[0], chunk, last).map(move |hop| RoundHop { round: hop.round + chunk.0, ..hop })
     };
     Ok(problem.demand.chunk_ids().flat_map(pipelined).collect())
+}
+
+/// A path through all members from the first one.
+pub(super) fn path(problem: &Problem, members: &[Rank]) -> Result<Vec<Rank>, Inapplicable> {
+    cycle(problem, members, &BTreeSet::new(), Closing::Open).ok_or_else(no_cycle)
 }
 
 /// The first `steps` hops of a chunk that starts at `from`.
@@ -129,22 +133,38 @@ enum Closing {
 fn cycle(problem: &Problem, members: &[Rank], used: &BTreeSet<LinkId>, closing: Closing) -> Option<Vec<Rank>> {
     let mut is_member = vec![false; problem.topology.rank_count()];
     members.iter().for_each(|rank| is_member[rank.index()] = true);
+    let bytes = problem.demand.bytes_of(ChunkId(0));
     let successors = |rank: Rank| {
         let free = problem.topology.outgoing(rank).iter().filter(|&&id| problem.allows_link(id) && !used.contains(&id));
-        let mut to: Vec<Rank> = free.map(|&id| problem.topology.link(id).to).collect();
-        to.retain(|rank| is_member[rank.index()]);
+        let mut to: Vec<Neighbour> = free
+            .map(|&id| problem.topology.link(id))
+            .filter(|link| is_member[link.to.index()])
+            .map(|link| match closing {
+                // Every member of a ring has to be passed, at whatever cost.
+                Closing::Closed => Neighbour { rank: link.to, time: 0 },
+                // Times are not negative, so their bit patterns have the same order.
+                Closing::Open => Neighbour { rank: link.to, time: link.transfer_time(bytes).0.to_bits() },
+            })
+            .collect();
         to.sort_unstable();
-        to.dedup();
+        to.dedup_by_key(|to| to.rank);
         to
     };
-    let mut neighbours: Vec<Vec<Rank>> = vec![Vec::new(); problem.topology.rank_count()];
+    let mut neighbours: Vec<Vec<Neighbour>> = vec![Vec::new(); problem.topology.rank_count()];
     members.iter().for_each(|&rank| neighbours[rank.index()] = successors(rank));
     CycleSearch::new(neighbours, members.len()).run(members, closing)
 }
 
+/// Where a link leads, and what counts as its time.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Neighbour {
+    rank: Rank,
+    time: u64,
+}
+
 struct CycleSearch {
     /// For each rank, the ranks that its links lead to, ascending.
-    neighbours: Vec<Vec<Rank>>,
+    neighbours: Vec<Vec<Neighbour>>,
     /// For each rank, the ranks whose links lead to it.
     behind: Vec<Vec<Rank>>,
     visited: Vec<bool>,
@@ -154,10 +174,10 @@ struct CycleSearch {
 }
 
 impl CycleSearch {
-    fn new(neighbours: Vec<Vec<Rank>>, members: usize) -> Self {
+    fn new(neighbours: Vec<Vec<Neighbour>>, members: usize) -> Self {
         let mut behind = vec![Vec::new(); neighbours.len()];
         for (rank, ahead) in neighbours.iter().enumerate() {
-            ahead.iter().for_each(|next| behind[next.index()].push(Rank::from_index(rank)));
+            ahead.iter().for_each(|next| behind[next.rank.index()].push(Rank::from_index(rank)));
         }
         let visited = vec![false; neighbours.len()];
         let open = neighbours.iter().map(Vec::len).collect();
@@ -182,7 +202,7 @@ impl CycleSearch {
         loop {
             let last = *path.last()?;
             if path.len() == members.len() {
-                let closes = members.len() == 1 || self.neighbours[last.index()].binary_search(&first).is_ok();
+                let closes = members.len() == 1 || self.neighbours[last.index()].iter().any(|next| next.rank == first);
                 if closes || closing == Closing::Open {
                     return Some(path);
                 }
@@ -203,15 +223,15 @@ impl CycleSearch {
         }
     }
 
-    /// The unvisited neighbours. The one to try first is last: the one with the fewest open neighbours, then the next
-    /// higher number.
+    /// The unvisited neighbours. The one to try first is last: the one with the fewest open neighbours, then the one that is
+    /// reached soonest, then the next higher number.
     fn choices(&self, at: Rank) -> Vec<Rank> {
         let ranks = self.neighbours.len() as u32;
-        let key = |rank: Rank| (self.open[rank.index()].min(MANY), (rank.0 + ranks - at.0) % ranks);
+        let key = |to: &Neighbour| (self.open[to.rank.index()].min(MANY), to.time, (to.rank.0 + ranks - at.0) % ranks);
         let ahead = self.neighbours[at.index()].iter().copied();
-        let mut choices: Vec<Rank> = ahead.filter(|rank| !self.visited[rank.index()]).collect();
-        choices.sort_by_cached_key(|&rank| std::cmp::Reverse(key(rank)));
-        choices
+        let mut choices: Vec<Neighbour> = ahead.filter(|to| !self.visited[to.rank.index()]).collect();
+        choices.sort_by_cached_key(|to| std::cmp::Reverse(key(to)));
+        choices.into_iter().map(|to| to.rank).collect()
     }
 }
 
