@@ -208,7 +208,7 @@ fn join_machines(
     let failed = || RunError::system("preparing to wait for sockets");
     let poller = Poller::new().map_err(failed())?;
     let port = |(peer, stream)| {
-        tcp::suit_computer(&stream)?;
+        tcp::suit_session(&stream)?;
         Ok((peer, SocketPort::new(poller.watch(stream)?)))
     };
     let ports = streams.into_iter().map(port).collect::<io::Result<Vec<_>>>().map_err(failed())?;

@@ -107,6 +107,11 @@ impl LanePorts {
         }
     }
 
+    /// Whether a rank is on another machine.
+    pub(crate) fn is_elsewhere(&self, peer: Rank) -> bool {
+        matches!(self.directory.of(peer), RankLocation::Elsewhere)
+    }
+
     /// Sends what waits for room in sockets; a peer for which not all of it went.
     ///
     /// # Errors

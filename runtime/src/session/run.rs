@@ -3,7 +3,7 @@
 //! The principal type is [`ScriptRun`]: how far the call is, and what it has offered. It never waits: [`ScriptRun::poll`] does
 //! what it can.
 
-use super::script::{Act, CallScript};
+use super::script::{AHEAD, Act, CallScript, EarlyReceive};
 use crate::error::{RunError, RunResult};
 use crate::session::buffers::CallBuffers;
 use crate::session::lane::{MessageHead, Offer, OfferState};
@@ -36,10 +36,16 @@ struct MessageFlow {
     communicator: u64,
     call: u32,
     next: usize,
+    /// One bit for each of the next acts: whether it was done early.
+    done: u64,
+    /// The next act, and what was done, when sends were last tried before their turn.
+    tried: Option<(usize, u64)>,
+    /// How many of the sends, and of the receives, that may come before their turn are over.
+    passed: [usize; 2],
     /// Long messages that their receivers do not have yet.
     offers: Vec<OpenOffer>,
-    /// The long message that the next step receives in fragments.
-    incoming: Option<IncomingMessage>,
+    /// Long messages that come in fragments: that of the next act, and those of later acts.
+    incoming: Vec<IncomingMessage>,
 }
 
 /// A long message that this rank has offered.
@@ -52,6 +58,8 @@ struct OpenOffer {
 
 /// A long message that comes in fragments.
 struct IncomingMessage {
+    /// Which act receives it.
+    act: u32,
     from: Rank,
     offer: u32,
     /// Bytes that are here.
@@ -61,7 +69,8 @@ struct IncomingMessage {
 impl ScriptRun {
     /// The `call`-th call of a communicator.
     pub(super) fn new(script: Arc<CallScript>, buffers: CallBuffers, communicator: u64, call: u32) -> Self {
-        let flow = MessageFlow { communicator, call, next: 0, offers: Vec::new(), incoming: None };
+        let (offers, incoming) = (Vec::new(), Vec::new());
+        let flow = MessageFlow { communicator, call, next: 0, done: 0, tried: None, passed: [0; 2], offers, incoming };
         Self { script, buffers, flow }
     }
 
@@ -91,9 +100,13 @@ impl ScriptRun {
         while flow.next < script.acts.len() {
             match flow.step(script, ports, buffers)? {
                 StepOutcome::Finished => {}
-                StepOutcome::Waits { peer, moved } => return progress(has_moved || moved, peer),
+                StepOutcome::Waits { peer, moved } => {
+                    let has_gone_on = flow.go_ahead(script, ports, buffers)?;
+                    return progress(has_moved || moved || has_gone_on, peer);
+                }
             }
             flow.next += 1;
+            flow.done >>= 1;
             has_moved = true;
         }
         if let Some(open) = flow.offers.first() {
@@ -114,7 +127,7 @@ impl ScriptRun {
         for OpenOffer { to, offer, .. } in &self.flow.offers {
             ports.revoke(*to, offer);
         }
-        if let Some(IncomingMessage { from, offer, .. }) = self.flow.incoming {
+        for IncomingMessage { from, offer, .. } in self.flow.incoming {
             ports.abandon(from, offer);
         }
         self.buffers.into_scratch()
@@ -165,9 +178,62 @@ impl MessageFlow {
         Ok(has_moved)
     }
 
+    /// While the next act waits: does what may come before its turn; whether anything moved.
+    fn go_ahead(&mut self, script: &CallScript, ports: &mut LanePorts, buffers: &CallBuffers) -> RunResult<bool> {
+        let mut has_moved = false;
+        if self.tried != Some((self.next, self.done)) {
+            let had_room;
+            (has_moved, had_room) = self.send_ahead(script, ports, buffers)?;
+            self.tried = had_room.then_some((self.next, self.done));
+        }
+        has_moved |= self.ask_ahead(script, ports, buffers)?;
+        has_moved |= self.receive_ahead(script, ports, buffers)?;
+        Ok(has_moved)
+    }
+
+    /// Sends what may come before its turn, as far as there is room; whether it sent anything, and whether there was room for all.
+    fn send_ahead(
+        &mut self,
+        script: &CallScript,
+        ports: &mut LanePorts,
+        buffers: &CallBuffers,
+    ) -> RunResult<(bool, bool)> {
+        let sends = &script.early.sends;
+        while sends.get(self.passed[0]).is_some_and(|&act| act as usize <= self.next) {
+            self.passed[0] += 1;
+        }
+        let (mut has_sent, mut had_room) = (false, true);
+        for &act in &sends[self.passed[0]..] {
+            let ahead = act as usize - self.next;
+            if ahead >= AHEAD {
+                break;
+            }
+            // What finds no room is not done, and what comes behind it needs it.
+            if self.is_done(act as usize) || !script.early.may_begin(act as usize, ahead, self.done) {
+                continue;
+            }
+            let Act::Send { to, tag, src } = &script.acts[act as usize] else { unreachable!("it is a send") };
+            match self.send(script, ports, act, *to, *tag, buffers.read(src))? {
+                StepOutcome::Finished => {
+                    self.done |= 1 << ahead;
+                    has_sent = true;
+                }
+                StepOutcome::Waits { .. } => had_room = false,
+            }
+        }
+        Ok((has_sent, had_room))
+    }
+
+    fn is_done(&self, act: usize) -> bool {
+        act < self.next || self.done >> (act - self.next) & 1 == 1
+    }
+
     /// Does the next step.
     #[inline]
     fn step(&mut self, script: &CallScript, ports: &mut LanePorts, buffers: &CallBuffers) -> RunResult<StepOutcome> {
+        if self.done & 1 == 1 {
+            return Ok(StepOutcome::Finished);
+        }
         let awaits = &script.awaits[self.next];
         if !awaits.is_empty() && self.offers.iter().any(|open| awaits.contains(&open.act)) {
             self.advance(script, ports, buffers)?;
@@ -176,18 +242,11 @@ impl MessageFlow {
             }
         }
         match &script.acts[self.next] {
-            Act::Send { to, tag, src } => return self.send(script, ports, *to, *tag, buffers.read(src)),
-            Act::Receive { from, tag, dst } => {
-                let mut sink = Sink::Copy(buffers.write(dst, script.rank)?);
-                return self.receive(script, ports, *from, *tag, &mut sink);
+            Act::Send { to, tag, src } => {
+                return self.send(script, ports, self.next as u32, *to, *tag, buffers.read(src));
             }
-            Act::Combine { from, tag, src, dst } => {
-                let (kernel, result) = (script.kernel()?, buffers.write(dst, script.rank)?);
-                // Never two views of the same bytes.
-                let mut sink = match src == dst {
-                    true => Sink::Accumulate { kernel, result },
-                    false => Sink::Combine { kernel, operand: buffers.read(src), result },
-                };
+            Act::Receive { from, tag, .. } | Act::Combine { from, tag, .. } => {
+                let mut sink = sink(script, self.next, buffers)?;
                 return self.receive(script, ports, *from, *tag, &mut sink);
             }
             Act::Copy { src, dst } => {
@@ -208,6 +267,7 @@ impl MessageFlow {
         &mut self,
         script: &CallScript,
         ports: &mut LanePorts,
+        act: u32,
         to: Rank,
         tag: u32,
         data: &[u8],
@@ -219,7 +279,7 @@ impl MessageFlow {
             return Ok(if is_sent { StepOutcome::Finished } else { StepOutcome::waits(to) });
         }
         let Some(offer) = ports.offer(to, head, data)? else { return Ok(StepOutcome::waits(to)) };
-        self.offers.push(OpenOffer { act: self.next as u32, to, offer });
+        self.offers.push(OpenOffer { act, to, offer });
         Ok(StepOutcome::Finished)
     }
 
@@ -233,8 +293,8 @@ impl MessageFlow {
         tag: u32,
         sink: &mut Sink<'_>,
     ) -> RunResult<StepOutcome> {
-        if self.incoming.is_some() {
-            return self.receive_rest(ports, from, sink);
+        if let Some(at) = self.position(self.next) {
+            return self.receive_rest(ports, at, sink);
         }
         let Some(head) = ports.next(from, self.communicator)? else { return Ok(StepOutcome::waits(from)) };
         let expected = script.stamp(self.call);
@@ -246,7 +306,7 @@ impl MessageFlow {
             None => ports.take_short(from, &head, sink)?,
             Some(offer) => {
                 if !ports.take_long(from, &head, offer, sink)? {
-                    self.incoming = Some(IncomingMessage { from, offer, done: 0 });
+                    self.incoming.push(IncomingMessage { act: self.next as u32, from, offer, done: 0 });
                     return Ok(StepOutcome::Waits { peer: from, moved: true });
                 }
             }
@@ -254,17 +314,119 @@ impl MessageFlow {
         Ok(StepOutcome::Finished)
     }
 
+    /// Which of the messages in fragments an act receives.
+    fn position(&self, act: usize) -> Option<usize> {
+        self.incoming.iter().position(|incoming| incoming.act as usize == act)
+    }
+
     /// Receives what has come of a message in fragments.
-    fn receive_rest(&mut self, ports: &mut LanePorts, from: Rank, sink: &mut Sink<'_>) -> RunResult<StepOutcome> {
-        let Some(incoming) = &mut self.incoming else { return Ok(StepOutcome::waits(from)) };
-        let done = ports.take_fragments(from, incoming.offer, incoming.done, sink)?;
+    fn receive_rest(&mut self, ports: &mut LanePorts, at: usize, sink: &mut Sink<'_>) -> RunResult<StepOutcome> {
+        let incoming = &mut self.incoming[at];
+        let done = ports.take_fragments(incoming.from, incoming.offer, incoming.done, sink)?;
         let moved = done > incoming.done;
         incoming.done = done;
         if done < sink.len() {
-            return Ok(StepOutcome::Waits { peer: from, moved });
+            return Ok(StepOutcome::Waits { peer: incoming.from, moved });
         }
-        self.incoming = None;
+        self.incoming.remove(at);
         Ok(StepOutcome::Finished)
+    }
+
+    /// Receives what has come of messages before their turn; whether anything came.
+    fn receive_ahead(&mut self, script: &CallScript, ports: &mut LanePorts, buffers: &CallBuffers) -> RunResult<bool> {
+        let mut has_moved = false;
+        let mut at = 0;
+        while let Some(act) = self.incoming.get(at).map(|incoming| incoming.act as usize) {
+            if act == self.next {
+                at += 1;
+                continue;
+            }
+            match self.receive_rest(ports, at, &mut sink(script, act, buffers)?)? {
+                StepOutcome::Finished => {
+                    self.done |= 1 << (act - self.next);
+                    has_moved = true;
+                }
+                StepOutcome::Waits { moved, .. } => {
+                    has_moved |= moved;
+                    at += 1;
+                }
+            }
+        }
+        Ok(has_moved)
+    }
+
+    /// Asks for long messages of other machines that were announced and may come before their turn, but for few of a rank at a
+    /// time; whether it asked.
+    fn ask_ahead(&mut self, script: &CallScript, ports: &mut LanePorts, buffers: &CallBuffers) -> RunResult<bool> {
+        let receives = &script.early.receives;
+        while receives.get(self.passed[1]).is_some_and(|early| early.act as usize <= self.next) {
+            self.passed[1] += 1;
+        }
+        let mut has_asked = false;
+        for &EarlyReceive { act, behind } in &receives[self.passed[1]..] {
+            let act = act as usize;
+            let ahead = act - self.next;
+            if ahead >= AHEAD {
+                break;
+            }
+            let has_begun = |act: usize| self.is_done(act) || self.position(act).is_some();
+            if has_begun(act)
+                || behind.is_some_and(|behind| !has_begun(behind as usize))
+                || !script.early.may_begin(act, ahead, self.done)
+            {
+                continue;
+            }
+            has_asked |= self.begin(script, ports, buffers, act)?;
+        }
+        Ok(has_asked)
+    }
+
+    /// Asks for the message of an act, if it was announced and is long. One that is not what is expected is found in its turn.
+    fn begin(
+        &mut self,
+        script: &CallScript,
+        ports: &mut LanePorts,
+        buffers: &CallBuffers,
+        act: usize,
+    ) -> RunResult<bool> {
+        let Some((from, tag)) = script.acts[act].source() else { return Ok(false) };
+        let is_busy = || self.incoming.iter().filter(|incoming| incoming.from == from).count() >= MOST_ASKED;
+        let is_read = || {
+            let mut open = self.offers.iter().map(|open| &script.acts[open.act as usize]);
+            open.any(|open| open.must_precede(&script.acts[act]))
+        };
+        if !ports.is_elsewhere(from) || is_busy() || is_read() {
+            return Ok(false);
+        }
+        let Some(head) = ports.next(from, self.communicator)? else { return Ok(false) };
+        let is_expected = (head.stamp, head.tag) == (script.stamp(self.call), tag);
+        let (Some(offer), true) = (head.offer, is_expected) else { return Ok(false) };
+        match ports.take_long(from, &head, offer, &mut sink(script, act, buffers)?)? {
+            true => self.done |= 1 << (act - self.next),
+            false => self.incoming.push(IncomingMessage { act: act as u32, from, offer, done: 0 }),
+        }
+        Ok(true)
+    }
+}
+
+/// So many long messages of a rank are asked for at a time: while one comes, the next is on its way.
+const MOST_ASKED: usize = 2;
+
+/// Where the message of an act goes.
+fn sink<'a>(script: &CallScript, act: usize, buffers: &'a CallBuffers) -> RunResult<Sink<'a>> {
+    match &script.acts[act] {
+        Act::Combine { src, dst, .. } => {
+            let (kernel, result) = (script.kernel()?, buffers.write(dst, script.rank)?);
+            // Never two views of the same bytes.
+            Ok(match src == dst {
+                true => Sink::Accumulate { kernel, result },
+                false => Sink::Combine { kernel, operand: buffers.read(src), result },
+            })
+        }
+        Act::Receive { dst, .. } | Act::Copy { dst, .. } | Act::Reduce { dst, .. } => {
+            Ok(Sink::Copy(buffers.write(dst, script.rank)?))
+        }
+        Act::Send { .. } => Err(RunError::Program { rank: script.rank, fault: "a send receives nothing".to_owned() }),
     }
 }
 

@@ -7,6 +7,11 @@
 //!
 //! A step that sends a long message does not wait until its receiver has read it. Only a later step that writes to the
 //! same bytes does, and so does the end of the call.
+//!
+//! While a step waits for another rank, later ones may come before it: sends, if their bytes are there and there is room, and
+//! requests for long messages of other machines, if nothing needs the bytes that they replace. Otherwise two ranks would not use
+//! a connection in both directions at once. Each rank's messages to another keep their order, and nothing waits for room before
+//! its turn, so there is no new cycle of waits.
 
 use crate::dtype::{DType, Kernel};
 use crate::error::{RunError, RunResult};
@@ -14,7 +19,9 @@ use crate::execution::local_rank::averages;
 use crate::plan::ByteSpan;
 use crate::plan::geometry::Geometry;
 use crate::session::lane::SHORT;
+use crate::session::socket_frame::SHORT_FRAME;
 use program::{Buffer, Instruction, StepRef, VerifiedProgram, digest};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use topology::Rank;
 
@@ -58,6 +65,88 @@ impl Act {
             | Self::Reduce { dst, .. } => Some(dst),
         }
     }
+
+    /// What it reads, beside what it writes.
+    fn reads(&self) -> Option<&ByteSpan> {
+        match self {
+            Self::Receive { .. } => None,
+            Self::Send { src, .. } | Self::Combine { src, .. } | Self::Copy { src, .. } | Self::Reduce { src, .. } => {
+                Some(src)
+            }
+        }
+    }
+
+    /// From whom it receives, and the tag of the message.
+    pub(super) fn source(&self) -> Option<(Rank, u32)> {
+        match self {
+            Self::Receive { from, tag, .. } | Self::Combine { from, tag, .. } => Some((*from, *tag)),
+            Self::Send { .. } | Self::Copy { .. } | Self::Reduce { .. } => None,
+        }
+    }
+
+    /// Whether a later act has to wait for this one: one of them writes what the other reads or writes.
+    pub(super) fn must_precede(&self, later: &Self) -> bool {
+        let meet = |one: Option<&ByteSpan>, other: Option<&ByteSpan>| {
+            one.zip(other).is_some_and(|(one, other)| meets(one, other))
+        };
+        meet(self.writes(), later.reads()) || meet(self.writes(), later.writes()) || meet(self.reads(), later.writes())
+    }
+}
+
+/// By less than so many acts an act may come before its turn: as many as there are bits in a word.
+pub(super) const AHEAD: usize = u64::BITS as usize;
+
+/// The acts of a script that may come before their turn.
+#[derive(Default)]
+pub(super) struct EarlyActs {
+    /// The sends.
+    pub(super) sends: Vec<u32>,
+    /// The receives of messages that are asked for where they come from another machine.
+    pub(super) receives: Vec<EarlyReceive>,
+    /// For each act which of the [`AHEAD`] acts before it must be done first; the highest bit is the act just before it.
+    needs: Vec<u64>,
+}
+
+/// A receive that may begin before its turn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct EarlyReceive {
+    pub(super) act: u32,
+    /// The act that receives from the same rank before it, if any.
+    pub(super) behind: Option<u32>,
+}
+
+impl EarlyActs {
+    fn of(acts: &[Act]) -> Self {
+        let mut early = Self::default();
+        let mut sent: BTreeMap<Rank, usize> = BTreeMap::new();
+        let mut received: BTreeMap<Rank, usize> = BTreeMap::new();
+        for (index, act) in acts.iter().enumerate() {
+            let mut needs = 0;
+            for (back, before) in acts[..index].iter().rev().take(AHEAD).enumerate() {
+                needs |= u64::from(before.must_precede(act)) << (AHEAD - 1 - back);
+            }
+            if let Act::Send { to, .. } = act {
+                early.sends.push(index as u32);
+                if let Some(behind) = sent.insert(*to, index).filter(|behind| index - behind <= AHEAD) {
+                    needs |= 1 << (AHEAD - (index - behind));
+                }
+            }
+            if let Some((from, _)) = act.source() {
+                let behind = received.insert(from, index).map(|behind| behind as u32);
+                if act.writes().is_some_and(|dst| dst.bytes.len() > SHORT_FRAME) {
+                    early.receives.push(EarlyReceive { act: index as u32, behind });
+                }
+            }
+            early.needs.push(needs);
+        }
+        early
+    }
+
+    /// Whether an act may be done when it is `ahead` acts before its turn (1 to [`AHEAD`]), of which those in `done` are done:
+    /// one bit for each, the lowest for the act whose turn it is.
+    pub(super) fn may_begin(&self, act: usize, ahead: usize, done: u64) -> bool {
+        self.needs[act] >> (AHEAD - ahead) & !done == 0
+    }
 }
 
 /// A program that ranks can do step after step; it serves every count and data type.
@@ -100,6 +189,8 @@ pub(super) struct CallScript {
     pub(super) acts: Vec<Act>,
     /// For each act the earlier sends that must have been read before it: they read what it writes.
     pub(super) awaits: Vec<Vec<u32>>,
+    /// What may come before its turn.
+    pub(super) early: EarlyActs,
     kernel: Option<Kernel>,
     pub(super) dtype: DType,
     pub(super) averages: Vec<(ByteSpan, u64)>,
@@ -155,6 +246,7 @@ impl CallScript {
         Ok(Self {
             rank,
             awaits: awaits(&acts),
+            early: EarlyActs::of(&acts),
             acts,
             kernel: program.op.map(|op| dtype.kernel(op)),
             dtype,
@@ -188,6 +280,7 @@ impl CallScript {
         Self {
             rank,
             awaits: awaits(&acts),
+            early: EarlyActs::of(&acts),
             acts,
             kernel: None,
             dtype: DType::U8,
@@ -209,6 +302,7 @@ impl CallScript {
             rank,
             acts: vec![act],
             awaits: vec![Vec::new()],
+            early: EarlyActs::default(),
             kernel: None,
             dtype: DType::U8,
             averages: Vec::new(),
@@ -238,10 +332,12 @@ fn mark(count: u64, dtype: usize) -> u32 {
     (count as u32).wrapping_mul(0x9e37_79b1) ^ (count >> 32) as u32 ^ (dtype as u32) << 27
 }
 
+fn meets(one: &ByteSpan, other: &ByteSpan) -> bool {
+    one.buffer == other.buffer && one.bytes.start < other.bytes.end && other.bytes.start < one.bytes.end
+}
+
 /// For each act, the earlier long sends that read what it writes, and that no act in between waits for.
 fn awaits(acts: &[Act]) -> Vec<Vec<u32>> {
-    let meets =
-        |a: &ByteSpan, b: &ByteSpan| a.buffer == b.buffer && a.bytes.start < b.bytes.end && b.bytes.start < a.bytes.end;
     let mut open: Vec<(u32, &ByteSpan)> = Vec::new();
     let mut awaits = Vec::with_capacity(acts.len());
     for (index, act) in (0..).zip(acts) {
@@ -261,4 +357,65 @@ fn awaits(acts: &[Act]) -> Vec<Vec<u32>> {
         }
     }
     awaits
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn span(bytes: Range<usize>) -> ByteSpan {
+        ByteSpan { buffer: Buffer::Output, bytes }
+    }
+
+    fn send(to: u32, bytes: Range<usize>) -> Act {
+        Act::Send { to: Rank(to), tag: 0, src: span(bytes) }
+    }
+
+    fn receive(from: u32, bytes: Range<usize>) -> Act {
+        Act::Receive { from: Rank(from), tag: 0, dst: span(bytes) }
+    }
+
+    /// Which acts an act needs, if none is done.
+    fn needs(acts: &[Act], act: usize) -> Vec<usize> {
+        let early = EarlyActs::of(acts);
+        let first = act.saturating_sub(AHEAD);
+        (first..act).filter(|&before| !early.may_begin(act, act - first, !(1 << (before - first)))).collect()
+    }
+
+    #[test]
+    fn a_send_needs_what_writes_its_bytes_and_the_send_before_it_to_the_same_rank() {
+        let acts =
+            [receive(1, 0..8), receive(1, 8..16), send(2, 4..12), send(3, 16..24), send(2, 16..24), send(3, 0..4)];
+        assert_eq!(needs(&acts, 2), [0, 1]);
+        assert!(needs(&acts, 3).is_empty());
+        assert_eq!(needs(&acts, 4), [2]);
+        assert_eq!(needs(&acts, 5), [0, 3]);
+        assert_eq!(EarlyActs::of(&acts).sends, [2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn a_receive_needs_what_reads_or_writes_the_bytes_that_it_replaces() {
+        const LONG: usize = 2 * SHORT_FRAME;
+        let from = |rank, part: usize| receive(rank, part * LONG..(part + 1) * LONG);
+        let acts = [from(1, 0), from(2, 1), send(3, 0..LONG), from(3, 0), receive(3, 0..8), from(3, 3)];
+        assert!(needs(&acts, 1).is_empty());
+        assert_eq!(needs(&acts, 3), [0, 2]);
+        assert!(needs(&acts, 5).is_empty());
+        let receives = EarlyActs::of(&acts).receives;
+        let behind: Vec<(u32, Option<u32>)> = receives.iter().map(|early| (early.act, early.behind)).collect();
+        assert_eq!(behind, [(0, None), (1, None), (3, None), (5, Some(4))]);
+    }
+
+    #[test]
+    fn what_is_too_far_before_is_done_when_an_act_may_begin() {
+        let mut acts = vec![receive(1, 8..16)];
+        acts.extend((0..AHEAD).map(|_| receive(1, 0..8)));
+        acts.push(send(2, 8..16));
+        let early = EarlyActs::of(&acts);
+        assert!(early.may_begin(AHEAD + 1, AHEAD, 0));
+        acts.remove(1);
+        let early = EarlyActs::of(&acts);
+        assert!(!early.may_begin(AHEAD, AHEAD, 0) && early.may_begin(AHEAD, AHEAD, 1));
+        assert!(early.may_begin(AHEAD, AHEAD - 1, 0), "the first act is done, since its turn has passed");
+    }
 }

@@ -115,9 +115,12 @@ impl SocketPort {
         Ok(())
     }
 
-    /// Whether another frame may be sent.
+    /// Whether another frame may be sent, or wait for the end of the fragment that is being sent.
     fn has_room(&mut self) -> io::Result<bool> {
-        Ok(self.sending.is_none() && (self.flush()? || self.unsent.len() - self.unsent_at <= MOST_UNSENT))
+        Ok(match self.sending {
+            Some(_) => self.queued.len() <= MOST_UNSENT,
+            None => self.flush()? || self.unsent.len() - self.unsent_at <= MOST_UNSENT,
+        })
     }
 
     /// Sends a short message; false if there is no room for it now.

@@ -30,7 +30,7 @@ pub(crate) use handles::raise_open_files;
 pub(crate) use handshake::{Claim, Gate, Proven, introduce};
 pub(crate) use meeting::{ListenAddresses, Meeting, UnreachableAddresses, listen};
 pub(crate) use network::TcpNetwork;
-pub(crate) use options::suit_computer;
+pub(crate) use options::suit_session;
 pub use secret::Secret;
 pub(crate) use secret::nonce;
 

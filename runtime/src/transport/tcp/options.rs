@@ -29,8 +29,20 @@ pub(super) fn pace(socket: &TcpStream, rate: f64) -> io::Result<()> {
 ///
 /// # Errors
 /// As [`heed_losses`].
-pub(crate) fn suit_computer(socket: &TcpStream) -> io::Result<()> {
+pub(super) fn suit_computer(socket: &TcpStream) -> io::Result<()> {
     if is_local(socket) { heed_losses(socket) } else { Ok(()) }
+}
+
+/// So many bytes that are not yet sent may wait in the socket of a session.
+const SESSION_UNSENT: c_uint = 128 << 10;
+
+/// Makes the socket of a session answer soon: a rank's requests for messages travel on the connection on which it sends its own,
+/// and would wait behind megabytes of them. Within a computer they wait for nothing.
+///
+/// # Errors
+/// As [`heed_losses`] and [`limit_unsent`].
+pub(crate) fn suit_session(socket: &TcpStream) -> io::Result<()> {
+    if is_local(socket) { heed_losses(socket) } else { limit_unsent(socket, SESSION_UNSENT) }
 }
 
 /// Whether both ends of a connection are on this computer.

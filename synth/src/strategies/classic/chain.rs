@@ -101,7 +101,9 @@ mod tests {
         let ranks = rates.len();
         let beta = |rank: usize| MicrosPerByte(1.0 / rates[rank]);
         let mut links = Vec::new();
-        for (from, to) in (0..ranks).flat_map(|from| (0..ranks).map(move |to| (from, to))).filter(|(from, to)| from != to) {
+        for (from, to) in
+            (0..ranks).flat_map(|from| (0..ranks).map(move |to| (from, to))).filter(|(from, to)| from != to)
+        {
             let slower = if beta(from) < beta(to) { beta(to) } else { beta(from) };
             links.push(Link {
                 from: Rank::from_index(from),

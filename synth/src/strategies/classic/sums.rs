@@ -94,7 +94,12 @@ fn messages(problem: &Problem, rounds: &[TransferRound]) -> Result<(Vec<Message>
     Ok((messages, rounds.iter().map(|(_, pairs)| pairs.len()).collect()))
 }
 
-pub(super) fn fastest_link(problem: &Problem, from: Rank, to: Rank, chunks: &ChunkList) -> Result<LinkId, Inapplicable> {
+pub(super) fn fastest_link(
+    problem: &Problem,
+    from: Rank,
+    to: Rank,
+    chunks: &ChunkList,
+) -> Result<LinkId, Inapplicable> {
     let bytes = problem.demand.message_bytes(chunks);
     let usable = problem.topology.between(from, to);
     let usable = usable.filter(|&link| chunks.iter().all(|&chunk| problem.allows(chunk, link)));
