@@ -14,7 +14,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("ptx", &[]),
     ("fake-cuda", &["ptx"]),
     ("fake-nccl", &[]),
-    ("runtime", &["program", "schedule", "topology", "ptx", "fake-cuda"]),
+    ("runtime", &["program", "schedule", "topology", "ptx", "fake-cuda", "fake-nccl"]),
     ("tune", &["runtime", "program", "schedule", "topology"]),
     ("comm", &["runtime", "synth", "tune", "program", "schedule", "topology"]),
     ("plugin", &["comm", "runtime", "synth", "tune", "program", "schedule", "topology"]),
