@@ -290,7 +290,7 @@ fn processes(ranks: usize, limit: Duration, fault: Option<&str>) -> Vec<String> 
 
 #[test]
 fn ranks_that_are_processes() {
-    for ranks in [2, 4] {
+    for ranks in [2, 8] {
         assert_eq!(processes(ranks, LIMIT, None), vec!["wrong 0"; ranks], "{ranks} ranks");
     }
 }

@@ -6,7 +6,7 @@ use super::error::GpuError;
 use crate::device::{KERNEL_PTX, kernel_name};
 use crate::dtype::DType;
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
-use cudarc::driver::{CudaContext, CudaFunction, CudaModule, CudaStream};
+use cudarc::driver::{CudaContext, CudaFunction, CudaModule, CudaStream, result};
 use cudarc::nvrtc::Ptx;
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -82,5 +82,36 @@ impl GpuDevice {
     /// Makes the GPU the one that this thread uses.
     pub(in crate::device) fn bind(&self) -> Result<(), GpuError> {
         self.context.bind_to_thread().map_err(GpuError::of_driver("choosing the GPU"))
+    }
+
+    /// Puts a copy within this GPU into a stream.
+    ///
+    /// # Errors
+    /// [`GpuError::Driver`].
+    ///
+    /// # Safety
+    /// `stream` is one of this GPU. Both addresses are those of so many bytes of this GPU, which do not overlap and stay valid until
+    /// the stream has done the copy.
+    pub unsafe fn copy(&self, stream: *mut c_void, to: u64, from: u64, bytes: usize) -> Result<(), GpuError> {
+        self.bind()?;
+        // SAFETY: the caller promises it.
+        let copied = unsafe { result::memcpy_dtod_async(to, from, bytes, stream.cast()) };
+        copied.map_err(GpuError::of_driver("copying on the GPU"))
+    }
+
+    /// Whether a stream records a graph at the moment, and so runs nothing.
+    ///
+    /// # Errors
+    /// [`GpuError::Driver`].
+    ///
+    /// # Safety
+    /// `stream` is one of this GPU.
+    pub unsafe fn is_captured(&self, stream: *mut c_void) -> Result<bool, GpuError> {
+        self.bind()?;
+        let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        // SAFETY: the caller promises that it is a stream, and the address is that of a status.
+        let asked = unsafe { sys::cuStreamIsCapturing(stream.cast(), &raw mut status) };
+        asked.result().map_err(GpuError::of_driver("asking a stream"))?;
+        Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
     }
 }

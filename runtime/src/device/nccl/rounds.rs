@@ -30,6 +30,8 @@ pub struct NcclRounds {
     scratch: CudaSlice<u8>,
     inboxes: CudaSlice<u8>,
     launches: Vec<(u64, u32)>,
+    /// For results, where the caller's place for them overlaps its input.
+    staging: Option<CudaSlice<u8>>,
     /// Input and output that the tables have now.
     caller: [u64; 2],
     /// After the work of all calls so far.
@@ -57,12 +59,29 @@ impl NcclRounds {
         let done = own.record_event(None).map_err(&copying)?;
         own.synchronize().map_err(&copying)?;
         let launches = plan.launches();
-        Ok(Self { plan, kernel, threads, own, tables, scratch, inboxes, launches, caller: [0; 2], done })
+        Ok(Self { plan, kernel, threads, own, tables, scratch, inboxes, launches, staging: None, caller: [0; 2], done })
     }
 
     /// The plan.
     pub fn plan(&self) -> &RoundPlan {
         &self.plan
+    }
+
+    /// The address of memory for results, which the caller copies behind the call in the same stream.
+    ///
+    /// # Errors
+    /// [`NcclError::Gpu`].
+    pub fn staging(&mut self) -> Result<u64, NcclError> {
+        let memory = match self.staging.take() {
+            Some(memory) => memory,
+            None => {
+                let bytes = (self.plan.buffer_bytes()[1] as usize).max(16);
+                let made = self.own.alloc_zeros::<u8>(bytes).map_err(GpuError::of_driver("allocating memory"))?;
+                self.own.synchronize().map_err(GpuError::of_driver("allocating memory"))?;
+                made
+            }
+        };
+        Ok(self.staging.insert(memory).device_ptr(&self.own).0)
     }
 
     /// Puts a call into a stream, and waits for nothing. What goes wrong later, NCCL says to whoever asks about the communicator.

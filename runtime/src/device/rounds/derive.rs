@@ -120,7 +120,7 @@ struct SentMessage {
 
 /// What a connection has carried so far.
 #[derive(Default)]
-struct ConnectionState {
+struct CarriedMessages {
     /// The round and the transfer of the last message.
     last: Option<(u32, Option<u32>)>,
     sent: VecDeque<SentMessage>,
@@ -132,7 +132,7 @@ struct Derivation<'a> {
     program: &'a Program,
     /// For each rank and buffer.
     slots: Vec<[Vec<SlotUse>; 3]>,
-    connections: Vec<ConnectionState>,
+    connections: Vec<CarriedMessages>,
     work: Vec<Vec<StageWork>>,
     /// For each connection, the numbers of its first message among all.
     first_message: Vec<usize>,
@@ -180,7 +180,7 @@ impl<'a> Derivation<'a> {
         Self {
             program,
             slots: slots.map(|rank| BUFFERS.map(|of| vec![SlotUse::default(); rank.parts(of).len()])).collect(),
-            connections: program.connections.iter().map(|_| ConnectionState::default()).collect(),
+            connections: program.connections.iter().map(|_| CarriedMessages::default()).collect(),
             work: vec![Vec::new(); program.ranks.len()],
             first_message: first_message.collect(),
         }
