@@ -239,7 +239,7 @@ impl PlanTable {
     }
 
     /// A number that tables have in common only if they have the same plans for the same sizes, in the same order.
-    pub(crate) fn digest(&self) -> u64 {
+    pub fn digest(&self) -> u64 {
         self.digest
     }
 

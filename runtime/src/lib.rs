@@ -52,7 +52,11 @@ mod verdict;
 pub use clock::Moment;
 pub use device::cuda::{GpuBuffer, GpuDevice, GpuError, GpuRankBuffers, GpuRanks};
 pub use device::kernel_plan::{KernelAddresses, KernelNeeds, KernelPlan, KernelTables};
-pub use device::nccl::{NcclLibrary, NcclLibraryError, NcclSearch, NcclVersion};
+pub use device::nccl::{
+    NcclCommunicator, NcclError, NcclId, NcclLibrary, NcclLibraryError, NcclRounds, NcclSearch, NcclVersion,
+    RoundFailure,
+};
+pub use device::rounds::plan::{RankMessage, RoundPlan};
 pub use device::{KERNEL_PTX, KERNEL_SOURCE, kernel_name};
 pub use dtype::DType;
 pub use element::Element;

@@ -14,11 +14,11 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("ptx", &[]),
     ("fake-cuda", &["ptx"]),
     ("fake-nccl", &[]),
-    ("runtime", &["program", "schedule", "topology", "ptx", "fake-cuda"]),
+    ("runtime", &["program", "schedule", "topology", "ptx", "fake-cuda", "fake-nccl"]),
     ("tune", &["runtime", "program", "schedule", "topology"]),
     ("comm", &["runtime", "synth", "tune", "program", "schedule", "topology"]),
     ("plugin", &["comm", "runtime", "synth", "tune", "program", "schedule", "topology"]),
-    ("plugin-nccl", &["tune", "runtime", "program", "schedule", "topology", "ptx", "fake-cuda", "fake-nccl"]),
+    ("plugin-nccl", &["comm", "tune", "runtime", "program", "schedule", "topology", "ptx", "fake-cuda", "fake-nccl"]),
     ("python", &["comm", "runtime", "synth", "tune", "program", "schedule", "topology"]),
     ("antiphon", &["topology", "schedule", "program", "interop", "synth", "runtime", "tune", "comm"]),
 ];

@@ -118,7 +118,22 @@ const FLOORS: &[(&str, &[&str])] = &[
     ),
     (
         "plugin/nccl",
-        &["abi", "names", "settings", "rules", "tuner", "choices", "real", "counters", "trampolines", "collectives"],
+        &[
+            "abi",
+            "names",
+            "settings",
+            "rules",
+            "tuner",
+            "real",
+            "prepared",
+            "members",
+            "plans",
+            "choices",
+            "counters",
+            "trampolines",
+            "collectives",
+            "lifecycle",
+        ],
     ),
 ];
 

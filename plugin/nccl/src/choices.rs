@@ -2,6 +2,7 @@
 //!
 //! The principal type is [`Choices`].
 
+use crate::prepared::PlanRefusal;
 use crate::settings::{Settings, say};
 use schedule::Collective;
 use std::fmt;
@@ -20,8 +21,8 @@ pub(crate) enum NcclReason {
     Stock,
     /// The table chooses one of NCCL's algorithms, which the tuner tells NCCL, if NCCL asks it.
     Tuner(String),
-    /// The table chooses a plan, and plans do not run on GPUs yet.
-    NoExecutor(String),
+    /// The table chooses a plan, which does not serve the call.
+    Refused(String, PlanRefusal),
     /// The call has a configuration of its own (`ncclAllReduceConfig`).
     Configured,
     /// NCCL does not tell about the communicator, or has no such type: it is wrong, or not ready.
@@ -36,9 +37,7 @@ impl fmt::Display for NcclReason {
             Self::NoRange => f.write_str("the table has nothing for this collective"),
             Self::Stock => f.write_str("the table chooses stock"),
             Self::Tuner(choice) => write!(f, "the table chooses NCCL's {choice}, which NCCL hears from its tuner"),
-            Self::NoExecutor(plan) => {
-                write!(f, "the table chooses the plan `{plan}`, and this version does not run plans on GPUs")
-            }
+            Self::Refused(plan, why) => write!(f, "the table chooses the plan `{plan}`, but {why}"),
             Self::Configured => f.write_str("the call has a configuration of its own"),
             Self::Unknown => f.write_str("its communicator is not ready, or it or the type of elements is none"),
         }
@@ -69,8 +68,8 @@ impl Choices {
         self.tables.is_empty()
     }
 
-    /// Why NCCL serves a call of so many bytes, as the collective counts them.
-    pub(crate) fn reason(&self, collective: Collective, bytes: u64, ranks: usize) -> NcclReason {
+    /// Why NCCL serves a call of so many bytes, as the collective counts them, and no plan does.
+    pub(crate) fn reason(&self, collective: Collective, bytes: u64, ranks: usize, why: PlanRefusal) -> NcclReason {
         if self.tables.is_empty() {
             return NcclReason::NoTable;
         }
@@ -85,7 +84,7 @@ impl Choices {
             Some(Ok(Some(choice))) => {
                 NcclReason::Tuner(format!("{} with {}", choice.algorithm.as_str(), choice.protocol.as_str()))
             }
-            _ => NcclReason::NoExecutor(name.clone()),
+            _ => NcclReason::Refused(name.clone(), why),
         }
     }
 }
@@ -105,13 +104,17 @@ mod tests {
     #[test]
     fn every_call_has_a_reason() {
         let none = Choices::default();
-        assert_eq!(none.reason(Collective::AllReduce, 8, 4), NcclReason::NoTable);
+        assert_eq!(none.reason(Collective::AllReduce, 8, 4, PlanRefusal::Unseen), NcclReason::NoTable);
         let choices = Choices { tables: vec![TuningTable::parse(TABLE, "t").unwrap()] };
-        let reason = |bytes| choices.reason(Collective::AllReduce, bytes, 4);
+        let reason = |bytes| choices.reason(Collective::AllReduce, bytes, 4, PlanRefusal::Grouped);
         assert_eq!([0, 99].map(reason), [NcclReason::Stock, NcclReason::Stock]);
         assert!([100, 199].into_iter().all(|bytes| reason(bytes) == NcclReason::Tuner("ring with ll".to_owned())));
-        assert!([200, u64::MAX].into_iter().all(|bytes| reason(bytes) == NcclReason::NoExecutor("ours".to_owned())));
-        assert_eq!(choices.reason(Collective::AllReduce, 8, 3), NcclReason::OtherRanks);
-        assert_eq!(choices.reason(Collective::AllGather, 8, 4), NcclReason::NoRange);
+        assert!(
+            [200, u64::MAX]
+                .into_iter()
+                .all(|bytes| reason(bytes) == NcclReason::Refused("ours".to_owned(), PlanRefusal::Grouped))
+        );
+        assert_eq!(choices.reason(Collective::AllReduce, 8, 3, PlanRefusal::Unseen), NcclReason::OtherRanks);
+        assert_eq!(choices.reason(Collective::AllGather, 8, 4, PlanRefusal::Unseen), NcclReason::NoRange);
     }
 }

@@ -1,8 +1,11 @@
-//! NCCL's collectives: each is looked at, and goes on to NCCL's own.
+//! NCCL's collectives: each is looked at, and a plan serves it, or it goes on to NCCL's own.
 
 use crate::choices::NcclReason;
-use crate::counters::{Counters, SeenCall};
+use crate::counters::{Counters, SeenCall, ServedBy};
+use crate::members::asked;
 use crate::names::NcclName;
+use crate::plans::{self, AskedCall, PlannedCall};
+use crate::prepared::PlanRefusal;
 use crate::real::address;
 use schedule::Collective;
 use std::cell::Cell;
@@ -10,7 +13,7 @@ use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// An `ncclComm_t`. It stays NCCL's own, because NCCL and others look into it.
-type NcclComm = *mut c_void;
+pub(crate) type NcclComm = *mut c_void;
 
 thread_local! {
     /// Whether this thread is inside of NCCL, which calls some of its own functions by names that are defined here.
@@ -20,35 +23,49 @@ thread_local! {
 /// The bytes of an element, by NCCL's number of its type (`ncclDataType_t`).
 const SIZES: [u64; 12] = [1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1];
 
-/// A number that a function of NCCL tells about a communicator.
-fn asked(name: NcclName, comm: NcclComm) -> Option<usize> {
-    let mut number: c_int = -1;
-    // SAFETY: both functions that this module asks take a communicator and the address of a number.
-    let result = unsafe {
-        let function: unsafe extern "C" fn(NcclComm, *mut c_int) -> c_int = std::mem::transmute(address(name));
-        function(comm, &raw mut number)
-    };
-    if result == 0 { usize::try_from(number).ok() } else { None }
+/// Whether this thread is inside of NCCL, whose own calls are none of a program.
+pub(crate) fn is_inside() -> bool {
+    IS_INSIDE.get()
 }
 
-/// Counts a call if anybody wants to know. `count` elements are one block of the collective.
-fn look_at(collective: Collective, count: usize, dtype: c_int, comm: NcclComm, fixed: Option<NcclReason>) {
+/// Runs a call by a plan, or says why not; counts it if anybody wants to know. The result for the caller, if NCCL need not be called.
+/// `fixed` is why NCCL serves it in any case.
+fn look_at(call: &AskedCall, fixed: Option<NcclReason>) -> Option<c_int> {
     if IS_INSIDE.get() {
-        return;
+        return None;
     }
-    let Some(counters) = Counters::of_process() else { return };
+    let served = match &fixed {
+        Some(_) => Err(PlanRefusal::NotChosen),
+        None => plans::run(call),
+    };
+    if let Some(counters) = Counters::of_process() {
+        count(counters, call, fixed, &served);
+    }
+    served.ok().map(|served| served.code)
+}
+
+fn count(
+    counters: &Counters,
+    &AskedCall { collective, count, dtype, comm, .. }: &AskedCall,
+    fixed: Option<NcclReason>,
+    served: &Result<PlannedCall, PlanRefusal>,
+) {
     let facts = (asked(NcclName::ncclCommCount, comm), asked(NcclName::ncclCommUserRank, comm));
     let size = usize::try_from(dtype).ok().and_then(|dtype| SIZES.get(dtype));
     let ((Some(ranks), Some(rank)), Some(size)) = (facts, size) else {
         let call = SeenCall { collective, bytes: 0, ranks: 0, rank: 0 };
-        return counters.count(call, Some(NcclReason::Unknown));
+        return counters.count(call, Some(NcclReason::Unknown), PlanRefusal::NotChosen);
     };
     let bytes = (count as u64).saturating_mul(*size).saturating_mul(collective.blocks(ranks));
-    counters.count(SeenCall { collective, bytes, ranks, rank }, fixed);
+    let call = SeenCall { collective, bytes, ranks, rank };
+    match served {
+        Ok(served) => counters.count_served(call, ServedBy::Plan(served.plan.clone())),
+        Err(why) => counters.count(call, fixed, why.clone()),
+    }
 }
 
 /// Calls NCCL, and remembers meanwhile that this thread is inside of it.
-fn inside(call: impl FnOnce() -> c_int) -> c_int {
+pub(crate) fn inside(call: impl FnOnce() -> c_int) -> c_int {
     let was_inside = IS_INSIDE.replace(true);
     let result = call();
     IS_INSIDE.set(was_inside);
@@ -57,11 +74,19 @@ fn inside(call: impl FnOnce() -> c_int) -> c_int {
 
 /// Defines functions of NCCL: their arguments, and which of them say what is called.
 macro_rules! collectives {
-    ($($name:ident($($argument:ident: $type:ty),+) = $collective:ident($($said:expr),+);)+) => { $(
+    ($($name:ident($($argument:ident: $type:ty),+)
+        = $collective:ident($count:ident $dtype:ident $comm:ident $fixed:expr; $send:expr, $recv:expr, $op:expr, $root:expr, $stream:ident);
+    )+) => { $(
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name($($argument: $type),+) -> c_int {
+            let call = AskedCall {
+                collective: Collective::$collective, count: $count, dtype: $dtype, op: $op, root: $root, send: $send, recv: $recv,
+                comm: $comm, stream: $stream,
+            };
             // A defect of this library is no reason to end the job.
-            let _ = catch_unwind(AssertUnwindSafe(|| look_at(Collective::$collective, $($said),+)));
+            if let Ok(Some(code)) = catch_unwind(AssertUnwindSafe(|| look_at(&call, $fixed))) {
+                return code;
+            }
             // SAFETY: it is NCCL's function of this name, and the caller has given its arguments.
             inside(|| unsafe {
                 let function: unsafe extern "C" fn($($type),+) -> c_int = std::mem::transmute(address(NcclName::$name));
@@ -73,69 +98,69 @@ macro_rules! collectives {
 
 collectives! {
     ncclBcast(buffer: *mut c_void, count: usize, dtype: c_int, root: c_int, comm: NcclComm, stream: *mut c_void)
-        = Broadcast(count, dtype, comm, None);
+        = Broadcast(count dtype comm None; buffer, buffer, 0, root, stream);
     ncclAllReduce(
         send: *const c_void, recv: *mut c_void, count: usize, dtype: c_int, op: c_int,
         comm: NcclComm, stream: *mut c_void)
-        = AllReduce(count, dtype, comm, None);
+        = AllReduce(count dtype comm None; send, recv, op, 0, stream);
     ncclAllReduceConfig(
         send: *const c_void, recv: *mut c_void, count: usize, dtype: c_int, op: c_int,
         comm: NcclComm, stream: *mut c_void, config: *const c_void)
-        = AllReduce(count, dtype, comm, Some(NcclReason::Configured));
+        = AllReduce(count dtype comm Some(NcclReason::Configured); send, recv, op, 0, stream);
     ncclAllGather(
         send: *const c_void, recv: *mut c_void, count: usize, dtype: c_int,
         comm: NcclComm, stream: *mut c_void)
-        = AllGather(count, dtype, comm, None);
+        = AllGather(count dtype comm None; send, recv, 0, 0, stream);
     ncclAllGatherConfig(
         send: *const c_void, recv: *mut c_void, count: usize, dtype: c_int,
         comm: NcclComm, stream: *mut c_void, config: *const c_void)
-        = AllGather(count, dtype, comm, Some(NcclReason::Configured));
+        = AllGather(count dtype comm Some(NcclReason::Configured); send, recv, 0, 0, stream);
     ncclReduceScatter(
         send: *const c_void, recv: *mut c_void, count: usize, dtype: c_int, op: c_int,
         comm: NcclComm, stream: *mut c_void)
-        = ReduceScatter(count, dtype, comm, None);
+        = ReduceScatter(count dtype comm None; send, recv, op, 0, stream);
     ncclReduceScatterConfig(
         send: *const c_void, recv: *mut c_void, count: usize, dtype: c_int, op: c_int,
         comm: NcclComm, stream: *mut c_void, config: *const c_void)
-        = ReduceScatter(count, dtype, comm, Some(NcclReason::Configured));
+        = ReduceScatter(count dtype comm Some(NcclReason::Configured); send, recv, op, 0, stream);
     ncclBroadcast(
         send: *const c_void, recv: *mut c_void, count: usize, dtype: c_int, root: c_int,
         comm: NcclComm, stream: *mut c_void)
-        = Broadcast(count, dtype, comm, None);
+        = Broadcast(count dtype comm None; send, recv, 0, root, stream);
     ncclBroadcastConfig(
         send: *const c_void, recv: *mut c_void, count: usize, dtype: c_int, root: c_int,
         comm: NcclComm, stream: *mut c_void, config: *const c_void)
-        = Broadcast(count, dtype, comm, Some(NcclReason::Configured));
+        = Broadcast(count dtype comm Some(NcclReason::Configured); send, recv, 0, root, stream);
     ncclReduce(
         send: *const c_void, recv: *mut c_void, count: usize, dtype: c_int, op: c_int, root: c_int,
         comm: NcclComm, stream: *mut c_void)
-        = Reduce(count, dtype, comm, None);
+        = Reduce(count dtype comm None; send, recv, op, root, stream);
     ncclReduceConfig(
         send: *const c_void, recv: *mut c_void, count: usize, dtype: c_int, op: c_int, root: c_int,
         comm: NcclComm, stream: *mut c_void, config: *const c_void)
-        = Reduce(count, dtype, comm, Some(NcclReason::Configured));
+        = Reduce(count dtype comm Some(NcclReason::Configured); send, recv, op, root, stream);
     ncclAlltoAll(
         send: *const c_void, recv: *mut c_void, count: usize, dtype: c_int,
         comm: NcclComm, stream: *mut c_void)
-        = AllToAll(count, dtype, comm, None);
+        = AllToAll(count dtype comm None; send, recv, 0, 0, stream);
     ncclAlltoAllConfig(
         send: *const c_void, recv: *mut c_void, count: usize, dtype: c_int,
         comm: NcclComm, stream: *mut c_void, config: *const c_void)
-        = AllToAll(count, dtype, comm, Some(NcclReason::Configured));
+        = AllToAll(count dtype comm Some(NcclReason::Configured); send, recv, 0, 0, stream);
     ncclGather(
         send: *const c_void, recv: *mut c_void, count: usize, dtype: c_int, root: c_int,
         comm: NcclComm, stream: *mut c_void)
-        = Gather(count, dtype, comm, None);
+        = Gather(count dtype comm None; send, recv, 0, root, stream);
     ncclGatherConfig(
         send: *const c_void, recv: *mut c_void, count: usize, dtype: c_int, root: c_int,
         comm: NcclComm, stream: *mut c_void, config: *const c_void)
-        = Gather(count, dtype, comm, Some(NcclReason::Configured));
+        = Gather(count dtype comm Some(NcclReason::Configured); send, recv, 0, root, stream);
     ncclScatter(
         send: *const c_void, recv: *mut c_void, count: usize, dtype: c_int, root: c_int,
         comm: NcclComm, stream: *mut c_void)
-        = Scatter(count, dtype, comm, None);
+        = Scatter(count dtype comm None; send, recv, 0, root, stream);
     ncclScatterConfig(
         send: *const c_void, recv: *mut c_void, count: usize, dtype: c_int, root: c_int,
         comm: NcclComm, stream: *mut c_void, config: *const c_void)
-        = Scatter(count, dtype, comm, Some(NcclReason::Configured));
+        = Scatter(count dtype comm Some(NcclReason::Configured); send, recv, 0, root, stream);
 }

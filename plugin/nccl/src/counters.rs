@@ -3,13 +3,14 @@
 //! The principal type is [`Counters`].
 
 use crate::choices::{Choices, NcclReason};
+use crate::prepared::PlanRefusal;
 use crate::real::real;
 use crate::settings::{Settings, say};
 use schedule::Collective;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// A call of NCCL, as far as choices depend on it.
 #[derive(Clone, Copy, Debug)]
@@ -21,7 +22,16 @@ pub(crate) struct SeenCall {
     pub(crate) rank: usize,
 }
 
-/// The calls of a collective that NCCL has served for one reason.
+/// What has served a call.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum ServedBy {
+    /// NCCL, and why.
+    Nccl(NcclReason),
+    /// A plan of this name.
+    Plan(Arc<str>),
+}
+
+/// The calls of a collective that one plan has served, or NCCL for one reason.
 #[derive(Clone, Copy, Default)]
 struct Served {
     calls: u64,
@@ -31,7 +41,7 @@ struct Served {
 /// The calls of this process.
 pub(crate) struct Counters {
     choices: Choices,
-    served: Mutex<BTreeMap<(Collective, usize, NcclReason), Served>>,
+    served: Mutex<BTreeMap<(Collective, usize, ServedBy), Served>>,
     /// The process that counts. A child that it forks has a copy, and must not report it.
     process: u32,
 }
@@ -61,11 +71,16 @@ impl Counters {
         Self { choices, served: Mutex::default(), process: std::process::id() }
     }
 
-    /// Counts a call. `fixed` is why NCCL serves it whatever the tables choose.
-    pub(crate) fn count(&self, call: SeenCall, fixed: Option<NcclReason>) {
+    /// Counts a call that NCCL serves. `fixed` is why it does whatever the tables choose, else `why` is why no plan does.
+    pub(crate) fn count(&self, call: SeenCall, fixed: Option<NcclReason>, why: PlanRefusal) {
+        let reason = fixed.unwrap_or_else(|| self.choices.reason(call.collective, call.bytes, call.ranks, why));
+        self.count_served(call, ServedBy::Nccl(reason));
+    }
+
+    /// Counts a call, and says so if it is the first of its kind.
+    pub(crate) fn count_served(&self, call: SeenCall, by: ServedBy) {
         let SeenCall { collective, bytes, ranks, rank } = call;
-        let reason = fixed.unwrap_or_else(|| self.choices.reason(collective, bytes, ranks));
-        let key = (collective, ranks, reason);
+        let key = (collective, ranks, by);
         let mut served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
         let is_new = !served.contains_key(&key);
         let counted = served.entry(key.clone()).or_default();
@@ -74,20 +89,27 @@ impl Counters {
         drop(served);
         // One rank speaks for all, because all decide alike.
         if is_new && rank == 0 && Settings::of_process().says_decisions {
-            let which = match key.2 {
-                NcclReason::Unknown => String::new(),
-                _ => format!(" of {ranks} ranks, {bytes} bytes"),
-            };
-            say(&format!("{collective}{which}: NCCL, because {}", key.2));
+            let which = format!("{collective} of {ranks} ranks, {bytes} bytes");
+            say(&match key.2 {
+                ServedBy::Nccl(NcclReason::Unknown) => format!("{collective}: NCCL, because {}", NcclReason::Unknown),
+                ServedBy::Nccl(why) => format!("{which}: NCCL, because {why}"),
+                ServedBy::Plan(plan) => format!("{which}: the plan {plan}"),
+            });
         }
     }
 
     fn to_json(&self) -> Value {
         let served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
-        let calls = served.iter().map(|((collective, ranks, reason), counted)| {
+        let calls = served.iter().map(|((collective, ranks, by), counted)| {
             let Served { calls, bytes } = counted;
-            let why = reason.to_string();
-            json!({"collective": collective, "ranks": ranks, "served_by": "NCCL", "why": why, "calls": calls, "bytes": bytes})
+            let (by, why, plan) = match by {
+                ServedBy::Nccl(why) => ("NCCL", why.to_string(), None),
+                ServedBy::Plan(plan) => ("plan", "the table chooses it".to_owned(), Some(plan.as_ref())),
+            };
+            json!({
+                "collective": collective, "ranks": ranks, "served_by": by, "plan": plan, "why": why, "calls": calls,
+                "bytes": bytes
+            })
         });
         let calls: Vec<_> = calls.collect();
         let nccl = real().ok().map(|nccl| json!({"version": nccl.version().to_string(), "path": nccl.path()}));

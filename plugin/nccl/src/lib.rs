@@ -2,8 +2,9 @@
 //!
 //! **In front of NCCL.** The library has all names of NCCL's functions. A program that preloads it, or loads it instead of NCCL,
 //! calls it; it looks for the real NCCL and goes on there (`real`, `trampolines`). The collectives are looked at on the
-//! way (`collectives`): what the tables choose for them, and why NCCL serves them, is counted and said if the environment
-//! asks for it. This version runs no plans by itself. Without NCCL every call fails and says why.
+//! way (`collectives`): where a table has a plan for them, and all ranks of the communicator have the same table (`members`), the plan
+//! runs in rounds over NCCL's sends and receives (`plans`). What served a call, and why, is counted and said if the environment asks
+//! for it. Without NCCL every call fails and says why.
 //!
 //! **As a tuner.** NCCL loads the library where `NCCL_TUNER_PLUGIN` names it, and asks it before every collective. The answers come
 //! from the table that `ANTIPHON_TABLE` names: a tuning table of Antiphon, or a file of rules ([`tune::NcclRule`]); without it
@@ -19,7 +20,11 @@ mod abi;
 mod choices;
 mod collectives;
 mod counters;
+mod lifecycle;
+mod members;
 mod names;
+mod plans;
+mod prepared;
 mod real;
 mod rules;
 mod settings;

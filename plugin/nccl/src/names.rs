@@ -2,7 +2,7 @@
 //!
 //! The principal type is [`NcclName`]. A new version of NCCL adds names here; a test compares the list with the library at hand.
 
-/// Gives the list to a macro: first the functions that are counted, which `collectives` defines, then those that are only forwarded.
+/// Gives the list to a macro: first the functions that are looked at, which `collectives` and `lifecycle` define, then those that are only forwarded.
 /// What a function returns is said because somebody has to return something where there is no NCCL.
 macro_rules! with_nccl_names {
     ($use:ident) => {
@@ -10,19 +10,21 @@ macro_rules! with_nccl_names {
             counted {
                 result: ncclAllGather ncclAllGatherConfig ncclAllReduce ncclAllReduceConfig ncclAlltoAll ncclAlltoAllConfig
                     ncclBcast ncclBroadcast ncclBroadcastConfig ncclGather ncclGatherConfig ncclReduce ncclReduceConfig
-                    ncclReduceScatter ncclReduceScatterConfig ncclScatter ncclScatterConfig;
+                    ncclReduceScatter ncclReduceScatterConfig ncclScatter ncclScatterConfig ncclCommAbort ncclCommDestroy
+                    ncclCommFinalize ncclCommInitAll ncclCommInitRank ncclCommInitRankConfig ncclCommInitRankScalable
+                    ncclCommSplit ncclGroupEnd ncclGroupStart;
             }
             forwarded {
-                result: ncclCommAbort ncclCommCount ncclCommCuDevice ncclCommDeregister ncclCommDestroy ncclCommFinalize
-                    ncclCommGetAsyncError ncclCommGetUniqueId ncclCommGrow ncclCommInitAll ncclCommInitRank
-                    ncclCommInitRankConfig ncclCommInitRankScalable ncclCommMemStats ncclCommQueryProperties
-                    ncclCommRegister ncclCommResume ncclCommRevoke ncclCommShrink ncclCommSplit ncclCommSuspend
+                result: ncclCommCount ncclCommCuDevice ncclCommDeregister
+                    ncclCommGetAsyncError ncclCommGetUniqueId ncclCommGrow
+                    ncclCommMemStats ncclCommQueryProperties
+                    ncclCommRegister ncclCommResume ncclCommRevoke ncclCommShrink ncclCommSuspend
                     ncclCommUserRank ncclCommWindowDeregister ncclCommWindowRegister ncclDevCommCreate
                     ncclDevCommDestroy ncclGetCftDeviceLeInfo ncclGetLsaDevicePointer ncclGetLsaMultimemDevicePointer
                     ncclGetMultimemDeviceLeInfo ncclGetMultimemDevicePointer ncclGetPeerDeviceLeInfo
                     ncclGetPeerDevicePointer ncclGetUniqueId ncclGetVersion ncclGinBarrierCreateRequirement
-                    ncclGinInboxA2ACreateRequirement ncclGinOutboxCreateRequirement ncclGroupEnd ncclGroupSimulateEnd
-                    ncclGroupStart ncclLLA2ACreateRequirement ncclLsaBarrierCreateRequirement ncclMemAlloc ncclMemFree
+                    ncclGinInboxA2ACreateRequirement ncclGinOutboxCreateRequirement ncclGroupSimulateEnd
+                    ncclLLA2ACreateRequirement ncclLsaBarrierCreateRequirement ncclMemAlloc ncclMemFree
                     ncclParamBind ncclParamGet ncclParamGetAllParameterKeys ncclParamGetI16 ncclParamGetI32
                     ncclParamGetI64 ncclParamGetI8 ncclParamGetParameter ncclParamGetStr ncclParamGetU16
                     ncclParamGetU32 ncclParamGetU64 ncclParamGetU8 ncclPutSignal ncclRecv ncclRedOpCreatePreMulSum

@@ -2,7 +2,7 @@
 //!
 //! A trampoline is a jump. It leaves all arguments where they are, whatever they are: in registers, or on the stack as a
 //! unique id of 128 bytes. Only the first call of each function looks for it, and saves the registers meanwhile.
-//! `ncclX` is defined here unless `collectives` defines it; `pncclX` always is here.
+//! `ncclX` is defined here unless `collectives` or `lifecycle` defines it; `pncclX` always is here.
 
 use crate::names::{NcclName, with_nccl_names};
 use crate::real::{ADDRESSES, address};

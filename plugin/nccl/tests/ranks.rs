@@ -5,6 +5,11 @@
 mod built;
 
 use built::{CRATE, compile, library, real_nccl};
+use program::testing::schedules::{
+    Random, clique, demand, random_trees, ring_allgather, ring_allreduce, ring_reducescatter,
+};
+use schedule::{Collective, VerifiedSchedule, file};
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
@@ -113,11 +118,145 @@ fn calls_of_real_communicators_are_counted() {
                 let entries = entries.filter(|entry| entry["why"].as_str().unwrap().contains(why));
                 entries.map(|entry| entry["calls"].as_u64().unwrap()).sum::<u64>()
             };
-            // Two in the program's collectives, one of no bytes, one of a rank alone, and one after the communicator's end.
-            assert_eq!((count("allreduce", ""), count("broadcast", ""), count("reduce", "")), (5, 2, 1));
+            // Two in the program's collectives, one of no bytes, one in a group, one of a rank alone, one where all meet, and one after
+            // the communicator's end.
+            assert_eq!((count("allreduce", ""), count("broadcast", ""), count("reduce", "")), (7, 2, 1));
             seen += 1;
         }
         assert_eq!(seen, 3, "one file of each rank");
+    }
+}
+
+/// A tuning table for so many ranks of one machine: a plan for each collective that plans serve, from so many bytes on.
+fn table_for(ranks: usize, from_bytes: u64) -> Value {
+    let trees = |collective| random_trees(&clique(ranks), &demand(collective, ranks, 1), &mut Random(5));
+    let plans: [(&str, VerifiedSchedule); 4] = [
+        ("allreduce", ring_allreduce(ranks, 1)),
+        ("allgather", ring_allgather(ranks, 1)),
+        ("reducescatter", ring_reducescatter(ranks, 1)),
+        ("broadcast", trees(Collective::Broadcast)),
+    ];
+    let (mut cells, mut texts) = (Vec::new(), serde_json::Map::new());
+    for (name, schedule) in plans {
+        let mut text = Vec::new();
+        file::write(&schedule, &mut text).unwrap();
+        texts.insert(name.to_owned(), serde_json::from_slice(&text).unwrap());
+        let stock = json!({"from_bytes": 0, "to_bytes": from_bytes, "plan": null, "evidence": []});
+        let ours = json!({"from_bytes": from_bytes, "to_bytes": null, "plan": name, "evidence": []});
+        cells.push(json!({"collective": name, "ranges": [stock, ours]}));
+    }
+    let key = json!({"ranks": ranks, "machines": vec![0; ranks], "version": "1", "policy": 1});
+    json!({"format": "antiphon-table/1", "key": key, "cells": cells, "plans": texts})
+}
+
+impl Place {
+    /// The calls that the processes of a run have counted, and removes the files.
+    fn counted(&self, name: &str) -> Vec<Vec<Value>> {
+        let is_ours = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with(name);
+        let files = std::fs::read_dir(self.folder.path()).unwrap().map(|entry| entry.unwrap().path()).filter(is_ours);
+        let read = |path: PathBuf| {
+            let numbers: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+            std::fs::remove_file(path).unwrap();
+            numbers["calls"].as_array().unwrap().clone()
+        };
+        files.map(read).collect()
+    }
+}
+
+/// How many calls of a collective were served by plans.
+fn by_plans(calls: &[Value], collective: &str) -> u64 {
+    let entries = calls.iter().filter(|entry| entry["collective"] == collective && entry["served_by"] == "plan");
+    entries.map(|entry| entry["calls"].as_u64().unwrap()).sum()
+}
+
+/// The same programs as without plans, unchanged: several communicators, one with the ranks the other way round, calls in place, split
+/// communicators, groups, and calls after the end.
+#[test]
+fn plans_serve_programs_that_know_nothing_of_them() {
+    let place = Place::new(&[]);
+    let numbers = place.path("numbers-%p.json");
+    for (way, ranks) in [(Way::Preloaded, 2), (Way::Instead, 3), (Way::Preloaded, 4)] {
+        // The ranks 0 and 2 of four have a communicator of their own, with a table of its own.
+        let tables = place.path(&format!("tables-{ranks}"));
+        std::fs::create_dir(&tables).unwrap();
+        for of in [2, ranks] {
+            std::fs::write(tables.join(format!("{of}.json")), table_for(of, 8).to_string()).unwrap();
+        }
+        let variables = [
+            PATIENT,
+            ("ANTIPHON_TABLE", tables.to_str().unwrap()),
+            ("ANTIPHON_STATS", numbers.to_str().unwrap()),
+            ("ANTIPHON_DEBUG", "info"),
+        ];
+        let (lines, said) = place.run(way, ranks, "right", &variables);
+        assert!(lines.iter().all(|line| line == "right 0"), "{way:?}, {ranks} ranks: {lines:?} {said}");
+        let bytes = 20 * ranks;
+        assert!(said.contains(&format!("allreduce of {ranks} ranks, 20 bytes: the plan ")), "{said}");
+        assert!(said.contains(&format!("allgather of {ranks} ranks, {bytes} bytes: the plan ")), "{said}");
+        assert!(said.contains("0 bytes: NCCL, because the table chooses stock"), "{said}");
+        assert!(said.contains("the table chooses the plan `allreduce`, but the call is inside of a group"), "{said}");
+        let counted = place.counted("numbers-");
+        assert_eq!(counted.len(), ranks);
+        let mut gathered = 0;
+        for calls in counted {
+            let served = ["allreduce", "reducescatter", "broadcast", "alltoall", "reduce"];
+            assert_eq!(served.map(|name| by_plans(&calls, name)), [2, 1, 1, 0, 0], "{calls:?}");
+            gathered += by_plans(&calls, "allgather");
+        }
+        let in_split = if ranks == 4 { 2 } else { 0 };
+        assert_eq!(gathered, ranks as u64 + in_split, "{ranks} ranks: {said}");
+    }
+}
+
+/// Ranks whose tables differ, that have none, that make their communicators without blocking, or whose streams record graphs: NCCL
+/// serves all calls of all of them.
+#[test]
+fn where_ranks_could_decide_differently_nccl_serves_all() {
+    let place = Place::new(&[]);
+    let numbers = place.path("numbers-%p.json");
+    let garbage = place.path("garbage.json");
+    std::fs::write(&garbage, &table_for(2, 8).to_string()[..300]).unwrap();
+    let strange = place.path("strange.json");
+    let mut wrong = table_for(2, 8);
+    wrong["plans"]["allreduce"] = json!({"format": "antiphon-schedule/1"});
+    std::fs::write(&strange, wrong.to_string()).unwrap();
+    let (table, other) = (place.path("table.json"), place.path("other.json"));
+    std::fs::write(&table, table_for(2, 8).to_string()).unwrap();
+    std::fs::write(&other, table_for(2, 16).to_string()).unwrap();
+    for (mine, why) in [(&other, "rank 1 has another table, or another version"), (&garbage, "rank 1 has no plans")] {
+        let variables = [
+            PATIENT,
+            ("ANTIPHON_TABLE", table.to_str().unwrap()),
+            ("OTHER_TABLE", mine.to_str().unwrap()),
+            ("ANTIPHON_STATS", numbers.to_str().unwrap()),
+            ("ANTIPHON_DEBUG", "info"),
+        ];
+        let (lines, said) = place.run(Way::Instead, 2, "right", &variables);
+        assert!(lines.iter().all(|line| line == "right 0"), "{lines:?} {said}");
+        assert!(said.contains(&format!("but its communicator runs no plans: {why}")), "{said}");
+        for calls in place.counted("numbers-") {
+            assert_eq!(by_plans(&calls, "allreduce"), 0, "{calls:?}");
+        }
+    }
+    for (file, mode, says) in [
+        (&garbage, "right", Some("no plans: ")),
+        (&strange, "right", Some("no plans: ")),
+        (&table, "nonblocking", None),
+    ] {
+        let variables =
+            [PATIENT, ("ANTIPHON_TABLE", file.to_str().unwrap()), ("ANTIPHON_STATS", numbers.to_str().unwrap())];
+        let (lines, said) = place.run(Way::Preloaded, 2, mode, &variables);
+        assert!(lines.iter().all(|line| line == "right 0"), "{mode}: {lines:?} {said}");
+        // One line of each rank.
+        let expected = says.map_or(0, |_| 2);
+        assert_eq!(
+            (said.lines().count(), said.matches(says.unwrap_or("no plans")).count()),
+            (expected, expected),
+            "{said}"
+        );
+        for calls in place.counted("numbers-") {
+            assert_eq!(by_plans(&calls, "allreduce"), 0, "{calls:?}");
+        }
     }
 }
 
@@ -140,7 +279,8 @@ fn what_is_wrong_is_an_error_of_every_rank() {
         let (lines, _) = place.run(Way::Preloaded, ranks, mode, &[if mode == "order" { SHORT } else { PATIENT }]);
         for line in &lines {
             // Who hears of it last may hear that another rank has ended.
-            let is_told = expected.iter().all(|part| line.contains(part)) || line.contains("is gone");
+            let is_gone = line.contains("is gone") || mode == "early" && line == "too early 6";
+            let is_told = expected.iter().all(|part| line.contains(part)) || is_gone;
             assert!(is_told, "{mode}: {lines:?}");
         }
         assert!(expected.iter().all(|part| lines.iter().any(|line| line.contains(part))), "{mode}: {lines:?}");

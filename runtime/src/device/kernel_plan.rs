@@ -237,7 +237,7 @@ impl KernelPlan {
 }
 
 /// The kernel's number of a reduction. An average is a sum, and a division at the end.
-fn operation(op: Option<ReduceOp>) -> u32 {
+pub(super) fn operation(op: Option<ReduceOp>) -> u32 {
     match op {
         None | Some(ReduceOp::Sum | ReduceOp::Avg) => 0,
         Some(ReduceOp::Prod) => 1,

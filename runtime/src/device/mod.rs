@@ -14,6 +14,7 @@ pub(crate) mod kernel_plan;
 #[expect(unsafe_code, reason = "loads a library and calls its functions")]
 pub(crate) mod nccl;
 mod rank_tables;
+pub(crate) mod rounds;
 pub(crate) mod tables;
 
 use crate::dtype::DType;

@@ -48,6 +48,11 @@ impl Machine {
         &self.name
     }
 
+    /// A number that different machines do not share, for those who can only compare numbers.
+    pub fn number(&self) -> u64 {
+        self.key.iter().rev().fold(0, |number, byte| number << 8 ^ number >> 56 ^ u64::from(*byte))
+    }
+
     pub(crate) fn key(&self) -> [u8; 16] {
         self.key
     }

@@ -63,6 +63,22 @@ pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(to: *mut u8, from: u64, bytes: usi
 }
 
 #[unsafe(no_mangle)]
+pub extern "C" fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: usize) -> Code {
+    current(|device| {
+        let stream = find(&STREAMS, stream)?;
+        if !device.holds(from, bytes) || !device.holds(to, bytes) {
+            return Err(INVALID_VALUE);
+        }
+        stream.push(move || {
+            if let Some(copy) = device.read(from, bytes) {
+                device.write(to, &copy);
+            }
+        });
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
 pub extern "C" fn cuMemsetD8Async(address: u64, value: u8, bytes: usize, stream: usize) -> Code {
     current(|device| {
         let stream = find(&STREAMS, stream)?;

@@ -59,7 +59,7 @@ pub(crate) struct LoadedKernel {
 }
 
 /// A launch, as it waits in a stream.
-pub(crate) struct CooperativeLaunch {
+pub(crate) struct KernelLaunch {
     pub(crate) kernel: LoadedKernel,
     pub(crate) blocks: u32,
     pub(crate) threads: u32,
@@ -161,11 +161,11 @@ impl Device {
         read.map_err(|fault| self.fail(ILLEGAL_ADDRESS, &fault.to_string())).ok()
     }
 
-    pub(crate) fn launch(&self, launch: &CooperativeLaunch, seed: u64) {
+    pub(crate) fn launch(&self, launch: &KernelLaunch, seed: u64) {
         if self.fault() != SUCCESS {
             return;
         }
-        let CooperativeLaunch { kernel, blocks, threads, parameters } = launch;
+        let KernelLaunch { kernel, blocks, threads, parameters } = launch;
         let devices = vec![0; *blocks as usize];
         let terms = Launch { kernel: &kernel.name, devices: &devices, threads: *threads, parameters, seed };
         if let Err(fault) = locked(&self.machine).launch(&kernel.module, &terms) {

@@ -223,6 +223,14 @@ pub extern "C" fn cuStreamSynchronize(stream: usize) -> Code {
     })
 }
 
+/// There are no graphs. With `FAKE_CUDA_CAPTURES=1` all streams say that they record one, and do their work all the same.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamIsCapturing(stream: usize, status: *mut c_int) -> Code {
+    let is_captured = std::env::var("FAKE_CUDA_CAPTURES").is_ok_and(|value| value == "1");
+    // SAFETY: as the caller of the driver promises.
+    current(|_| find(&STREAMS, stream).and_then(|_| unsafe { give(status, c_int::from(is_captured)) }))
+}
+
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamWaitEvent(stream: usize, event: usize, _flags: c_uint) -> Code {
     current(|_| {

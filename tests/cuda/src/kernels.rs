@@ -2,7 +2,7 @@
 #![allow(missing_docs, clippy::missing_safety_doc, reason = "CUDA's documentation describes its functions")]
 
 use crate::device::{
-    COOPERATIVE_LAUNCH_TOO_LARGE, Code, CooperativeLaunch, INVALID_PTX, INVALID_VALUE, LoadedKernel, MOST_THREADS,
+    COOPERATIVE_LAUNCH_TOO_LARGE, Code, INVALID_PTX, INVALID_VALUE, KernelLaunch, LoadedKernel, MOST_THREADS,
     MULTIPROCESSORS, NO_BINARY_FOR_GPU, NOT_FOUND,
 };
 use crate::driver::{STREAMS, current, device, find, give, initialized, insert, remove};
@@ -66,6 +66,39 @@ pub unsafe extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
     })
 }
 
+/// A launch: the numbers of blocks and of threads in each direction, and the parameters.
+struct AskedLaunch {
+    blocks: [c_uint; 3],
+    threads: [c_uint; 3],
+    is_cooperative: bool,
+    parameters: *mut *mut c_void,
+}
+
+/// # Safety
+/// There is an address for each parameter of the kernel.
+unsafe fn launch(function: usize, stream: usize, asked: &AskedLaunch) -> Code {
+    current(|device| {
+        let (kernel, stream) = (find(&device.kernels, function)?, find(&STREAMS, stream)?);
+        let &AskedLaunch { blocks: [blocks, ref more_blocks @ ..], threads: [threads, ref more @ ..], .. } = asked;
+        if [more_blocks, more] != [&[1; 2]; 2] || blocks == 0 || threads == 0 || threads > MOST_THREADS {
+            return Err(INVALID_VALUE);
+        }
+        if asked.is_cooperative && blocks > device.blocks_at_once(threads) * MULTIPROCESSORS {
+            return Err(COOPERATIVE_LAUNCH_TOO_LARGE);
+        }
+        let count = kernel.module.parameters(&kernel.name);
+        if asked.parameters.is_null() && count > 0 {
+            return Err(INVALID_VALUE);
+        }
+        // SAFETY: there is an address for each parameter, and all parameters of our kernels have eight bytes.
+        let read = |at| unsafe { asked.parameters.add(at).read().cast::<u64>().read_unaligned() };
+        let launch = KernelLaunch { kernel, blocks, threads, parameters: (0..count).map(read).collect() };
+        let seed = device.next_seed();
+        stream.push(move || device.launch(&launch, seed));
+        Ok(())
+    })
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuLaunchCooperativeKernel(
     function: usize,
@@ -79,26 +112,29 @@ pub unsafe extern "C" fn cuLaunchCooperativeKernel(
     stream: usize,
     parameters: *mut *mut c_void,
 ) -> Code {
-    current(|device| {
-        let (kernel, stream) = (find(&device.kernels, function)?, find(&STREAMS, stream)?);
-        if [blocks_y, blocks_z, threads_y, threads_z] != [1; 4] || blocks == 0 || threads == 0 || threads > MOST_THREADS
-        {
-            return Err(INVALID_VALUE);
-        }
-        if blocks > device.blocks_at_once(threads) * MULTIPROCESSORS {
-            return Err(COOPERATIVE_LAUNCH_TOO_LARGE);
-        }
-        let count = kernel.module.parameters(&kernel.name);
-        if parameters.is_null() && count > 0 {
-            return Err(INVALID_VALUE);
-        }
-        // SAFETY: there is an address for each parameter, and all parameters of our kernels have eight bytes.
-        let parameters = (0..count).map(|at| unsafe { parameters.add(at).read().cast::<u64>().read_unaligned() });
-        let launch = CooperativeLaunch { kernel, blocks, threads, parameters: parameters.collect() };
-        let seed = device.next_seed();
-        stream.push(move || device.launch(&launch, seed));
-        Ok(())
-    })
+    let (blocks, threads) = ([blocks, blocks_y, blocks_z], [threads, threads_y, threads_z]);
+    // SAFETY: as the caller of the driver promises.
+    unsafe { launch(function, stream, &AskedLaunch { blocks, threads, is_cooperative: true, parameters }) }
+}
+
+/// A launch whose blocks need not be resident at the same time.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuLaunchKernel(
+    function: usize,
+    blocks: c_uint,
+    blocks_y: c_uint,
+    blocks_z: c_uint,
+    threads: c_uint,
+    threads_y: c_uint,
+    threads_z: c_uint,
+    _dynamic_bytes: c_uint,
+    stream: usize,
+    parameters: *mut *mut c_void,
+    _extra: *mut *mut c_void,
+) -> Code {
+    let (blocks, threads) = ([blocks, blocks_y, blocks_z], [threads, threads_y, threads_z]);
+    // SAFETY: as the caller of the driver promises.
+    unsafe { launch(function, stream, &AskedLaunch { blocks, threads, is_cooperative: false, parameters }) }
 }
 
 #[unsafe(no_mangle)]

@@ -3,7 +3,7 @@
 //! The principal type is [`Comm`].
 
 use crate::cuda::Driver;
-use crate::wire::{CUDA_ERROR, Code, IN_PROGRESS, REMOTE_ERROR, Reply, Request, SUCCESS, SYSTEM_ERROR, Terms};
+use crate::wire::{CUDA_ERROR, Code, IN_PROGRESS, Kind, REMOTE_ERROR, Reply, Request, SUCCESS, SYSTEM_ERROR, Terms};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};
@@ -236,6 +236,11 @@ impl Comm {
     /// Ends the connection, and all that waits for it.
     pub(crate) fn close(&self, is_abort: bool) {
         self.is_aborted.fetch_or(is_abort, Ordering::AcqRel);
+        if !is_abort && self.code() == SUCCESS {
+            let terms = Terms { kind: Kind::Leave, count: 0, dtype: 0, op: 0, peer: 0 };
+            // If the hub is gone, nobody has to know.
+            let _ = self.send(&Request { number: u64::MAX, terms, data: Vec::new() });
+        }
         if let Some(socket) = self.ending.get() {
             let _ = socket.shutdown(Shutdown::Both);
         }

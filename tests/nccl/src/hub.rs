@@ -4,7 +4,8 @@
 
 use crate::reduce::reduced;
 use crate::wire::{Code, INVALID_USAGE, Kind, REMOTE_ERROR, Reply, Request, SUCCESS, Terms, read_u64};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ffi::c_int;
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,6 +29,8 @@ struct Asked {
     /// By sender and receiver.
     sends: BTreeMap<(usize, usize), VecDeque<Request>>,
     receives: BTreeMap<(usize, usize), VecDeque<Request>>,
+    /// Ranks that have left in order. Others may go on without them.
+    departed: BTreeSet<usize>,
     /// Why nothing works any more.
     broken: Option<(Code, String)>,
 }
@@ -38,6 +41,19 @@ pub(crate) struct Hub {
     asked: Mutex<Asked>,
 }
 
+/// The hubs of this process.
+static HUBS: Mutex<Vec<Arc<Hub>>> = Mutex::new(Vec::new());
+
+unsafe extern "C" {
+    safe fn atexit(function: extern "C" fn()) -> c_int;
+}
+
+/// Waits until the hubs of this process have said everything that they are saying. Then it may end.
+extern "C" fn finish_answers() {
+    let hubs = HUBS.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    hubs.iter().for_each(|hub| drop(hub.asked()));
+}
+
 impl Hub {
     /// Begins to listen for ranks that know a new number: the port, and the number. Its threads end with the process.
     pub(crate) fn start() -> std::io::Result<(u16, u64)> {
@@ -46,6 +62,12 @@ impl Hub {
         let listener = TcpListener::bind(("127.0.0.1", 0))?;
         let port = listener.local_addr()?.port();
         let hub = Arc::new(Self { nonce, asked: Mutex::default() });
+        let mut hubs = HUBS.lock().unwrap_or_else(PoisonError::into_inner);
+        if hubs.is_empty() {
+            atexit(finish_answers);
+        }
+        hubs.push(hub.clone());
+        drop(hubs);
         std::thread::spawn(move || {
             for socket in listener.incoming().flatten() {
                 let hub = hub.clone();
@@ -71,7 +93,12 @@ impl Hub {
             return;
         }
         while let Ok(request) = Request::read(&mut socket) {
-            self.asked().ask(rank as usize, request);
+            let mut asked = self.asked();
+            match request.terms.kind {
+                Kind::Leave => drop(asked.departed.insert(rank as usize)),
+                _ => asked.ask(rank as usize, request),
+            }
+            asked.miss_departed();
         }
         self.asked().leave(rank as usize);
     }
@@ -103,9 +130,24 @@ impl Asked {
         }
     }
 
-    /// A rank is gone. Whatever waits, waits in vain.
+    /// Who waits for a rank that has left in order, waits in vain.
+    fn miss_departed(&mut self) {
+        let Some(&first) = self.departed.first() else { return };
+        let mut ends = self.sends.iter().chain(&self.receives).filter(|(_, queue)| !queue.is_empty());
+        let missed = ends.find_map(|((from, to), _)| [from, to].into_iter().find(|rank| self.departed.contains(rank)));
+        let missed = missed.copied().or_else(|| (!self.collectives.is_empty()).then_some(first));
+        if let Some(rank) = missed {
+            self.broken.get_or_insert((REMOTE_ERROR, format!("rank {rank} is gone")));
+            self.refuse_all();
+        }
+    }
+
+    /// A rank is gone. If it has not left in order, whatever waits, waits in vain.
     fn leave(&mut self, rank: usize) {
         self.members.remove(&rank);
+        if self.departed.contains(&rank) {
+            return;
+        }
         if self.broken.is_none() {
             self.broken = Some((REMOTE_ERROR, format!("rank {rank} is gone")));
         }
@@ -214,7 +256,7 @@ fn results(terms: Terms, requests: &BTreeMap<usize, Request>) -> Vec<(usize, Vec
         Kind::Scatter => block(parts[root], rank),
         Kind::AllToAll => parts.iter().flat_map(|part| block(part, rank)).collect(),
         Kind::Split => split.get(&rank).cloned().unwrap_or_default(),
-        Kind::Reduce | Kind::Gather | Kind::Send | Kind::Receive => Vec::new(),
+        Kind::Reduce | Kind::Gather | Kind::Send | Kind::Receive | Kind::Leave => Vec::new(),
     };
     (0..ranks).map(|rank| (rank, result(rank))).collect()
 }

@@ -32,10 +32,12 @@ pub(crate) enum Kind {
     Send,
     Receive,
     Split,
+    /// The rank ends its communicator in order, and asks for nothing more. Nobody answers.
+    Leave,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::AllReduce,
         Self::AllGather,
         Self::ReduceScatter,
@@ -47,6 +49,7 @@ impl Kind {
         Self::Send,
         Self::Receive,
         Self::Split,
+        Self::Leave,
     ];
 
     /// Blocks of `count` elements that a rank gives and gets.
@@ -63,7 +66,7 @@ impl Kind {
             Self::Scatter => (at_root(ranks), 1),
             Self::Send => (1, 0),
             Self::Receive => (0, 1),
-            Self::Split => (0, 0),
+            Self::Split | Self::Leave => (0, 0),
         }
     }
 

@@ -76,7 +76,7 @@ pub enum GpuError {
 
 impl GpuError {
     /// An error of the driver, and what was tried.
-    pub(super) fn of_driver(doing: &'static str) -> impl Fn(DriverError) -> Self {
+    pub(in crate::device) fn of_driver(doing: &'static str) -> impl Fn(DriverError) -> Self {
         move |error| {
             let text = |found: Result<&std::ffi::CStr, DriverError>| {
                 found.map_or_else(|_| format!("error {}", error.0 as i32), |text| text.to_string_lossy().into_owned())

@@ -6,8 +6,9 @@ use super::error::GpuError;
 use crate::device::{KERNEL_PTX, kernel_name};
 use crate::dtype::DType;
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
-use cudarc::driver::{CudaContext, CudaFunction, CudaModule, CudaStream};
+use cudarc::driver::{CudaContext, CudaFunction, CudaModule, CudaStream, result};
 use cudarc::nvrtc::Ptx;
+use std::ffi::c_void;
 use std::sync::Arc;
 
 /// A GPU with the interpreter kernel on it.
@@ -30,6 +31,9 @@ impl GpuDevice {
             return Err(GpuError::NoDriver);
         }
         let context = CudaContext::new(ordinal).map_err(GpuError::of_driver("opening the GPU"))?;
+        // With it, the first stream would wait for the whole GPU, and so perhaps for a rank that waits for this one.
+        // SAFETY: all work that depends on work of another stream is ordered by hand.
+        unsafe { context.disable_event_tracking() };
         let asked = GpuError::of_driver("asking the GPU");
         let attribute = |which| context.attribute(which).map_err(&asked);
         let name = context.name().map_err(&asked)?;
@@ -54,7 +58,7 @@ impl GpuDevice {
     }
 
     /// The kernel for a type of elements, and how many of its blocks can be on the GPU at the same time.
-    pub(super) fn kernel(&self, dtype: DType, threads: u32) -> Result<(CudaFunction, u32), GpuError> {
+    pub(in crate::device) fn kernel(&self, dtype: DType, threads: u32) -> Result<(CudaFunction, u32), GpuError> {
         let kernel =
             self.module.load_function(&kernel_name(dtype)).map_err(GpuError::of_driver("finding the kernel"))?;
         let at_once = kernel.occupancy_max_active_blocks_per_multiprocessor(threads, 0, None);
@@ -62,7 +66,52 @@ impl GpuDevice {
         Ok((kernel, at_once.saturating_mul(self.multiprocessors)))
     }
 
-    pub(super) fn stream(&self) -> Result<Arc<CudaStream>, GpuError> {
+    pub(in crate::device) fn stream(&self) -> Result<Arc<CudaStream>, GpuError> {
         self.context.new_stream().map_err(GpuError::of_driver("making a stream"))
+    }
+
+    /// A stream that somebody else has made and ends.
+    ///
+    /// # Safety
+    /// It is a stream of this GPU, or null for the default one, and lives as long as what is returned.
+    pub(in crate::device) unsafe fn borrowed_stream(&self, stream: *mut c_void) -> Arc<CudaStream> {
+        // SAFETY: the caller promises it.
+        unsafe { self.context.wrap_borrowed_stream(stream.cast()) }
+    }
+
+    /// Makes the GPU the one that this thread uses.
+    pub(in crate::device) fn bind(&self) -> Result<(), GpuError> {
+        self.context.bind_to_thread().map_err(GpuError::of_driver("choosing the GPU"))
+    }
+
+    /// Puts a copy within this GPU into a stream.
+    ///
+    /// # Errors
+    /// [`GpuError::Driver`].
+    ///
+    /// # Safety
+    /// `stream` is one of this GPU. Both addresses are those of so many bytes of this GPU, which do not overlap and stay valid until
+    /// the stream has done the copy.
+    pub unsafe fn copy(&self, stream: *mut c_void, to: u64, from: u64, bytes: usize) -> Result<(), GpuError> {
+        self.bind()?;
+        // SAFETY: the caller promises it.
+        let copied = unsafe { result::memcpy_dtod_async(to, from, bytes, stream.cast()) };
+        copied.map_err(GpuError::of_driver("copying on the GPU"))
+    }
+
+    /// Whether a stream records a graph at the moment, and so runs nothing.
+    ///
+    /// # Errors
+    /// [`GpuError::Driver`].
+    ///
+    /// # Safety
+    /// `stream` is one of this GPU.
+    pub unsafe fn is_captured(&self, stream: *mut c_void) -> Result<bool, GpuError> {
+        self.bind()?;
+        let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        // SAFETY: the caller promises that it is a stream, and the address is that of a status.
+        let asked = unsafe { sys::cuStreamIsCapturing(stream.cast(), &raw mut status) };
+        asked.result().map_err(GpuError::of_driver("asking a stream"))?;
+        Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
     }
 }

@@ -1,7 +1,10 @@
-//! Why there is no NCCL to use.
+//! Why there is no NCCL to use, and what goes wrong with it.
 
 use super::version::NcclVersion;
+use crate::device::cuda::GpuError;
 use std::path::PathBuf;
+use std::time::Duration;
+use topology::Rank;
 
 /// Why a library is not the NCCL that is looked for.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -46,4 +49,99 @@ pub enum NcclLibraryError {
         /// Its version.
         version: NcclVersion,
     },
+}
+
+/// Why something did not run over NCCL.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NcclError {
+    /// The library does not do.
+    #[error(transparent)]
+    Library(#[from] NcclLibraryError),
+    /// The library lacks a function.
+    #[error("this NCCL has no {name}")]
+    Lacks {
+        /// The function.
+        name: &'static str,
+    },
+    /// NCCL refuses something.
+    #[error("{doing}: NCCL gives the result {code}, {what}")]
+    Refused {
+        /// What was tried.
+        doing: &'static str,
+        /// NCCL's number.
+        code: i32,
+        /// What NCCL says.
+        what: String,
+    },
+    /// Not all ranks have come in time.
+    #[error("{doing}: not done after {}; the communicator was aborted", shown(.limit))]
+    Late {
+        /// What was tried.
+        doing: &'static str,
+        /// How long it was allowed to take.
+        limit: Duration,
+    },
+    /// A round did not end, or failed.
+    #[error(
+        "rank {}, round {} of {rounds}, with {}: {why}; the communicator was aborted",
+        .rank.0, .round + 1, named(.peers)
+    )]
+    Round {
+        /// This rank.
+        rank: Rank,
+        /// The first round that is not known to be done, counted from 0.
+        round: usize,
+        /// How many rounds there are.
+        rounds: usize,
+        /// The ranks with which it exchanges messages in this round.
+        peers: Vec<Rank>,
+        /// What happened.
+        why: RoundFailure,
+    },
+    /// The communicator was aborted, after an error.
+    #[error("the communicator was aborted after an error (hint: make a new one)")]
+    Aborted,
+    /// Ranks have different plans.
+    #[error("rank {} has another plan than rank {} (hint: all ranks need the same files and versions)", .other.0, .rank.0)]
+    Disagree {
+        /// This rank.
+        rank: Rank,
+        /// The first one that differs.
+        other: Rank,
+    },
+    /// The GPU.
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
+}
+
+/// What ended a round.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RoundFailure {
+    /// It took too long.
+    #[error("not done after {}", shown(.limit))]
+    Late {
+        /// How long the call was allowed to take.
+        limit: Duration,
+    },
+    /// NCCL says so.
+    #[error("NCCL gives the result {code}, {what}")]
+    Failed {
+        /// NCCL's number.
+        code: i32,
+        /// What NCCL says.
+        what: String,
+    },
+}
+
+fn shown(limit: &Duration) -> String {
+    topology::quantity::show_duration(topology::Micros(limit.as_secs_f64() * 1e6))
+}
+
+fn named(ranks: &[Rank]) -> String {
+    let list: Vec<_> = ranks.iter().map(|rank| rank.0.to_string()).collect();
+    match list.as_slice() {
+        [] => "nobody".to_owned(),
+        [one] => format!("rank {one}"),
+        _ => format!("ranks {}", list.join(", ")),
+    }
 }

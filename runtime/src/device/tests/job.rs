@@ -61,7 +61,7 @@ pub(super) struct Job<'a> {
 }
 
 /// A program with another reduction.
-pub(super) fn with_op(program: VerifiedProgram, op: ReduceOp) -> VerifiedProgram {
+pub(in crate::device) fn with_op(program: VerifiedProgram, op: ReduceOp) -> VerifiedProgram {
     let mut program = program.into_program();
     let request = Request { op: Some(op), ..program.demand.request().clone() };
     let demand = Demand::new(request).unwrap().with_chunk_bytes(program.demand.chunk_bytes()).unwrap();

@@ -1,0 +1,212 @@
+//! The communicators of this process, as far as they run plans.
+//!
+//! The principal type is [`PlanMember`]. When a communicator is made, its ranks compare what they would decide by: the tables, the version
+//! of this library, and whether their GPU has the kernel. Only where all have the same, plans run, so all ranks decide each call alike
+//! without asking each other again.
+
+use crate::names::NcclName;
+use crate::prepared::PreparedPlans;
+use crate::real::{address, real};
+use crate::settings::{Settings, say};
+use comm::PlanTable;
+use runtime::{GpuDevice, Machine, NcclCommunicator, NcclError};
+use std::collections::BTreeMap;
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+/// How long all ranks may take to compare their tables.
+const PATIENCE: Duration = Duration::from_secs(60);
+const SUCCESS: c_int = 0;
+const SYSTEM_ERROR: c_int = 2;
+const IN_PROGRESS: c_int = 7;
+
+/// A rank of a communicator that runs plans.
+pub(crate) struct PlanMember {
+    pub(crate) comm: NcclCommunicator,
+    pub(crate) gpu: Arc<GpuDevice>,
+    /// The machine of each rank, counted in the order of their first ranks.
+    pub(crate) machines: Vec<u32>,
+    pub(crate) plans: PreparedPlans,
+}
+
+/// A communicator that was seen being made; if it runs no plans, why.
+pub(crate) type SeenMember = Arc<Mutex<Result<PlanMember, String>>>;
+
+static MEMBERS: Mutex<BTreeMap<usize, SeenMember>> = Mutex::new(BTreeMap::new());
+/// Whether there is any, so that calls of others cost nothing.
+static ARE_THERE: AtomicBool = AtomicBool::new(false);
+
+fn members() -> MutexGuard<'static, BTreeMap<usize, SeenMember>> {
+    MEMBERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The plans of this process; none without a table that can be read.
+pub(crate) fn table() -> Option<&'static PlanTable> {
+    static TABLE: OnceLock<Option<PlanTable>> = OnceLock::new();
+    let read = || {
+        let path = Settings::of_process().table.as_ref()?;
+        // What is wrong with the tuning tables is said where calls are counted.
+        crate::rules::tables(path).ok()?;
+        let read = PlanTable::read(path);
+        read.map_err(|why| say(&format!("no plans: {why}"))).ok().filter(|table| !table.is_empty())
+    };
+    TABLE.get_or_init(read).as_ref()
+}
+
+/// A GPU by its number; the kernel is loaded once.
+fn gpu(ordinal: usize) -> Result<Arc<GpuDevice>, String> {
+    static GPUS: Mutex<BTreeMap<usize, Arc<GpuDevice>>> = Mutex::new(BTreeMap::new());
+    let mut gpus = GPUS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = gpus.get(&ordinal) {
+        return Ok(known.clone());
+    }
+    let opened = Arc::new(GpuDevice::open(ordinal).map_err(|error| error.to_string())?);
+    gpus.insert(ordinal, opened.clone());
+    Ok(opened)
+}
+
+/// Whether this process compares tables with the other ranks. All ranks of a communicator do, or none.
+pub(crate) fn compares() -> bool {
+    let settings = Settings::of_process();
+    !settings.is_disabled && settings.table.is_some()
+}
+
+/// The member of a communicator.
+pub(crate) fn find(comm: *mut c_void) -> Option<SeenMember> {
+    if !ARE_THERE.load(Ordering::Acquire) {
+        return None;
+    }
+    members().get(&(comm as usize)).cloned()
+}
+
+fn insert(comm: *mut c_void, member: Result<PlanMember, String>) {
+    members().insert(comm as usize, Arc::new(Mutex::new(member)));
+    ARE_THERE.store(true, Ordering::Release);
+}
+
+/// A communicator ends. What is returned gives its memory back when it is dropped; that waits for NCCL, so NCCL has to end first.
+pub(crate) fn take(comm: *mut c_void) -> Option<SeenMember> {
+    if !ARE_THERE.load(Ordering::Acquire) {
+        return None;
+    }
+    members().remove(&(comm as usize))
+}
+
+/// A communicator that was made in a way in which its ranks do not compare their tables.
+pub(crate) fn refuse(comm: *mut c_void, why: &str) {
+    if compares() && !comm.is_null() {
+        insert(comm, Err(why.to_owned()));
+    }
+}
+
+/// A communicator was made, with this result. All its ranks come here; the result for the caller.
+pub(crate) fn made(comm: *mut c_void, result: c_int) -> c_int {
+    if !compares() || comm.is_null() {
+        return result;
+    }
+    match result {
+        SUCCESS => {}
+        IN_PROGRESS => {
+            refuse(comm, "it was made without blocking");
+            return result;
+        }
+        _ => return result,
+    }
+    match compare(comm) {
+        Ok(member) => {
+            if let Err(why) = &member
+                && asked(NcclName::ncclCommUserRank, comm) == Some(0)
+                && Settings::of_process().says_decisions
+            {
+                say(&format!("a communicator runs no plans: {why}"));
+            }
+            insert(comm, member);
+            SUCCESS
+        }
+        Err(why) => {
+            say(&format!(
+                "making a communicator fails: its ranks do not compare their tables: {why} (hint: ANTIPHON_TABLE must be set on all \
+                 ranks, or on none)"
+            ));
+            // SAFETY: NCCL's function takes a communicator, which its caller has not got yet.
+            unsafe {
+                let abort: unsafe extern "C" fn(*mut c_void) -> c_int =
+                    std::mem::transmute(address(NcclName::ncclCommAbort));
+                abort(comm);
+            }
+            SYSTEM_ERROR
+        }
+    }
+}
+
+/// A number that a function of NCCL tells about a communicator.
+pub(crate) fn asked(name: NcclName, comm: *mut c_void) -> Option<usize> {
+    let mut number: c_int = -1;
+    // SAFETY: all functions that this library asks so take a communicator and the address of a number.
+    let result = unsafe {
+        let function: unsafe extern "C" fn(*mut c_void, *mut c_int) -> c_int = std::mem::transmute(address(name));
+        function(comm, &raw mut number)
+    };
+    if result == SUCCESS { usize::try_from(number).ok() } else { None }
+}
+
+/// What this rank would decide by: 0 if it cannot run plans, and why not.
+fn ready(gpu: &Result<Arc<GpuDevice>, String>) -> (u64, String) {
+    match (table(), gpu) {
+        (None, _) => (0, "there is no table with plans".to_owned()),
+        (_, Err(why)) => (0, why.clone()),
+        (Some(table), Ok(_)) => {
+            let version = env!("CARGO_PKG_VERSION").bytes();
+            let number = version.fold(table.digest(), |number, byte| number.rotate_left(8) ^ u64::from(byte));
+            (number.max(1), String::new())
+        }
+    }
+}
+
+/// Compares tables with all ranks: a member, or why it runs no plans.
+///
+/// # Errors
+/// If the ranks do not meet, and so the communicator is of no use.
+fn compare(comm: *mut c_void) -> Result<Result<PlanMember, String>, NcclError> {
+    let library = real().map_err(|why| NcclError::Library(why.clone()))?;
+    if let Err(why) = library.can_run_plans() {
+        // Its version is the same on all ranks, or communicators would not work.
+        return Ok(Err(why.to_string()));
+    }
+    let Some(ordinal) = asked(NcclName::ncclCommCuDevice, comm) else {
+        return Ok(Err("NCCL does not tell its GPU".to_owned()));
+    };
+    let gpu = gpu(ordinal);
+    let (number, why) = ready(&gpu);
+    let opened = match gpu {
+        Ok(gpu) => gpu,
+        // Without a GPU nothing can be sent; communicators do not work there either.
+        Err(why) => return Ok(Err(why)),
+    };
+    let host = std::env::var("ANTIPHON_HOST").ok().filter(|host| !host.is_empty());
+    let machine = host.map_or_else(Machine::here, |host| Ok(Machine::named(&host)));
+    let machine = machine.map_or(0, |machine| machine.number());
+    // SAFETY: the communicator was made just now, and its caller has not got it yet.
+    let mut ours = unsafe { NcclCommunicator::borrowed(library, comm) }?;
+    let words = ours.gather(&opened, &[number, machine], PATIENCE)?;
+    let (numbers, hosts): (Vec<u64>, Vec<u64>) = words.chunks_exact(2).map(|pair| (pair[0], pair[1])).unzip();
+    if number == 0 {
+        return Ok(Err(why));
+    }
+    if let Some(other) = numbers.iter().position(|other| *other != number) {
+        let what = if numbers[other] == 0 { "has no plans" } else { "has another table, or another version" };
+        return Ok(Err(format!("rank {other} {what}")));
+    }
+    let mut known: Vec<u64> = Vec::new();
+    let machines = hosts.into_iter().map(|host| {
+        let seen = known.iter().position(|of| *of == host).unwrap_or(known.len());
+        if seen == known.len() {
+            known.push(host);
+        }
+        seen as u32
+    });
+    let machines = machines.collect();
+    Ok(Ok(PlanMember { comm: ours, gpu: opened, machines, plans: PreparedPlans::default() }))
+}

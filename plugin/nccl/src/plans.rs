@@ -1,0 +1,197 @@
+//! Calls that plans serve in NCCL's place.
+//!
+//! The principal function is [`run`]. Whether a plan serves a call follows from the call's collective, size, type, reduction and
+//! root, which are the same on all ranks, and never from where its buffers lie: ranks may call in place or not as they like. So a
+//! collective has one kind of program. Where it works in the caller's one buffer, a call that is not in place is copied there first;
+//! a reduce-scatter works out of place, and a call in place gets its results from elsewhere.
+
+use crate::members::{PlanMember, find, table};
+use crate::prepared::{PlanRefusal, PreparedKey, PreparedPlan};
+use crate::settings::say;
+use program::{LowerOptions, check, lower};
+use runtime::{DType, NcclError, NcclRounds, RoundPlan};
+use schedule::{Collective, ReduceOp, Request};
+use std::cell::Cell;
+use std::ffi::{c_int, c_void};
+use std::fmt;
+use std::sync::{Arc, PoisonError};
+use topology::Rank;
+
+thread_local! {
+    /// How many groups this thread is inside of.
+    pub(crate) static GROUPS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Threads of a block of the kernel, and the bytes of its work.
+const THREADS: u32 = 256;
+const BLOCK_BYTES: u64 = 128 << 10;
+/// How many prepared plans a communicator keeps. Each has memory on the GPU.
+const MOST_PLANS: usize = 64;
+
+/// A call of a collective, as NCCL's functions take it.
+#[derive(Clone, Copy)]
+pub(crate) struct AskedCall {
+    pub(crate) collective: Collective,
+    /// Elements of one block.
+    pub(crate) count: usize,
+    pub(crate) dtype: c_int,
+    pub(crate) op: c_int,
+    pub(crate) root: c_int,
+    pub(crate) send: *const c_void,
+    pub(crate) recv: *mut c_void,
+    pub(crate) comm: *mut c_void,
+    pub(crate) stream: *mut c_void,
+}
+
+/// A call that a plan has served.
+pub(crate) struct PlannedCall {
+    pub(crate) plan: Arc<str>,
+    /// What the caller gets.
+    pub(crate) code: c_int,
+}
+
+/// The type by which the kernel handles elements of a type of NCCL's. Where nothing is reduced, only their size matters. Sums and
+/// products have the same bits with and without a sign.
+fn dtype_of(number: c_int, op: Option<ReduceOp>) -> Result<DType, PlanRefusal> {
+    let is_plain = matches!(op, None | Some(ReduceOp::Sum | ReduceOp::Prod));
+    match number {
+        1 => Ok(DType::U8),
+        2 => Ok(DType::I32),
+        4 => Ok(DType::I64),
+        6 => Ok(DType::F16),
+        7 => Ok(DType::F32),
+        8 => Ok(DType::F64),
+        9 => Ok(DType::Bf16),
+        0 if is_plain => Ok(DType::U8),
+        3 if is_plain => Ok(DType::I32),
+        5 if is_plain => Ok(DType::I64),
+        10 | 11 if op.is_none() => Ok(DType::U8),
+        _ => Err(PlanRefusal::Type),
+    }
+}
+
+/// The reduction of a call, by NCCL's number.
+fn op_of(collective: Collective, number: c_int) -> Result<Option<ReduceOp>, PlanRefusal> {
+    if !collective.combines() {
+        return Ok(None);
+    }
+    match number {
+        0 => Ok(Some(ReduceOp::Sum)),
+        1 => Ok(Some(ReduceOp::Prod)),
+        2 => Ok(Some(ReduceOp::Max)),
+        3 => Ok(Some(ReduceOp::Min)),
+        4 => Ok(Some(ReduceOp::Avg)),
+        _ => Err(PlanRefusal::Reduction),
+    }
+}
+
+/// Puts a call into its stream by a plan.
+///
+/// # Errors
+/// Why NCCL has to serve it. All ranks come to the same.
+pub(crate) fn run(call: &AskedCall) -> Result<PlannedCall, PlanRefusal> {
+    let seen = find(call.comm).ok_or(PlanRefusal::Unseen)?;
+    let mut member = seen.lock().unwrap_or_else(PoisonError::into_inner);
+    let member = member.as_mut().map_err(|why| PlanRefusal::Never(why.clone()))?;
+    if GROUPS.get() > 0 {
+        return Err(PlanRefusal::Grouped);
+    }
+    let is_served = [Collective::AllReduce, Collective::AllGather, Collective::ReduceScatter, Collective::Broadcast];
+    if !is_served.contains(&call.collective) {
+        return Err(PlanRefusal::Collective);
+    }
+    if call.count == 0 {
+        return Err(PlanRefusal::Empty);
+    }
+    let op = op_of(call.collective, call.op)?;
+    let dtype = dtype_of(call.dtype, op)?;
+    let root = call.collective.is_rooted().then_some(call.root);
+    let root = root.map(|root| u32::try_from(root).map(Rank).map_err(|_| PlanRefusal::NotChosen)).transpose()?;
+    let key = PreparedKey { collective: call.collective, root, op, dtype: call.dtype, count: call.count };
+    // SAFETY: the caller gives a stream of the communicator's GPU.
+    let is_captured = unsafe { member.gpu.is_captured(call.stream) };
+    if is_captured.unwrap_or(true) {
+        return Err(PlanRefusal::Captured);
+    }
+    let PlanMember { comm, gpu, machines, plans } = member;
+    if plans.0.len() >= MOST_PLANS && !plans.0.contains_key(&key) {
+        // The memory of each is given back when its calls are done.
+        plans.0.clear();
+    }
+    let prepare = || {
+        let (program, name) = program_of(&key, dtype, machines)?;
+        let unfit = |why: &dyn fmt::Display| PlanRefusal::Unfit(format!("{name}: {why}"));
+        let plan = RoundPlan::new(&program, comm.rank(), call.count as u64, dtype, BLOCK_BYTES);
+        let rounds = NcclRounds::new(gpu, plan.map_err(|why| unfit(&why))?, THREADS);
+        Ok(PreparedPlan { name: name.clone(), rounds: rounds.map_err(|why| unfit(&why))? })
+    };
+    let prepared = plans.0.entry(key).or_insert_with(prepare).as_mut().map_err(|why| why.clone())?;
+    let bytes = call.count * dtype.size();
+    let code = match enqueue(call, bytes, prepared, comm, gpu) {
+        Ok(()) => 0,
+        Err(error) => {
+            say(&format!("{}: {error}", prepared.name));
+            match error {
+                NcclError::Refused { code, .. } => code,
+                NcclError::Gpu(_) => 1,
+                _ => 3,
+            }
+        }
+    };
+    Ok(PlannedCall { plan: prepared.name.clone(), code })
+}
+
+/// The program for a call, and its name.
+fn program_of(
+    key: &PreparedKey,
+    dtype: DType,
+    machines: &[u32],
+) -> Result<(program::VerifiedProgram, Arc<str>), PlanRefusal> {
+    let ranks = machines.len();
+    let bytes = (key.count as u64).saturating_mul(dtype.size() as u64);
+    let size = bytes.saturating_mul(key.collective.blocks(ranks));
+    let request = Request { op: key.op, root: key.root, ..Request::new(key.collective, ranks, size) };
+    let found = table().and_then(|table| table.schedule_for(machines, &request)).ok_or(PlanRefusal::NotChosen)?;
+    let (schedule, name) = found.map_err(PlanRefusal::Unfit)?;
+    let unfit = |why: &dyn fmt::Display| PlanRefusal::Unfit(format!("{name}: {why}"));
+    let in_place = key.collective != Collective::ReduceScatter;
+    let program = lower(&schedule, &LowerOptions { in_place, ..LowerOptions::default() });
+    let program = check(program.map_err(|why| unfit(&why))?);
+    Ok((program.map_err(|_| unfit(&"the program checker refuses it"))?, name.clone().into()))
+}
+
+/// Puts the call into its stream, with the copies that it needs where the caller's buffers lie. `block` are the bytes of one block.
+fn enqueue(
+    call: &AskedCall,
+    block: usize,
+    prepared: &mut PreparedPlan,
+    comm: &mut runtime::NcclCommunicator,
+    gpu: &runtime::GpuDevice,
+) -> Result<(), NcclError> {
+    let (send, recv) = (call.send as u64, call.recv as u64);
+    let rounds = &mut prepared.rounds;
+    if call.collective == Collective::ReduceScatter {
+        let length = (block * comm.ranks()) as u64;
+        let overlaps = recv < send.saturating_add(length) && send < recv.saturating_add(block as u64);
+        let output = if overlaps { rounds.staging()? } else { recv };
+        // SAFETY: NCCL's caller gives buffers of these lengths, and a stream of the communicator's GPU, which keep until the stream has
+        // done the work.
+        unsafe { rounds.enqueue(comm, gpu, call.stream, [send, output]) }?;
+        if overlaps {
+            // SAFETY: as above; the results are elsewhere.
+            unsafe { gpu.copy(call.stream, recv, output, block) }?;
+        }
+        return Ok(());
+    }
+    let own = match call.collective {
+        Collective::AllGather => Some(recv + u64::from(comm.rank().0) * block as u64),
+        Collective::Broadcast => (Ok(comm.rank().0) == u32::try_from(call.root)).then_some(recv),
+        _ => Some(recv),
+    };
+    if let Some(own) = own.filter(|own| *own != send) {
+        // SAFETY: as above; NCCL permits no other overlap.
+        unsafe { gpu.copy(call.stream, own, send, block) }?;
+    }
+    // SAFETY: as above.
+    unsafe { rounds.enqueue(comm, gpu, call.stream, [recv, recv]) }
+}

@@ -1,0 +1,70 @@
+//! The plans of a communicator that are on its GPU, and why calls have none.
+//!
+//! The principal type is [`PreparedPlans`].
+
+use runtime::NcclRounds;
+use schedule::{Collective, ReduceOp};
+use std::collections::BTreeMap;
+use std::ffi::c_int;
+use std::fmt;
+use std::sync::Arc;
+use topology::Rank;
+
+/// Why no plan serves a call, apart from what the tables choose.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum PlanRefusal {
+    /// The communicator is not known here.
+    Unseen,
+    /// The communicator runs no plans at all.
+    Never(String),
+    Grouped,
+    Captured,
+    /// Nothing moves.
+    Empty,
+    Collective,
+    Type,
+    Reduction,
+    /// No plan is for this root and these machines.
+    NotChosen,
+    /// The plan cannot serve it.
+    Unfit(String),
+}
+
+impl fmt::Display for PlanRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unseen => f.write_str("its communicator was not seen being made"),
+            Self::Never(why) => write!(f, "its communicator runs no plans: {why}"),
+            Self::Grouped => f.write_str("the call is inside of a group"),
+            Self::Captured => f.write_str("its stream records a graph"),
+            Self::Empty => f.write_str("nothing moves"),
+            Self::Collective => f.write_str("plans do not serve this collective"),
+            Self::Type => f.write_str("plans do not have its type of elements"),
+            Self::Reduction => f.write_str("plans do not have its reduction"),
+            Self::NotChosen => f.write_str("it is for another root, or for other machines"),
+            Self::Unfit(why) => write!(f, "the plan cannot serve it: {why}"),
+        }
+    }
+}
+
+/// What a plan is prepared for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct PreparedKey {
+    pub(crate) collective: Collective,
+    pub(crate) root: Option<Rank>,
+    pub(crate) op: Option<ReduceOp>,
+    /// NCCL's number of the type.
+    pub(crate) dtype: c_int,
+    /// Elements of one block.
+    pub(crate) count: usize,
+}
+
+/// A plan with its memory on the GPU.
+pub(crate) struct PreparedPlan {
+    pub(crate) name: Arc<str>,
+    pub(crate) rounds: NcclRounds,
+}
+
+/// The plans of a communicator for the calls so far; for some it has none, and why.
+#[derive(Default)]
+pub(crate) struct PreparedPlans(pub(crate) BTreeMap<PreparedKey, Result<PreparedPlan, PlanRefusal>>);

@@ -1,0 +1,292 @@
+//! Runs a program in rounds over NCCL.
+//!
+//! The principal type is [`NcclRounds`]. All work goes into a stream of the caller's: for each round a launch of the kernel, if there
+//! is local work, and a group of sends and receives. The host waits for nothing, except where it watches a call.
+
+use super::calls::{IN_PROGRESS, SUCCESS, type_number};
+use super::communicator::{NcclCommunicator, NcclDeadline};
+use super::error::{NcclError, RoundFailure};
+use crate::device::cuda::{GpuDevice, GpuError};
+use crate::device::rounds::plan::RoundPlan;
+use cudarc::driver::sys::CUstream;
+use cudarc::driver::{CudaEvent, CudaFunction, CudaSlice, CudaStream, DevicePtr, LaunchConfig, PushKernelArg, result};
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+use std::time::Duration;
+use topology::Rank;
+
+/// How long the rest of a call may take after an abort.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// A rank's part of a program on its GPU, ready for calls one after the other.
+#[derive(Debug)]
+pub struct NcclRounds {
+    plan: RoundPlan,
+    kernel: CudaFunction,
+    threads: u32,
+    /// Where its memory was made, and is given back.
+    own: Arc<CudaStream>,
+    tables: CudaSlice<u8>,
+    scratch: CudaSlice<u8>,
+    inboxes: CudaSlice<u8>,
+    launches: Vec<(u64, u32)>,
+    /// For results, where the caller's place for them overlaps its input.
+    staging: Option<CudaSlice<u8>>,
+    /// Input and output that the tables have now.
+    caller: [u64; 2],
+    /// After the work of all calls so far.
+    done: CudaEvent,
+}
+
+impl NcclRounds {
+    /// Allocates the memory of a plan. Blocks of the kernel have so many threads, at most 512.
+    ///
+    /// # Errors
+    /// [`NcclError::Gpu`].
+    pub fn new(gpu: &GpuDevice, plan: RoundPlan, threads: u32) -> Result<Self, NcclError> {
+        let copying = GpuError::of_driver("copying tables to the GPU");
+        let (kernel, _) = gpu.kernel(plan.dtype(), threads)?;
+        let own = gpu.stream()?;
+        let memory = |bytes: u64| {
+            own.alloc_zeros::<u8>((bytes as usize).max(16)).map_err(GpuError::of_driver("allocating memory"))
+        };
+        let [_, _, scratch, inboxes] = plan.buffer_bytes();
+        let (scratch, inboxes) = (memory(scratch)?, memory(inboxes)?);
+        let mut tables = memory(plan.table_bytes())?;
+        let address = |memory: &CudaSlice<u8>| memory.device_ptr(&own).0;
+        let bytes = plan.tables(address(&tables), [0, 0, address(&scratch), address(&inboxes)]);
+        own.memcpy_htod(&bytes, &mut tables).map_err(&copying)?;
+        let done = own.record_event(None).map_err(&copying)?;
+        own.synchronize().map_err(&copying)?;
+        let launches = plan.launches();
+        Ok(Self { plan, kernel, threads, own, tables, scratch, inboxes, launches, staging: None, caller: [0; 2], done })
+    }
+
+    /// The plan.
+    pub fn plan(&self) -> &RoundPlan {
+        &self.plan
+    }
+
+    /// The address of memory for results, which the caller copies behind the call in the same stream.
+    ///
+    /// # Errors
+    /// [`NcclError::Gpu`].
+    pub fn staging(&mut self) -> Result<u64, NcclError> {
+        let memory = match self.staging.take() {
+            Some(memory) => memory,
+            None => {
+                let bytes = (self.plan.buffer_bytes()[1] as usize).max(16);
+                let made = self.own.alloc_zeros::<u8>(bytes).map_err(GpuError::of_driver("allocating memory"))?;
+                self.own.synchronize().map_err(GpuError::of_driver("allocating memory"))?;
+                made
+            }
+        };
+        Ok(self.staging.insert(memory).device_ptr(&self.own).0)
+    }
+
+    /// Puts a call into a stream, and waits for nothing. What goes wrong later, NCCL says to whoever asks about the communicator.
+    ///
+    /// # Errors
+    /// [`NcclError`] if the driver or NCCL refuses something.
+    ///
+    /// # Safety
+    /// `stream` is one of this GPU. `buffers` are addresses of input and output of this GPU, as long as the plan says, and stay valid
+    /// until the stream has done the work; in place both are the same.
+    pub unsafe fn enqueue(
+        &mut self,
+        comm: &mut NcclCommunicator,
+        gpu: &GpuDevice,
+        stream: *mut c_void,
+        buffers: [u64; 2],
+    ) -> Result<(), NcclError> {
+        // SAFETY: the caller promises it.
+        let stream = unsafe { gpu.borrowed_stream(stream) };
+        self.put(comm, &stream, buffers, None, NcclDeadline::after(Duration::MAX))
+    }
+
+    /// One call, which may take so long; nothing uses the buffers when this returns. `buffers` are addresses of input and output.
+    ///
+    /// # Errors
+    /// [`NcclError::Round`] if a rank is gone, fails or is late. Then the communicator is aborted on this rank, and each other rank finds
+    /// out in the same way.
+    ///
+    /// # Safety
+    /// As for [`Self::enqueue`].
+    pub unsafe fn call(
+        &mut self,
+        comm: &mut NcclCommunicator,
+        buffers: [u64; 2],
+        limit: Duration,
+    ) -> Result<(), NcclError> {
+        let deadline = NcclDeadline::after(limit);
+        let stream = self.own.clone();
+        let mut reached = Vec::new();
+        let put = self.put(comm, &stream, buffers, Some(&mut reached), deadline);
+        let outcome = put.and_then(|()| self.watch(comm, &reached, deadline));
+        if outcome.is_err() {
+            self.drain(deadline);
+        }
+        outcome
+    }
+
+    /// After an abort the rest of a call runs on without its messages. When it is done, nothing uses the caller's buffers any more.
+    fn drain(&mut self, deadline: NcclDeadline) {
+        let Ok(done) = self.own.record_event(None) else { return };
+        let grace = NcclDeadline::after(GRACE);
+        while !grace.is_over() && matches!(done.try_is_complete(), Ok(false)) {
+            deadline.pause();
+        }
+        self.done = done;
+    }
+
+    fn put(
+        &mut self,
+        comm: &mut NcclCommunicator,
+        stream: &Arc<CudaStream>,
+        buffers: [u64; 2],
+        mut reached: Option<&mut Vec<CudaEvent>>,
+        deadline: NcclDeadline,
+    ) -> Result<(), NcclError> {
+        comm.check()?;
+        let launching = GpuError::of_driver("putting a call into a stream");
+        // The call before this one may be in another stream, and uses the same memory.
+        stream.wait(&self.done).map_err(&launching)?;
+        if buffers != self.caller {
+            let words = buffers.map(u64::to_le_bytes).concat();
+            let tables = self.tables.device_ptr(stream).0;
+            // SAFETY: the tables begin with these words. The driver has taken the bytes when the function returns, as they are few
+            // and not in pinned memory.
+            unsafe { result::memcpy_htod_async(tables, &words, stream.cu_stream()) }.map_err(&launching)?;
+            self.caller = buffers;
+        }
+        for round in 0..self.launches.len() {
+            self.launch(stream, round)?;
+            if round < self.plan.exchanges().len() {
+                self.exchange(comm, stream.cu_stream(), round, deadline)?;
+            }
+            if let Some(reached) = &mut reached {
+                reached.push(stream.record_event(None).map_err(&launching)?);
+            }
+        }
+        self.done = stream.record_event(None).map_err(&launching)?;
+        Ok(())
+    }
+
+    /// The local work of a stage.
+    fn launch(&self, stream: &Arc<CudaStream>, stage: usize) -> Result<(), NcclError> {
+        let (begin, blocks) = self.launches[stage];
+        if blocks == 0 {
+            return Ok(());
+        }
+        let shape = LaunchConfig { grid_dim: (blocks, 1, 1), block_dim: (self.threads, 1, 1), shared_mem_bytes: 0 };
+        let grid = self.tables.device_ptr(stream).0 + begin;
+        // SAFETY: the kernel takes the address of its blocks. The tables are those of the plan, and what they name is the memory of
+        // this value and of the caller. No block waits for another one.
+        let launched = unsafe { stream.launch_builder(&self.kernel).arg(&grid).launch(shape) };
+        launched.map(drop).map_err(GpuError::of_driver("launching the kernel"))?;
+        Ok(())
+    }
+
+    /// The messages of a round, as one group.
+    fn exchange(
+        &mut self,
+        comm: &mut NcclCommunicator,
+        stream: CUstream,
+        round: usize,
+        deadline: NcclDeadline,
+    ) -> Result<(), NcclError> {
+        let messages = &self.plan.exchanges()[round];
+        if messages.is_empty() {
+            return Ok(());
+        }
+        let own = |memory: &CudaSlice<u8>| memory.device_ptr(&self.own).0;
+        let buffers = [self.caller[0], self.caller[1], own(&self.scratch), own(&self.inboxes)];
+        let (dtype, handle) = (type_number(self.plan.dtype()), comm.handle);
+        let mut code = SUCCESS;
+        // SAFETY: it takes nothing.
+        comm.checked("beginning a group", unsafe { (comm.calls.group_start)() })?;
+        for message in messages {
+            let at = (buffers[message.buffer] + message.offset) as *mut c_void;
+            let (count, peer) = (message.elements as usize, message.peer.0 as c_int);
+            let given = match message.is_sent {
+                // SAFETY: the plan's messages lie inside of these buffers.
+                true => unsafe { (comm.calls.send)(at, count, dtype, peer, handle, stream.cast()) },
+                // SAFETY: as above.
+                false => unsafe { (comm.calls.receive)(at, count, dtype, peer, handle, stream.cast()) },
+            };
+            if code == SUCCESS && given != IN_PROGRESS {
+                code = given;
+            }
+        }
+        // SAFETY: it takes nothing.
+        let ended = unsafe { (comm.calls.group_end)() };
+        if code == SUCCESS {
+            code = ended;
+        }
+        match code {
+            SUCCESS => Ok(()),
+            // It is in the stream only when NCCL says so.
+            IN_PROGRESS => self.settled(comm, round, deadline),
+            code => Err(self.failed(comm, round, code)),
+        }
+    }
+
+    fn settled(&self, comm: &mut NcclCommunicator, round: usize, deadline: NcclDeadline) -> Result<(), NcclError> {
+        loop {
+            match comm.async_error() {
+                SUCCESS => return Ok(()),
+                IN_PROGRESS if deadline.is_over() => return Err(self.late(comm, round, deadline)),
+                IN_PROGRESS => deadline.pause(),
+                code => return Err(self.failed(comm, round, code)),
+            }
+        }
+    }
+
+    /// Waits for one round after the other.
+    fn watch(
+        &self,
+        comm: &mut NcclCommunicator,
+        reached: &[CudaEvent],
+        deadline: NcclDeadline,
+    ) -> Result<(), NcclError> {
+        let waiting = GpuError::of_driver("waiting for a round");
+        let mut round = 0;
+        while let Some(event) = reached.get(round) {
+            let is_done = event.try_is_complete().map_err(&waiting)?;
+            // A round counts only if nothing was wrong after it.
+            match comm.async_error() {
+                SUCCESS | IN_PROGRESS if is_done => round += 1,
+                SUCCESS | IN_PROGRESS if deadline.is_over() => return Err(self.late(comm, round, deadline)),
+                SUCCESS | IN_PROGRESS => deadline.pause(),
+                code => return Err(self.failed(comm, round, code)),
+            }
+        }
+        Ok(())
+    }
+
+    fn late(&self, comm: &mut NcclCommunicator, round: usize, deadline: NcclDeadline) -> NcclError {
+        self.ended(comm, round, RoundFailure::Late { limit: deadline.limit })
+    }
+
+    fn failed(&self, comm: &mut NcclCommunicator, round: usize, code: c_int) -> NcclError {
+        let what = comm.calls.text(code, comm.handle);
+        self.ended(comm, round, RoundFailure::Failed { code, what })
+    }
+
+    fn ended(&self, comm: &mut NcclCommunicator, round: usize, why: RoundFailure) -> NcclError {
+        comm.abort();
+        let exchanges = self.plan.exchanges();
+        let messages = exchanges.get(round).map_or(&[][..], Vec::as_slice);
+        let mut peers: Vec<Rank> = messages.iter().map(|message| message.peer).collect();
+        peers.sort_unstable();
+        peers.dedup();
+        NcclError::Round { rank: self.plan.rank(), round, rounds: exchanges.len(), peers, why }
+    }
+}
+
+impl Drop for NcclRounds {
+    /// The memory is given back in `own`, after all calls.
+    fn drop(&mut self) {
+        let _ = self.own.wait(&self.done);
+    }
+}

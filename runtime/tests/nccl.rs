@@ -1,0 +1,324 @@
+//! Plans in rounds over NCCL, by the code that ships: communicators, groups, launches, deadlines, and the kernel's PTX.
+//!
+//! NCCL is the fake one of `tests/nccl`, and the driver that of `tests/cuda`. Ranks are threads with a communicator each, or processes.
+#![allow(clippy::unwrap_used, missing_docs)]
+#![expect(unsafe_code, reason = "loads a library, and gives addresses to a GPU")]
+
+use cudarc::driver::{CudaContext, DevicePtr};
+use libloading::Library;
+use program::testing::schedules::{
+    Random, demand, direct, random_topology, random_trees, ring_allgather, ring_allreduce, ring_reducescatter,
+};
+use program::testing::{STANDARD, checked, lowered};
+use program::{LowerOptions, VerifiedProgram, check, digest, lower};
+use runtime::{
+    DType, GpuDevice, NcclCommunicator, NcclError, NcclId, NcclLibrary, NcclRounds, NcclSearch, Reference,
+    RoundFailure, RoundPlan,
+};
+use schedule::{Collective, Demand, ReduceOp, Request};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+use topology::Rank;
+
+/// Long enough for the slowest computer.
+const LIMIT: Duration = Duration::from_secs(120);
+/// For calls that cannot be done in time.
+const SHORT: Duration = Duration::from_millis(1500);
+/// The bytes of a block's work; few, so that stages have several blocks.
+const BLOCK: u64 = 512;
+
+/// The fake driver, under the name by which cudarc and the fake NCCL look for it, and the fake NCCL.
+fn nccl() -> &'static NcclLibrary {
+    static LOADED: OnceLock<(Library, NcclLibrary)> = OnceLock::new();
+    let loaded = LOADED.get_or_init(|| {
+        let beside = |name: &str| std::env::current_exe().unwrap().with_file_name(name);
+        // SAFETY: the library has no constructors.
+        let driver = unsafe { Library::new(beside("libfake_cuda.so")) }.unwrap();
+        let named = Some(beside("libfake_nccl.so"));
+        (driver, NcclLibrary::find(&NcclSearch { named, folders: Vec::new() }).unwrap())
+    });
+    &loaded.1
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Terms {
+    count: u64,
+    dtype: DType,
+    seed: u64,
+}
+
+/// A program, and how it is called.
+type NcclCase = (VerifiedProgram, Terms);
+
+/// One rank: its GPU and its communicator.
+struct NcclRank {
+    gpu: GpuDevice,
+    context: Arc<CudaContext>,
+    comm: NcclCommunicator,
+}
+
+impl NcclRank {
+    fn join(id: NcclId, rank: usize, ranks: usize) -> Self {
+        // It loads the driver too.
+        let nccl = nccl();
+        let gpu = GpuDevice::open(0).unwrap();
+        let context = CudaContext::new(0).unwrap();
+        // SAFETY: all buffers here are used in one stream, or waited for.
+        unsafe { context.disable_event_tracking() };
+        let comm = NcclCommunicator::join(nccl, &gpu, id, (Rank::from_index(rank), ranks), LIMIT).unwrap();
+        Self { gpu, context, comm }
+    }
+
+    fn rounds(&self, (program, terms): &NcclCase) -> NcclRounds {
+        let plan = RoundPlan::new(program, self.comm.rank(), terms.count, terms.dtype, BLOCK).unwrap();
+        NcclRounds::new(&self.gpu, plan, 4).unwrap()
+    }
+
+    /// One call with fresh buffers; how many elements are wrong.
+    fn call(&mut self, rounds: &mut NcclRounds, case: &NcclCase, call: u64, limit: Duration) -> Result<u64, NcclError> {
+        let (program, terms) = (case.0.program(), case.1);
+        let (rank, size, in_place) = (self.comm.rank(), terms.dtype.size(), program.in_place);
+        let seed = terms.seed.wrapping_add(call << 32);
+        let reference = Reference::new(&program.demand, program.op, terms.count as usize, terms.dtype, seed);
+        let places = reference.places(rank);
+        let common = (places.output_at + places.output).max(places.input_at + places.input);
+        let (first, at) = if in_place { (common, places.input_at) } else { (places.input, 0) };
+        let mut filled = vec![0xA5; (first * size).max(1)];
+        reference.fill(rank, &mut filled[..first * size], at);
+        let stream = self.context.new_stream().unwrap();
+        let input = stream.clone_htod(&filled).unwrap();
+        let output = stream.clone_htod(&vec![0xA5; (places.output * size).max(1)]).unwrap();
+        stream.synchronize().unwrap();
+        let (from, to) = (input.device_ptr(&stream).0, output.device_ptr(&stream).0);
+        // SAFETY: the buffers have these lengths, and live until the call is done.
+        unsafe { rounds.call(&mut self.comm, [from, if in_place { from } else { to }], limit)? };
+        let read = |of| {
+            let bytes = stream.clone_dtoh(of).unwrap();
+            stream.synchronize().unwrap();
+            bytes
+        };
+        let input = read(&input);
+        Ok(match in_place {
+            true => reference.wrong(rank, &input[..(places.output_at + places.output) * size], places.output_at),
+            false => {
+                let changed = reference.changed(rank, &input[..places.input * size]);
+                changed + reference.wrong(rank, &read(&output)[..places.output * size], 0)
+            }
+        })
+    }
+}
+
+/// Runs programs of so many ranks, one after the other, each twice.
+fn right(ranks: usize, cases: &[NcclCase]) {
+    let id = NcclCommunicator::unique_id(nccl()).unwrap();
+    let run = |rank| {
+        let mut rank = NcclRank::join(id, rank, ranks);
+        for case in cases {
+            let mut rounds = rank.rounds(case);
+            for call in 0..2 {
+                let wrong = rank.call(&mut rounds, case, call, LIMIT).unwrap_or_else(|error| panic!("{error}"));
+                let (collective, in_place) = (case.0.program().demand.request().collective, case.0.program().in_place);
+                assert_eq!(wrong, 0, "{collective} of {ranks} ranks, in place {in_place}, call {call}, {:?}", case.1);
+            }
+        }
+        rank
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..ranks).map(|rank| scope.spawn(move || run(rank))).collect();
+        // Communicators end when all ranks are done.
+        let done: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+        drop(done);
+    });
+}
+
+fn with_op(program: VerifiedProgram, op: ReduceOp) -> VerifiedProgram {
+    let mut program = program.into_program();
+    let request = Request { op: Some(op), ..program.demand.request().clone() };
+    let demand = Demand::new(request).unwrap().with_chunk_bytes(program.demand.chunk_bytes()).unwrap();
+    (program.op, program.demand) = (Some(op), Arc::new(demand));
+    check(program).unwrap()
+}
+
+const PLAIN: Terms = Terms { count: 13, dtype: DType::F32, seed: 1 };
+
+#[test]
+fn one_allreduce_of_two_ranks() {
+    right(2, &[(checked(lowered(&ring_allreduce(2, 1), false)), PLAIN)]);
+}
+
+#[test]
+fn programs_of_every_collective() {
+    let mut random = Random(23);
+    for ranks in [2, 3, 5, 8] {
+        let mut cases = Vec::new();
+        for in_place in [false, true] {
+            for schedule in [ring_allgather(ranks, 1), ring_reducescatter(ranks, 1), ring_allreduce(ranks, 1)] {
+                // Long enough for several blocks.
+                let terms = Terms { count: if ranks == 3 { 1500 } else { 8 * ranks as u64 + 1 }, ..PLAIN };
+                cases.push((checked(lowered(&schedule, in_place)), terms));
+            }
+        }
+        for collective in STANDARD {
+            let topology = random_topology(ranks, &mut random);
+            let demand = demand(collective, ranks, 1 + random.below(2) as u32);
+            let schedule = random_trees(&topology, &demand, &mut random);
+            let options = LowerOptions { in_place: random.below(2) == 0, ..LowerOptions::default() };
+            let dtype = DType::ALL[random.below(DType::ALL.len())];
+            let terms = Terms { count: [0, 1, 7, 61][random.below(4)], dtype, seed: random.draw() };
+            cases.push((checked(lower(&schedule, &options).unwrap()), terms));
+        }
+        cases.push((checked(lowered(&direct(&demand(Collective::AllToAll, ranks, 1)), false)), PLAIN));
+        right(ranks, &cases);
+    }
+}
+
+#[test]
+fn every_type_with_every_reduction() {
+    let operations = [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Min, ReduceOp::Max, ReduceOp::Avg];
+    let mut cases = Vec::new();
+    for &dtype in DType::ALL {
+        for (at, op) in operations.into_iter().enumerate() {
+            let program = with_op(checked(lowered(&ring_allreduce(3, 1), at % 2 == 0)), op);
+            cases.push((program, Terms { dtype, ..PLAIN }));
+        }
+    }
+    right(3, &cases);
+}
+
+#[test]
+fn ranks_with_other_plans_are_told() {
+    let id = NcclCommunicator::unique_id(nccl()).unwrap();
+    let ask = |rank| {
+        let mut rank = NcclRank::join(id, rank, 3);
+        let told = rank.comm.agree(&rank.gpu, if rank.comm.rank() == Rank(2) { 8 } else { 7 }, LIMIT);
+        (told, rank)
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..3).map(|rank| scope.spawn(move || ask(rank))).collect();
+        let told: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+        let disagree = |rank, other| Err(NcclError::Disagree { rank: Rank(rank), other: Rank(other) });
+        assert_eq!(
+            told.iter().map(|(told, _)| told.clone()).collect::<Vec<_>>(),
+            [disagree(0, 2), disagree(1, 2), disagree(2, 0)]
+        );
+    });
+}
+
+/// A communicator that never becomes complete.
+#[test]
+fn a_rank_that_never_comes_is_waited_for_until_the_deadline() {
+    let (id, gpu) = (NcclCommunicator::unique_id(nccl()).unwrap(), GpuDevice::open(0).unwrap());
+    let limit = Duration::from_millis(100);
+    let alone = NcclCommunicator::join(nccl(), &gpu, id, (Rank(0), 2), limit);
+    assert_eq!(alone.err(), Some(NcclError::Late { doing: "making a communicator", limit }));
+}
+
+/// Set for processes that are ranks: rank, ranks, milliseconds, and the file of the unique id.
+const PROCESS: &str = "NCCL_TEST_RANK";
+
+/// A rank that is a process: one allreduce. It is a test only so that it can be started.
+#[test]
+fn rank_process() {
+    let Ok(text) = std::env::var(PROCESS) else { return };
+    let [rank, ranks, limit, file] = text.splitn(4, ' ').collect::<Vec<_>>().try_into().unwrap();
+    let (rank, ranks): (usize, usize) = (rank.parse().unwrap(), ranks.parse().unwrap());
+    let id = if rank == 0 { give_id(Path::new(file)) } else { take_id(Path::new(file)) };
+    let mut rank = NcclRank::join(id, rank, ranks);
+    let case = (checked(lowered(&ring_allreduce(ranks, 1), false)), PLAIN);
+    let number = u64::from_str_radix(&digest(case.0.program())[..16], 16).unwrap();
+    rank.comm.agree(&rank.gpu, number, LIMIT).unwrap();
+    let mut rounds = rank.rounds(&case);
+    let outcome = rank.call(&mut rounds, &case, 0, Duration::from_millis(limit.parse().unwrap()));
+    match outcome {
+        Ok(wrong) => {
+            // Nobody leaves before all are done.
+            rank.comm.agree(&rank.gpu, 1, LIMIT).unwrap();
+            println!("\nwrong {wrong}");
+        }
+        Err(NcclError::Round { rank, round, rounds, peers, why }) => {
+            let peers: Vec<_> = peers.iter().map(|peer| peer.0).collect();
+            let kind = if matches!(why, RoundFailure::Late { .. }) { "late" } else { "failed" };
+            println!("\n{kind} {} {round} {rounds} {peers:?}", rank.0);
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn give_id(file: &Path) -> NcclId {
+    let id = NcclCommunicator::unique_id(nccl()).unwrap();
+    let part = file.with_extension("part");
+    std::fs::write(&part, id.0).unwrap();
+    std::fs::rename(part, file).unwrap();
+    id
+}
+
+fn take_id(file: &Path) -> NcclId {
+    let begin = Instant::now();
+    while begin.elapsed() < LIMIT {
+        if let Ok(bytes) = std::fs::read(file) {
+            return NcclId(bytes.try_into().unwrap());
+        }
+        std::thread::yield_now();
+    }
+    panic!("rank 0 never came");
+}
+
+/// What each process says, or its exit status.
+fn processes(ranks: usize, limit: Duration, fault: Option<&str>) -> Vec<String> {
+    let folder = tempfile::tempdir().unwrap();
+    let file: PathBuf = folder.path().join("id");
+    let start = |rank: usize| -> Child {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "rank_process", "--nocapture"]);
+        command.env(PROCESS, format!("{rank} {ranks} {} {}", limit.as_millis(), file.display()));
+        command.env("FAKE_NCCL_LIMIT_MS", "60000").env("FAKE_CUDA_SEED", (rank + 1).to_string());
+        command.envs(fault.map(|fault| ("FAKE_NCCL_FAULT", fault)));
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let children: Vec<_> = (0..ranks).map(start).collect();
+    let said = |Output { status, stdout, stderr }: Output| {
+        let (out, error) =
+            (String::from_utf8_lossy(&stdout).into_owned(), String::from_utf8_lossy(&stderr).into_owned());
+        let is_told = |line: &&str| ["wrong", "late", "failed"].iter().any(|word| line.starts_with(word));
+        let line = out.lines().find(is_told).map(str::to_owned);
+        line.unwrap_or_else(|| format!("{status} {out} {error}"))
+    };
+    children.into_iter().map(|child| said(child.wait_with_output().unwrap())).collect()
+}
+
+#[test]
+fn ranks_that_are_processes() {
+    for ranks in [2, 8] {
+        assert_eq!(processes(ranks, LIMIT, None), vec!["wrong 0"; ranks], "{ranks} ranks");
+    }
+}
+
+/// In a ring of four, an allreduce has six rounds of a send and a receive. Before it, each rank has one operation: the comparison of
+/// plans. So its operations 6 and 7 are in the third round.
+#[test]
+fn a_rank_that_dies_or_stalls_is_found_in_time() {
+    for (fault, kinds) in [("1:6:exit", "failed"), ("1:6:stall", "late"), ("1:7:error", "failed")] {
+        let limit = if kinds == "late" { SHORT } else { LIMIT };
+        let begin = Instant::now();
+        let said = processes(4, limit, Some(fault));
+        assert!(begin.elapsed() < Duration::from_secs(60), "{fault}: {said:?}");
+        for (rank, line) in said.iter().enumerate() {
+            if rank == 1 && fault.contains("exit") {
+                assert!(line.contains("86"), "{line}");
+                continue;
+            }
+            let words: Vec<_> = line.splitn(5, ' ').collect();
+            // Who is told by another rank's end has failed; who sees the end of its time is late.
+            assert!(words[0] == kinds || words[0] == "failed", "{fault}: {said:?}");
+            let (round, rounds): (usize, usize) = (words[2].parse().unwrap(), words[3].parse().unwrap());
+            let mut neighbours = [(rank + 3) % 4, (rank + 1) % 4];
+            neighbours.sort_unstable();
+            assert_eq!((words[1], rounds, words[4]), (&*rank.to_string(), 6, &*format!("{neighbours:?}")), "{said:?}");
+            // A rank is at most one round ahead of those it exchanges messages with, and in a ring rank 3 is ahead of them.
+            let most = if rank == 1 { 2 } else { 3 };
+            assert!(round <= most, "{fault}: {said:?}");
+        }
+    }
+}
