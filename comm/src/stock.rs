@@ -71,8 +71,11 @@ fn best(machines: &[u32], links: &LinkCosts, kind: CallKind, bytes: u64) -> Comm
         return lowered(short_sums(machines, links, &problem)?, &problem, kind);
     }
     // Between machines, links differ, and the order of messages matters more than the time of planning.
-    let is_even = is_large || machines.iter().all(|machine| *machine == machines[0]);
-    let found = if is_even { synth::textbook_at_once(&problem) } else { synth::textbook(&problem) };
+    let found = if is_large || is_one_machine(machines) {
+        synth::textbook_at_once(&problem)
+    } else {
+        synth::textbook(&problem)
+    };
     let mut found = found.map_err(no_plan)?;
     found.sort_by(|one, other| one.makespan().0.total_cmp(&other.makespan().0));
     // Out of place, what others read is not what was just written, and adding costs less than that.
@@ -91,6 +94,15 @@ fn best(machines: &[u32], links: &LinkCosts, kind: CallKind, bytes: u64) -> Comm
         }
     }
     best.map(|(_, found)| found).ok_or_else(|| no_plan("no textbook algorithm applies"))
+}
+
+/// Whether a plan is made, verified and checked without any other thread.
+pub(crate) fn needs_no_threads(machines: &[u32]) -> bool {
+    machines.len() <= MOST_COMPARED && is_one_machine(machines)
+}
+
+fn is_one_machine(machines: &[u32]) -> bool {
+    machines.iter().all(|machine| *machine == machines[0])
 }
 
 fn lowered(schedule: Schedule, problem: &Problem, kind: CallKind) -> CommResult<(VerifiedSchedule, Program)> {
