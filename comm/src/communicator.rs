@@ -3,8 +3,8 @@
 use crate::error::{CommError, CommResult};
 use crate::links::LinkCosts;
 use crate::log::Says;
+use crate::numbers::message_stream;
 use crate::plans::{CallKey, PlanCache, PlanStore};
-use crate::point_to_point::message_stream;
 use crate::statistics::Statistics;
 use crate::stock::CallKind;
 use crate::table::PlanTable;

@@ -5,19 +5,11 @@
 
 use crate::communicator::Communicator;
 use crate::error::CommResult;
-use crate::numbers::stream_of;
+use crate::numbers::message_stream;
 use crate::request::BegunCall;
 use bytemuck::{cast_slice, cast_slice_mut};
 use runtime::{Call, CallPlace, Element, Prepared, RawCall};
 use topology::Rank;
-
-/// Tells the messages of a communicator from its collectives.
-const MESSAGES: u64 = 0x006d_6573_7361_6765;
-
-/// The messages from one member of a communicator to another.
-pub(crate) fn message_stream(communicator: u64, from: Rank, to: Rank) -> u64 {
-    stream_of(communicator, MESSAGES, from, to)
-}
 
 /// A message, as one of its two ends sees it.
 struct OrderedMessage {

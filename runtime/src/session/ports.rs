@@ -4,6 +4,7 @@
 //! does not wait for it now is put aside ([`LanePorts::next`]), so that no communicator waits for another.
 
 use crate::error::{RunError, RunResult};
+use crate::session::gone_streams::GoneStreams;
 use crate::session::lane::{FRAGMENT, MessageHead, Offer, OfferState, SHORT};
 use crate::session::memory_port::{LongMessages, MemoryPort};
 use crate::session::notice::BreachNotice;
@@ -20,8 +21,6 @@ use topology::Rank;
 
 /// Bytes of messages that are put aside for other communicators, at most; more wait in their lanes.
 const MOST_ASIDE: usize = 64 << 20;
-/// So many communicators that are gone are remembered, to refuse what still comes for them.
-const MOST_GONE: usize = 1 << 14;
 
 /// A message that was put aside.
 struct Aside {
@@ -175,7 +174,7 @@ impl LanePorts {
         loop {
             let broken = self.broken(peer);
             let Some(head) = self.port(peer)?.head().map_err(broken)? else { return Ok(None) };
-            if self.abandoned.is_empty() && self.gone.known.is_empty() || !self.discard(peer, &head)? {
+            if self.abandoned.is_empty() && self.gone.is_empty() || !self.discard(peer, &head)? {
                 return Ok(Some(head));
             }
         }
@@ -184,7 +183,7 @@ impl LanePorts {
     /// Drops a message if nobody wants it; whether it did.
     fn discard(&mut self, peer: Rank, head: &MessageHead) -> RunResult<bool> {
         let is_fragment = head.tag == FRAGMENT;
-        let mut is_unwanted = !is_fragment && self.gone.known.contains(&head.communicator);
+        let mut is_unwanted = !is_fragment && self.gone.contains(head.communicator);
         if let Some(offer) = head.offer {
             match is_fragment {
                 true => is_unwanted = self.abandoned.contains(&(peer, offer)),
@@ -390,27 +389,5 @@ impl LanePorts {
             }
         }
         gone.into_iter().for_each(|stream| self.gone.add(stream));
-    }
-}
-
-/// Communicators and streams of messages that are gone: the latest of them.
-#[derive(Default)]
-struct GoneStreams {
-    known: BTreeSet<u64>,
-    /// The latest last.
-    order: VecDeque<u64>,
-}
-
-impl GoneStreams {
-    fn add(&mut self, stream: u64) {
-        if !self.known.insert(stream) {
-            return;
-        }
-        self.order.push_back(stream);
-        if self.order.len() > MOST_GONE
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.known.remove(&oldest);
-        }
     }
 }
