@@ -46,6 +46,11 @@ mpi-test: setup
 		plugin/mpi/build.sh mpicc target/release/libantiphon_mpi.so && \
 		plugin/mpi/tests/run.sh mpicc mpirun target/release/libantiphon_mpi.so; \
 	fi
+	@if .ci/setup mpich; then \
+		$(CARGO) build --release --locked -p plugin && \
+		ANTIPHON_LIB=target/release plugin/mpi/build.sh mpicc.mpich target/mpich/libantiphon_mpi.so && \
+		LD_LIBRARY_PATH=$(CURDIR)/target/release plugin/mpi/tests/run.sh mpicc.mpich mpirun.mpich target/mpich/libantiphon_mpi.so 2 3; \
+	fi
 
 # The wheel for this computer, with the command inside, in target/wheels. MANYLINUX=1 builds one for all Linux systems with glibc 2.28
 # or newer, for which it gets the compiler zig from PyPI (400 MB).

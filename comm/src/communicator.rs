@@ -3,6 +3,7 @@
 use crate::error::{CommError, CommResult};
 use crate::links::LinkCosts;
 use crate::log::Says;
+use crate::numbers::message_stream;
 use crate::plans::{CallKey, PlanCache, PlanStore};
 use crate::statistics::Statistics;
 use crate::stock::CallKind;
@@ -64,7 +65,10 @@ impl Drop for Membership {
         if let Some(file) = &self.state.get_mut().unwrap_or_else(PoisonError::into_inner).plans.store().file {
             file.see(self.session.long_messages());
         }
-        self.session.forget(self.id);
+        // Also the messages that nobody has received.
+        let own = Rank::from_index(self.number);
+        let messages = (0..self.members.len()).map(|from| message_stream(self.id, Rank::from_index(from), own));
+        self.session.forget(messages.chain([self.id]));
     }
 }
 

@@ -2,6 +2,9 @@
 
 use topology::Rank;
 
+/// Tells the messages of a communicator from its collectives.
+const MESSAGES: u64 = 0x006d_6573_7361_6765;
+
 /// Two numbers as one that no other two give, but with a chance of one in 2⁶⁴ (the finalizer of splitmix64).
 pub(crate) fn mixed(a: u64, b: u64) -> u64 {
     let mut z = a.rotate_left(32) ^ b.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(0x632B_E59B_D9B4_E019);
@@ -13,4 +16,9 @@ pub(crate) fn mixed(a: u64, b: u64) -> u64 {
 /// The stream of messages of one kind from a rank to another.
 pub(crate) fn stream_of(communicator: u64, kind: u64, from: Rank, to: Rank) -> u64 {
     mixed(mixed(communicator, kind), u64::from(from.0) << 32 | u64::from(to.0))
+}
+
+/// The messages from one member of a communicator to another.
+pub(crate) fn message_stream(communicator: u64, from: Rank, to: Rank) -> u64 {
+    stream_of(communicator, MESSAGES, from, to)
 }

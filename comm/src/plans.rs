@@ -170,8 +170,8 @@ impl PlanStore {
         let plan = match plans.entry((machines.clone(), key.kind, PlanSource::Stock(class))) {
             Entry::Occupied(known) => known.get().clone(),
             Entry::Vacant(place) => {
-                let (program, name) =
-                    in_own_pool(|| stock::plan(&machines, &self.links, key.kind, typical_size(class)))?;
+                let plan = || stock::plan(&machines, &self.links, key.kind, typical_size(class));
+                let (program, name) = if stock::needs_no_threads(&machines) { plan() } else { in_own_pool(plan) }?;
                 let program = SequencedProgram::new(program)?;
                 place.insert(Some(Arc::new(ClassPlan { program, name, is_of_table: false }))).clone()
             }

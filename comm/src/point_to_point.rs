@@ -5,14 +5,11 @@
 
 use crate::communicator::Communicator;
 use crate::error::CommResult;
-use crate::numbers::stream_of;
+use crate::numbers::message_stream;
 use crate::request::BegunCall;
 use bytemuck::{cast_slice, cast_slice_mut};
 use runtime::{Call, CallPlace, Element, Prepared, RawCall};
 use topology::Rank;
-
-/// Tells the messages of a communicator from its collectives.
-const MESSAGES: u64 = 0x006d_6573_7361_6765;
 
 /// A message, as one of its two ends sees it.
 struct OrderedMessage {
@@ -32,7 +29,7 @@ impl Communicator {
             true => (self.rank(), peer, session.prepare_send(rank, bytes)),
             false => (peer, self.rank(), session.prepare_receive(rank, bytes)),
         };
-        let stream = stream_of(self.shared.id, MESSAGES, Rank::from_index(from), Rank::from_index(to));
+        let stream = message_stream(self.shared.id, Rank::from_index(from), Rank::from_index(to));
         let at = CallPlace { communicator: self.shared.id, stream, number: state.next_message(peer, is_sent) };
         Ok(OrderedMessage { prepared, at })
     }
@@ -68,5 +65,42 @@ impl Communicator {
         let started = self.shared.session.start(&prepared, at, buffers);
         let ticket = started.map_err(|error| self.refused(&mut self.state(), at, error))?;
         Ok(BegunCall::new(self.clone(), ticket))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What nobody has received goes with the communicator, and so does what comes later.
+    #[test]
+    fn messages_of_a_communicator_that_is_gone_are_not_kept() {
+        const BYTES: usize = 1 << 10;
+        let ranks = Communicator::local(2).unwrap();
+        std::thread::scope(|scope| {
+            for world in ranks {
+                scope.spawn(move || {
+                    let other = world.duplicate().unwrap();
+                    let kept = || world.shared.session.kept_bytes();
+                    // A barrier comes after the messages, and takes them out of its way.
+                    let send = |times: usize| (0..times).for_each(|_| other.send(&[1_u8; BYTES], 1).unwrap());
+                    if world.rank() == 0 {
+                        send(10);
+                        world.barrier().unwrap();
+                        world.barrier().unwrap();
+                        send(10);
+                        world.barrier().unwrap();
+                        return;
+                    }
+                    world.barrier().unwrap();
+                    assert!(kept() >= 10 * BYTES, "{} bytes", kept());
+                    drop(other);
+                    assert_eq!(kept(), 0);
+                    world.barrier().unwrap();
+                    world.barrier().unwrap();
+                    assert_eq!(kept(), 0);
+                });
+            }
+        });
     }
 }

@@ -5,11 +5,11 @@
 
 use crate::error::{CommError, CommResult};
 use crate::links::{LinkCosts, MessageCost};
-use program::{LowerOptions, VerifiedProgram, check, lower};
+use program::{LowerOptions, Program, VerifiedProgram, check, lower};
 use schedule::{Collective, Demand, ReduceOp, Request, Schedule, VerifiedSchedule};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use synth::{Problem, SearchOptions, StrategyKind};
+use synth::Problem;
 use topology::{Bytes, Latency, Link, Micros, MicrosPerByte, Rank, Resource, ResourceId, Topology, TopologyParts};
 
 /// The time in which a rank copies or adds one byte: 14 GB/s.
@@ -57,50 +57,79 @@ pub(crate) fn plan(
     kind: CallKind,
     bytes: u64,
 ) -> CommResult<(VerifiedProgram, Arc<str>)> {
-    let schedule = schedule_for(machines, links, kind, bytes)?;
-    let lowering = LowerOptions { in_place: kind.in_place, ..LowerOptions::default() };
-    let program = lower(&schedule, &lowering).map_err(no_plan)?;
+    let (schedule, program) = best(machines, links, kind, bytes)?;
     let program = check(program).map_err(no_plan)?;
     let strategy = &schedule.schedule().produced_by.strategy;
     Ok((program, format!("{} {strategy}", kind.collective).into()))
 }
 
-/// The textbook schedule that takes the least time, with what ranks copy and add.
+/// The textbook schedule that takes the least time, with what ranks copy and add, and its program. Nobody asks how far it is from
+/// the best possible one, and only those that may win are verified: the first call of a size waits for this.
 ///
 /// # Errors
 /// As [`plan`].
-fn schedule_for(machines: &[u32], links: &LinkCosts, kind: CallKind, bytes: u64) -> CommResult<VerifiedSchedule> {
+fn best(machines: &[u32], links: &LinkCosts, kind: CallKind, bytes: u64) -> CommResult<(VerifiedSchedule, Program)> {
     let whole = problem(machines, links, kind, bytes, 1)?;
-    if machines.len() > MOST_COMPARED && kind.collective == Collective::AllReduce && is_short(machines, links, bytes) {
-        return short_sums(machines, links, &whole);
+    let is_large = machines.len() > MOST_COMPARED;
+    if is_large && kind.collective == Collective::AllReduce && is_short(machines, links, bytes) {
+        return lowered(short_sums(machines, links, &whole)?, &whole, kind);
     }
-    let mut problems = vec![whole];
+    // Between machines, links differ, and the order of messages matters more than the time of planning.
+    let found = if is_large || is_one_machine(machines) {
+        synth::textbook_at_once(&whole)
+    } else {
+        synth::textbook(&whole)
+    };
+    let mut found = found.map_err(no_plan)?;
     if let Some(chunks) = pieces(machines, kind, bytes) {
-        problems.push(problem(machines, links, kind, bytes, chunks)?);
+        let demand = problem(machines, links, kind, bytes, chunks)?.demand;
+        let in_pieces = Problem::new(whole.topology.clone(), demand);
+        found.extend(synth::textbook(&in_pieces).map_err(no_plan)?);
     }
+    found.sort_by(|one, other| one.makespan().0.total_cmp(&other.makespan().0));
     // Out of place, what others read is not what was just written, and adding costs less than that.
-    let counts_work = kind.in_place && kind.collective.combines() && (2..=MOST_COMPARED).contains(&machines.len());
-    if !counts_work {
-        let options = SearchOptions { strategy: Some(StrategyKind::Classic), ..SearchOptions::default() };
-        return Ok(synth::synthesize(&problems, &options, &|_| {}).map_err(no_plan)?.schedule);
-    }
-    let mut best: Option<(Micros, VerifiedSchedule)> = None;
-    let schedules: Vec<Vec<VerifiedSchedule>> = problems.iter().map(verified).collect::<CommResult<_>>()?;
-    for schedule in schedules.into_iter().flatten() {
-        let time = schedule.schedule().makespan() + work(&schedule, kind)?;
-        if best.as_ref().is_none_or(|(least, _)| time < *least) {
-            best = Some((time, schedule));
+    let counts_work = kind.in_place && kind.collective.combines() && !is_large;
+    let mut best: Option<(Micros, (VerifiedSchedule, Program))> = None;
+    for schedule in found {
+        let makespan = schedule.makespan();
+        if best.as_ref().is_some_and(|(least, _)| *least <= makespan) {
+            break;
+        }
+        let found = lowered(schedule, &whole, kind)?;
+        // The times of messages do not contain how long the busiest rank copies and adds.
+        let work = if counts_work { WORK * Bytes(found.1.most_worked_bytes() as f64) } else { Micros::ZERO };
+        if best.as_ref().is_none_or(|(least, _)| makespan + work < *least) {
+            best = Some((makespan + work, found));
         }
     }
-    best.map(|(_, schedule)| schedule).ok_or_else(|| no_plan("no textbook algorithm applies"))
+    best.map(|(_, found)| found).ok_or_else(|| no_plan("no textbook algorithm applies"))
+}
+
+/// Whether a plan is made, verified and checked without any other thread.
+pub(crate) fn needs_no_threads(machines: &[u32]) -> bool {
+    machines.len() <= MOST_COMPARED && is_one_machine(machines)
+}
+
+fn is_one_machine(machines: &[u32]) -> bool {
+    machines.iter().all(|machine| *machine == machines[0])
+}
+
+fn lowered(schedule: Schedule, problem: &Problem, kind: CallKind) -> CommResult<(VerifiedSchedule, Program)> {
+    let schedule = verified(schedule, problem)?;
+    let lowering = LowerOptions { in_place: kind.in_place, ..LowerOptions::default() };
+    let program = lower(&schedule, &lowering).map_err(no_plan)?;
+    Ok((schedule, program))
+}
+
+fn verified(schedule: Schedule, problem: &Problem) -> CommResult<VerifiedSchedule> {
+    schedule::verify(schedule, &problem.topology).map_err(|_| no_plan("it is not valid"))
 }
 
 /// Into how many chunks a long message between machines is also cut, for each rank, if it may help: what goes along a chain moves
 /// on in pieces.
 fn pieces(machines: &[u32], kind: CallKind, bytes: u64) -> Option<u32> {
     let along_chains = matches!(kind.collective, Collective::AllReduce | Collective::Broadcast | Collective::Reduce);
-    let is_one_machine = machines.iter().all(|machine| *machine == machines[0]);
-    if !along_chains || is_one_machine || machines.len() > MOST_COMPARED {
+    if !along_chains || is_one_machine(machines) || machines.len() > MOST_COMPARED {
         return None;
     }
     let parts = Request::new(kind.collective, machines.len(), bytes).parts();
@@ -118,7 +147,7 @@ fn is_short(machines: &[u32], links: &LinkCosts, bytes: u64) -> bool {
 }
 
 /// The best way to exchange whole sums, where a machine with more ranks than cores does the work of all messages.
-fn short_sums(machines: &[u32], links: &LinkCosts, problem: &Problem) -> CommResult<VerifiedSchedule> {
+fn short_sums(machines: &[u32], links: &LinkCosts, problem: &Problem) -> CommResult<Schedule> {
     let time = |schedule: &Schedule| {
         let mut busy: BTreeMap<u32, f64> = BTreeMap::new();
         for transfer in &schedule.transfers {
@@ -131,8 +160,7 @@ fn short_sums(machines: &[u32], links: &LinkCosts, problem: &Problem) -> CommRes
     };
     let found = synth::textbook_sums(problem).map_err(no_plan)?;
     let best = found.into_iter().min_by(|one, other| time(one).total_cmp(&time(other)));
-    let best = best.ok_or_else(|| no_plan("no textbook algorithm applies"))?;
-    schedule::verify(best, &problem.topology).map_err(|_| no_plan("it is not valid"))
+    best.ok_or_else(|| no_plan("no textbook algorithm applies"))
 }
 
 /// All textbook schedules that apply.
@@ -140,12 +168,9 @@ fn short_sums(machines: &[u32], links: &LinkCosts, problem: &Problem) -> CommRes
 /// # Errors
 /// As [`plan`].
 pub(crate) fn all(machines: &[u32], links: &LinkCosts, kind: CallKind) -> CommResult<Vec<VerifiedSchedule>> {
-    verified(&problem(machines, links, kind, TYPICAL, 1)?)
-}
-
-fn verified(problem: &Problem) -> CommResult<Vec<VerifiedSchedule>> {
-    let verify = |schedule| schedule::verify(schedule, &problem.topology).map_err(|_| no_plan("it is not valid"));
-    synth::textbook(problem).map_err(no_plan)?.into_iter().map(verify).collect()
+    let problem = problem(machines, links, kind, TYPICAL, 1)?;
+    let found = synth::textbook(&problem).map_err(no_plan)?;
+    found.into_iter().map(|schedule| verified(schedule, &problem)).collect()
 }
 
 fn problem(machines: &[u32], links: &LinkCosts, kind: CallKind, bytes: u64, chunks: u32) -> CommResult<Problem> {
@@ -154,13 +179,6 @@ fn problem(machines: &[u32], links: &LinkCosts, kind: CallKind, bytes: u64, chun
     request.op = kind.op;
     let demand = Demand::new(request).map_err(no_plan)?;
     Ok(Problem::new(Arc::new(topology(machines, links)?), Arc::new(demand)))
-}
-
-/// How long the busiest rank copies and adds, which the times of messages do not contain.
-fn work(schedule: &VerifiedSchedule, kind: CallKind) -> CommResult<Micros> {
-    let lowering = LowerOptions { in_place: kind.in_place, ..LowerOptions::default() };
-    let program = lower(schedule, &lowering).map_err(no_plan)?;
-    Ok(WORK * Bytes(program.most_worked_bytes() as f64))
 }
 
 fn no_plan(reason: impl std::fmt::Display) -> CommError {
@@ -282,7 +300,7 @@ mod tests {
         assert_eq!(chosen(&[0; 8], 8, 64), "allreduce classic/one-shot");
         let messages = |machines: &[u32], cores| {
             let kind = CallKind { op: Some(ReduceOp::Sum), ..CallKind::plain(Collective::AllReduce) };
-            schedule_for(machines, &costs(machines, cores), kind, 64).unwrap().schedule().transfers.len()
+            best(machines, &costs(machines, cores), kind, 64).unwrap().0.schedule().transfers.len()
         };
         assert!(messages(&[0; 8], 2) < messages(&[0; 8], 8) / 2);
     }
@@ -303,6 +321,18 @@ mod tests {
             let (_, name) = plan(&machines, &costs(&machines, cores), kind, 512).unwrap();
             assert_eq!(&*name, expected, "{} ranks", machines.len());
         }
+    }
+
+    #[test]
+    fn between_machines_the_order_of_messages_is_looked_for() {
+        let machines = [0, 0, 1];
+        let costs = costs(&machines, 2);
+        let kind = CallKind { op: Some(ReduceOp::Sum), ..CallKind::plain(Collective::AllReduce) };
+        let problem = problem(&machines, &costs, kind, 1 << 20).unwrap();
+        let at_once = synth::textbook_at_once(&problem).unwrap();
+        let at_once = at_once.iter().map(|schedule| schedule.makespan().0).fold(f64::INFINITY, f64::min);
+        let chosen = best(&machines, &costs, kind, 1 << 20).unwrap().0.schedule().makespan().0;
+        assert!(chosen < 0.8 * at_once, "{chosen} µs, and {at_once} µs at once");
     }
 
     #[test]
@@ -347,14 +377,14 @@ mod tests {
         let (machines, costs) = hosts(&[100.0, 100.0, 50.0, 25.0]);
         let kind = CallKind { op: Some(ReduceOp::Sum), in_place: true, ..CallKind::plain(Collective::AllReduce) };
         let bytes = 16 << 20;
-        let schedule = schedule_for(&machines, &costs, kind, bytes).unwrap();
+        let (schedule, _) = best(&machines, &costs, kind, bytes).unwrap();
         // The slowest host sends its data once along a chain, and 1.5 times around a ring.
         assert_eq!(schedule.schedule().produced_by.strategy, "classic/chain");
         let least = bytes as f64 / 25.0;
         assert!(schedule.schedule().makespan().0 < 1.25 * least, "{}", schedule.schedule().makespan());
         // Among equal hosts a ring sends the least.
         let (machines, costs) = hosts(&[100.0; 4]);
-        let schedule = schedule_for(&machines, &costs, kind, bytes).unwrap();
+        let (schedule, _) = best(&machines, &costs, kind, bytes).unwrap();
         let ideal = 1.5 * bytes as f64 / 100.0;
         assert!(schedule.schedule().makespan().0 < 1.2 * ideal, "{}", schedule.schedule().makespan());
     }

@@ -49,6 +49,12 @@ struct antiphon_mpi_group {
     struct antiphon_mpi_group *next;
 };
 
+/* An array of the caller's: int, or in the variants with large counts MPI_Count or MPI_Aint. */
+struct antiphon_mpi_list {
+    const void *values;
+    size_t width; /* bytes of a value */
+};
+
 /* One side of a call that moves data: blocks of elements of a type. */
 struct antiphon_mpi_side {
     char *buffer;
@@ -59,7 +65,7 @@ struct antiphon_mpi_side {
     bool is_ours;     /* the type is our copy */
     int blocks;
     size_t count;                 /* elements of each block, if they are equal */
-    const int *counts, *offsets;  /* of each block otherwise, in elements */
+    struct antiphon_mpi_list counts, offsets; /* of each block otherwise, in elements */
     char *packed;                 /* the data one after the other, if the buffer cannot be used */
 };
 
@@ -136,9 +142,37 @@ void antiphon_mpi_start(void);
 void antiphon_mpi_know_types(void);
 const struct antiphon_mpi_type *antiphon_mpi_type(MPI_Datatype type);
 bool antiphon_mpi_reduction(MPI_Datatype type, MPI_Op op, struct antiphon_mpi_call *call);
-bool antiphon_mpi_side(struct antiphon_mpi_side *side, const void *buffer, int count, MPI_Datatype type, int blocks);
+bool antiphon_mpi_side(struct antiphon_mpi_side *side, const void *buffer, MPI_Count count, MPI_Datatype type, int blocks);
+
+/* collectives.c and rooted.c: they describe a call, and return the group that makes it, or NULL if it goes to MPI */
+struct antiphon_mpi_group *antiphon_mpi_allreduce(struct antiphon_mpi_call *call, const void *send, void *recv,
+                                                  MPI_Count count, MPI_Datatype type, MPI_Op op, MPI_Comm comm);
+struct antiphon_mpi_group *antiphon_mpi_reduce_scatter(struct antiphon_mpi_call *call, const void *send, void *recv,
+                                                       MPI_Count count, MPI_Datatype type, MPI_Op op, MPI_Comm comm);
+struct antiphon_mpi_group *antiphon_mpi_reduce_scatter_of(struct antiphon_mpi_call *call, const void *send, void *recv,
+                                                          struct antiphon_mpi_list counts, MPI_Datatype type, MPI_Op op,
+                                                          MPI_Comm comm);
+struct antiphon_mpi_group *antiphon_mpi_exchange(struct antiphon_mpi_call *call, enum antiphon_mpi_kind kind,
+                                                 const void *send, MPI_Count count, MPI_Datatype type, void *recv,
+                                                 MPI_Count rcount, MPI_Datatype rtype, MPI_Comm comm);
+struct antiphon_mpi_group *antiphon_mpi_alltoallv(struct antiphon_mpi_call *call, const void *send,
+                                                  struct antiphon_mpi_list counts, struct antiphon_mpi_list offsets,
+                                                  MPI_Datatype type, void *recv, struct antiphon_mpi_list rcounts,
+                                                  struct antiphon_mpi_list roffsets, MPI_Datatype rtype, MPI_Comm comm);
+struct antiphon_mpi_group *antiphon_mpi_barrier(struct antiphon_mpi_call *call, MPI_Comm comm);
+struct antiphon_mpi_group *antiphon_mpi_bcast(struct antiphon_mpi_call *call, void *buffer, MPI_Count count,
+                                              MPI_Datatype type, int root, MPI_Comm comm);
+struct antiphon_mpi_group *antiphon_mpi_reduce(struct antiphon_mpi_call *call, const void *send, void *recv,
+                                               MPI_Count count, MPI_Datatype type, MPI_Op op, int root, MPI_Comm comm);
+struct antiphon_mpi_group *antiphon_mpi_gather(struct antiphon_mpi_call *call, const void *send, MPI_Count count,
+                                               MPI_Datatype type, void *recv, MPI_Count rcount, MPI_Datatype rtype,
+                                               int root, MPI_Comm comm);
+struct antiphon_mpi_group *antiphon_mpi_scatter(struct antiphon_mpi_call *call, const void *send, MPI_Count count,
+                                                MPI_Datatype type, void *recv, MPI_Count rcount, MPI_Datatype rtype,
+                                                int root, MPI_Comm comm);
 
 /* pack.c */
+ptrdiff_t antiphon_mpi_at(struct antiphon_mpi_list list, int index);
 int antiphon_mpi_unpack(struct antiphon_mpi_side *side);
 int antiphon_mpi_keep_type(struct antiphon_mpi_side *side);
 void antiphon_mpi_drop(struct antiphon_mpi_call *call);

@@ -1,4 +1,4 @@
-/* The collectives without a root.
+/* What the collectives without a root do with a call. The functions themselves are in functions.c.
  *
  * Every rank must come to the same decision between libantiphon and MPI, or all wait forever. So it depends only on what MPI
  * requires to be the same on all ranks:
@@ -11,11 +11,11 @@
  *
  * MPI_IN_PLACE must be the same on all ranks in the collectives of this file, and concerns only the root in the others.
  *
- * What remains: ranks that call different functions for one collective call, of which one is not ours. Those are the variants
- * with large counts of MPI 4 (MPI_Bcast_c), and in Open MPI the functions of Fortran. */
+ * What remains: ranks that call different functions for one collective call, of which one is not ours: in Open MPI the
+ * functions of Fortran. */
 #include "antiphon_mpi.h"
 
-static enum antiphon_mpi_reason reduce(struct antiphon_mpi_call *call, const void *send, void *recv, int count,
+static enum antiphon_mpi_reason reduce(struct antiphon_mpi_call *call, const void *send, void *recv, MPI_Count count,
                                        MPI_Datatype type, MPI_Op op) {
     if (count < 0 || recv == MPI_IN_PLACE) return ANTIPHON_MPI_ARGUMENT;
     if (count == 0) return ANTIPHON_MPI_EMPTY;
@@ -26,78 +26,37 @@ static enum antiphon_mpi_reason reduce(struct antiphon_mpi_call *call, const voi
     return ANTIPHON_MPI_OURS;
 }
 
-static struct antiphon_mpi_group *allreduce(struct antiphon_mpi_call *call, const void *send, void *recv, int count,
-                                            MPI_Datatype type, MPI_Op op, MPI_Comm comm) {
+struct antiphon_mpi_group *antiphon_mpi_allreduce(struct antiphon_mpi_call *call, const void *send, void *recv,
+                                                  MPI_Count count, MPI_Datatype type, MPI_Op op, MPI_Comm comm) {
     struct antiphon_mpi_group *group = antiphon_mpi_group(comm);
     *call = (struct antiphon_mpi_call){.kind = ANTIPHON_MPI_ALLREDUCE};
     return antiphon_mpi_decided(group, call->kind, group ? reduce(call, send, recv, count, type, op) : ANTIPHON_MPI_FOREIGN);
 }
 
-int MPI_Allreduce(const void *send, void *recv, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm) {
-    struct antiphon_mpi_call call;
-    struct antiphon_mpi_group *group = allreduce(&call, send, recv, count, type, op, comm);
-    return group ? antiphon_mpi_run(group, &call) : PMPI_Allreduce(send, recv, count, type, op, comm);
-}
-
-int MPI_Iallreduce(const void *send, void *recv, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm,
-                   MPI_Request *request) {
-    struct antiphon_mpi_call call;
-    struct antiphon_mpi_group *group = allreduce(&call, send, recv, count, type, op, comm);
-    return group ? antiphon_mpi_request(group, &call, request)
-                 : PMPI_Iallreduce(send, recv, count, type, op, comm, request);
-}
-
-static struct antiphon_mpi_group *reduce_scatter(struct antiphon_mpi_call *call, const void *send, void *recv, int count,
-                                                 MPI_Datatype type, MPI_Op op, MPI_Comm comm) {
+struct antiphon_mpi_group *antiphon_mpi_reduce_scatter(struct antiphon_mpi_call *call, const void *send, void *recv,
+                                                       MPI_Count count, MPI_Datatype type, MPI_Op op, MPI_Comm comm) {
     struct antiphon_mpi_group *group = antiphon_mpi_group(comm);
     *call = (struct antiphon_mpi_call){.kind = ANTIPHON_MPI_REDUCE_SCATTER};
     return antiphon_mpi_decided(group, call->kind, group ? reduce(call, send, recv, count, type, op) : ANTIPHON_MPI_FOREIGN);
 }
 
-int MPI_Reduce_scatter_block(const void *send, void *recv, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm) {
-    struct antiphon_mpi_call call;
-    struct antiphon_mpi_group *group = reduce_scatter(&call, send, recv, count, type, op, comm);
-    return group ? antiphon_mpi_run(group, &call) : PMPI_Reduce_scatter_block(send, recv, count, type, op, comm);
-}
-
-int MPI_Ireduce_scatter_block(const void *send, void *recv, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm,
-                              MPI_Request *request) {
-    struct antiphon_mpi_call call;
-    struct antiphon_mpi_group *group = reduce_scatter(&call, send, recv, count, type, op, comm);
-    return group ? antiphon_mpi_request(group, &call, request)
-                 : PMPI_Ireduce_scatter_block(send, recv, count, type, op, comm, request);
-}
-
 /* All ranks give the same counts. */
-static struct antiphon_mpi_group *reduce_scatter_of(struct antiphon_mpi_call *call, const void *send, void *recv,
-                                                    const int counts[], MPI_Datatype type, MPI_Op op, MPI_Comm comm) {
+struct antiphon_mpi_group *antiphon_mpi_reduce_scatter_of(struct antiphon_mpi_call *call, const void *send, void *recv,
+                                                          struct antiphon_mpi_list counts, MPI_Datatype type, MPI_Op op,
+                                                          MPI_Comm comm) {
     struct antiphon_mpi_group *group = antiphon_mpi_group(comm);
     bool is_equal = true;
-    if (!group || !counts)
+    if (!group || !counts.values)
         return antiphon_mpi_decided(group, ANTIPHON_MPI_REDUCE_SCATTER, group ? ANTIPHON_MPI_ARGUMENT : ANTIPHON_MPI_FOREIGN);
-    for (int rank = 1; rank < group->size; rank++) is_equal &= counts[rank] == counts[0];
+    for (int rank = 1; rank < group->size; rank++) is_equal &= antiphon_mpi_at(counts, rank) == antiphon_mpi_at(counts, 0);
     if (!is_equal) return antiphon_mpi_decided(group, ANTIPHON_MPI_REDUCE_SCATTER, ANTIPHON_MPI_UNEQUAL);
-    return reduce_scatter(call, send, recv, counts[0], type, op, comm);
-}
-
-int MPI_Reduce_scatter(const void *send, void *recv, const int counts[], MPI_Datatype type, MPI_Op op, MPI_Comm comm) {
-    struct antiphon_mpi_call call;
-    struct antiphon_mpi_group *group = reduce_scatter_of(&call, send, recv, counts, type, op, comm);
-    return group ? antiphon_mpi_run(group, &call) : PMPI_Reduce_scatter(send, recv, counts, type, op, comm);
-}
-
-int MPI_Ireduce_scatter(const void *send, void *recv, const int counts[], MPI_Datatype type, MPI_Op op, MPI_Comm comm,
-                        MPI_Request *request) {
-    struct antiphon_mpi_call call;
-    struct antiphon_mpi_group *group = reduce_scatter_of(&call, send, recv, counts, type, op, comm);
-    return group ? antiphon_mpi_request(group, &call, request)
-                 : PMPI_Ireduce_scatter(send, recv, counts, type, op, comm, request);
+    return antiphon_mpi_reduce_scatter(call, send, recv, antiphon_mpi_at(counts, 0), type, op, comm);
 }
 
 /* Both have a send side of one block (allgather), or of as many as there are ranks (alltoall). */
-static struct antiphon_mpi_group *exchange(struct antiphon_mpi_call *call, enum antiphon_mpi_kind kind, const void *send,
-                                           int count, MPI_Datatype type, void *recv, int rcount, MPI_Datatype rtype,
-                                           MPI_Comm comm) {
+struct antiphon_mpi_group *antiphon_mpi_exchange(struct antiphon_mpi_call *call, enum antiphon_mpi_kind kind,
+                                                 const void *send, MPI_Count count, MPI_Datatype type, void *recv,
+                                                 MPI_Count rcount, MPI_Datatype rtype, MPI_Comm comm) {
     struct antiphon_mpi_group *group = antiphon_mpi_group(comm);
     bool in_place = send == MPI_IN_PLACE;
     *call = (struct antiphon_mpi_call){.kind = kind, .dtype = ANTIPHON_U8};
@@ -109,53 +68,20 @@ static struct antiphon_mpi_group *exchange(struct antiphon_mpi_call *call, enum 
     return antiphon_mpi_decided(group, kind, antiphon_mpi_move(call, group, antiphon_mpi_block(&call->out, 0), in_place));
 }
 
-int MPI_Allgather(const void *send, int count, MPI_Datatype type, void *recv, int rcount, MPI_Datatype rtype,
-                  MPI_Comm comm) {
-    struct antiphon_mpi_call call;
-    struct antiphon_mpi_group *group =
-        exchange(&call, ANTIPHON_MPI_ALLGATHER, send, count, type, recv, rcount, rtype, comm);
-    return group ? antiphon_mpi_run(group, &call) : PMPI_Allgather(send, count, type, recv, rcount, rtype, comm);
-}
-
-int MPI_Iallgather(const void *send, int count, MPI_Datatype type, void *recv, int rcount, MPI_Datatype rtype,
-                   MPI_Comm comm, MPI_Request *request) {
-    struct antiphon_mpi_call call;
-    struct antiphon_mpi_group *group =
-        exchange(&call, ANTIPHON_MPI_ALLGATHER, send, count, type, recv, rcount, rtype, comm);
-    return group ? antiphon_mpi_request(group, &call, request)
-                 : PMPI_Iallgather(send, count, type, recv, rcount, rtype, comm, request);
-}
-
-int MPI_Alltoall(const void *send, int count, MPI_Datatype type, void *recv, int rcount, MPI_Datatype rtype,
-                 MPI_Comm comm) {
-    struct antiphon_mpi_call call;
-    struct antiphon_mpi_group *group =
-        exchange(&call, ANTIPHON_MPI_ALLTOALL, send, count, type, recv, rcount, rtype, comm);
-    return group ? antiphon_mpi_run(group, &call) : PMPI_Alltoall(send, count, type, recv, rcount, rtype, comm);
-}
-
-int MPI_Ialltoall(const void *send, int count, MPI_Datatype type, void *recv, int rcount, MPI_Datatype rtype,
-                  MPI_Comm comm, MPI_Request *request) {
-    struct antiphon_mpi_call call;
-    struct antiphon_mpi_group *group =
-        exchange(&call, ANTIPHON_MPI_ALLTOALL, send, count, type, recv, rcount, rtype, comm);
-    return group ? antiphon_mpi_request(group, &call, request)
-                 : PMPI_Ialltoall(send, count, type, recv, rcount, rtype, comm, request);
-}
-
-static bool side_of(struct antiphon_mpi_side *side, const void *buffer, const int counts[], const int offsets[],
-                    MPI_Datatype type, int size) {
-    if (!counts || !offsets || !antiphon_mpi_side(side, buffer, 0, type, size)) return false;
+static bool side_of(struct antiphon_mpi_side *side, const void *buffer, struct antiphon_mpi_list counts,
+                    struct antiphon_mpi_list offsets, MPI_Datatype type, int size) {
+    if (!counts.values || !offsets.values || !antiphon_mpi_side(side, buffer, 0, type, size)) return false;
     for (int rank = 0; rank < size; rank++)
-        if (counts[rank] < 0) return false;
+        if (antiphon_mpi_at(counts, rank) < 0) return false;
     side->counts = counts;
     side->offsets = offsets;
     return true;
 }
 
-static struct antiphon_mpi_group *alltoallv(struct antiphon_mpi_call *call, const void *send, const int counts[],
-                                            const int offsets[], MPI_Datatype type, void *recv, const int rcounts[],
-                                            const int roffsets[], MPI_Datatype rtype, MPI_Comm comm) {
+struct antiphon_mpi_group *antiphon_mpi_alltoallv(struct antiphon_mpi_call *call, const void *send,
+                                                  struct antiphon_mpi_list counts, struct antiphon_mpi_list offsets,
+                                                  MPI_Datatype type, void *recv, struct antiphon_mpi_list rcounts,
+                                                  struct antiphon_mpi_list roffsets, MPI_Datatype rtype, MPI_Comm comm) {
     struct antiphon_mpi_group *group = antiphon_mpi_group(comm);
     bool in_place = send == MPI_IN_PLACE;
     *call = (struct antiphon_mpi_call){.kind = ANTIPHON_MPI_ALLTOALLV, .dtype = ANTIPHON_U8};
@@ -167,38 +93,8 @@ static struct antiphon_mpi_group *alltoallv(struct antiphon_mpi_call *call, cons
     return group;
 }
 
-int MPI_Alltoallv(const void *send, const int counts[], const int offsets[], MPI_Datatype type, void *recv,
-                  const int rcounts[], const int roffsets[], MPI_Datatype rtype, MPI_Comm comm) {
-    struct antiphon_mpi_call call;
-    struct antiphon_mpi_group *group =
-        alltoallv(&call, send, counts, offsets, type, recv, rcounts, roffsets, rtype, comm);
-    return group ? antiphon_mpi_run(group, &call)
-                 : PMPI_Alltoallv(send, counts, offsets, type, recv, rcounts, roffsets, rtype, comm);
-}
-
-int MPI_Ialltoallv(const void *send, const int counts[], const int offsets[], MPI_Datatype type, void *recv,
-                   const int rcounts[], const int roffsets[], MPI_Datatype rtype, MPI_Comm comm, MPI_Request *request) {
-    struct antiphon_mpi_call call;
-    struct antiphon_mpi_group *group =
-        alltoallv(&call, send, counts, offsets, type, recv, rcounts, roffsets, rtype, comm);
-    return group ? antiphon_mpi_request(group, &call, request)
-                 : PMPI_Ialltoallv(send, counts, offsets, type, recv, rcounts, roffsets, rtype, comm, request);
-}
-
-static struct antiphon_mpi_group *barrier(struct antiphon_mpi_call *call, MPI_Comm comm) {
+struct antiphon_mpi_group *antiphon_mpi_barrier(struct antiphon_mpi_call *call, MPI_Comm comm) {
     struct antiphon_mpi_group *group = antiphon_mpi_group(comm);
     *call = (struct antiphon_mpi_call){.kind = ANTIPHON_MPI_BARRIER};
     return antiphon_mpi_decided(group, call->kind, group ? ANTIPHON_MPI_OURS : ANTIPHON_MPI_FOREIGN);
-}
-
-int MPI_Barrier(MPI_Comm comm) {
-    struct antiphon_mpi_call call;
-    struct antiphon_mpi_group *group = barrier(&call, comm);
-    return group ? antiphon_mpi_run(group, &call) : PMPI_Barrier(comm);
-}
-
-int MPI_Ibarrier(MPI_Comm comm, MPI_Request *request) {
-    struct antiphon_mpi_call call;
-    struct antiphon_mpi_group *group = barrier(&call, comm);
-    return group ? antiphon_mpi_request(group, &call, request) : PMPI_Ibarrier(comm, request);
 }

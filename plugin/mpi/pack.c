@@ -10,8 +10,26 @@
 
 enum { EVERY = -1, NONE = -2 };
 
+/* How MPI packs, and how many bytes at a time. */
+#if MPI_VERSION >= 4
+typedef MPI_Count packed_size;
+#define PACK PMPI_Pack_c
+#define UNPACK PMPI_Unpack_c
+#define MOST ((size_t)PTRDIFF_MAX)
+#else
+typedef int packed_size;
+#define PACK PMPI_Pack
+#define UNPACK PMPI_Unpack
+#define MOST ((size_t)INT_MAX)
+#endif
+
+ptrdiff_t antiphon_mpi_at(struct antiphon_mpi_list list, int index) {
+    if (list.width == sizeof(int)) return ((const int *)list.values)[index];
+    return (ptrdiff_t)((const int64_t *)list.values)[index];
+}
+
 static size_t elements(const struct antiphon_mpi_side *side, int block) {
-    return side->counts ? (size_t)side->counts[block] : side->count;
+    return side->counts.values ? (size_t)antiphon_mpi_at(side->counts, block) : side->count;
 }
 
 size_t antiphon_mpi_block(const struct antiphon_mpi_side *side, int block) {
@@ -19,26 +37,26 @@ size_t antiphon_mpi_block(const struct antiphon_mpi_side *side, int block) {
 }
 
 static char *start(const struct antiphon_mpi_side *side, int block) {
-    ptrdiff_t at = side->offsets ? side->offsets[block] : (ptrdiff_t)side->count * block;
+    ptrdiff_t at = side->offsets.values ? antiphon_mpi_at(side->offsets, block) : (ptrdiff_t)side->count * block;
     return side->buffer + at * side->extent;
 }
 
-/* In pieces, because MPI counts packed bytes in int. */
+/* In pieces of what MPI can count. */
 static int convert(const struct antiphon_mpi_side *side, int block, char *packed, bool is_sent) {
     size_t left = elements(side, block);
     if (left == 0 || side->size == 0) return MPI_SUCCESS;
-    if (side->size > INT_MAX) return MPI_ERR_COUNT;
     char *from = start(side, block);
     if (side->is_plain) {
         memcpy(is_sent ? packed : from, is_sent ? from : packed, left * side->size);
         return MPI_SUCCESS;
     }
+    if (side->size > MOST) return MPI_ERR_COUNT;
     while (left > 0) {
-        size_t most = INT_MAX / side->size, now = left < most ? left : most;
-        int bytes = (int)(now * side->size), position = 0;
+        size_t most = MOST / side->size, now = left < most ? left : most;
+        packed_size bytes = (packed_size)(now * side->size), position = 0;
         MPI_Comm comm = antiphon_mpi_state.comm;
-        int code = is_sent ? PMPI_Pack(from, (int)now, side->type, packed, bytes, &position, comm)
-                           : PMPI_Unpack(packed, bytes, &position, from, (int)now, side->type, comm);
+        int code = is_sent ? PACK(from, (packed_size)now, side->type, packed, bytes, &position, comm)
+                           : UNPACK(packed, bytes, &position, from, (packed_size)now, side->type, comm);
         if (code != MPI_SUCCESS) return code;
         if (position != bytes) return MPI_ERR_TYPE;
         from += (ptrdiff_t)now * side->extent;
@@ -114,7 +132,7 @@ static int arrange(struct antiphon_mpi_call *call, const struct antiphon_mpi_gro
 enum antiphon_mpi_reason antiphon_mpi_move(struct antiphon_mpi_call *call, const struct antiphon_mpi_group *group,
                                            size_t bytes, bool in_place) {
     if (bytes == 0) return ANTIPHON_MPI_EMPTY;
-    if (bytes > INT_MAX) return ANTIPHON_MPI_LARGE;
+    if (bytes > MOST) return ANTIPHON_MPI_LARGE;
     call->count = bytes;
     call->code = arrange(call, group, in_place);
     return ANTIPHON_MPI_OURS;
@@ -143,17 +161,16 @@ int antiphon_mpi_arrange_v(struct antiphon_mpi_call *call, const struct antiphon
     struct antiphon_mpi_side *in = &call->in, *out = &call->out;
     size_t size = (size_t)group->size, *blocks;
     if (in_place) *in = *out;
-    blocks = call->blocks = malloc(size * (4 * sizeof *blocks + 2 * sizeof(int)));
+    blocks = call->blocks = malloc(size * (4 * sizeof *blocks + out->counts.width + out->offsets.width));
     if (!blocks) return MPI_ERR_NO_MEM;
     int code = in_place || !in->is_plain ? pack(in, EVERY) : MPI_SUCCESS;
     if (code == MPI_SUCCESS && !out->is_plain) code = pack(out, NONE);
     if (code != MPI_SUCCESS) return code;
     call->send = list(in, blocks, blocks + size);
     call->recv = list(out, blocks + 2 * size, blocks + 3 * size);
-    int *own = (int *)(blocks + 4 * size);
-    memcpy(own, out->counts, size * sizeof *own);
-    memcpy(own + size, out->offsets, size * sizeof *own);
-    out->counts = own;
-    out->offsets = own + size;
+    size_t *counts = blocks + 4 * size;
+    char *offsets = (char *)counts + size * out->counts.width;
+    out->counts.values = memcpy(counts, out->counts.values, size * out->counts.width);
+    out->offsets.values = memcpy(offsets, out->offsets.values, size * out->offsets.width);
     return MPI_SUCCESS;
 }

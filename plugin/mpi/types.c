@@ -1,5 +1,6 @@
 /* Which types and operations of MPI libantiphon knows. */
 #include "antiphon_mpi.h"
+#include <stdint.h>
 
 enum {
     SUM_PROD = 1 << ANTIPHON_SUM | 1 << ANTIPHON_PROD,
@@ -78,11 +79,12 @@ bool antiphon_mpi_reduction(MPI_Datatype type, MPI_Op op, struct antiphon_mpi_ca
 
 /* Says what a side of a call is. False if MPI should refuse it. A derived type is never plain: even one without gaps may
  * list its parts in another order than memory. */
-bool antiphon_mpi_side(struct antiphon_mpi_side *side, const void *buffer, int count, MPI_Datatype type, int blocks) {
+bool antiphon_mpi_side(struct antiphon_mpi_side *side, const void *buffer, MPI_Count count, MPI_Datatype type, int blocks) {
     if (count < 0 || type == MPI_DATATYPE_NULL) return false;
     *side = (struct antiphon_mpi_side){.buffer = (char *)buffer, .type = type, .blocks = blocks, .count = (size_t)count};
     const struct antiphon_mpi_type *known = antiphon_mpi_type(type);
     if (known) {
+        if (known->size > 0 && side->count > PTRDIFF_MAX / known->size) return false;
         side->size = known->size;
         side->extent = (ptrdiff_t)known->size;
         side->is_plain = true;
@@ -92,6 +94,7 @@ bool antiphon_mpi_side(struct antiphon_mpi_side *side, const void *buffer, int c
     MPI_Aint start, extent;
     int integers, addresses, types, combiner;
     if (PMPI_Type_size_x(type, &size) != MPI_SUCCESS || size < 0) return false;
+    if (size > 0 && count > PTRDIFF_MAX / size) return false;
     if (PMPI_Type_get_extent(type, &start, &extent) != MPI_SUCCESS) return false;
     if (PMPI_Type_get_envelope(type, &integers, &addresses, &types, &combiner) != MPI_SUCCESS) return false;
     side->size = (size_t)size;

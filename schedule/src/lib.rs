@@ -18,6 +18,7 @@ mod rank_set;
 mod replay;
 mod reverse;
 mod simulate;
+mod threads;
 mod timeline;
 mod transfer;
 mod verify;
@@ -32,6 +33,7 @@ pub use rank_set::RankSet;
 pub use replay::{Message, replay, replay_rounds};
 pub use reverse::reduce_of_gather;
 pub use simulate::{Simulation, Usage, busiest, simulate};
+pub use threads::are_many;
 pub use timeline::{Cargo, TimedMessage, Timeline};
 pub use transfer::{
     CandidateOutcome, ChunkList, LowerBound, Provenance, Schedule, TopologyRef, Transfer, TransferKind, makespan,

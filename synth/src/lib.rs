@@ -41,7 +41,7 @@ pub use bounds::{
 };
 pub use planner::{
     AtSize, FROM_BYTES, Repaired, SizeSweep, SizeTask, Synthesis, TO_BYTES, TOLERANCE, Windowed, repaired, retimed,
-    select_sizes, synthesize, synthesize_from, synthesize_sizes, textbook, textbook_sums,
+    select_sizes, synthesize, synthesize_from, synthesize_sizes, textbook, textbook_at_once, textbook_sums,
 };
 pub use problem::{
     Cancel, Candidate, ConnectionWish, Constraints, DEFAULT_GAP, Deadline, Hindrance, Limits, Milestone, Problem,

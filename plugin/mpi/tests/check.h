@@ -8,6 +8,35 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The same tests with large counts, which came with MPI 4. */
+#ifdef LARGE_COUNTS
+typedef MPI_Count count_t;
+typedef MPI_Aint offset_t;
+#define MPI_Allreduce MPI_Allreduce_c
+#define MPI_Iallreduce MPI_Iallreduce_c
+#define MPI_Allgather MPI_Allgather_c
+#define MPI_Iallgather MPI_Iallgather_c
+#define MPI_Reduce_scatter MPI_Reduce_scatter_c
+#define MPI_Ireduce_scatter MPI_Ireduce_scatter_c
+#define MPI_Reduce_scatter_block MPI_Reduce_scatter_block_c
+#define MPI_Ireduce_scatter_block MPI_Ireduce_scatter_block_c
+#define MPI_Alltoall MPI_Alltoall_c
+#define MPI_Ialltoall MPI_Ialltoall_c
+#define MPI_Alltoallv MPI_Alltoallv_c
+#define MPI_Ialltoallv MPI_Ialltoallv_c
+#define MPI_Bcast MPI_Bcast_c
+#define MPI_Ibcast MPI_Ibcast_c
+#define MPI_Reduce MPI_Reduce_c
+#define MPI_Ireduce MPI_Ireduce_c
+#define MPI_Gather MPI_Gather_c
+#define MPI_Igather MPI_Igather_c
+#define MPI_Scatter MPI_Scatter_c
+#define MPI_Iscatter MPI_Iscatter_c
+#else
+typedef int count_t;
+typedef int offset_t;
+#endif
+
 #define CHECK(what) \
     do { \
         if (!(what)) { \

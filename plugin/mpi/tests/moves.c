@@ -154,7 +154,8 @@ static void alltoall(MPI_Comm comm, int each, int begun, int in_place) {
 static void alltoallv(MPI_Comm comm, int each, int begun, int in_place, int is_below) {
     int rank = rank_of(comm), ranks = size_of(comm);
     struct layout in = layout_of(rank), out = layout_of(rank + 1);
-    int counts[64], offsets[64], rcounts[64], roffsets[64];
+    count_t counts[64], rcounts[64];
+    offset_t offsets[64], roffsets[64];
     long room = (long)each * 4 * ranks;
     long *send = longs((size_t)room * 2), *recv = longs((size_t)room * 2);
     for (int peer = 0; peer < ranks; peer++) {

@@ -113,7 +113,8 @@ static void to_root(MPI_Comm comm, enum type kind, enum op op, MPI_Op how, int c
 }
 
 static void scattered(MPI_Comm comm, enum type kind, enum op op, MPI_Op how, int count, int begun) {
-    int rank = rank_of(comm), ranks = size_of(comm), counts[64];
+    int rank = rank_of(comm), ranks = size_of(comm);
+    count_t counts[64];
     MPI_Datatype type = type_of(kind);
     for (int variant = 0; variant < 6; variant++) {
         int is_block = variant < 2, is_unequal = variant >= 4, in_place = variant % 2;

@@ -26,14 +26,18 @@ pub(super) fn check(
     order: &[StepId],
 ) -> Findings<ProgramViolation> {
     let timeline = StepOrder::new(program, steps, messages, order);
-    let found = timeline.of_rank.par_iter().enumerate().map(|(rank, own)| {
+    let judge = |(rank, own): (usize, &Vec<StepId>)| {
         let mut judge = RaceDetector::new(&timeline, Rank::from_index(rank), own);
         judge.run(own)
-    });
-    found.reduce(Findings::default, |mut earlier, later| {
+    };
+    let both = |mut earlier: Findings<ProgramViolation>, later| {
         earlier.append(later);
         earlier
-    })
+    };
+    match schedule::are_many(order.len()) {
+        true => timeline.of_rank.par_iter().enumerate().map(judge).reduce(Findings::default, both),
+        false => timeline.of_rank.iter().enumerate().map(judge).fold(Findings::default(), both),
+    }
 }
 
 /// One possible order of all steps.

@@ -110,7 +110,10 @@ pub fn lower(schedule: &VerifiedSchedule, options: &LowerOptions) -> Result<Prog
     if options.threadblocks == Threadblocks::Paired {
         program = paired(program, schedule, options);
     }
-    program.ranks.par_iter_mut().for_each(reduction::drop_implied);
+    match schedule::are_many(program.ranks.iter().map(|rank| rank.steps().count()).sum()) {
+        true => program.ranks.par_iter_mut().for_each(reduction::drop_implied),
+        false => program.ranks.iter_mut().for_each(reduction::drop_implied),
+    }
     replicate(program, options.instances)
 }
 

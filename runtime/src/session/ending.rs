@@ -67,10 +67,15 @@ impl Session {
         &self.shared.status
     }
 
-    /// Forgets what has come for a communicator that is gone.
-    pub fn forget(&self, communicator: u64) {
+    /// Forgets what has come, and what will come, for communicators and streams of messages that are gone.
+    pub fn forget(&self, streams: impl IntoIterator<Item = u64>) {
         if self.shared.mark.is_here() {
-            self.engine().ports.forget(communicator);
+            self.engine().ports.forget(streams);
         }
+    }
+
+    /// How many bytes of messages this rank keeps that nobody waits for yet.
+    pub fn kept_bytes(&self) -> usize {
+        self.engine().ports.aside_bytes()
     }
 }

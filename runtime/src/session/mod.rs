@@ -42,6 +42,7 @@
 mod buffers;
 mod ending;
 mod engine;
+mod gone_streams;
 #[expect(unsafe_code, reason = "reads and writes lines of shared memory")]
 mod lane;
 #[expect(unsafe_code, reason = "looks up the words of a lane")]

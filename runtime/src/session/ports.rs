@@ -4,6 +4,7 @@
 //! does not wait for it now is put aside ([`LanePorts::next`]), so that no communicator waits for another.
 
 use crate::error::{RunError, RunResult};
+use crate::session::gone_streams::GoneStreams;
 use crate::session::lane::{FRAGMENT, MessageHead, Offer, OfferState, SHORT};
 use crate::session::memory_port::{LongMessages, MemoryPort};
 use crate::session::notice::BreachNotice;
@@ -20,8 +21,6 @@ use topology::Rank;
 
 /// Bytes of messages that are put aside for other communicators, at most; more wait in their lanes.
 const MOST_ASIDE: usize = 64 << 20;
-/// So many communicators that are gone are remembered, to refuse what still comes for them.
-const MOST_GONE: usize = 1024;
 
 /// A message that was put aside.
 struct Aside {
@@ -51,8 +50,7 @@ pub(crate) struct LanePorts {
     aside_bytes: usize,
     /// Long messages whose receiver gave up while their fragments came.
     abandoned: BTreeSet<(Rank, u32)>,
-    /// Communicators that are gone, the latest last.
-    gone: VecDeque<u64>,
+    gone: GoneStreams,
 }
 
 impl LanePorts {
@@ -68,7 +66,7 @@ impl LanePorts {
         for (peer, port) in sockets {
             ports[peer.index()] = Some(PeerPort::Socket(Box::new(port)));
         }
-        let (aside, abandoned, gone) = (BTreeMap::new(), BTreeSet::new(), VecDeque::new());
+        let (aside, abandoned, gone) = (BTreeMap::new(), BTreeSet::new(), GoneStreams::default());
         let long_messages = LongMessages::default();
         Self { directory, rank, ports, segments, long_messages, remote, aside, aside_bytes: 0, abandoned, gone }
     }
@@ -190,7 +188,7 @@ impl LanePorts {
     /// Drops a message if nobody wants it; whether it did.
     fn discard(&mut self, peer: Rank, head: &MessageHead) -> RunResult<bool> {
         let is_fragment = head.tag == FRAGMENT;
-        let mut is_unwanted = !is_fragment && self.gone.contains(&head.communicator);
+        let mut is_unwanted = !is_fragment && self.gone.contains(head.communicator);
         if let Some(offer) = head.offer {
             match is_fragment {
                 true => is_unwanted = self.abandoned.contains(&(peer, offer)),
@@ -378,9 +376,15 @@ impl LanePorts {
         }
     }
 
-    /// Refuses what has come, and what will come, for a communicator that is gone.
-    pub(crate) fn forget(&mut self, communicator: u64) {
-        let keys: Vec<(Rank, u64)> = self.aside.keys().copied().filter(|(_, of)| *of == communicator).collect();
+    /// How many bytes are kept that nobody waits for yet.
+    pub(crate) fn aside_bytes(&self) -> usize {
+        self.aside_bytes
+    }
+
+    /// Refuses what has come, and what will come, for communicators (or streams of messages) that are gone.
+    pub(crate) fn forget(&mut self, streams: impl IntoIterator<Item = u64>) {
+        let gone: BTreeSet<u64> = streams.into_iter().collect();
+        let keys: Vec<(Rank, u64)> = self.aside.keys().copied().filter(|(_, of)| gone.contains(of)).collect();
         for key in keys {
             for aside in self.aside.remove(&key).into_iter().flatten() {
                 self.aside_bytes -= aside.bytes();
@@ -389,9 +393,6 @@ impl LanePorts {
                 }
             }
         }
-        if self.gone.len() == MOST_GONE {
-            self.gone.pop_front();
-        }
-        self.gone.push_back(communicator);
+        gone.into_iter().for_each(|stream| self.gone.add(stream));
     }
 }

@@ -249,7 +249,7 @@ fn a_call_that_is_given_up_is_refused() {
             if session.rank() == Rank(0) {
                 drop(started);
                 // What was taken back is told while something is waited for.
-                session.forget(7);
+                session.forget([7]);
                 return None;
             }
             Some(started.wait(Duration::from_secs(2)).unwrap_err())

@@ -12,8 +12,10 @@ use super::moments::Moments;
 use super::sums;
 use super::traffic::{Hop, Tracks, Traffic, demand};
 use crate::order::{DeliveryId, Effect, Origin};
+use crate::threads::are_many;
 use crate::{Chunk, ChunkId, Delivery, Findings, Transfer};
 use rayon::prelude::*;
+use std::ops::Range;
 use topology::{Micros, Rank};
 
 /// For one chunk, at most this many missing deliveries are listed one by one; the last entry counts the rest. Otherwise
@@ -32,34 +34,35 @@ pub(super) fn play(
 ) -> Findings<Violation> {
     let Tracks { starts, hops, deliveries, .. } = tracks;
     let count = starts.len() - 1;
+    let is_large = are_many(deliveries.len());
+    let each = if is_large { count.div_ceil(TASKS).max(1) } else { count.max(1) };
     let mut tasks = Vec::new();
     let mut rest = deliveries.as_mut_slice();
-    for first in (0..count).step_by(count.div_ceil(TASKS).max(1)) {
-        let last = count.min(first + count.div_ceil(TASKS).max(1));
+    for first in (0..count).step_by(each) {
+        let last = count.min(first + each);
         let (own, others) = rest.split_at_mut((starts[last] - starts[first]) as usize);
         rest = others;
         tasks.push((first..last, own));
     }
-    let found: Vec<Findings<Violation>> = tasks
-        .into_par_iter()
-        .map_init(
-            || Scratch::new(ranks),
-            |scratch, (tracks, mut own)| {
-                let mut found = Findings::default();
-                for track in tracks {
-                    let (first, end) = (starts[track] as usize, starts[track + 1] as usize);
-                    let (deliveries, others) = own.split_at_mut(end - first);
-                    own = others;
-                    let id = traffic.chunk(track);
-                    let chunk = demand(traffic).chunk(id);
-                    let transfers = &traffic.schedule().transfers;
-                    let play = Play { id, chunk, moments, transfers, hops: &hops[first..end] };
-                    found.extend(play.check(deliveries, scratch));
-                }
-                found
-            },
-        )
-        .collect();
+    let check = |scratch: &mut Scratch, (tracks, mut own): (Range<usize>, &mut [Delivery])| {
+        let mut found = Findings::default();
+        for track in tracks {
+            let (first, end) = (starts[track] as usize, starts[track + 1] as usize);
+            let (deliveries, others) = own.split_at_mut(end - first);
+            own = others;
+            let id = traffic.chunk(track);
+            let chunk = demand(traffic).chunk(id);
+            let transfers = &traffic.schedule().transfers;
+            let play = Play { id, chunk, moments, transfers, hops: &hops[first..end] };
+            found.extend(play.check(deliveries, scratch));
+        }
+        found
+    };
+    let scratch = || Scratch::new(ranks);
+    let found: Vec<Findings<Violation>> = match is_large {
+        true => tasks.into_par_iter().map_init(scratch, check).collect(),
+        false => tasks.into_iter().map(|task| check(&mut scratch(), task)).collect(),
+    };
     let mut all = Findings::default();
     found.into_iter().for_each(|found| all.append(found));
     all

@@ -9,6 +9,7 @@
 //! all departures and landings have one order.
 
 use super::TIME_TOLERANCE;
+use crate::threads::are_many;
 use rayon::prelude::*;
 use topology::Micros;
 
@@ -26,7 +27,11 @@ impl Moments {
     /// same time stay in that order.
     pub(super) fn new(start: Vec<Micros>, end: Vec<Micros>, mut departures: Vec<u32>) -> Self {
         // Most schedules are sorted already; then a stable sort costs almost nothing.
-        departures.par_sort_by(|&a, &b| start[a as usize].total_cmp(&start[b as usize]));
+        let earlier = |&a: &u32, &b: &u32| start[a as usize].total_cmp(&start[b as usize]);
+        match are_many(departures.len()) {
+            true => departures.par_sort_by(earlier),
+            false => departures.sort_by(earlier),
+        }
         Self { start, end, departures }
     }
 
@@ -57,7 +62,11 @@ impl Moments {
     pub(super) fn landings(&self) -> Vec<u32> {
         let mut order: Vec<(Micros, bool, u32)> =
             self.departures.iter().map(|&message| self.landing_key(message)).collect();
-        order.par_sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        let earlier = |a: &(Micros, bool, u32), b: &(Micros, bool, u32)| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1));
+        match are_many(order.len()) {
+            true => order.par_sort_by(earlier),
+            false => order.sort_by(earlier),
+        }
         order.into_iter().map(|(.., message)| message).collect()
     }
 

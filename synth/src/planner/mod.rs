@@ -33,7 +33,7 @@ pub use sizes::{
     AtSize, FROM_BYTES, SizeSweep, SizeTask, TO_BYTES, TOLERANCE, Windowed, retimed, select_sizes, synthesize_sizes,
 };
 use std::time::Instant;
-pub use textbook::{textbook, textbook_sums};
+pub use textbook::{textbook, textbook_at_once, textbook_sums};
 use topology::Micros;
 
 /// A plan, its report and its bounds.
@@ -277,6 +277,7 @@ impl<'a> Planning<'a, '_> {
             incumbent: search.best.as_ref().map(|best| best.schedule.schedule()),
             bound: search.bound.value,
             is_alone: self.is_alone(),
+            joins_as_they_are: false,
             symmetries: self.symmetries,
             progress: self.progress,
         };

@@ -35,6 +35,9 @@ pub struct Context<'a> {
     /// Whether the user named this strategy, so that it runs alone. Then it also tries what is not worth the time in a
     /// portfolio.
     pub is_alone: bool,
+    /// Whether halves of reductions are joined as they are, at once: without a bound of each, and without looking for a better
+    /// order of all messages.
+    pub(crate) joins_as_they_are: bool,
     /// The symmetries of the machines of this synthesis.
     pub(crate) symmetries: &'a Symmetries,
     /// Called now and then to report progress; it must be cheap.
@@ -96,7 +99,16 @@ impl<'a> Context<'a> {
     /// Lent to a strategy that runs alone, without an incumbent.
     pub(crate) fn alone(options: &'a SearchOptions, deadline: &'a Deadline, bound: Micros) -> Self {
         let symmetries = Box::leak(Box::default());
-        Self { options, deadline, incumbent: None, bound, is_alone: true, symmetries, progress: &|_| {} }
+        Self {
+            options,
+            deadline,
+            incumbent: None,
+            bound,
+            is_alone: true,
+            joins_as_they_are: false,
+            symmetries,
+            progress: &|_| {},
+        }
     }
 
     /// Lent to a strategy that is one of many.

@@ -14,7 +14,7 @@ use crate::problem::reach::check_reachable;
 use crate::problem::reversed::{Halves, choices};
 use crate::problem::{Deadline, Problem, StopReason, SynthError};
 use crate::strategies::{Attempt, Context, Strategy};
-use schedule::{Message, Schedule, Transfer, reduce_of_gather};
+use schedule::{Message, ReplayError, Schedule, Transfer, reduce_of_gather, replay};
 
 /// The bound of a half may take one part in this many of the time left.
 const BOUND_PART: u32 = 20;
@@ -79,8 +79,8 @@ fn propose_halves(
     let ask = |half: &Problem| {
         // The incumbent is for another demand. Where there are two halves, each has its own bound.
         let bound = match halves.spread {
-            None => context.bound,
-            Some(_) => bounds(half, &context.deadline.part(BOUND_PART)).best().value,
+            Some(_) if !context.joins_as_they_are => bounds(half, &context.deadline.part(BOUND_PART)).best().value,
+            _ => context.bound,
         };
         let context = Context { incumbent: None, bound, ..*context };
         strategy.propose(half, &context)
@@ -92,7 +92,7 @@ fn propose_halves(
         if context.deadline.has_passed() && composed.iter().any(|attempt| attempt.schedule.is_some()) {
             break;
         }
-        composed.push(compose(halves, collect, spread.as_deref(), context.deadline, label)?);
+        composed.push(compose(halves, collect, spread.as_deref(), context, label)?);
     }
     Ok(composed)
 }
@@ -102,7 +102,7 @@ fn compose(
     halves: &Halves<'_>,
     collect: Attempt,
     spread: Option<&[Attempt]>,
-    deadline: &Deadline,
+    context: &Context<'_>,
     label: &str,
 ) -> Result<Attempt, SynthError> {
     let Attempt { name, schedule, stop, note } = collect;
@@ -120,7 +120,12 @@ fn compose(
         stop = if stop == StopReason::Optimal { StopReason::Exhausted } else { stop };
         stop = if partner.stop == StopReason::TimeLimit { StopReason::TimeLimit } else { stop };
     }
-    let schedule = joined(halves, &collected.transfers, copies, deadline, &name)?;
+    let schedule = match context.joins_as_they_are {
+        true => joined_by(halves, &collected.transfers, copies, &name, |messages| {
+            replay(&halves.problem.demand, &halves.problem.topology, messages)
+        })?,
+        false => joined(halves, &collected.transfers, copies, context.deadline, &name)?,
+    };
     Ok(Attempt { name, schedule: Some(schedule), stop, note })
 }
 
@@ -136,11 +141,21 @@ pub(crate) fn joined(
     deadline: &Deadline,
     name: &str,
 ) -> Result<Schedule, SynthError> {
+    joined_by(halves, collect, spread, name, |messages| interleaved(halves.problem, messages, deadline))
+}
+
+fn joined_by(
+    halves: &Halves<'_>,
+    collect: &[Transfer],
+    spread: &[Transfer],
+    name: &str,
+    times: impl FnOnce(&[Message]) -> Result<Vec<Transfer>, ReplayError>,
+) -> Result<Schedule, SynthError> {
     let Problem { topology, demand, .. } = halves.problem;
     let mut messages = reduce_of_gather(collect, &halves.collect.demand, topology.rank_count());
     messages.extend(spread.iter().map(Message::from));
     let order = |error| SynthError::Order { strategy: "reversal", error };
-    let transfers = interleaved(halves.problem, &messages, deadline).map_err(order)?;
+    let transfers = times(&messages).map_err(order)?;
     Ok(Schedule::new(topology, demand.clone(), transfers, name))
 }
 

@@ -320,6 +320,7 @@ impl<'a> ParetoSearch<'a> {
             incumbent: None,
             bound: Micros::ZERO,
             is_alone: true,
+            joins_as_they_are: false,
             symmetries: &self.symmetries,
             progress: self.progress,
         };

@@ -94,6 +94,7 @@ pub fn synthesize_compressed(
             incumbent: None,
             bound: bounds.best().value,
             is_alone: true,
+            joins_as_they_are: false,
             symmetries: &symmetries,
             progress,
         };
