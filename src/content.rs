@@ -1,12 +1,18 @@
 //! The data to be moved where it does not follow from the collective: the byte matrix of an alltoallv, the chunks of a
-//! custom collective.
+//! custom collective, the collectives of several groups at once.
 //!
 //! The principal type is [`Content`], read from the files of `--matrix` and `--demand`. [`differences`] compares it
 //! with the chunks that a schedule lists.
 
+use crate::cli::Split;
 use crate::failure::{Failure, Outcome, read_text};
 use schedule::{Chunk, Collective, Demand, DemandError, Findings, ReduceOp, Request, Violation};
 use std::path::Path;
+use std::sync::Arc;
+use synth::matrix::DemandLines;
+use synth::sketch::Sketch;
+use synth::{Constraints, JointTask};
+use topology::{Rank, Topology};
 
 /// The content of a request.
 pub(crate) enum Content {
@@ -16,6 +22,8 @@ pub(crate) enum Content {
     Matrix(Vec<Vec<u64>>),
     /// The chunks (custom).
     Listed(Vec<Chunk>),
+    /// Collectives at the same time, each in its group. Their numbers of ranks and chunks are those of the request.
+    Groups(Vec<Request>),
 }
 
 impl Content {
@@ -27,8 +35,11 @@ impl Content {
                 Self::Matrix(matrix.map_err(Failure::bad_input)?)
             }
             (None, Some(path)) => {
-                let chunks = synth::matrix::parse_chunks(&read_text(path)?, &path.display().to_string());
-                Self::Listed(chunks.map_err(Failure::bad_input)?)
+                let lines = synth::matrix::parse_demand(&read_text(path)?, &path.display().to_string());
+                match lines.map_err(Failure::bad_input)? {
+                    DemandLines::Chunks(chunks) => Self::Listed(chunks),
+                    DemandLines::Groups(groups) => Self::Groups(groups),
+                }
             }
             (None, None) => Self::Standard,
         })
@@ -38,7 +49,7 @@ impl Content {
     pub(crate) fn size(&self, given: Option<u64>) -> Outcome<u64> {
         let follows = match self {
             Self::Standard => false,
-            Self::Matrix(_) => true,
+            Self::Matrix(_) | Self::Groups(_) => true,
             Self::Listed(chunks) => chunks.iter().all(|chunk| chunk.bytes.is_some()),
         };
         let needed = || Failure::bad_input(anyhow::anyhow!("--size is needed: it does not follow from the chunks"));
@@ -55,7 +66,47 @@ impl Content {
                 let sum = chunks.iter().any(|chunk| chunk.combine).then_some(ReduceOp::Sum);
                 Demand::listed(Request { op: request.op.or(sum), ..request }, chunks.clone())
             }
+            Self::Groups(_) => Demand::joint(&self.requests(&request)),
         }
+    }
+}
+
+impl Content {
+    /// The collective of `request` in each of these groups at the same time.
+    pub(crate) fn in_groups(groups: &Split, request: &Request) -> Outcome<Self> {
+        let of_group = |group: Vec<Rank>| {
+            let root = request.root.and(group.first().copied());
+            let request = Request { members: group.into_iter().collect(), root, ..request.clone() };
+            Demand::new(request.clone()).map(|_| request)
+        };
+        let groups = groups.groups(request.ranks).into_iter().map(of_group).collect::<Result<_, _>>();
+        groups.map(Self::Groups).map_err(Failure::bad_input)
+    }
+
+    /// The collectives of the groups, on the ranks of `request` and cut into as many chunks; none without groups.
+    fn requests(&self, request: &Request) -> Vec<Request> {
+        let Self::Groups(groups) = self else { return Vec::new() };
+        let (ranks, chunks_per_rank) = (request.ranks, request.chunks_per_rank);
+        let on_ranks = |group: &Request| {
+            let op = group.op.map(|op| request.op.unwrap_or(op));
+            Request { ranks, chunks_per_rank, op, ..group.clone() }
+        };
+        groups.iter().map(on_ranks).collect()
+    }
+
+    /// The collectives of the groups as a task, if there are groups.
+    pub(crate) fn joint(
+        &self,
+        topology: &Arc<Topology>,
+        request: &Request,
+        sketch: Option<&Sketch>,
+        pinned: Option<u32>,
+    ) -> Option<JointTask> {
+        let requests = self.requests(request);
+        let constraints = sketch.map_or_else(Constraints::none, |sketch| sketch.constraints.clone());
+        let chunks = pinned.or_else(|| sketch?.pins.chunks_per_rank);
+        let task = JointTask { topology: topology.clone(), constraints: Arc::new(constraints), requests, chunks };
+        (!task.requests.is_empty()).then_some(task)
     }
 }
 

@@ -13,7 +13,7 @@ use schedule::{MOST_PLAIN_TRANSFERS, VerifiedCompressed};
 use std::path::Path;
 use std::sync::Arc;
 use synth::sketch::{Sketch, SketchError, SketchFile, obey};
-use synth::{Deadline, Problem, SearchOptions};
+use synth::{Deadline, JointTask, Problem, SearchOptions};
 use topology::{Rank, Topology, shorten};
 
 /// Resolves a SPEC or reads a topology file.
@@ -30,6 +30,8 @@ pub(crate) struct PlanningTask {
     pub problems: Vec<Problem>,
     /// The sketch, if one was given.
     pub sketch: Option<Sketch>,
+    /// The collectives that the problems consist of, if there are several.
+    pub joint: Option<JointTask>,
 }
 
 impl PlanningTask {
@@ -134,21 +136,25 @@ fn other_request(path: &Path, plan: &Schedule, wanted: &Request) -> Failure {
 pub(crate) fn task(args: &RequestArgs, size: Option<u64>, screen: &Screen) -> Outcome<PlanningTask> {
     let topology = topology(&args.topology)?;
     let sketch = args.sketch.as_deref().map(|path| sketch(path, &topology)).transpose()?;
-    let content = Content::read(args.matrix.as_deref(), args.demand.as_deref())?;
+    let mut content = Content::read(args.matrix.as_deref(), args.demand.as_deref())?;
     let request = request(args, &topology, content.size(size)?)?;
+    if let Some(groups) = &args.groups {
+        content = Content::in_groups(groups, &request)?;
+    }
     let pinned = match args.chunks {
         ChunkCount::Pinned(count) => Some(count),
         ChunkCount::Auto => None,
     };
     let problems = problems(&topology, &request, &content, sketch.as_ref(), pinned)?;
+    let joint = content.joint(&topology, &request, sketch.as_ref(), pinned);
     let size_bytes = problems.first().map_or(request.size_bytes, |problem| problem.demand.request().size_bytes);
-    if let Some(given) = size.filter(|&given| given != size_bytes) {
+    if let Some(given) = size.filter(|&given| given != size_bytes && args.groups.is_none()) {
         screen.note(&format!("note: the chunks make the size {size_bytes} B, so --size says nothing ({given} B)"));
     }
     if let Some(sketch) = sketch.as_ref().filter(|sketch| !sketch.pins.sizes.contains(size_bytes)) {
         screen.note(&format!("note: sketch {} is meant for {}, not for this size", sketch.name, sketch.pins.sizes));
     }
-    Ok(PlanningTask { problems, sketch })
+    Ok(PlanningTask { problems, sketch, joint })
 }
 
 /// One problem per chunk count worth trying; one for the count that the user or the sketch pins.
@@ -160,6 +166,9 @@ pub(crate) fn problems(
     pinned: Option<u32>,
 ) -> Outcome<Vec<Problem>> {
     let pinned = pinned.or_else(|| sketch?.pins.chunks_per_rank);
+    if let Some(task) = content.joint(topology, request, sketch, pinned) {
+        return task.problems().map_err(Failure::bad_input);
+    }
     let counts = pinned.map_or_else(|| synth::chunk_counts(topology, request), |count| vec![count]);
     let constraints = sketch.map(|sketch| Arc::new(sketch.constraints.clone()));
     let problem = |count: u32| {

@@ -78,3 +78,48 @@ fn plans_of_files_run_together_and_in_groups() {
         assert!(ran.code == 2 && ran.stderr.contains(what), "{line}: {}", ran.stderr);
     }
 }
+
+#[test]
+fn collectives_of_several_groups_are_planned_together_and_the_plan_is_checked_and_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = |line: &str| antiphon_in(folder.path(), line);
+    let groups = "groups:\n  - {members: [0, 2, 4], collective: allreduce, size: 60KB}\n  \
+                  - {members: [1, 3, 5], collective: broadcast, size: 30KB, root: 3}\n";
+    std::fs::write(folder.path().join("g.yaml"), groups).unwrap();
+    std::fs::write(folder.path().join("other.yaml"), groups.replace("root: 3", "root: 5")).unwrap();
+    let asked = "--topology fat-tree:2x3 --time-limit 2s --force -o plan.json --json";
+    let alone = |what: &str| {
+        let line = format!("synth --topology fat-tree:2x3 --strategy classic --json {what}");
+        let found = here(&line).ok().json();
+        (found["makespan_us"].as_f64().unwrap(), found["lower_bound_us"].as_f64().unwrap())
+    };
+    let first = alone("--collective allreduce --members 0,2,4 --size 60KB");
+    for (line, second) in [
+        ("--collective custom --demand g.yaml", "--collective broadcast --members 1,3,5 --root 3 --size 30KB"),
+        (
+            "--collective allreduce --groups 0,2,4/1,3,5 --size 60KB",
+            "--collective allreduce --members 1,3,5 --size 60KB",
+        ),
+    ] {
+        let second = alone(second);
+        let found = here(&format!("synth {line} {asked}")).ok().json();
+        let (makespan, bound) = (found["makespan_us"].as_f64().unwrap(), found["lower_bound_us"].as_f64().unwrap());
+        let nearly = 1.0 + 1e-9;
+        assert!(bound <= makespan * nearly && bound * nearly >= first.1.max(second.1), "{line}: {bound} {makespan}");
+        assert!(makespan <= (first.0 + second.0) * nearly, "{line}: {makespan} {first:?} {second:?}");
+        let ran = here("run plan.json --iterations 2 --warmups 1 --json").ok();
+        let rows: Vec<Value> = ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert!(!rows.is_empty() && rows.iter().all(|row| row["wrong"] == 0), "{rows:?}");
+        let is_listed = line.contains("g.yaml");
+        assert_eq!(here("verify plan.json --demand g.yaml").code, i32::from(!is_listed));
+        assert_eq!(here("verify plan.json --demand other.yaml").code, 1);
+    }
+    for (line, reason) in [
+        ("--collective allgather --groups 0,1/2,9 --size 1KB", "rank 9 does not exist"),
+        ("--collective allgather --groups 0,1/2,3 --members 0 --size 1KB", "cannot be used with"),
+        ("--collective allgather --groups 0,1/2,3 --sizes 1KB,1MB", "--groups is for one --size"),
+    ] {
+        let refused = here(&format!("synth --topology fat-tree:2x3 {line}"));
+        assert!(refused.code == 2 && refused.stderr.contains(reason), "{line}: {}", refused.stderr);
+    }
+}

@@ -235,6 +235,27 @@ impl Demand {
         Self::listed(request, chunks)
     }
 
+    /// The demand of several requests on the same ranks at once: a custom collective with the chunks of all in turn.
+    ///
+    /// # Errors
+    /// Any [`DemandError`] about a request; `NoMembers` without requests, `UnequalOps` if they reduce in different ways.
+    pub fn joint(requests: &[Request]) -> Result<Self, DemandError> {
+        let first = requests.first().ok_or(DemandError::NoMembers)?;
+        let mut ops = requests.iter().filter_map(|request| request.op);
+        let op = ops.next();
+        if let (Some(one), Some(other)) = (op, ops.find(|&other| Some(other) != op)) {
+            return Err(DemandError::UnequalOps { one, other });
+        }
+        let mut chunks = Vec::new();
+        for request in requests {
+            let Self { chunk_bytes, chunks: own, .. } = Self::new(request.clone())?;
+            chunks.extend(own.into_iter().map(|chunk| Chunk { bytes: Some(chunk_bytes), ..chunk }));
+            check_count(chunks.len() as u64)?;
+        }
+        let members = requests.iter().flat_map(|request| request.members.iter().copied()).collect();
+        Self::listed(Request { collective: Collective::Custom, op, root: None, members, ..first.clone() }, chunks)
+    }
+
     /// The same demand with another reduction: a schedule serves every associative and commutative one.
     ///
     /// # Errors
@@ -604,5 +625,25 @@ mod tests {
         let request = request(Collective::AllToAllV, &[0, 1], 1);
         expect!["the byte matrix must have one row and one column for each of the 2 members"]
             .assert_eq(&Demand::from_matrix(request, &[vec![1, 2]]).unwrap_err().to_string());
+    }
+
+    #[test]
+    fn a_joint_demand_has_the_chunks_of_all_and_one_reduction() {
+        let first = request(Collective::AllGather, &[0, 2], 2);
+        let second = Request { size_bytes: 10, ..request(Collective::AllReduce, &[2, 3, 4], 1) };
+        let joint = Demand::joint(&[first.clone(), second.clone()]).unwrap();
+        let alone = [&first, &second].map(|request| Demand::new(request.clone()).unwrap());
+        assert_eq!(joint.chunks().len(), alone[0].chunks().len() + alone[1].chunks().len());
+        for (id, (demand, chunk)) in alone.iter().flat_map(|it| it.chunks().iter().map(move |c| (it, c))).enumerate() {
+            let (id, asked) = (ChunkId(id as u32), Chunk { bytes: Some(demand.chunk_bytes()), ..chunk.clone() });
+            assert_eq!((joint.chunk(id), joint.bytes_of(id)), (&asked, demand.chunk_bytes()));
+        }
+        assert_eq!((joint.request().op, &joint.request().members[..]), (second.op, &[0, 2, 3, 4].map(Rank)[..]));
+        let largest = Request { op: Some(ReduceOp::Max), ..second.clone() };
+        assert_eq!(
+            Demand::joint(&[second, largest]).unwrap_err(),
+            DemandError::UnequalOps { one: ReduceOp::Sum, other: ReduceOp::Max }
+        );
+        assert_eq!(Demand::joint(&[]).unwrap_err(), DemandError::NoMembers);
     }
 }

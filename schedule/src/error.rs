@@ -1,6 +1,6 @@
 //! What can be wrong with a request, and with an order of messages.
 
-use crate::{ChunkId, Collective, RankSet};
+use crate::{ChunkId, Collective, RankSet, ReduceOp};
 use topology::{Bytes, Rank};
 
 /// Why a request was refused.
@@ -49,6 +49,14 @@ pub enum DemandError {
         collective: Collective,
         /// Whether it needs one.
         needed: bool,
+    },
+    /// Collectives that are planned together reduce in different ways.
+    #[error("collectives that are planned together need the same reduction, not {one} and {other}")]
+    UnequalOps {
+        /// The reduction of one of them.
+        one: ReduceOp,
+        /// The reduction of another one.
+        other: ReduceOp,
     },
     /// The buffer is larger than planning is exact for.
     #[error("{size_bytes} bytes are more than the {limit} that are supported")]

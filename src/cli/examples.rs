@@ -33,7 +33,8 @@ Examples:
   antiphon synth --topology ndv2x2 --collective allgather --size 1GB -o plan.json
   antiphon synth --topology here.yaml --collective allreduce --size 64M --time-limit 5m --gap 2% -o plan.json
   antiphon synth --topology dgx1 --collective broadcast --size 1MB --members 0-3,6 --root 6 -o plan.json
-  antiphon synth --topology ndv2x2 --collective allgather --sizes 1KB..1GB:4 -o plans/";
+  antiphon synth --topology ndv2x2 --collective allgather --sizes 1KB..1GB:4 -o plans/
+  antiphon synth --topology dgx1 --collective allgather --size 64MB --groups 0,2,4,6/1,3,5,7 -o plan.json";
 
 pub(super) const VERIFY: &str = "\
 Examples:

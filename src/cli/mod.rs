@@ -23,7 +23,7 @@ pub(crate) use launch::LaunchArgs;
 pub(crate) use lowering::LoweringArgs;
 pub(crate) use plan::{ExplainArgs, PlanArgs, SimulateArgs, VerifyArgs};
 pub(crate) use profile::ProfileArgs;
-pub(crate) use ranks::RankList;
+pub(crate) use ranks::{RankList, Split};
 pub(crate) use run::{BufferOwner, LoopRankArgs, RunArgs, TransportChoice};
 pub(crate) use sizes::SizeList;
 pub(crate) use sweep::{SweepArgs, SweepWorkerArgs};

@@ -1,7 +1,7 @@
 //! The arguments of `antiphon synth` and `antiphon bound`: what to plan, and how to search.
 
 use super::values::{ChunkCount, PointChoice, StrategyChoice, collective, duration, op, percent, size};
-use super::{RankList, SizeList};
+use super::{RankList, SizeList, Split};
 use clap::Args;
 use schedule::{Collective, ReduceOp};
 use std::path::PathBuf;
@@ -22,6 +22,11 @@ pub(crate) struct RequestArgs {
     /// Only these ranks take part, such as 0-3,6.
     #[arg(long, value_name = "RANKS")]
     pub members: Option<RankList>,
+    /// The same collective, of --size, in each of these groups of ranks at the same time, planned together on the links
+    /// that they share: 0,2,4/1,3,5, or 0-3/4-7, or size=4 (neighbours). The root of each is its first rank. For
+    /// different collectives or sizes, list `groups` in --demand.
+    #[arg(long, value_name = "GROUPS", conflicts_with_all = ["members", "root", "matrix", "demand"])]
+    pub groups: Option<Split>,
     /// The root of a rooted collective (default: the first member).
     #[arg(long, value_name = "R")]
     pub root: Option<u32>,
@@ -31,7 +36,7 @@ pub(crate) struct RequestArgs {
     /// Byte counts of an alltoallv: one CSV row per sending member.
     #[arg(long, value_name = "F.csv")]
     pub matrix: Option<PathBuf>,
-    /// Chunks of a custom collective.
+    /// Chunks of a custom collective, or the collectives of several groups at the same time.
     #[arg(long, value_name = "F.yaml")]
     pub demand: Option<PathBuf>,
     /// A sketch that constrains the plan.

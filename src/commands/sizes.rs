@@ -114,6 +114,9 @@ fn task(args: &RequestArgs, topology: Arc<::topology::Topology>, sketch: Option<
             Failure::bad_input(reason).hint(format!("the chunks of {} have sizes of their own", args.collective))
         );
     }
+    if args.groups.is_some() {
+        return Err(Failure::bad_input(anyhow::anyhow!("--groups is for one --size")));
+    }
     let request = plan::request(args, &topology, 0)?;
     let pinned = match args.chunks {
         ChunkCount::Pinned(count) => Some(count),

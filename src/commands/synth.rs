@@ -4,7 +4,7 @@ use crate::answer::answer;
 use crate::cli::SynthArgs;
 use crate::failure::{Failure, Outcome};
 use crate::interrupt;
-use crate::plan;
+use crate::plan::{self, PlanningTask};
 use crate::screen::{Screen, percent, table_with_remarks, time};
 use schedule::Schedule;
 use std::path::Path;
@@ -27,7 +27,7 @@ pub(crate) fn run(args: &SynthArgs, screen: &Screen) -> Outcome {
     if let Some(large) = compressed(&task.problems, &options, screen).filter(|_| warm.is_none()) {
         return finish_compressed(&large, args.output.as_deref(), screen);
     }
-    let synthesis = synthesize(&task.problems, warm.as_slice(), &options, args.request.sketch.as_deref(), screen)?;
+    let synthesis = synthesize(&task, warm.as_slice(), &options, args.request.sketch.as_deref(), screen)?;
     if let Some(path) = &args.output {
         plan::save(&synthesis.schedule, path)?;
     }
@@ -72,14 +72,18 @@ fn finish_compressed(found: &CompressedSynthesis, output: Option<&Path>, screen:
 
 /// Plans with a progress line; a failure names the sketch line to relax.
 fn synthesize(
-    problems: &[Problem],
+    task: &PlanningTask,
     warm: &[Schedule],
     options: &SearchOptions,
     sketch: Option<&Path>,
     screen: &Screen,
 ) -> Outcome<Synthesis> {
     let bar = screen.progress("planning");
-    let outcome = synth::synthesize_from(problems, warm, options, &|progress| bar.show(&progress));
+    let show = |progress| bar.show(&progress);
+    let outcome = match &task.joint {
+        Some(joint) => synth::synthesize_joint(joint, warm, options, &show),
+        None => synth::synthesize_from(&task.problems, warm, options, &show),
+    };
     drop(bar);
     outcome.map_err(|error| explain(error, sketch, options.strategy))
 }

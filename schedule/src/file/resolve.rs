@@ -29,7 +29,7 @@ impl From<DemandError> for RequestFault {
             DemandError::TooManyRanks { .. } => "ranks",
             DemandError::UnknownRank { .. } | DemandError::NoMembers => "members",
             DemandError::Root { .. } | DemandError::RootNotAMember { .. } => "root",
-            DemandError::Op { .. } => "op",
+            DemandError::Op { .. } | DemandError::UnequalOps { .. } => "op",
             DemandError::TooLarge { .. } => "size_bytes",
             DemandError::NoChunks | DemandError::TooManyChunks { .. } => "chunks_per_rank",
             DemandError::NoHolder { .. }

@@ -82,6 +82,7 @@ fn asked(args: &RunArgs, topology: String, members: Option<&[Rank]>) -> RequestA
         op: args.op,
         matrix: args.matrix.clone(),
         demand: args.demand.clone(),
+        groups: None,
         sketch: None,
     }
 }
@@ -161,6 +162,7 @@ mod tests {
                 op: None,
                 matrix: None,
                 demand: None,
+                groups: None,
                 sketch: None,
             };
             let topology = Arc::new(known::machines(machines, asked.collective).unwrap());

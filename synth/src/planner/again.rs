@@ -5,11 +5,12 @@
 //! rounds, with twice the effort. With a time limit, this goes on until the limit, or until the gap is small enough.
 //! Without one, it goes on as long as a round gains something; then the report says that the search is settled.
 
-use super::halves::PlannedHalf;
+use super::halves::PartialPlan;
 use super::portfolio::{Auto, StrategyLine, chosen};
 use super::search::{CountSearch, most_promising, promising};
 use super::{Planning, SynthError};
 use crate::problem::{Limits, SearchOptions};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Without a time limit, a round that gains less (relative) is the last one.
@@ -49,8 +50,10 @@ pub(super) struct FoundSoFar {
     /// By how much (relative) local search improved the best schedule.
     pub(super) gain: f64,
     /// The best schedules of the halves of sums.
-    pub(super) collect: Vec<PlannedHalf>,
-    pub(super) spread: Vec<PlannedHalf>,
+    pub(super) collect: Vec<PartialPlan>,
+    pub(super) spread: Vec<PartialPlan>,
+    /// The rounds so far.
+    pub(super) rounds: u32,
 }
 
 /// The best makespan so far.
@@ -60,37 +63,41 @@ pub(super) fn best_makespan(searches: &[CountSearch<'_>]) -> f64 {
 
 impl<'a> Planning<'a, '_> {
     /// Runs the strategies that draw random numbers again. Returns whether the search ended because they gain little.
+    /// No round begins once `until` is set.
     ///
     /// # Errors
     /// As [`super::synthesize`].
     pub(super) fn search_again(
         &self,
         searches: &mut Vec<CountSearch<'a>>,
-        mut found: FoundSoFar,
+        found: &mut FoundSoFar,
+        until: Option<&AtomicBool>,
     ) -> Result<bool, SynthError> {
-        if self.is_alone() || self.round == SearchRound::Only || searches.iter().all(|search| search.best.is_none()) {
+        if !self.restarts() || searches.iter().all(|search| search.best.is_none()) {
             return Ok(false);
         }
         let first = if let SearchRound::Again(round) = self.round { round << 10 } else { 0 };
-        for round in 1.. {
+        loop {
             let is_settled = self.options.time_limit.is_none() && found.gain < SMALL_GAIN;
-            let is_over = self.deadline.has_passed() || self.deadline.remaining().is_some_and(|left| left < SHORT);
+            let is_over = until.is_some_and(|until| until.load(Ordering::Relaxed))
+                || self.deadline.has_passed()
+                || self.deadline.remaining().is_some_and(|left| left < SHORT);
             if is_settled || is_over || self.is_done(searches) {
                 return Ok(is_settled);
             }
-            let before = best_makespan(searches);
+            found.rounds += 1;
+            let (before, round) = (best_makespan(searches), found.rounds);
             let options = self.options_of(first + round, round);
             let again = Planning { options: &options, round: SearchRound::Again(first + round), ..*self };
-            if !again.round_of(searches, round, &mut found)? {
+            if !again.round_of(searches, round, found)? {
                 return Ok(false);
             }
             found.gain = 1.0 - best_makespan(searches) / before;
         }
-        Ok(false)
     }
 
     /// Whether no chunk count can do better, or the best schedule is close enough to the bound.
-    fn is_done(&self, searches: &[CountSearch<'_>]) -> bool {
+    pub(super) fn is_done(&self, searches: &[CountSearch<'_>]) -> bool {
         searches.iter().any(|search| search.is_good_enough() || search.is_within(self.options.gap))
             || most_promising(searches).is_empty()
     }
@@ -180,6 +187,7 @@ mod tests {
         let (deadline, symmetries) = (crate::problem::Deadline::default(), crate::symmetry::Symmetries::default());
         let planning = Planning {
             problems: &[],
+            bounds: &[],
             warm: &[],
             started: Instant::now(),
             options: &options,

@@ -11,7 +11,7 @@
 
 use super::again::SearchRound;
 use super::search::CountSearch;
-use super::{FoundSoFar, Planning, Searched, SynthError};
+use super::{FoundSoFar, Planning, Searched, SynthError, opened};
 use crate::problem::reversed::{Halves, choices};
 use crate::problem::tolerance::reaches;
 use crate::problem::{Deadline, Problem, SearchOptions, StopReason};
@@ -22,8 +22,10 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 use topology::{LinkId, Micros, Topology};
 
-/// Each half may take one part in this many of the time left: first, where one plan serves both, second, elsewhere.
-const PARTS: [u32; 2] = [2, 3];
+/// Each half may take one part in this many of the time left, if one plan serves both or they are planned side by side.
+const PART: u32 = 2;
+/// The same if they are planned one after the other.
+const SMALL_PART: u32 = 3;
 /// How many pairs of halves are joined, the best sums of makespans first.
 const JOINED: usize = 3;
 /// Halves of more transfers than this are joined only once, because that takes seconds.
@@ -32,10 +34,10 @@ const MANY: usize = 1 << 16;
 /// The makespan of no schedule.
 const UNKNOWN: Micros = Micros(f64::INFINITY);
 
-/// The best schedule of a half at one chunk count.
-pub(super) struct PlannedHalf {
-    schedule: Schedule,
-    chunks: u32,
+/// The best schedule of a part of the demand at one chunk count.
+pub(super) struct PartialPlan {
+    pub(super) schedule: Schedule,
+    pub(super) chunks: u32,
 }
 
 impl<'a> Planning<'a, '_> {
@@ -55,23 +57,10 @@ impl<'a> Planning<'a, '_> {
         let started = Instant::now();
         let collects: Vec<Problem> = halves.iter().map(|halves| halves.collect.clone()).collect();
         let spreads: Vec<Problem> = halves.iter().filter_map(|halves| halves.spread.clone()).collect();
-        let serves_both = counterparts(&collects[0].topology).is_some();
-        let part = PARTS[usize::from(!serves_both)];
-        let known = |halves: &[PlannedHalf]| halves.iter().map(|half| half.schedule.clone()).collect::<Vec<_>>();
-        let spread = self.best_of(&spreads, &known(&found.spread), self.deadline.part(part));
-        let turned = turned_around(&spread, &collects);
-        let least = |all: &mut dyn Iterator<Item = &Schedule>| all.map(Schedule::makespan).fold(UNKNOWN, Micros::min);
-        let best = least(&mut spread.iter().map(|half| &half.schedule));
-        let collect = match !turned.is_empty() && reaches(least(&mut turned.iter()), best) {
-            true => turned.into_iter().map(PlannedHalf::of).collect(),
-            false => {
-                let warm: Vec<Schedule> = turned.into_iter().chain(known(&found.collect)).collect();
-                self.best_of(&collects, &warm, self.deadline.part(part))
-            }
-        };
+        let (collect, spread) = self.both(&collects, &spreads, found);
         let makespans =
-            |halves: &[PlannedHalf]| halves.iter().map(|half| half.schedule.makespan().0).collect::<Vec<_>>();
-        let is_new = |new: &[PlannedHalf], old: &[PlannedHalf]| makespans(new) != makespans(old);
+            |halves: &[PartialPlan]| halves.iter().map(|half| half.schedule.makespan().0).collect::<Vec<_>>();
+        let is_new = |new: &[PartialPlan], old: &[PartialPlan]| makespans(new) != makespans(old);
         if !is_new(&collect, &found.collect) && !is_new(&spread, &found.spread) {
             return Ok(());
         }
@@ -82,6 +71,35 @@ impl<'a> Planning<'a, '_> {
         }
         (found.collect, found.spread) = (collect, spread);
         Ok(())
+    }
+
+    /// The best schedules of both halves at each chunk count, which are no worse than those found so far.
+    fn both(
+        &self,
+        collects: &[Problem],
+        spreads: &[Problem],
+        found: &FoundSoFar,
+    ) -> (Vec<PartialPlan>, Vec<PartialPlan>) {
+        let known = |halves: &[PartialPlan]| halves.iter().map(|half| half.schedule.clone()).collect::<Vec<_>>();
+        let (known_collect, known_spread) = (known(&found.collect), known(&found.spread));
+        let serves_both = counterparts(&collects[0].topology).is_some();
+        if !serves_both && self.threads() > 1 && !self.goes_in_turn() {
+            let deadline = self.deadline.part(PART);
+            return rayon::join(
+                || self.best_of(collects, &known_collect, deadline.clone()),
+                || self.best_of(spreads, &known_spread, deadline.clone()),
+            );
+        }
+        let part = if serves_both { PART } else { SMALL_PART };
+        let spread = self.best_of(spreads, &known_spread, self.deadline.part(part));
+        let turned = turned_around(&spread, collects);
+        let least = |all: &mut dyn Iterator<Item = &Schedule>| all.map(Schedule::makespan).fold(UNKNOWN, Micros::min);
+        let best = least(&mut spread.iter().map(|half| &half.schedule));
+        if !turned.is_empty() && reaches(least(&mut turned.iter()), best) {
+            return (turned.into_iter().map(PartialPlan::of).collect(), spread);
+        }
+        let warm: Vec<Schedule> = turned.into_iter().chain(known_collect).collect();
+        (self.best_of(collects, &warm, self.deadline.part(part)), spread)
     }
 
     /// The halves of each problem; `None` if one of them has only one half.
@@ -99,23 +117,24 @@ impl<'a> Planning<'a, '_> {
 
     /// The best schedule at each chunk count that the portfolio finds. None if there is no schedule, for example
     /// because a sketch admits the whole but not this half.
-    fn best_of(&self, problems: &[Problem], warm: &[Schedule], deadline: Deadline) -> Vec<PlannedHalf> {
+    fn best_of(&self, problems: &[Problem], warm: &[Schedule], deadline: Deadline) -> Vec<PartialPlan> {
         let options = SearchOptions { time_limit: deadline.remaining(), ..self.options.clone() };
         let round = if self.round == SearchRound::First { SearchRound::Half } else { self.round };
-        let planning = Planning { problems, warm, options: &options, deadline: &deadline, round, ..*self };
+        let bounds = &opened(problems);
+        let planning = Planning { problems, bounds, warm, options: &options, deadline: &deadline, round, ..*self };
         let Ok(Searched { searches, .. }) = planning.searched() else { return Vec::new() };
         let best = searches.into_iter().filter_map(|search| search.best);
-        best.map(|best| PlannedHalf::of(best.schedule.into_schedule())).collect()
+        best.map(|best| PartialPlan::of(best.schedule.into_schedule())).collect()
     }
 
     /// The best pairs, joined: the name of each, the place of its problem, and its schedule.
     fn pairs(
         &self,
         halves: &[Halves<'a>],
-        collect: &[PlannedHalf],
-        spread: &[PlannedHalf],
+        collect: &[PartialPlan],
+        spread: &[PartialPlan],
     ) -> Result<Vec<(String, usize, Schedule)>, SynthError> {
-        let mut pairs: Vec<(f64, usize, &PlannedHalf, &PlannedHalf)> = Vec::new();
+        let mut pairs: Vec<(f64, usize, &PartialPlan, &PartialPlan)> = Vec::new();
         for first in collect {
             for second in spread {
                 let count = |halves: &Halves<'_>| halves.problem.demand.request().chunks_per_rank;
@@ -142,15 +161,15 @@ impl<'a> Planning<'a, '_> {
     }
 }
 
-impl PlannedHalf {
-    fn of(schedule: Schedule) -> Self {
+impl PartialPlan {
+    pub(super) fn of(schedule: Schedule) -> Self {
         let chunks = schedule.demand.request().chunks_per_rank;
         Self { schedule, chunks }
     }
 
     /// Its transfers where each rank has `chunks` smaller chunks, a multiple of those it has: the parts of a chunk stay
     /// together.
-    fn cut(&self, chunks: u32) -> Vec<Transfer> {
+    pub(super) fn cut(&self, chunks: u32) -> Vec<Transfer> {
         let parts = chunks / self.chunks;
         let cut = |transfer: &Transfer| {
             let all =
@@ -163,10 +182,10 @@ impl PlannedHalf {
 
 /// The plans of one half as plans of the other, on the reversed topology. Each takes the links in the other direction;
 /// none where some link has no counterpart of the same cost.
-fn turned_around(spread: &[PlannedHalf], collects: &[Problem]) -> Vec<Schedule> {
+fn turned_around(spread: &[PartialPlan], collects: &[Problem]) -> Vec<Schedule> {
     let Some(Problem { topology, .. }) = collects.first() else { return Vec::new() };
     let Some(counterparts) = counterparts(topology) else { return Vec::new() };
-    let turned = |half: &PlannedHalf| {
+    let turned = |half: &PartialPlan| {
         let problem = collects.iter().find(|problem| problem.demand.request().chunks_per_rank == half.chunks)?;
         if half.schedule.demand.chunks() != problem.demand.chunks() {
             return None;
@@ -258,11 +277,11 @@ mod tests {
         assert!(names.iter().all(|name| name.starts_with("classic")), "a named strategy runs alone: {names:?}");
     }
 
-    fn gathered(problem: &Problem) -> Vec<PlannedHalf> {
+    fn gathered(problem: &Problem) -> Vec<PartialPlan> {
         let (options, deadline) = (SearchOptions::default(), Deadline::default());
         let context = Context::among_others(&options, &deadline, Micros::ZERO);
         let attempts = Classic.propose(problem, &context).expect("textbook algorithms");
-        attempts.into_iter().filter_map(|attempt| attempt.schedule).map(PlannedHalf::of).collect()
+        attempts.into_iter().filter_map(|attempt| attempt.schedule).map(PartialPlan::of).collect()
     }
 
     #[test]

@@ -10,11 +10,13 @@
 mod again;
 mod conclusion;
 mod halves;
+mod joint;
 mod portfolio;
 mod repair;
 mod search;
 mod sizes;
 mod textbook;
+mod tracks;
 
 use crate::bounds::{Bounds, bounds, bounds_like};
 use crate::problem::tolerance::reaches;
@@ -24,7 +26,8 @@ use crate::strategies::{Attempt, Context};
 use crate::symmetry::Symmetries;
 use again::{FoundSoFar, SearchRound, best_makespan};
 use conclusion::conclude;
-use portfolio::{Auto, ChunkCounts, Due, LimitedTime, StrategyLine, chosen};
+pub use joint::{JointTask, synthesize_joint};
+use portfolio::{Auto, Begins, ChunkCounts, Due, LimitedTime, StrategyLine, chosen, waves};
 pub use repair::{Repaired, repaired};
 use schedule::{Schedule, VerifiedSchedule};
 pub(crate) use search::accept;
@@ -32,6 +35,7 @@ use search::{CountSearch, best_so_far, most_promising, stopped_by_time};
 pub use sizes::{
     AtSize, FROM_BYTES, SizeSweep, SizeTask, TO_BYTES, TOLERANCE, Windowed, retimed, select_sizes, synthesize_sizes,
 };
+use std::sync::OnceLock;
 use std::time::Instant;
 pub use textbook::{textbook, textbook_at_once, textbook_sums};
 use topology::Micros;
@@ -103,7 +107,9 @@ fn synthesize_among(
 ) -> Result<Synthesis, SynthError> {
     let started = Instant::now();
     let deadline = Deadline::after(options.time_limit, options.cancel.clone());
-    let planning = Planning { problems, warm, options, deadline: &deadline, symmetries, started, progress, round };
+    let bounds = &opened(problems);
+    let planning =
+        Planning { problems, bounds, warm, options, deadline: &deadline, symmetries, started, progress, round };
     let Searched { searches, warm_start, settled } = planning.searched()?;
     conclude(searches, (warm_start, settled), options, &deadline, || started.elapsed().as_secs_f64())
 }
@@ -117,10 +123,17 @@ struct Searched<'a> {
     settled: bool,
 }
 
+/// Where the bounds of each problem will be kept.
+fn opened(problems: &[Problem]) -> Vec<OnceLock<Bounds>> {
+    problems.iter().map(|_| OnceLock::new()).collect()
+}
+
 /// The inputs of one call of [`synthesize`], which stay the same.
 #[derive(Clone, Copy)]
 struct Planning<'a, 'o> {
     problems: &'a [Problem],
+    /// Of each problem, once somebody needs them: parts of the search that run side by side share them.
+    bounds: &'o [OnceLock<Bounds>],
     warm: &'a [Schedule],
     started: Instant,
     options: &'o SearchOptions,
@@ -141,35 +154,44 @@ impl<'a> Planning<'a, '_> {
         while !self.warm.is_empty() && self.open_next(&mut searches) {}
         let warm_start = best_so_far(&searches).map(|best| best.schedule.schedule().produced_by.strategy.clone());
         let mut found = FoundSoFar::default();
-        for line in chosen(self.options.strategy).filter(|line| self.round.includes(line)) {
-            if searches.iter().any(|search| search.is_good_enough() || self.is_spared(line, search)) {
+        let lines = chosen(self.options.strategy).filter(|line| self.round.includes(line));
+        let (beside, lines): (Vec<_>, Vec<_>) =
+            lines.partition(|line| line.begins == Begins::WithRestarts && self.restarts());
+        for wave in waves(lines.into_iter()) {
+            if searches.iter().any(CountSearch::is_good_enough) {
                 break;
             }
             let before = best_makespan(&searches);
-            self.run(&mut searches, line)?;
-            if line.kind == StrategyKind::Improve {
+            self.run_wave(&mut searches, &wave)?;
+            let contains = |kind| wave.iter().flatten().any(|line| line.kind == kind);
+            if contains(StrategyKind::Improve) {
                 found.gain = 1.0 - best_makespan(&searches) / before;
             }
-            if line.kind == BEFORE_HALVES && !self.is_alone() {
+            if contains(BEFORE_HALVES) && !self.is_alone() {
                 self.join_halves(&mut searches, &mut found)?;
             }
         }
-        let settled = self.search_again(&mut searches, found)?;
+        let settled = self.restart_beside(&mut searches, found, &beside)?;
         Ok(Searched { searches, warm_start, settled })
     }
 
     /// Begins the search at the next chunk count, if there is one.
     fn open_next(&self, searches: &mut Vec<CountSearch<'a>>) -> bool {
         let Some(problem) = self.problems.get(searches.len()) else { return false };
-        let bounds = match (searches.first(), self.options.time_limit) {
+        let bounds = self.bounds[searches.len()].get_or_init(|| match (searches.first(), self.options.time_limit) {
             (Some(first), Some(_)) => bounds_like(&first.bounds, problem, self.deadline),
             (None, Some(limit)) => bounds(problem, &self.deadline.within(limit / BOUNDS_PART)),
             (_, None) => bounds(problem, self.deadline),
-        };
-        let mut search = CountSearch::new(problem, bounds, self.problems.len(), self.options.gap, self.started);
+        });
+        let mut search = CountSearch::new(problem, bounds.clone(), self.problems.len(), self.options.gap, self.started);
         search.welcome(self.warm, self.options.seed);
         searches.push(search);
         true
+    }
+
+    /// Whether strategies run again and again after all of them.
+    fn restarts(&self) -> bool {
+        !self.is_alone() && self.round != SearchRound::Only
     }
 
     /// Whether the user named a strategy, which then runs alone.
@@ -227,13 +249,15 @@ impl<'a> Planning<'a, '_> {
 
     /// Whether a strategy must run even if the time is up, because no schedule was found yet.
     fn is_due(&self, searches: &[CountSearch<'_>], line: &StrategyLine) -> bool {
+        let is_in_time = !self.deadline.has_passed_for_all();
         let is_willing = match line.due {
-            _ if self.options.strategy == Some(line.kind) => true,
+            _ if self.options.strategy == Some(line.kind) => is_in_time,
             Due::Never => false,
-            Due::UnlessInterrupted => !self.options.cancel.is_cancelled(),
+            Due::UnlessInterrupted => is_in_time && !self.options.cancel.is_cancelled(),
+            // However late it is: a limit too short for the machine gives the first answer as early as possible.
             Due::EvenInterrupted => true,
         };
-        is_willing && !self.deadline.has_passed_for_all() && best_so_far(searches).is_none()
+        is_willing && best_so_far(searches).is_none()
     }
 
     /// Lets a strategy try the chunk counts with the best makespans.

@@ -21,12 +21,12 @@ pub(super) const PORTFOLIO: &[StrategyLine] = &[
     StrategyLine { time: LimitedTime::Opening(5), due: Due::Never, ..line(StrategyKind::Orbits, &OrbitWalk) },
     StrategyLine { time: LimitedTime::Opening(5), due: Due::EvenInterrupted, ..line(StrategyKind::Classic, &Classic) },
     line(StrategyKind::Flow, &Flow),
-    line(StrategyKind::Levels, &Levels),
-    StrategyLine { time: LimitedTime::Rest(2), ..line(StrategyKind::Trees, &Trees) },
-    StrategyLine { is_random: true, ..line(StrategyKind::Symmetric, &Symmetric) },
-    StrategyLine { counts: ChunkCounts::BestIfLedBy(StrategyKind::Symmetric), is_random: true, ..line(StrategyKind::Matching, &Matching) },
+    StrategyLine { begins: Begins::Beside, ..line(StrategyKind::Levels, &Levels) },
+    StrategyLine { begins: Begins::Beside, time: LimitedTime::Rest(2), ..line(StrategyKind::Trees, &Trees) },
+    StrategyLine { begins: Begins::Beside, is_random: true, ..line(StrategyKind::Symmetric, &Symmetric) },
+    StrategyLine { begins: Begins::InTrack, counts: ChunkCounts::BestIfLedBy(StrategyKind::Symmetric), is_random: true, ..line(StrategyKind::Matching, &Matching) },
     StrategyLine { counts: ChunkCounts::Best, is_random: true, ..line(StrategyKind::Improve, &Improve) },
-    StrategyLine { counts: ChunkCounts::Best, longest: SOLVER, auto: Auto::UnlessClose, ..line(StrategyKind::Milp, &Milp) },
+    StrategyLine { begins: Begins::WithRestarts, counts: ChunkCounts::Best, longest: SOLVER, auto: Auto::UnlessClose, ..line(StrategyKind::Milp, &Milp) },
     StrategyLine { longest: SOLVER, auto: Auto::Never, ..line(StrategyKind::Exact, &Exact) },
 ];
 
@@ -34,6 +34,7 @@ pub(super) const PORTFOLIO: &[StrategyLine] = &[
 pub(super) struct StrategyLine {
     pub(super) kind: StrategyKind,
     pub(super) strategy: &'static dyn Strategy,
+    pub(super) begins: Begins,
     pub(super) counts: ChunkCounts,
     /// Its part of a limited time, unless it runs alone.
     pub(super) time: LimitedTime,
@@ -43,6 +44,19 @@ pub(super) struct StrategyLine {
     pub(super) auto: Auto,
     /// Whether it draws random numbers, so that it may find more with another seed.
     pub(super) is_random: bool,
+}
+
+/// When a strategy begins, if none is named.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Begins {
+    /// After all lines before it have ended.
+    After,
+    /// Together with the line before it, in a track of its own.
+    Beside,
+    /// In the track of the line before it, after that one.
+    InTrack,
+    /// After all lines before it, while the restarts run.
+    WithRestarts,
 }
 
 /// The chunk counts that a strategy tries.
@@ -105,6 +119,7 @@ const fn line(kind: StrategyKind, strategy: &'static dyn Strategy) -> StrategyLi
     StrategyLine {
         kind,
         strategy,
+        begins: Begins::After,
         counts: ChunkCounts::All,
         time: LimitedTime::Rest(1),
         longest: None,
@@ -120,6 +135,25 @@ pub(super) fn chosen(named: Option<StrategyKind>) -> impl Iterator<Item = &'stat
         None => line.auto != Auto::Never,
         Some(named) => line.kind == named,
     })
+}
+
+/// Strategies that run one after the other.
+pub(super) type SearchTrack = Vec<&'static StrategyLine>;
+
+/// Tracks that run side by side.
+pub(super) type Wave = Vec<SearchTrack>;
+
+/// `lines` as waves, which run one after the other.
+pub(super) fn waves(lines: impl Iterator<Item = &'static StrategyLine>) -> Vec<Wave> {
+    let mut waves: Vec<Wave> = Vec::new();
+    for line in lines {
+        match (line.begins, waves.last_mut()) {
+            (Begins::InTrack, Some(wave)) if !wave.is_empty() => wave.last_mut().expect("a track").push(line),
+            (Begins::Beside, Some(wave)) => wave.push(vec![line]),
+            _ => waves.push(vec![vec![line]]),
+        }
+    }
+    waves
 }
 
 #[cfg(test)]

@@ -36,6 +36,7 @@ pub(super) struct CountSearch<'a> {
     started: Instant,
 }
 
+#[derive(Clone)]
 pub(super) struct Incumbent {
     pub(super) schedule: VerifiedSchedule,
     pub(super) makespan: Micros,
@@ -68,6 +69,33 @@ impl<'a> CountSearch<'a> {
             milestones: Vec::new(),
             started,
         }
+    }
+
+    /// A search that begins with what this one knows, and lists only what it finds itself.
+    pub(super) fn fork(&self) -> Self {
+        Self {
+            bounds: self.bounds.clone(),
+            bound: self.bound.clone(),
+            claim: self.claim.clone(),
+            best: self.best.clone(),
+            candidates: Vec::new(),
+            refusals: Vec::new(),
+            milestones: Vec::new(),
+            ..*self
+        }
+    }
+
+    /// Adds what a search of the same problem has found.
+    pub(super) fn absorb(&mut self, other: Self) {
+        let proven = other.bounds.list.into_iter().filter(|bound| !self.bounds.list.contains(bound)).collect();
+        self.raise_bounds(proven);
+        self.candidates.extend(other.candidates);
+        self.refusals.extend(other.refusals);
+        self.milestones.extend(other.milestones);
+        self.best = match other.best {
+            Some(found) if self.improves(found.schedule.schedule()) => Some(found),
+            _ => self.best.take(),
+        };
     }
 
     pub(super) fn raise_bounds(&mut self, proven: Vec<Bound>) {

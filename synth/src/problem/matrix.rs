@@ -1,12 +1,18 @@
-//! Demands from files: the byte matrix of an alltoallv (CSV) and the chunks of a custom collective (YAML).
+//! Demands from files: the byte matrix of an alltoallv (CSV), and the chunks of a custom collective or the collectives
+//! that it consists of (YAML).
 //!
 //! ```yaml
 //! chunks:
 //!   - {from: [0], to: [1, 2], bytes: 4096}
 //!   - {from: [1, 2], to: [0], reduce: true}
 //! ```
+//! ```yaml
+//! groups:
+//!   - {members: [0-3], collective: allgather, size: 4MB}
+//!   - {members: [4-7], collective: broadcast, size: 1MB, root: 5}
+//! ```
 
-use schedule::{Chunk, RankSet};
+use schedule::{Chunk, Collective, RankSet, ReduceOp, Request};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
 use topology::document::{Document, PathSegment, TextError};
@@ -44,10 +50,61 @@ pub fn parse(text: &str, origin: &str) -> Result<Vec<Vec<u64>>, TextError> {
     Ok(rows)
 }
 
+/// What a demand file lists.
+#[derive(Clone, PartialEq, Debug)]
+pub enum DemandLines {
+    /// Chunks.
+    Chunks(Vec<Chunk>),
+    /// Collectives at the same time, on a machine whose number of ranks is not known here: it is 0.
+    Groups(Vec<Request>),
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ChunksFile {
+struct DemandFile {
+    #[serde(default)]
     chunks: Vec<ChunkLine>,
+    #[serde(default)]
+    groups: Vec<GroupLine>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GroupLine {
+    #[serde(deserialize_with = "ranks")]
+    members: Vec<Rank>,
+    collective: Collective,
+    size: ByteCount,
+    root: Option<u32>,
+    op: Option<ReduceOp>,
+}
+
+/// Bytes, as a number or with a unit.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum ByteCount {
+    Number(u64),
+    Text(String),
+}
+
+impl GroupLine {
+    fn request(self) -> Result<Request, String> {
+        let Self { members, collective, size, root, op } = self;
+        let (listed, members) = (members.len(), members.into_iter().collect::<RankSet>());
+        if members.len() != listed {
+            return Err("a rank is listed twice".to_owned());
+        }
+        if collective.is_listed() {
+            return Err(format!("the chunks of {collective} do not follow from its size; `chunks` lists them"));
+        }
+        let size_bytes = match size {
+            ByteCount::Number(bytes) => bytes,
+            ByteCount::Text(text) => topology::quantity::parse_bytes(&text).map_err(|error| error.to_string())?,
+        };
+        let standard = Request::new(collective, 0, size_bytes);
+        let first = standard.root.and(members.first().copied());
+        Ok(Request { root: root.map(Rank).or(first), op: op.or(standard.op), members, ..standard })
+    }
 }
 
 #[derive(Deserialize)]
@@ -68,13 +125,23 @@ fn ranks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Rank>, D::Err
     Ok(ranks.into_iter().map(Rank).collect())
 }
 
-/// Parses the chunks of a custom collective.
+/// Parses the chunks of a custom collective, or the collectives that it consists of.
 ///
 /// # Errors
 /// [`TextError`] with the position of an unknown key or a wrong type, and of ranks that are listed twice.
-pub fn parse_chunks(text: &str, origin: &str) -> Result<Vec<Chunk>, TextError> {
+pub fn parse_demand(text: &str, origin: &str) -> Result<DemandLines, TextError> {
     let document = Document::yaml(origin, text);
-    let file: ChunksFile = document.parse()?;
+    let file: DemandFile = document.parse()?;
+    if !file.groups.is_empty() {
+        if !file.chunks.is_empty() {
+            return Err(document.fault(&[PathSegment::Key("chunks")], "a demand lists `chunks` or `groups`, not both"));
+        }
+        let request = |(index, line): (usize, GroupLine)| {
+            let path = [PathSegment::Key("groups"), PathSegment::Index(index)];
+            line.request().map_err(|reason| document.fault(&path, &reason))
+        };
+        return file.groups.into_iter().enumerate().map(request).collect::<Result<_, _>>().map(DemandLines::Groups);
+    }
     let mut chunks = Vec::with_capacity(file.chunks.len());
     for (index, ChunkLine { from, to, bytes, reduce }) in file.chunks.into_iter().enumerate() {
         let set = |ranks: Vec<Rank>, key: &str| {
@@ -85,7 +152,7 @@ pub fn parse_chunks(text: &str, origin: &str) -> Result<Vec<Chunk>, TextError> {
         let (holders, wanted_by) = (set(from, "from")?, set(to, "to")?);
         chunks.push(Chunk { holders, wanted_by, combine: reduce, bytes: bytes.map(|bytes| Bytes(bytes as f64)) });
     }
-    Ok(chunks)
+    Ok(DemandLines::Chunks(chunks))
 }
 
 #[cfg(test)]
@@ -101,11 +168,33 @@ mod tests {
 
     #[test]
     fn chunks_read_and_unknown_keys_have_a_position() {
-        let chunks = parse_chunks("chunks:\n  - {from: [0], to: [1-2], bytes: 4}\n", "d.yaml").unwrap();
+        let parsed = parse_demand("chunks:\n  - {from: [0], to: [1-2], bytes: 4}\n", "d.yaml").unwrap();
+        let DemandLines::Chunks(chunks) = parsed else { panic!("it lists chunks") };
         assert_eq!(chunks[0].wanted_by[..], [Rank(1), Rank(2)]);
-        let error = parse_chunks("chunks:\n  - {from: [0], too: [1]}\n", "d.yaml").unwrap_err().to_string();
+        let error = parse_demand("chunks:\n  - {from: [0], too: [1]}\n", "d.yaml").unwrap_err().to_string();
         assert!(error.starts_with("d.yaml:2:"), "{error}");
-        let error = parse_chunks("chunks:\n  - {from: [0, 1, 0], to: [1]}\n", "d.yaml").unwrap_err().to_string();
+        let error = parse_demand("chunks:\n  - {from: [0, 1, 0], to: [1]}\n", "d.yaml").unwrap_err().to_string();
         assert!(error.starts_with("d.yaml:2:") && error.contains("listed twice"), "{error}");
+    }
+
+    #[test]
+    fn groups_read_with_their_defaults_and_mistakes_have_a_position() {
+        let text = "groups:\n  - {members: [0-2], collective: broadcast, size: 1KB}\n\
+                    \x20 - {members: [5, 3], collective: allreduce, size: 8, op: max}\n";
+        let DemandLines::Groups(groups) = parse_demand(text, "g.yaml").unwrap() else { panic!("it lists groups") };
+        let [first, second] = &groups[..] else { panic!("two groups") };
+        assert_eq!((first.size_bytes, first.root, first.op), (1000, Some(Rank(0)), None));
+        assert_eq!((&second.members[..], second.op), (&[Rank(3), Rank(5)][..], Some(ReduceOp::Max)));
+        for (line, reason) in [
+            ("{members: [0, 0], collective: allgather, size: 8}", "listed twice"),
+            ("{members: [0, 1], collective: alltoallv, size: 8}", "`chunks` lists them"),
+            ("{members: [0, 1], collective: allgather, size: many}", "many"),
+            ("{members: [0, 1], collective: allgather}", "size"),
+        ] {
+            let error = parse_demand(&format!("groups:\n  - {line}\n"), "g.yaml").unwrap_err().to_string();
+            assert!(error.starts_with("g.yaml:2:") && error.contains(reason), "{error}");
+        }
+        let both = "chunks:\n  - {from: [0], to: [1]}\ngroups:\n  - {members: [0], collective: allgather, size: 8}\n";
+        assert!(parse_demand(both, "g.yaml").unwrap_err().to_string().contains("not both"));
     }
 }

@@ -7,17 +7,26 @@ use std::time::{Duration, Instant};
 
 /// A request to stop, shared between threads (Ctrl-C).
 #[derive(Clone, Debug, Default)]
-pub struct Cancel(Arc<AtomicBool>);
+pub struct Cancel {
+    raised: Arc<AtomicBool>,
+    /// A request to a part of the search is also raised where the request to the whole is.
+    whole: Option<Arc<Cancel>>,
+}
 
 impl Cancel {
     /// Asks all holders of a clone to stop and return what they have.
     pub fn cancel(&self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.raised.store(true, Ordering::Relaxed);
+    }
+
+    /// A request to a part of the search: raised on its own, or with this one.
+    pub(crate) fn of_part(&self) -> Self {
+        Self { raised: Arc::default(), whole: Some(Arc::new(self.clone())) }
     }
 
     /// Whether [`Self::cancel`] was called.
     pub fn is_cancelled(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.raised.load(Ordering::Relaxed) || self.whole.as_ref().is_some_and(|whole| whole.is_cancelled())
     }
 }
 
@@ -60,6 +69,12 @@ impl Deadline {
     #[must_use]
     pub fn part(&self, parts: u32) -> Self {
         self.at.map_or_else(|| self.clone(), |at| self.within(at.saturating_duration_since(Instant::now()) / parts))
+    }
+
+    /// The same deadline for a part of the search, and the request that ends this part early.
+    pub(crate) fn of_part(&self) -> (Self, Cancel) {
+        let cancel = self.cancel.of_part();
+        (Self { cancel: cancel.clone(), ..self.clone() }, cancel)
     }
 
     /// The same deadline for a search that may end with nothing, because a schedule exists already.

@@ -60,14 +60,18 @@ impl Collectors {
     }
 }
 
-/// For each chunk, one of the ranks that want it, such that each of those ranks gets an equal share of the chunks.
+/// For each chunk, one of the ranks that want it. Where chunks that follow each other are wanted by the same ranks, each
+/// of those gets an equal share of them.
 fn wanting(demand: &Demand) -> Vec<Rank> {
-    let count = demand.chunks().len();
-    let share = |(index, chunk): (usize, &Chunk)| {
-        let wanted = if chunk.wanted_by.is_empty() { &chunk.holders } else { &chunk.wanted_by };
-        wanted[index * wanted.len() / count]
-    };
-    demand.chunks().iter().enumerate().map(share).collect()
+    let mut ranks = Vec::with_capacity(demand.chunks().len());
+    for alike in demand.chunks().chunk_by(|one, other| one.wanted_by == other.wanted_by) {
+        let share = |(index, chunk): (usize, &Chunk)| {
+            let wanted = if chunk.wanted_by.is_empty() { &chunk.holders } else { &chunk.wanted_by };
+            wanted[index * wanted.len() / alike.len()]
+        };
+        ranks.extend(alike.iter().enumerate().map(share));
+    }
+    ranks
 }
 
 /// The choices of collectors worth trying. First, the ranks that want the sums share them. Second, where α dominates,
@@ -223,4 +227,27 @@ fn relisted(
     };
     let request = Request { collective: Collective::Custom, op: None, root: None, ..demand.request().clone() };
     Demand::from_chunks(request, demand.chunk_ids().map(relist).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use topology::Bytes;
+
+    #[test]
+    fn sums_are_shared_by_those_who_want_them_also_beside_other_chunks_and_in_finer_cuts() {
+        let chunk = |holders: &[u32], wanted_by: &[u32], combine| {
+            let set = |ranks: &[u32]| ranks.iter().copied().map(Rank).collect::<RankSet>();
+            Chunk { holders: set(holders), wanted_by: set(wanted_by), combine, bytes: Some(Bytes(8.0)) }
+        };
+        for parts in [1, 2, 3] {
+            let copies = std::iter::repeat_n(chunk(&[0], &[1, 2, 3], false), parts);
+            let sums = std::iter::repeat_n(chunk(&[0, 1, 2], &[0, 1, 2], true), 3 * parts);
+            let request = Request { op: Some(schedule::ReduceOp::Sum), ..Request::new(Collective::Custom, 4, 8) };
+            let demand = Demand::from_chunks(request, copies.chain(sums).collect()).expect("a valid demand");
+            let shares: Vec<u32> = wanting(&demand).into_iter().skip(parts).map(|rank| rank.0).collect();
+            let expected = (0..3).flat_map(|rank| std::iter::repeat_n(rank, parts));
+            assert_eq!(shares, expected.collect::<Vec<_>>(), "{parts}");
+        }
+    }
 }
