@@ -75,11 +75,8 @@ fn best(machines: &[u32], links: &LinkCosts, kind: CallKind, bytes: u64) -> Comm
         return lowered(short_sums(machines, links, &whole)?, &whole, kind);
     }
     // Between machines, links differ, and the order of messages matters more than the time of planning.
-    let found = if is_large || is_one_machine(machines) {
-        synth::textbook_at_once(&whole)
-    } else {
-        synth::textbook(&whole)
-    };
+    let found =
+        if is_large || is_one_machine(machines) { synth::textbook_at_once(&whole) } else { synth::textbook(&whole) };
     let mut found = found.map_err(no_plan)?;
     if let Some(chunks) = pieces(machines, kind, bytes) {
         let demand = problem(machines, links, kind, bytes, chunks)?.demand;
@@ -328,7 +325,7 @@ mod tests {
         let machines = [0, 0, 1];
         let costs = costs(&machines, 2);
         let kind = CallKind { op: Some(ReduceOp::Sum), ..CallKind::plain(Collective::AllReduce) };
-        let problem = problem(&machines, &costs, kind, 1 << 20).unwrap();
+        let problem = problem(&machines, &costs, kind, 1 << 20, 1).unwrap();
         let at_once = synth::textbook_at_once(&problem).unwrap();
         let at_once = at_once.iter().map(|schedule| schedule.makespan().0).fold(f64::INFINITY, f64::min);
         let chosen = best(&machines, &costs, kind, 1 << 20).unwrap().0.schedule().makespan().0;
