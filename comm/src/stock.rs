@@ -19,9 +19,9 @@ const MOST_COMPARED: usize = 16;
 /// A size for which schedules are timed where the size does not matter.
 const TYPICAL: u64 = 64 << 10;
 /// Between machines, long messages are also cut into pieces of at least so many bytes, which follow each other along a chain.
-const LEAST_PIECE: u64 = 128 << 10;
+const LEAST_PIECE: u64 = 32 << 10;
 /// The most pieces of a call, or for many ranks the most of each rank.
-const MOST_PIECES: [u64; 2] = [32, 4];
+const MOST_PIECES: [u64; 2] = [64, 4];
 /// Up to so many ranks, every pair has a link; of more, each has one to those a power of two away.
 const MOST_DIRECT: usize = 64;
 
