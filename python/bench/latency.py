@@ -1,6 +1,8 @@
-"""How long a call from Python takes: latency.py numpy, or under torchrun latency.py antiphon|gloo.
+"""How long a call from Python takes: latency.py numpy, or under torchrun latency.py antiphon|gloo [slow].
 
     torchrun --nproc-per-node 2 python/bench/latency.py gloo
+
+`slow` is for slow networks: only long calls, and few of them. `python/bench/hosts.sh` runs it between unequal hosts.
 """
 
 import statistics
@@ -8,10 +10,10 @@ import sys
 import time
 
 
-def report(name: str, call, barrier, is_first: bool, calls: int) -> None:
-    """The median of nine rounds of calls back to back, in µs for each call."""
+def report(name: str, call, barrier, is_first: bool, calls: int, repeats: int = 9) -> None:
+    """The median of some rounds of calls back to back, in µs for each call."""
     rounds = []
-    for _ in range(9):
+    for _ in range(repeats):
         barrier()
         since = time.perf_counter()
         for _ in range(calls):
@@ -21,7 +23,7 @@ def report(name: str, call, barrier, is_first: bool, calls: int) -> None:
         print(f"{name}: {statistics.median(rounds):.2f} µs", flush=True)
 
 
-def main(backend: str) -> None:
+def main(backend: str, is_slow: bool) -> None:
     if backend == "numpy":
         import antiphon
         import numpy
@@ -36,17 +38,19 @@ def main(backend: str) -> None:
     import torch.distributed as dist
 
     dist.init_process_group(backend)
-    for count in (1, 1 << 10, 1 << 14, 1 << 20):
+    is_first = dist.get_rank() == 0
+    for count in (1 << 18, 10 << 18) if is_slow else (1, 1 << 10, 1 << 14, 1 << 20):
         x = torch.zeros(count)
-        calls = max(20, min(1000, (1 << 24) // (count + 10000)))
-        report(f"{backend}, {4 * count} bytes", lambda: dist.all_reduce(x), dist.barrier, dist.get_rank() == 0, calls)
+        calls = 3 if is_slow else max(20, min(1000, (1 << 24) // (count + 10000)))
+        report(f"{backend}, {4 * count} bytes", lambda: dist.all_reduce(x), dist.barrier, is_first, calls, 5 if is_slow else 9)
     net = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(10)])
     torch.set_num_threads(1)
     model = torch.nn.parallel.DistributedDataParallel(net)
     x = torch.randn(32, 512)
-    report(f"{backend}, a step of DDP, 10 MB of gradients", lambda: model(x).sum().backward(), dist.barrier, dist.get_rank() == 0, 5)
+    step = f"{backend}, a step of DDP, 10 MB of gradients"
+    report(step, lambda: model(x).sum().backward(), dist.barrier, is_first, 3 if is_slow else 5, 5 if is_slow else 9)
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], "slow" in sys.argv[2:])
