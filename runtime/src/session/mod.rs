@@ -29,6 +29,7 @@
 //! | `prepared` | what a session can call again and again |
 //! | `script` | a rank's steps, one after the other |
 //! | `run` | one call of a script |
+//! | `ahead` | what it does before its turn |
 //! | `started` | a call that owns its buffers |
 //! | `waiting` | how a thread waits for a call |
 //! | `engine` | all calls of a rank that are under way |
@@ -38,6 +39,7 @@
 //! | `status` | what has ended: the session, a communicator, a rank's part |
 //! | `survivors` | how the ranks that are left after a failure meet |
 
+mod ahead;
 #[expect(unsafe_code, reason = "lends the caller's memory in parts that do not overlap")]
 mod buffers;
 mod ending;

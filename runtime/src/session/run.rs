@@ -3,7 +3,7 @@
 //! The principal type is [`ScriptRun`]: how far the call is, and what it has offered. It never waits: [`ScriptRun::poll`] does
 //! what it can.
 
-use super::script::{AHEAD, Act, CallScript, EarlyReceive};
+use super::script::{Act, CallScript};
 use crate::error::{RunError, RunResult};
 use crate::session::buffers::CallBuffers;
 use crate::session::lane::{MessageHead, Offer, OfferState};
@@ -32,38 +32,38 @@ pub(super) struct ScriptRun {
 }
 
 /// How far a call's messages are.
-struct MessageFlow {
-    communicator: u64,
-    call: u32,
-    next: usize,
+pub(super) struct MessageFlow {
+    pub(super) communicator: u64,
+    pub(super) call: u32,
+    pub(super) next: usize,
     /// One bit for each of the next acts: whether it was done early.
-    done: u64,
+    pub(super) done: u64,
     /// The next act, and what was done, when sends were last tried before their turn.
-    tried: Option<(usize, u64)>,
+    pub(super) tried: Option<(usize, u64)>,
     /// How many of the sends, and of the receives, that may come before their turn are over.
-    passed: [usize; 2],
+    pub(super) passed: [usize; 2],
     /// Long messages that their receivers do not have yet.
-    offers: Vec<OpenOffer>,
+    pub(super) offers: Vec<OpenOffer>,
     /// Long messages that come in fragments: that of the next act, and those of later acts.
-    incoming: Vec<IncomingMessage>,
+    pub(super) incoming: Vec<IncomingMessage>,
 }
 
 /// A long message that this rank has offered.
-struct OpenOffer {
+pub(super) struct OpenOffer {
     /// Which act sends it.
-    act: u32,
+    pub(super) act: u32,
     to: Rank,
     offer: Offer,
 }
 
 /// A long message that comes in fragments.
-struct IncomingMessage {
+pub(super) struct IncomingMessage {
     /// Which act receives it.
-    act: u32,
-    from: Rank,
-    offer: u32,
+    pub(super) act: u32,
+    pub(super) from: Rank,
+    pub(super) offer: u32,
     /// Bytes that are here.
-    done: usize,
+    pub(super) done: usize,
 }
 
 impl ScriptRun {
@@ -135,7 +135,7 @@ impl ScriptRun {
 }
 
 /// What came of a step.
-enum StepOutcome {
+pub(super) enum StepOutcome {
     Finished,
     /// It waits for this rank; whether a part of a message moved meanwhile.
     Waits {
@@ -178,56 +178,6 @@ impl MessageFlow {
         Ok(has_moved)
     }
 
-    /// While the next act waits: does what may come before its turn; whether anything moved.
-    fn go_ahead(&mut self, script: &CallScript, ports: &mut LanePorts, buffers: &CallBuffers) -> RunResult<bool> {
-        let mut has_moved = false;
-        if self.tried != Some((self.next, self.done)) {
-            let had_room;
-            (has_moved, had_room) = self.send_ahead(script, ports, buffers)?;
-            self.tried = had_room.then_some((self.next, self.done));
-        }
-        has_moved |= self.ask_ahead(script, ports, buffers)?;
-        has_moved |= self.receive_ahead(script, ports, buffers)?;
-        Ok(has_moved)
-    }
-
-    /// Sends what may come before its turn, as far as there is room; whether it sent anything, and whether there was room for all.
-    fn send_ahead(
-        &mut self,
-        script: &CallScript,
-        ports: &mut LanePorts,
-        buffers: &CallBuffers,
-    ) -> RunResult<(bool, bool)> {
-        let sends = &script.early.sends;
-        while sends.get(self.passed[0]).is_some_and(|&act| act as usize <= self.next) {
-            self.passed[0] += 1;
-        }
-        let (mut has_sent, mut had_room) = (false, true);
-        for &act in &sends[self.passed[0]..] {
-            let ahead = act as usize - self.next;
-            if ahead >= AHEAD {
-                break;
-            }
-            // What finds no room is not done, and what comes behind it needs it.
-            if self.is_done(act as usize) || !script.early.may_begin(act as usize, ahead, self.done) {
-                continue;
-            }
-            let Act::Send { to, tag, src } = &script.acts[act as usize] else { unreachable!("it is a send") };
-            match self.send(script, ports, act, *to, *tag, buffers.read(src))? {
-                StepOutcome::Finished => {
-                    self.done |= 1 << ahead;
-                    has_sent = true;
-                }
-                StepOutcome::Waits { .. } => had_room = false,
-            }
-        }
-        Ok((has_sent, had_room))
-    }
-
-    fn is_done(&self, act: usize) -> bool {
-        act < self.next || self.done >> (act - self.next) & 1 == 1
-    }
-
     /// Does the next step.
     #[inline]
     fn step(&mut self, script: &CallScript, ports: &mut LanePorts, buffers: &CallBuffers) -> RunResult<StepOutcome> {
@@ -263,7 +213,7 @@ impl MessageFlow {
 
     /// Sends a short message, or offers a long one.
     #[inline]
-    fn send(
+    pub(super) fn send(
         &mut self,
         script: &CallScript,
         ports: &mut LanePorts,
@@ -315,12 +265,17 @@ impl MessageFlow {
     }
 
     /// Which of the messages in fragments an act receives.
-    fn position(&self, act: usize) -> Option<usize> {
+    pub(super) fn position(&self, act: usize) -> Option<usize> {
         self.incoming.iter().position(|incoming| incoming.act as usize == act)
     }
 
     /// Receives what has come of a message in fragments.
-    fn receive_rest(&mut self, ports: &mut LanePorts, at: usize, sink: &mut Sink<'_>) -> RunResult<StepOutcome> {
+    pub(super) fn receive_rest(
+        &mut self,
+        ports: &mut LanePorts,
+        at: usize,
+        sink: &mut Sink<'_>,
+    ) -> RunResult<StepOutcome> {
         let incoming = &mut self.incoming[at];
         let done = ports.take_fragments(incoming.from, incoming.offer, incoming.done, sink)?;
         let moved = done > incoming.done;
@@ -331,89 +286,10 @@ impl MessageFlow {
         self.incoming.remove(at);
         Ok(StepOutcome::Finished)
     }
-
-    /// Receives what has come of messages before their turn; whether anything came.
-    fn receive_ahead(&mut self, script: &CallScript, ports: &mut LanePorts, buffers: &CallBuffers) -> RunResult<bool> {
-        let mut has_moved = false;
-        let mut at = 0;
-        while let Some(act) = self.incoming.get(at).map(|incoming| incoming.act as usize) {
-            if act == self.next {
-                at += 1;
-                continue;
-            }
-            match self.receive_rest(ports, at, &mut sink(script, act, buffers)?)? {
-                StepOutcome::Finished => {
-                    self.done |= 1 << (act - self.next);
-                    has_moved = true;
-                }
-                StepOutcome::Waits { moved, .. } => {
-                    has_moved |= moved;
-                    at += 1;
-                }
-            }
-        }
-        Ok(has_moved)
-    }
-
-    /// Asks for long messages of other machines that were announced and may come before their turn, but for few of a rank at a
-    /// time; whether it asked.
-    fn ask_ahead(&mut self, script: &CallScript, ports: &mut LanePorts, buffers: &CallBuffers) -> RunResult<bool> {
-        let receives = &script.early.receives;
-        while receives.get(self.passed[1]).is_some_and(|early| early.act as usize <= self.next) {
-            self.passed[1] += 1;
-        }
-        let mut has_asked = false;
-        for &EarlyReceive { act, behind } in &receives[self.passed[1]..] {
-            let act = act as usize;
-            let ahead = act - self.next;
-            if ahead >= AHEAD {
-                break;
-            }
-            let has_begun = |act: usize| self.is_done(act) || self.position(act).is_some();
-            if has_begun(act)
-                || behind.is_some_and(|behind| !has_begun(behind as usize))
-                || !script.early.may_begin(act, ahead, self.done)
-            {
-                continue;
-            }
-            has_asked |= self.begin(script, ports, buffers, act)?;
-        }
-        Ok(has_asked)
-    }
-
-    /// Asks for the message of an act, if it was announced and is long. One that is not what is expected is found in its turn.
-    fn begin(
-        &mut self,
-        script: &CallScript,
-        ports: &mut LanePorts,
-        buffers: &CallBuffers,
-        act: usize,
-    ) -> RunResult<bool> {
-        let Some((from, tag)) = script.acts[act].source() else { return Ok(false) };
-        let is_busy = || self.incoming.iter().filter(|incoming| incoming.from == from).count() >= MOST_ASKED;
-        let is_read = || {
-            let mut open = self.offers.iter().map(|open| &script.acts[open.act as usize]);
-            open.any(|open| open.must_precede(&script.acts[act]))
-        };
-        if !ports.is_elsewhere(from) || is_busy() || is_read() {
-            return Ok(false);
-        }
-        let Some(head) = ports.next(from, self.communicator)? else { return Ok(false) };
-        let is_expected = (head.stamp, head.tag) == (script.stamp(self.call), tag);
-        let (Some(offer), true) = (head.offer, is_expected) else { return Ok(false) };
-        match ports.take_long(from, &head, offer, &mut sink(script, act, buffers)?)? {
-            true => self.done |= 1 << (act - self.next),
-            false => self.incoming.push(IncomingMessage { act: act as u32, from, offer, done: 0 }),
-        }
-        Ok(true)
-    }
 }
 
-/// So many long messages of a rank are asked for at a time: while one comes, the next is on its way.
-const MOST_ASKED: usize = 2;
-
 /// Where the message of an act goes.
-fn sink<'a>(script: &CallScript, act: usize, buffers: &'a CallBuffers) -> RunResult<Sink<'a>> {
+pub(super) fn sink<'a>(script: &CallScript, act: usize, buffers: &'a CallBuffers) -> RunResult<Sink<'a>> {
     match &script.acts[act] {
         Act::Combine { src, dst, .. } => {
             let (kernel, result) = (script.kernel()?, buffers.write(dst, script.rank)?);

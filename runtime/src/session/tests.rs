@@ -236,6 +236,29 @@ fn calls_that_were_begun_end_in_any_order_of_waiting() {
     }
 }
 
+/// In an AllReduce around a ring, both ranks can send before they have received anything, whatever the order of their steps.
+#[test]
+fn a_rank_that_waits_sends_what_it_has() {
+    for count in [10, 100_000] {
+        for caller in [Rank(0), Rank(1)] {
+            for sessions in [Session::local(2).unwrap(), apart(2)] {
+                let [one, other] = &sessions[..] else { unreachable!("there are two") };
+                let (caller, peer) = if caller == one.rank() { (one, other) } else { (other, one) };
+                let prepared = caller.prepare(&sum(2), &all(2), count, DType::F32).unwrap();
+                let vector = vec![1.0_f32; prepared.lengths()[1] / 4];
+                let mut started = caller.start_owned(&prepared, CallPlace::collective(WORLD, 1), None, vector).unwrap();
+                // The other rank does nothing.
+                let end = Moment::now().after(LIMIT);
+                while peer.engine().ports.next(caller.rank(), WORLD).unwrap().is_none() {
+                    assert!(Moment::now() < end, "{} sends nothing of {count} elements", caller.rank());
+                    assert!(!started.test(LIMIT), "nobody has answered");
+                    std::thread::yield_now();
+                }
+            }
+        }
+    }
+}
+
 /// A call that is dropped is over for this rank, and the other rank's call fails.
 #[test]
 fn a_call_that_is_given_up_is_refused() {

@@ -5,7 +5,7 @@
 //! have slow links and the data is cut into many chunks. (Open MPI and NCCL know the same as pipelined chains.)
 
 use super::sums::fastest_link;
-use super::{Inapplicable, few_enough, ring};
+use super::{FEW_HOPS, Inapplicable, ring};
 use crate::problem::{Problem, StopReason, SynthError};
 use crate::strategies::{Attempt, Context};
 use schedule::{ChunkId, ChunkList, Collective, Message, Schedule, TransferKind, replay};
@@ -40,8 +40,11 @@ struct ChainHop {
 fn messages(problem: &Problem) -> Result<Vec<Message>, Inapplicable> {
     let chain = ring::path(problem, &from_slowest(problem))?;
     let hops = there_and_back(&chain);
-    few_enough(hops.len() * problem.demand.chunks().len())?;
-    let mut placed: Vec<(u32, Message)> = Vec::with_capacity(hops.len() * problem.demand.chunks().len());
+    let count = hops.len() * problem.demand.chunks().len();
+    if count > FEW_HOPS {
+        return Err(format!("needs {count} messages, which is too many for a chain to be fast"));
+    }
+    let mut placed: Vec<(u32, Message)> = Vec::with_capacity(count);
     for ChainHop { round, kind, from, to } in hops {
         for chunk in problem.demand.chunk_ids() {
             let chunks = ChunkList::from_slice(&[chunk]);

@@ -1,0 +1,146 @@
+//! What a call does before its turn, while its next step waits for another rank.
+//!
+//! Sends go out, and long messages of other machines are asked for. [`EarlyActs`](super::script::EarlyActs) says what each act
+//! needs; `docs/decisions/0076` says why no cycle of waits comes of it.
+
+use super::run::{IncomingMessage, MessageFlow, StepOutcome, sink};
+use super::script::{AHEAD, Act, CallScript, EarlyReceive};
+use crate::error::RunResult;
+use crate::session::buffers::CallBuffers;
+use crate::session::ports::LanePorts;
+
+/// So many long messages of a rank are asked for at a time: while one comes, the next is on its way.
+const MOST_ASKED: usize = 2;
+
+impl MessageFlow {
+    /// While the next act waits: does what may come before its turn; whether anything moved.
+    pub(super) fn go_ahead(
+        &mut self,
+        script: &CallScript,
+        ports: &mut LanePorts,
+        buffers: &CallBuffers,
+    ) -> RunResult<bool> {
+        let mut has_moved = false;
+        if self.tried != Some((self.next, self.done)) {
+            let had_room;
+            (has_moved, had_room) = self.send_ahead(script, ports, buffers)?;
+            self.tried = had_room.then_some((self.next, self.done));
+        }
+        has_moved |= self.ask_ahead(script, ports, buffers)?;
+        has_moved |= self.receive_ahead(script, ports, buffers)?;
+        Ok(has_moved)
+    }
+
+    /// Sends what may come before its turn, as far as there is room; whether it sent anything, and whether there was room for all.
+    fn send_ahead(
+        &mut self,
+        script: &CallScript,
+        ports: &mut LanePorts,
+        buffers: &CallBuffers,
+    ) -> RunResult<(bool, bool)> {
+        let sends = &script.early.sends;
+        while sends.get(self.passed[0]).is_some_and(|&act| act as usize <= self.next) {
+            self.passed[0] += 1;
+        }
+        let (mut has_sent, mut had_room) = (false, true);
+        for &act in &sends[self.passed[0]..] {
+            let ahead = act as usize - self.next;
+            if ahead >= AHEAD {
+                break;
+            }
+            // What finds no room is not done, and what comes behind it needs it.
+            if self.is_done(act as usize) || !script.early.may_begin(act as usize, ahead, self.done) {
+                continue;
+            }
+            let Act::Send { to, tag, src } = &script.acts[act as usize] else { unreachable!("it is a send") };
+            match self.send(script, ports, act, *to, *tag, buffers.read(src))? {
+                StepOutcome::Finished => {
+                    self.done |= 1 << ahead;
+                    has_sent = true;
+                }
+                StepOutcome::Waits { .. } => had_room = false,
+            }
+        }
+        Ok((has_sent, had_room))
+    }
+
+    fn is_done(&self, act: usize) -> bool {
+        act < self.next || self.done >> (act - self.next) & 1 == 1
+    }
+
+    /// Receives what has come of messages before their turn; whether anything came.
+    fn receive_ahead(&mut self, script: &CallScript, ports: &mut LanePorts, buffers: &CallBuffers) -> RunResult<bool> {
+        let mut has_moved = false;
+        let mut at = 0;
+        while let Some(act) = self.incoming.get(at).map(|incoming| incoming.act as usize) {
+            if act == self.next {
+                at += 1;
+                continue;
+            }
+            match self.receive_rest(ports, at, &mut sink(script, act, buffers)?)? {
+                StepOutcome::Finished => {
+                    self.done |= 1 << (act - self.next);
+                    has_moved = true;
+                }
+                StepOutcome::Waits { moved, .. } => {
+                    has_moved |= moved;
+                    at += 1;
+                }
+            }
+        }
+        Ok(has_moved)
+    }
+
+    /// Asks for long messages of other machines that were announced and may come before their turn, but for few of a rank at a
+    /// time; whether it asked.
+    fn ask_ahead(&mut self, script: &CallScript, ports: &mut LanePorts, buffers: &CallBuffers) -> RunResult<bool> {
+        let receives = &script.early.receives;
+        while receives.get(self.passed[1]).is_some_and(|early| early.act as usize <= self.next) {
+            self.passed[1] += 1;
+        }
+        let mut has_asked = false;
+        for &EarlyReceive { act, behind } in &receives[self.passed[1]..] {
+            let act = act as usize;
+            let ahead = act - self.next;
+            if ahead >= AHEAD {
+                break;
+            }
+            let has_begun = |act: usize| self.is_done(act) || self.position(act).is_some();
+            if has_begun(act)
+                || behind.is_some_and(|behind| !has_begun(behind as usize))
+                || !script.early.may_begin(act, ahead, self.done)
+            {
+                continue;
+            }
+            has_asked |= self.begin(script, ports, buffers, act)?;
+        }
+        Ok(has_asked)
+    }
+
+    /// Asks for the message of an act, if it was announced and is long. One that is not what is expected is found in its turn.
+    fn begin(
+        &mut self,
+        script: &CallScript,
+        ports: &mut LanePorts,
+        buffers: &CallBuffers,
+        act: usize,
+    ) -> RunResult<bool> {
+        let Some((from, tag)) = script.acts[act].source() else { return Ok(false) };
+        let is_busy = || self.incoming.iter().filter(|incoming| incoming.from == from).count() >= MOST_ASKED;
+        let is_read = || {
+            let mut open = self.offers.iter().map(|open| &script.acts[open.act as usize]);
+            open.any(|open| open.must_precede(&script.acts[act]))
+        };
+        if !ports.is_elsewhere(from) || is_busy() || is_read() {
+            return Ok(false);
+        }
+        let Some(head) = ports.next(from, self.communicator)? else { return Ok(false) };
+        let is_expected = (head.stamp, head.tag) == (script.stamp(self.call), tag);
+        let (Some(offer), true) = (head.offer, is_expected) else { return Ok(false) };
+        match ports.take_long(from, &head, offer, &mut sink(script, act, buffers)?)? {
+            true => self.done |= 1 << (act - self.next),
+            false => self.incoming.push(IncomingMessage { act: act as u32, from, offer, done: 0 }),
+        }
+        Ok(true)
+    }
+}
