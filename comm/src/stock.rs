@@ -69,7 +69,7 @@ pub(crate) fn plan(
 /// # Errors
 /// As [`plan`].
 fn best(machines: &[u32], links: &LinkCosts, kind: CallKind, bytes: u64) -> CommResult<(VerifiedSchedule, Program)> {
-    let whole = problem(machines, links, kind, bytes, 1)?;
+    let whole = problem(machines, links, kind, bytes)?;
     let is_large = machines.len() > MOST_COMPARED;
     if is_large && kind.collective == Collective::AllReduce && is_short(machines, links, bytes) {
         return lowered(short_sums(machines, links, &whole)?, &whole, kind);
@@ -79,8 +79,7 @@ fn best(machines: &[u32], links: &LinkCosts, kind: CallKind, bytes: u64) -> Comm
         if is_large || is_one_machine(machines) { synth::textbook_at_once(&whole) } else { synth::textbook(&whole) };
     let mut found = found.map_err(no_plan)?;
     if let Some(chunks) = pieces(machines, kind, bytes) {
-        let demand = problem(machines, links, kind, bytes, chunks)?.demand;
-        let in_pieces = Problem::new(whole.topology.clone(), demand);
+        let in_pieces = Problem::new(whole.topology.clone(), demand(machines, kind, bytes, chunks)?);
         found.extend(synth::textbook(&in_pieces).map_err(no_plan)?);
     }
     found.sort_by(|one, other| one.makespan().0.total_cmp(&other.makespan().0));
@@ -165,17 +164,20 @@ fn short_sums(machines: &[u32], links: &LinkCosts, problem: &Problem) -> CommRes
 /// # Errors
 /// As [`plan`].
 pub(crate) fn all(machines: &[u32], links: &LinkCosts, kind: CallKind) -> CommResult<Vec<VerifiedSchedule>> {
-    let problem = problem(machines, links, kind, TYPICAL, 1)?;
+    let problem = problem(machines, links, kind, TYPICAL)?;
     let found = synth::textbook(&problem).map_err(no_plan)?;
     found.into_iter().map(|schedule| verified(schedule, &problem)).collect()
 }
 
-fn problem(machines: &[u32], links: &LinkCosts, kind: CallKind, bytes: u64, chunks: u32) -> CommResult<Problem> {
+fn problem(machines: &[u32], links: &LinkCosts, kind: CallKind, bytes: u64) -> CommResult<Problem> {
+    Ok(Problem::new(Arc::new(topology(machines, links)?), demand(machines, kind, bytes, 1)?))
+}
+
+fn demand(machines: &[u32], kind: CallKind, bytes: u64, chunks: u32) -> CommResult<Arc<Demand>> {
     let mut request = Request::new(kind.collective, machines.len(), bytes).with_chunks(chunks);
     request.root = kind.root;
     request.op = kind.op;
-    let demand = Demand::new(request).map_err(no_plan)?;
-    Ok(Problem::new(Arc::new(topology(machines, links)?), Arc::new(demand)))
+    Ok(Arc::new(Demand::new(request).map_err(no_plan)?))
 }
 
 fn no_plan(reason: impl std::fmt::Display) -> CommError {
@@ -325,7 +327,7 @@ mod tests {
         let machines = [0, 0, 1];
         let costs = costs(&machines, 2);
         let kind = CallKind { op: Some(ReduceOp::Sum), ..CallKind::plain(Collective::AllReduce) };
-        let problem = problem(&machines, &costs, kind, 1 << 20, 1).unwrap();
+        let problem = problem(&machines, &costs, kind, 1 << 20).unwrap();
         let at_once = synth::textbook_at_once(&problem).unwrap();
         let at_once = at_once.iter().map(|schedule| schedule.makespan().0).fold(f64::INFINITY, f64::min);
         let chosen = best(&machines, &costs, kind, 1 << 20).unwrap().0.schedule().makespan().0;

@@ -5,10 +5,10 @@
 //! have slow links and the data is cut into many chunks. (Open MPI and NCCL know the same as pipelined chains.)
 
 use super::sums::fastest_link;
-use super::{FEW_HOPS, Inapplicable, ring};
-use crate::problem::{Problem, StopReason, SynthError};
+use super::{FEW_HOPS, Inapplicable, inapplicable, planned, ring};
+use crate::problem::{Problem, SynthError};
 use crate::strategies::{Attempt, Context};
-use schedule::{ChunkId, ChunkList, Collective, Message, Schedule, TransferKind, replay};
+use schedule::{ChunkId, ChunkList, Collective, Message, TransferKind, replay};
 use topology::Rank;
 
 /// The chain; nothing for other collectives than AllReduce, and for fewer than three members.
@@ -17,16 +17,14 @@ pub(super) fn attempt(problem: &Problem, context: &Context<'_>) -> Result<Option
     if request.collective != Collective::AllReduce || request.members.len() < 3 {
         return Ok(None);
     }
-    let name = "classic/chain".to_owned();
+    let name = "classic/chain";
     let messages = match messages(problem) {
         Ok(messages) => messages,
-        Err(why) => return Ok(Some(Attempt { name, schedule: None, stop: StopReason::Exhausted, note: Some(why) })),
+        Err(why) => return Ok(Some(inapplicable(name, why))),
     };
     let order = |error| SynthError::Order { strategy: "classic", error };
     let transfers = replay(&problem.demand, &problem.topology, &messages).map_err(order)?;
-    let schedule = Schedule::new(&problem.topology, problem.demand.clone(), transfers, &name);
-    let stop = if schedule.makespan() <= context.bound { StopReason::Optimal } else { StopReason::Exhausted };
-    Ok(Some(Attempt { name, schedule: Some(schedule), stop, note: None }))
+    Ok(Some(planned(problem, context, name, transfers)))
 }
 
 /// A hop of each chunk: so many rounds after the chunk's first hop.

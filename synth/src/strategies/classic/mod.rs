@@ -19,7 +19,7 @@ use crate::problem::reach::check_reachable;
 use crate::problem::{Problem, StopReason, SynthError};
 use crate::strategies::reversal::check_copies;
 use crate::strategies::{Attempt, Context, Strategy};
-use schedule::{ChunkId, ChunkList, Collective, Message, Schedule, TransferKind, makespan, replay};
+use schedule::{ChunkId, ChunkList, Collective, Message, Schedule, Transfer, TransferKind, makespan, replay};
 use std::collections::BTreeMap;
 use topology::{LinkId, Micros, Rank};
 
@@ -153,10 +153,9 @@ fn attempt(
     hops: Result<Vec<PlacedHop>, Inapplicable>,
     context: &Context<'_>,
 ) -> Result<Attempt, SynthError> {
-    let name = name.to_owned();
     let hops = match hops {
         Ok(hops) => hops,
-        Err(why) => return Ok(Attempt { name, schedule: None, stop: StopReason::Exhausted, note: Some(why) }),
+        Err(why) => return Ok(inapplicable(name, why)),
     };
     let timed = |messages: Vec<Message>| -> Result<_, SynthError> {
         let order = |error| SynthError::Order { strategy: "classic", error };
@@ -169,10 +168,19 @@ fn attempt(
         let single = timed(one_by_one(&hops))?;
         best = if single.0 < best.0 { single } else { best };
     }
-    let (makespan, transfers) = best;
-    let stop = if makespan <= context.bound { StopReason::Optimal } else { StopReason::Exhausted };
-    let schedule = Schedule::new(&problem.topology, problem.demand.clone(), transfers, &name);
-    Ok(Attempt { name, schedule: Some(schedule), stop, note: None })
+    Ok(planned(problem, context, name, best.1))
+}
+
+/// What an algorithm has come to.
+fn planned(problem: &Problem, context: &Context<'_>, name: &str, transfers: Vec<Transfer>) -> Attempt {
+    let schedule = Schedule::new(&problem.topology, problem.demand.clone(), transfers, name);
+    let stop = if schedule.makespan() <= context.bound { StopReason::Optimal } else { StopReason::Exhausted };
+    Attempt { name: name.to_owned(), schedule: Some(schedule), stop, note: None }
+}
+
+/// An algorithm that does not apply.
+fn inapplicable(name: &str, why: Inapplicable) -> Attempt {
+    Attempt { name: name.to_owned(), schedule: None, stop: StopReason::Exhausted, note: Some(why) }
 }
 
 /// A lower bound on the time of these hops: the time of the chunk with the longest way, on empty links.

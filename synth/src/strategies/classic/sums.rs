@@ -2,10 +2,10 @@
 //!
 //! Reversal cannot produce them, because there each sum has one collector. All chunks travel together.
 
-use super::{Inapplicable, few_enough, missing_link};
-use crate::problem::{Problem, StopReason, SynthError};
+use super::{Inapplicable, few_enough, inapplicable, missing_link, planned};
+use crate::problem::{Problem, SynthError};
 use crate::strategies::{Attempt, Context};
-use schedule::{ChunkList, Collective, Message, ReplayError, Schedule, TransferKind, replay_rounds};
+use schedule::{ChunkList, Collective, Message, ReplayError, TransferKind, replay_rounds};
 use topology::{LinkId, Rank};
 
 /// The kind of transfer of a round, and its (sender, receiver) pairs, by position among the members.
@@ -62,20 +62,16 @@ fn attempt(
     name: &str,
     rounds: &[TransferRound],
 ) -> Result<Attempt, SynthError> {
-    let without =
-        |why: String| Attempt { name: name.to_owned(), schedule: None, stop: StopReason::Exhausted, note: Some(why) };
     let (messages, lengths) = match messages(problem, rounds) {
         Ok(found) => found,
-        Err(why) => return Ok(without(why)),
+        Err(why) => return Ok(inapplicable(name, why)),
     };
     let transfers = match replay_rounds(&problem.demand, &problem.topology, &messages, &lengths) {
         Ok(transfers) => transfers,
-        Err(error @ ReplayError::Exchange { .. }) => return Ok(without(error.to_string())),
+        Err(error @ ReplayError::Exchange { .. }) => return Ok(inapplicable(name, error.to_string())),
         Err(error) => return Err(SynthError::Order { strategy: "classic", error }),
     };
-    let schedule = Schedule::new(&problem.topology, problem.demand.clone(), transfers, name);
-    let stop = if schedule.makespan() <= context.bound { StopReason::Optimal } else { StopReason::Exhausted };
-    Ok(Attempt { name: name.to_owned(), schedule: Some(schedule), stop, note: None })
+    Ok(planned(problem, context, name, transfers))
 }
 
 /// The messages and the length of each round.
