@@ -20,6 +20,8 @@ const DEADLINE: Duration = Duration::from_secs(60);
 /// What a rank says that has not met the others: somebody else on the computer has taken the address, and the case is tried again.
 const NOT_JOINED: &str = "not joined";
 const FAULT: &str = "ANTIPHON_TEST_FAULT";
+/// Where a rank says that its fault has happened. On a slow computer the tuner's budget ends before the call of a fault.
+const HAPPENED: &str = "ANTIPHON_TEST_HAPPENED";
 
 const KINDS: [&str; 11] = [
     "kill",
@@ -76,6 +78,7 @@ impl Fault {
 
     /// Does it, in this process. What it returns is why this rank does not go on.
     fn happen(self, comm: &Communicator) -> Result<(), String> {
+        note_that_it_happens();
         let own = std::process::id();
         let signal = |name: &str| drop(Command::new("kill").args([name, &own.to_string()]).status());
         match self.kind {
@@ -99,6 +102,13 @@ impl Fault {
     }
 }
 
+/// Tells the test, which may live longer than this process.
+fn note_that_it_happens() {
+    if let Some(path) = std::env::var_os(HAPPENED) {
+        std::fs::write(path, "").unwrap();
+    }
+}
+
 /// An AllReduce of floats by the library; `before` and `after` are what a fault makes of it.
 fn candidate(fault: Option<Fault>) -> TuneCandidate {
     let calls = AtomicUsize::new(0);
@@ -110,8 +120,10 @@ fn candidate(fault: Option<Fault>) -> TuneCandidate {
             _ => 5 + (fault.seed % 20) as usize,
         });
         let own = fault.filter(|fault| comm.rank() == fault.rank && matches!(fault.phase, "warm-up" | "timed"));
-        if let Some(fault) = own.filter(|fault| call == first && fault.kind != "late-error") {
-            fault.happen(comm)?;
+        match own.filter(|_| call == first) {
+            Some(Fault { kind: "late-error", .. }) => note_that_it_happens(),
+            Some(fault) => fault.happen(comm)?,
+            None => {}
         }
         let floats = bytes.chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().unwrap()));
         let mut vector: Vec<f32> = floats.collect();
@@ -208,6 +220,8 @@ struct Verdict {
     hangs: usize,
     wrong: usize,
     mixed: usize,
+    /// Whether the fault has happened.
+    happened: bool,
     /// Whether those that are left name the rank; `None` if there is nothing to name.
     names: Option<bool>,
 }
@@ -215,12 +229,14 @@ struct Verdict {
 fn judge(fault: Fault, folder: &Path) -> (Verdict, String) {
     let master = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let out = |rank: usize| folder.join(format!("{rank}.txt"));
+    let happened = folder.join("happened");
     let start = |rank: usize| -> Child {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
             .args(["--exact", "tuning_faults::a_rank_of_the_matrix_tunes_and_uses_the_table"])
             .env(FAULT, fault.text())
             .env("ANTIPHON_TEST_OUT", out(rank))
+            .env(HAPPENED, &happened)
             .env("ANTIPHON_RANK", rank.to_string())
             .env("ANTIPHON_SIZE", RANKS.to_string())
             .env("ANTIPHON_MASTER", &master)
@@ -233,7 +249,7 @@ fn judge(fault: Fault, folder: &Path) -> (Verdict, String) {
         }
         command.spawn().unwrap()
     };
-    (0..RANKS).for_each(|rank| drop(std::fs::remove_file(out(rank))));
+    (0..RANKS).map(out).chain([happened.clone()]).for_each(|path| drop(std::fs::remove_file(path)));
     let mut children: Vec<Child> = (0..RANKS).map(start).collect();
     let begin = Instant::now();
     let live: Vec<usize> = (0..RANKS).filter(|rank| fault.kind != "stop" || *rank != fault.rank).collect();
@@ -267,7 +283,8 @@ fn judge(fault: Fault, folder: &Path) -> (Verdict, String) {
     };
     let has_failed = said.iter().any(|said| said.lines().any(|line| !line.starts_with("call ")));
     verdict.names = has_failed.then(|| others.iter().all(|said| is_named(&said)));
-    if !has_failed && fault.loses() && !matches!(fault.kind, "pause" | "cut-control" | "cut-data") {
+    verdict.happened = happened.exists();
+    if verdict.happened && !has_failed && fault.loses() && !matches!(fault.kind, "pause" | "cut-control" | "cut-data") {
         verdict.names = Some(false);
     }
     (verdict, said.join("\n---\n"))
@@ -289,12 +306,13 @@ fn long_faults_while_tuning_hang_nobody_and_name_the_rank() {
             (place(&KINDS, fault.kind) + place(&PHASES, fault.phase)) % 5 == 0
         });
     }
-    let (mut right, mut asked, mut told) = (0, 0, String::new());
+    let (mut happened, mut right, mut asked, mut told) = (0, 0, 0, String::new());
     for fault in &cases {
         let folder = tempfile::tempdir().unwrap();
         let mut tries = (0..3).map(|_| judge(*fault, folder.path()));
         let (verdict, said) = tries.find(|(_, said)| !said.contains(NOT_JOINED)).expect("the ranks meet");
         assert_eq!((verdict.hangs, verdict.wrong, verdict.mixed), (0, 0, 0), "{fault:?}\n{said}");
+        happened += usize::from(verdict.happened);
         if let Some(names) = verdict.names {
             asked += 1;
             right += usize::from(names);
@@ -303,6 +321,8 @@ fn long_faults_while_tuning_hang_nobody_and_name_the_rank() {
             }
         }
     }
-    println!("{} cases, {right} of {asked} faults were ascribed to their rank", cases.len());
+    println!("{happened} of {} faults happened, {right} of {asked} were ascribed to their rank", cases.len());
+    // Those of the phase `timed`, a sixth, may come after the end of the tuner's budget.
+    assert!(4 * happened >= 3 * cases.len(), "{happened} of {} faults happened", cases.len());
     assert!(100 * right >= 95 * asked, "{right} of {asked}\n{told}");
 }

@@ -1,7 +1,7 @@
 #!/bin/sh
 # The time of an AllReduce of libantiphon next to Open MPI's, in the same run, in µs: `make bench-library`.
 #
-#   plugin/bench/run.sh INCLUDE LIBRARY     folders of antiphon.h and libantiphon.so
+#   plugin/bench/run.sh INCLUDE LIBRARY     folders of antiphon.h and libantiphon.so; ROUNDS=5 runs of each, by turns
 set -eu
 
 here=$(dirname "$0")
@@ -23,19 +23,31 @@ ours() {
     wait
 }
 
-# Shows two lists of sizes and times side by side.
-show() {
-    echo "$1"
+# Runs both by turns, so that both see the same computer, and shows the medians of their times side by side. Arguments: a title, the
+# number of ranks, the number of machines they pretend to be on, options of mpirun.
+compare() {
+    title=$1 ranks=$2 machines=$3
+    shift 3
+    rm -f "$folder/ours.txt" "$folder/peer.txt"
+    for _ in $(seq "${ROUNDS:-5}"); do
+        ours "$ranks" "$machines" >>"$folder/ours.txt"
+        [ -z "$peer" ] || mpirun --allow-run-as-root --oversubscribe "$@" -n "$ranks" "$folder/mpi" >>"$folder/peer.txt"
+    done
+    medians "$folder/ours.txt" >"$folder/a"
+    : >"$folder/b"
+    [ -z "$peer" ] || medians "$folder/peer.txt" >"$folder/b"
+    echo "$title"
     paste -d' ' "$folder/a" "$folder/b" | awk '{ printf "%10d B %12.2f %12s %s\n", $1, $2, $4, ($4 > 0 ? sprintf("%.2f×", $4 / $2) : "") }'
 }
 
-for ranks in 2 4; do
-    ours "$ranks" 1 >"$folder/a"
-    : >"$folder/b"
-    [ -z "$peer" ] || mpirun --allow-run-as-root --oversubscribe -n "$ranks" "$folder/mpi" >"$folder/b"
-    show "$ranks ranks, shared memory:      libantiphon     Open MPI"
-done
-ours 2 2 >"$folder/a"
-: >"$folder/b"
-[ -z "$peer" ] || mpirun --allow-run-as-root --oversubscribe --mca btl tcp,self -n 2 "$folder/mpi" >"$folder/b"
-show "2 ranks, TCP on the loopback: libantiphon     Open MPI"
+# The median time of each size in a list of sizes and times.
+medians() {
+    sort -n -k1,1 -k2,2 "$1" | awk '
+        $1 != size && NR > 1 { print size, times[int((count + 1) / 2)]; count = 0 }
+        { size = $1; times[++count] = $2 }
+        END { print size, times[int((count + 1) / 2)] }'
+}
+
+compare "2 ranks, shared memory:      libantiphon     Open MPI" 2 1
+compare "4 ranks, shared memory:      libantiphon     Open MPI" 4 1
+compare "2 ranks, TCP on the loopback: libantiphon     Open MPI" 2 2 --mca btl tcp,self
