@@ -8,7 +8,7 @@ use crate::launch::{Launch, Role};
 use crate::screen::{Screen, bytes, time};
 use crate::workbench::{Setup, Workbench};
 use std::ops::RangeInclusive;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 use topology::concurrent::Sharing;
 use topology::profile::{HeldOut, ProfileOptions, check, profile};
 use topology::{Exchange, Measured, Micros, Probe, ProbeError, Rank, Topology, quantity};
@@ -94,6 +94,7 @@ pub(crate) fn measure(
     screen: &Screen,
 ) -> Outcome<Profile> {
     let mut bench = Workbench::open(&subject.0)?;
+    let until = options.limit.map(|limit| Instant::now() + limit);
     // An emulated machine is measured as if it ran at full speed.
     let (slowdown, sharing) = match &subject.0.emulate {
         Some((_, slowdown)) => (*slowdown, Sharing::InTurn),
@@ -110,7 +111,7 @@ pub(crate) fn measure(
     });
     let measured = measured.map_err(Failure::no)?;
     bar.message("predicting what was not measured");
-    let held_out = check(&mut probe, &measured.topology, &options, sharing, questions, SEED).map_err(Failure::no)?;
+    let held_out = check(&mut probe, &measured.topology, &options, sharing, questions, SEED, until).map_err(Failure::no)?;
     Ok(Profile { measured, held_out })
 }
 

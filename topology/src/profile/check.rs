@@ -9,6 +9,7 @@ use super::{ProfileOptions, Progress};
 use crate::concurrent::{Sharing, together};
 use crate::robust::median;
 use crate::{Exchange, Micros, Probe, Rank, Topology};
+use std::time::Instant;
 
 /// Repetitions of each exchange; the median counts.
 const REPETITIONS: u32 = 7;
@@ -37,7 +38,8 @@ impl HeldOut {
     }
 }
 
-/// Makes `questions` checks, half of them of single messages; `seed` decides which exchanges they use.
+/// Makes `questions` checks, half of them of single messages; `seed` decides which exchanges they use. Only two are made if `until`
+/// has passed.
 ///
 /// # Errors
 /// [`ProfileError`] if the probe fails.
@@ -48,12 +50,16 @@ pub fn check(
     sharing: Sharing,
     questions: usize,
     seed: u64,
+    until: Option<Instant>,
 ) -> Result<Vec<HeldOut>, ProfileError> {
     let mut heard = |_: Progress| {};
     let mut bench = Bench::new(probe, &mut heard);
     let mut dice = Dice(seed);
     let mut answers = Vec::new();
     for question in 0..questions {
+        if question >= 2 && until.is_some_and(|until| Instant::now() > until) {
+            break;
+        }
         let exchanges =
             if question % 2 == 0 { single(topology, options, &mut dice) } else { set(topology, options, &mut dice) };
         let Some(predicted) = together(topology, &exchanges, sharing).filter(|times| !times.is_empty()) else {

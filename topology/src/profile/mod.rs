@@ -134,8 +134,9 @@ fn samples_among(ranks: usize) -> f64 {
 const SAMPLES_PER_RANK: f64 = 300.0;
 /// For a time limit, the least length of a message becomes shorter by this factor at most: shaped links would not show their rate.
 const SHORTENED: f64 = 0.25;
-/// The shares of the time limit after which each part no longer seeks precision: the first look, what pairs share, the links.
-const SHARES: [f64; 3] = [0.2, 0.65, 0.95];
+/// The shares of the time limit after which each part no longer seeks precision: the first look, what pairs share, the links. The
+/// rest is for the [`check`].
+const SHARES: [f64; 3] = [0.2, 0.6, 0.85];
 /// From this many ranks on, messages become shorter as the number of ranks grows.
 const MANY: f64 = 16.0;
 /// A message may take this many times as long as it should, so that it is long enough to show the rate.

@@ -112,7 +112,7 @@ fn assert_same(truth: &Topology, result: &Measured) {
 /// Exchanges that were not used are predicted within a tenth.
 fn assert_predicts(measured: &Measured, probe: &mut Simulated) {
     let options = ProfileOptions::default();
-    let answers = check(probe, &measured.topology, &options, Sharing::Fair, 40, 3).unwrap();
+    let answers = check(probe, &measured.topology, &options, Sharing::Fair, 40, 3, None).unwrap();
     assert_eq!(answers.len(), 40);
     let (median, worst) = HeldOut::errors(&answers);
     let wrong: Vec<_> = answers.iter().filter(|answer| answer.error() >= 0.1).collect();
