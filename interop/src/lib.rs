@@ -36,4 +36,5 @@ macro_rules! words {
 
 pub mod msccl;
 pub mod mscclpp;
+pub mod nccl;
 pub mod view;

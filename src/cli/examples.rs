@@ -55,7 +55,8 @@ Examples:
 pub(super) const EXPORT: &str = "\
 Examples:
   antiphon export plan.json --format msccl-xml -o plan.xml
-  antiphon export plan.json --format mscclpp-json --instances 2 -o plan.mscclpp.json";
+  antiphon export plan.json --format mscclpp-json --instances 2 -o plan.mscclpp.json
+  antiphon export rings.json --format nccl-graph --path nvl -o graph.xml";
 
 pub(super) const RUN: &str = "\
 Examples:

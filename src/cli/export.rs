@@ -26,6 +26,9 @@ pub(crate) struct ExportArgs {
     /// MSCCL: how bytes cross a connection.
     #[arg(long, default_value = "simple")]
     pub protocol: Protocol,
+    /// NCCL graph: what the links are. Only over NVLink does NCCL use its protocol LL128.
+    #[arg(long, default_value = "sys", value_name = "PATH")]
+    pub path: NcclPath,
     /// MSCCL: the name of the algorithm.
     #[arg(long)]
     pub name: Option<String>,
@@ -48,6 +51,21 @@ pub(crate) enum Protocol {
     Ll128,
 }
 
+/// What the links of a machine are for NCCL, by its own names.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum NcclPath {
+    /// NVLink.
+    Nvl,
+    /// One PCIe switch.
+    Pix,
+    /// Several PCIe switches.
+    Pxb,
+    /// A host bridge.
+    Phb,
+    /// Between CPUs.
+    Sys,
+}
+
 /// What `export` can write.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ExportFormat {
@@ -63,4 +81,6 @@ pub(crate) enum ExportFormat {
     MscclXmlExecutor,
     /// An execution plan for MSCCL++; between machines it uses port channels.
     MscclppJson,
+    /// The rings of a plan for one machine, for NCCL itself (`NCCL_GRAPH_FILE`).
+    NcclGraph,
 }

@@ -40,6 +40,7 @@ pub(crate) fn run(args: &BoundArgs, screen: &Screen) -> Outcome {
     let rest = serde_json::json!({
         "lower_bound_us": best.value, "binding": best.name,
         "lower_bound_any_chunking_us": any.value, "binding_any_chunking": any.name, "bounds": bounds.list,
+        "interrupted": interrupt::was_raised(),
     });
     let request = problem.demand.request();
     let value = answer("bound", Some(&TopologyRef::to(&problem.topology)), Some(request), &rest)?;

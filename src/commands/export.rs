@@ -1,6 +1,6 @@
 //! `antiphon export`: a plan in another format.
 
-use crate::cli::{ExportArgs, ExportFormat, LoweringArgs, Protocol};
+use crate::cli::{ExportArgs, ExportFormat, LoweringArgs, NcclPath, Protocol};
 use crate::failure::{Failure, Outcome, write_to};
 use crate::foreign;
 use crate::lowered;
@@ -8,7 +8,7 @@ use crate::plan::{self, Verified};
 use crate::screen::Screen;
 use clap::ValueEnum;
 use interop::view;
-use interop::{msccl, mscclpp};
+use interop::{msccl, mscclpp, nccl};
 use program::{VerifiedProgram, play};
 use schedule::{Collective, Request, Timeline};
 use serde_json::json;
@@ -41,7 +41,24 @@ pub(crate) fn run(args: &ExportArgs, screen: &Screen) -> Outcome {
         ExportFormat::MscclXml => msccl_file(verified, args, msccl::Dialect::Msccl, screen),
         ExportFormat::MscclXmlExecutor => msccl_file(verified, args, msccl::Dialect::Executor, screen),
         ExportFormat::MscclppJson => mscclpp_file(verified, args, screen),
+        ExportFormat::NcclGraph => nccl_graph(&verified, args, screen),
     }
+}
+
+fn nccl_graph(verified: &Verified, args: &ExportArgs, screen: &Screen) -> Outcome {
+    let Verified::Schedule(schedule) = verified else {
+        return Err(Failure::bad_input(anyhow::anyhow!("a graph file of NCCL is made of a plan, not of a program")));
+    };
+    let path = match args.path {
+        NcclPath::Nvl => nccl::PathType::NvLink,
+        NcclPath::Pix => nccl::PathType::PcieSwitch,
+        NcclPath::Pxb => nccl::PathType::PcieSwitches,
+        NcclPath::Phb => nccl::PathType::HostBridge,
+        NcclPath::Sys => nccl::PathType::System,
+    };
+    let graph = nccl::rings(schedule).map_err(Failure::no)?;
+    screen.note(&format!("{} channels of {:.4} GB/s each", graph.channels.len(), graph.speed));
+    write_or_print(args, screen, |out: &mut dyn Write| nccl::write_graph(&graph, path, out))
 }
 
 fn timeline(verified: &Verified, args: &ExportArgs) -> Outcome<Timeline> {

@@ -9,7 +9,7 @@ use std::path::Path;
 
 /// The rooms of each crate in order: a room may import only rooms before it.
 const FLOORS: &[(&str, &[&str])] = &[
-    ("interop", &["msccl", "mscclpp", "view"]),
+    ("interop", &["msccl", "mscclpp", "nccl", "view"]),
     (
         "synth",
         &["problem", "symmetry", "sketch", "solver", "bounds", "ordering", "epochs", "strategies", "polish", "planner"],

@@ -309,11 +309,15 @@ fn float(number: &str) -> Result<f64, String> {
 
 fn unknown_unit(unit: &str, known: impl Iterator<Item = impl AsRef<str>>, accepted: &str) -> String {
     let unit = shorten(unit);
-    let mut known = known;
-    match known.find(|name| name.as_ref().eq_ignore_ascii_case(&unit)) {
-        _ if unit.is_empty() => format!("it needs a unit ({accepted})"),
-        Some(name) => format!("unknown unit `{unit}`, did you mean `{}`? (accepted: {accepted})", name.as_ref()),
-        None => format!("unknown unit `{unit}` (accepted: {accepted})"),
+    if unit.is_empty() {
+        return format!("it needs a unit ({accepted})");
+    }
+    // A unit in small letters may be one of bits or one of bytes.
+    let alike = known.filter(|name| name.as_ref().eq_ignore_ascii_case(&unit));
+    let alike: Vec<String> = alike.map(|name| format!("`{}`", name.as_ref())).collect();
+    match alike.is_empty() {
+        true => format!("unknown unit `{unit}` (accepted: {accepted})"),
+        false => format!("unknown unit `{unit}`, did you mean {}? (accepted: {accepted})", alike.join(" or ")),
     }
 }
 
@@ -426,7 +430,7 @@ mod tests {
             (parse_duration("NaN").unwrap_err(), "≥ 0"),
             (parse_duration("-0.5us").unwrap_err(), "≥ 0"),
             (parse_duration(&format!("{}s", "9".repeat(400))).unwrap_err(), "out of range"),
-            (parse_bandwidth("50gbps").unwrap_err(), "did you mean `GBps`? (accepted: bytes: GBps"),
+            (parse_bandwidth("50gbps").unwrap_err(), "did you mean `GBps` or `Gbps`? (accepted: bytes: GBps"),
             (parse_bandwidth("50GBit/s").unwrap_err(), "did you mean `Gbit/s`?"),
             (parse_bandwidth("0GBps").unwrap_err(), "more than zero"),
             (parse_bandwidth("inf").unwrap_err(), "plain number"),

@@ -33,7 +33,7 @@ pub(super) fn listen(
         match inbox.receive() {
             Ok(Some(command)) => {
                 if let WorkerCommand::Prepare { limit_ms, .. } = &command {
-                    limit = Duration::from_millis(*limit_ms) + BACKSTOP;
+                    limit = Duration::from_millis(*limit_ms);
                 }
                 // No receiver is left once the main thread has returned.
                 if commands.send(command).is_err() {

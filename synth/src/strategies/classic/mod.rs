@@ -180,7 +180,7 @@ fn planned(problem: &Problem, context: &Context<'_>, name: &str, transfers: Vec<
 
 /// An algorithm that does not apply.
 fn inapplicable(name: &str, why: Inapplicable) -> Attempt {
-    Attempt { name: name.to_owned(), schedule: None, stop: StopReason::Exhausted, note: Some(why) }
+    Attempt { name: name.to_owned(), schedule: None, stop: StopReason::NotApplicable, note: Some(why) }
 }
 
 /// A lower bound on the time of these hops: the time of the chunk with the longest way, on empty links.

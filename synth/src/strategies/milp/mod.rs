@@ -85,10 +85,14 @@ fn with_windows(
         () if context.deadline.has_passed() => StopReason::TimeLimit,
         () => StopReason::Exhausted,
     };
-    let begun = if greedy.is_some() { " from a greedy schedule" } else { "" };
+    let begun = if greedy.is_some() { " from the greedy schedule" } else { "" };
     let note = Some(format!("{solved} windows{begun}"));
-    let schedule = found.or(greedy);
-    attempts.push(Attempt { name: windows::NAME.to_owned(), schedule, stop, note });
+    // A schedule that no model has made better goes by the name of the strategy that has made it.
+    if let Some(start) = greedy.filter(|_| found.is_none()) {
+        let note = Some("the start of the windows, which no model has made better".to_owned());
+        attempts.push(Attempt { name: Matching.name().to_owned(), schedule: Some(start), stop, note });
+    }
+    attempts.push(Attempt { name: windows::NAME.to_owned(), schedule: found, stop, note });
     Ok(attempts)
 }
 
