@@ -678,7 +678,7 @@ antiphon_result_t antiphon_tune_candidate(antiphon_comm_t comm,
  * Measures stock, textbook algorithms and the registered candidates on all ranks, which all call this with the same options, and
  * uses what is faster than stock from the next call of this communicator on. A candidate has to be right before it is measured;
  * one that is wrong or fails is refused, and the others are measured. Rank 0 writes the table to the file `table`, unless that is
- * NULL. Functions cannot be in a table.
+ * NULL. A table holds the names of functions, not the functions: see `antiphon_use_candidates`.
  *
  * In a program that `antiphon tune -- PROGRAM` has started, the command says what is measured, and makes the table. There, a
  * candidate that hangs or crashes is refused too.
@@ -686,6 +686,21 @@ antiphon_result_t antiphon_tune_candidate(antiphon_comm_t comm,
 antiphon_result_t antiphon_tune(antiphon_comm_t comm,
                                 const struct antiphon_tune_options *options,
                                 const char *table);
+
+/**
+ * From the next call on, this communicator uses a table of `antiphon tune` or `antiphon_tune`, instead of `ANTIPHON_TABLE`. All ranks
+ * make this call, and each reads the file. Either all of them use it, or it is an error on all of them.
+ */
+antiphon_result_t antiphon_use_table(antiphon_comm_t comm,
+                                     const char *file);
+
+/**
+ * From the next blocking call on, registered candidates serve the calls of this communicator for which its table names
+ * them: those of the type of elements and the reduction that were measured, an all_reduce or broadcast in place, others not.
+ * All ranks make this call. Where a rank has not registered a candidate of that name, the best of the rest serves on all of them, and
+ * rank 0 says so on standard error. After `antiphon_tune` this is so already.
+ */
+antiphon_result_t antiphon_use_candidates(antiphon_comm_t comm);
 
 #ifdef __cplusplus
 }  // extern "C"

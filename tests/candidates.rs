@@ -56,6 +56,7 @@ fn a_program_tunes_with_candidates_of_its_own() {
         budget: Duration::from_secs(2),
         limit: Duration::from_secs(5),
         seed: 1,
+        least_samples: 0,
     };
     let made = comm.tune(&options, given).unwrap();
     assert_eq!(made.is_none(), std::env::var_os(TuneJob::VARIABLE).is_some(), "the command makes the table");
@@ -112,9 +113,27 @@ fn a_candidate_that_hangs_or_crashes_is_quarantined_and_the_other_cells_complete
             assert_eq!(samples.iter().filter(is_it).count(), 2, "{collective} {name}");
         }
     }
-    // One that takes many times as long as the best is not measured on, and is not refused either.
+    // One that takes many times as long as the best is not measured on, and is not refused either: it is ranked.
     let slow = samples.iter().find(|line| line["name"] == "slow" && line["bytes"] == 1000).unwrap();
     assert!(slow["loops_us"][0].as_f64().is_none_or(|time| time > 2000.0), "{slow}");
+    let places: Vec<&Value> = told["functions"].as_array().unwrap().iter().filter(|of| of["name"] == "slow").collect();
+    // Where there was no time for it, it has no place.
+    let is_timed = |line: &&Value| line["launch"] == 1 && line["name"] == "slow" && !line["look_us"].is_null();
+    let timed: Vec<u64> = samples.iter().filter(is_timed).map(|line| line["bytes"].as_u64().unwrap()).collect();
+    assert_eq!(places.iter().map(|place| place["bytes"].as_u64().unwrap()).collect::<Vec<_>>(), timed, "{told}");
+    for place in places {
+        assert!(
+            place["median_us"].as_f64().unwrap() > 2000.0 && place["place"].as_u64() <= place["of"].as_u64(),
+            "{place}"
+        );
+    }
+    let table = read(&folder.path().join("table.json"));
+    let cells = table["cells"].as_array().unwrap();
+    let cell = cells.iter().find(|cell| cell["collective"] == "allreduce").unwrap();
+    let evidence = cell["ranges"].as_array().unwrap().iter().flat_map(|range| range["evidence"].as_array().unwrap());
+    for evidence in evidence.filter(|evidence| timed.contains(&evidence["bytes"].as_u64().unwrap())) {
+        assert!(evidence["ranking"].as_array().unwrap().iter().any(|of| of["name"] == "slow"), "{evidence}");
+    }
     let report = read(&folder.path().join("log/report.json"));
     assert_eq!(report["problem_ranks"][0]["rank"], 1, "{report}");
     assert_eq!(report["problem_ranks"].as_array().unwrap().len(), 1, "{report}");

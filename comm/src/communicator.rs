@@ -4,14 +4,15 @@ use crate::error::{CommError, CommResult};
 use crate::links::LinkCosts;
 use crate::log::Says;
 use crate::numbers::message_stream;
-use crate::plans::{CallKey, PlanCache, PlanStore};
+use crate::plan_store::{CallKey, PlanStore};
+use crate::plans::PlanCache;
 use crate::statistics::Statistics;
 use crate::stock::CallKind;
 use crate::table::PlanTable;
 use runtime::{Call, CallPlace, DType, Moment, Prepared, RunError, RunErrorKind, SequencedProgram, Session};
 use schedule::{Collective, ReduceOp};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use topology::Rank;
@@ -22,6 +23,26 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 const LONGEST: u64 = 100 * 365 * 86_400 * 1_000_000_000;
 /// The communicator of all ranks.
 pub(crate) const WORLD: u64 = 1;
+
+/// What serves calls in place of plans.
+pub(crate) trait ServesCalls: Send + Sync {
+    /// Which of its functions serves a call, by number.
+    fn find(&self, key: CallKey) -> Option<usize>;
+    /// The name of a function.
+    fn name(&self, number: usize) -> &Arc<str>;
+    /// Makes a call. After a failure, the other ranks do not wait in it.
+    ///
+    /// # Errors
+    /// Why it has failed.
+    fn call(&self, number: usize, key: CallKey, limit: Duration, memory: Call<'_>) -> Result<(), String>;
+}
+
+/// A function that serves a call.
+pub(crate) struct FunctionCall {
+    functions: Arc<dyn ServesCalls>,
+    number: usize,
+    key: CallKey,
+}
 
 /// One rank of a group. Calls are made by all members, in the same order. Those of one communicator are done one after the
 /// other; calls of different communicators do not wait for each other. Clones are the same rank, for other threads.
@@ -39,6 +60,8 @@ pub(crate) struct Membership {
     number: usize,
     /// How long a call may go without progress, in nanoseconds.
     limit: AtomicU64,
+    /// Whether functions serve calls.
+    has_functions: AtomicBool,
     state: Mutex<CallState>,
 }
 
@@ -51,6 +74,8 @@ pub(crate) struct CallState {
     /// Groups that were split off so far.
     splits: u64,
     pub(crate) plans: PlanCache,
+    /// What serves calls in place of plans, if anything does.
+    functions: Option<Arc<dyn ServesCalls>>,
     /// Why no call can be made any more.
     broken: Option<Arc<RunError>>,
 }
@@ -94,8 +119,8 @@ impl Communicator {
         plans: Arc<PlanStore>,
     ) -> Self {
         let state = Mutex::new(CallState::new(plans));
-        let limit = AtomicU64::new(nanoseconds(limit));
-        Self { shared: Arc::new(Membership { session, id, members, number, limit, state }) }
+        let (limit, has_functions) = (AtomicU64::new(nanoseconds(limit)), AtomicBool::new(false));
+        Self { shared: Arc::new(Membership { session, id, members, number, limit, has_functions, state }) }
     }
 
     /// This rank's number in the group.
@@ -185,9 +210,51 @@ impl Communicator {
 
     /// Makes a collective call.
     pub(crate) fn collective(&self, kind: CallKind, count: usize, dtype: DType, buffers: Call<'_>) -> CommResult<()> {
-        self.blocking(CallKey { kind, count, dtype }, |session, prepared, at, limit| {
-            session.call(prepared, at, buffers, limit)
-        })
+        let key = CallKey { kind, count, dtype };
+        if let Some(served) = self.function_for(key) {
+            return self.call_function(&served, buffers);
+        }
+        self.blocking(key, |session, prepared, at, limit| session.call(prepared, at, buffers, limit))
+    }
+
+    /// From the next call on, these functions serve; also none.
+    pub(crate) fn serve_with(&self, functions: Option<Arc<dyn ServesCalls>>) {
+        let mut state = self.state();
+        self.shared.has_functions.store(functions.is_some(), Ordering::Relaxed);
+        state.functions = functions;
+    }
+
+    /// The function that serves a blocking call, if one does.
+    #[inline]
+    pub(crate) fn function_for(&self, key: CallKey) -> Option<FunctionCall> {
+        match self.shared.has_functions.load(Ordering::Relaxed) {
+            false => None,
+            true => self.find_function(key),
+        }
+    }
+
+    #[cold]
+    fn find_function(&self, key: CallKey) -> Option<FunctionCall> {
+        let functions = self.state().functions.clone()?;
+        functions.find(key).map(|number| FunctionCall { functions, number, key })
+    }
+
+    /// Makes a call by a function. If it fails, the communicator is broken, as after any call.
+    pub(crate) fn call_function(&self, call: &FunctionCall, memory: Call<'_>) -> CommResult<()> {
+        let FunctionCall { functions, number, key } = call;
+        self.check(&self.state())?;
+        let ended = functions.call(*number, *key, self.limit(), memory);
+        let (mut state, name) = (self.state(), functions.name(*number));
+        match ended {
+            Ok(()) => {
+                state.plans.served(name, *key, self.size());
+                Ok(())
+            }
+            Err(why) => {
+                let (rank, fault) = (self.shared.session.rank(), format!("the function `{name}` has failed: {why}"));
+                Err(self.fail(&mut state, RunError::Program { rank, fault }))
+            }
+        }
     }
 
     /// Makes a collective call, and times it if it is its turn.
@@ -272,7 +339,8 @@ impl Communicator {
 
 impl CallState {
     fn new(plans: Arc<PlanStore>) -> Self {
-        Self { calls: 0, messages: BTreeMap::new(), splits: 0, plans: PlanCache::new(plans), broken: None }
+        let (messages, plans) = (BTreeMap::new(), PlanCache::new(plans));
+        Self { calls: 0, messages, splits: 0, plans, functions: None, broken: None }
     }
 
     /// The number of the next call.

@@ -8,7 +8,7 @@ use crate::launcher::environment::{Environment, Explicit, JobDescription, addres
 use crate::launcher::{LaunchError, key};
 use crate::log::Says;
 use crate::numbers::mixed;
-use crate::plans::PlanStore;
+use crate::plan_store::PlanStore;
 use crate::probe::{have_the_same, link_costs};
 use crate::statistics::StatisticsFile;
 use crate::table::PlanTable;
@@ -174,7 +174,9 @@ impl Communicator {
         }
         let every = if table.is_empty() { 0 } else { confirmed };
         let plans = Arc::new(PlanStore::new(table, says, links).confirming(every).counted_in(file));
-        Ok(Self::new(session, WORLD, (members, rank), config.timeout, plans))
+        let made = Self::new(session, WORLD, (members, rank), config.timeout, plans);
+        made.use_own_functions()?;
+        Ok(made)
     }
 }
 

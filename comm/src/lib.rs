@@ -27,12 +27,14 @@ mod communicator;
 mod confirm;
 mod connect;
 mod error;
+mod functions;
 pub mod launcher;
 mod links;
 mod log;
 mod memory;
 mod numbers;
 mod operation;
+mod plan_store;
 mod plans;
 mod point_to_point;
 mod probe;
@@ -48,6 +50,7 @@ mod tuner;
 pub use communicator::Communicator;
 pub use connect::Config;
 pub use error::{CommError, CommResult};
+pub use functions::CandidateFunction;
 pub use memory::{RegisteredVector, SharedVector};
 pub use operation::CollectiveCall;
 pub use request::BegunCall;
@@ -61,6 +64,6 @@ pub use started::Pending;
 pub use statistics::{PlanStatistics, Statistics};
 pub use table::{PlanTable, TableFault};
 pub use tuner::{
-    CandidateFunction, CandidateRefusal, CandidateSamples, CellSamples, CellWork, LaunchEnd, MeasuredTable,
-    RefusedCandidate, TrialMark, TrialPhase, TuneCandidate, TuneJob, TuneOptions, TuneWord, edges_of, table_of,
+    CandidateRefusal, CandidateSamples, CellSamples, CellWork, LaunchEnd, MeasuredTable, RefusedCandidate, TrialMark,
+    TrialPhase, TuneCandidate, TuneJob, TuneOptions, TuneWord, edges_of, table_of,
 };

@@ -4,7 +4,7 @@
 
 use crate::communicator::Communicator;
 use crate::error::{CommError, CommResult};
-use crate::plans::CallKey;
+use crate::plan_store::CallKey;
 use crate::request::BegunCall;
 use crate::stock::CallKind;
 use runtime::{DType, RawCall};
@@ -73,7 +73,20 @@ impl Communicator {
     pub fn run(&self, operation: &CollectiveCall, buffers: RawCall) -> CommResult<()> {
         let kind = self.kind(operation)?;
         let key = CallKey { kind, count: operation.count, dtype: operation.dtype };
+        if let Some(served) = self.function_for(key) {
+            let overlap = || Err(CommError::Argument("the buffers overlap".to_owned()));
+            return buffers.lend(|memory| self.call_function(&served, memory)).unwrap_or_else(overlap);
+        }
         self.blocking(key, |session, prepared, at, limit| session.call_raw(prepared, at, buffers, limit))
+    }
+
+    /// Whether a function serves such a call, so that [`Self::begin`] is not the same.
+    ///
+    /// # Errors
+    /// If the call makes no sense.
+    pub fn is_served_by_function(&self, operation: &CollectiveCall) -> CommResult<bool> {
+        let (kind, CollectiveCall { count, dtype, .. }) = (self.kind(operation)?, *operation);
+        Ok(self.function_for(CallKey { kind, count, dtype }).is_some())
     }
 
     /// Begins a call. It goes on while this rank waits for any call, or tests one.

@@ -3,7 +3,7 @@
 use crate::communicator::Communicator;
 use crate::error::{CommError, CommResult};
 use crate::numbers::mixed;
-use crate::plans::{CallKey, PlanStore};
+use crate::plan_store::{CallKey, PlanStore};
 use crate::stock::CallKind;
 use crate::table::PlanTable;
 use runtime::DType;
@@ -90,6 +90,8 @@ impl Communicator {
         let mut state = self.state();
         let plans = state.plans.store().with_table(table);
         state.plans.replace(Arc::new(plans));
+        drop(state);
+        self.serve_with(None);
     }
 
     fn twin(&self, plans: Arc<PlanStore>) -> CommResult<Self> {

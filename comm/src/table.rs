@@ -23,6 +23,7 @@ pub struct PlanTable {
     entries: Vec<TableEntry>,
     /// The tuning tables that were read: their files, and for whom they were measured.
     keys: Vec<(String, TableKey)>,
+    functions: Vec<TableFunction>,
     /// A number that tables have in common only if they have the same plans for the same sizes.
     digest: u64,
 }
@@ -59,6 +60,21 @@ pub(crate) fn in_order(machines: impl Iterator<Item = u32>) -> impl Iterator<Ite
             known.len() - 1
         }) as u32
     })
+}
+
+/// A function that a table names, and the calls that it serves.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct TableFunction {
+    pub(crate) name: Arc<str>,
+    pub(crate) collective: Collective,
+    /// From this size on (inclusive), in bytes as the collective counts them.
+    pub(crate) from_bytes: u64,
+    /// Up to this size (exclusive).
+    pub(crate) to_bytes: u64,
+    pub(crate) dtype: DType,
+    pub(crate) op: Option<ReduceOp>,
+    /// The machine of each rank, counted in the order of their first ranks.
+    machines: Arc<[u32]>,
 }
 
 /// A plan that was read, and not yet verified.
@@ -195,8 +211,28 @@ impl PlanTable {
                 )));
             }
         }
+        for (collective, range) in table.functions() {
+            let dtype = range.dtype.parse().map_err(|why| TableFault(format!("{origin}, {collective}: {why}")))?;
+            let name = range.function.as_str().into();
+            let (from_bytes, to_bytes, op, machines) = (range.from_bytes, range.to_bytes, range.op, machines.clone());
+            self.push_function(TableFunction { name, collective, from_bytes, to_bytes, dtype, op, machines });
+        }
         self.keys.push((origin.to_owned(), table.key.clone()));
         Ok(())
+    }
+
+    fn push_function(&mut self, named: TableFunction) {
+        let TableFunction { name, collective, from_bytes, to_bytes, dtype, op, .. } = &named;
+        let reduction = op.map_or_else(String::new, |op| op.to_string());
+        let text = format!("{collective} {dtype} {reduction} {from_bytes} {to_bytes} {name}\n");
+        self.digest = text.bytes().fold(self.digest, |digest, byte| mixed(digest, byte.into()));
+        self.functions.push(named);
+    }
+
+    /// The functions that the tables name for ranks on these machines.
+    pub(crate) fn functions(&self, machines: &[u32]) -> impl Iterator<Item = &TableFunction> {
+        let machines: Vec<u32> = in_order(machines.iter().copied()).collect();
+        self.functions.iter().filter(move |of| *of.machines == *machines)
     }
 
     fn push(&mut self, origin: &str, text: &str, range: EntryRange) -> Result<(), TableFault> {
@@ -233,9 +269,9 @@ impl PlanTable {
         })
     }
 
-    /// Whether there are no plans.
+    /// Whether there are no plans, and no names of functions.
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.entries.is_empty() && self.functions.is_empty()
     }
 
     /// A number that tables have in common only if they have the same plans for the same sizes, in the same order.

@@ -38,7 +38,7 @@ fn slow_table(path: &Path) {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             policy: TuningTable::POLICY,
         },
-        cells: vec![TableCell { collective: Collective::AllReduce, ranges }],
+        cells: vec![TableCell { collective: Collective::AllReduce, ranges, functions: Vec::new() }],
         plans: BTreeMap::from([("slow".to_owned(), serde_json::from_slice(&text).unwrap())]),
     };
     table.write(path).unwrap();

@@ -18,6 +18,7 @@ fn options(sizes: &[u64]) -> TuneOptions {
         budget: Duration::from_secs(60),
         limit: Duration::from_secs(2),
         seed: 5,
+        least_samples: 0,
     }
 }
 

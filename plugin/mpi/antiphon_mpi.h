@@ -36,6 +36,8 @@ enum antiphon_mpi_reason {
     ANTIPHON_MPI_EMPTY,    /* no bytes */
     ANTIPHON_MPI_LARGE,    /* a block is too large to be packed */
     ANTIPHON_MPI_ARGUMENT, /* an argument makes no sense; MPI says so better */
+    ANTIPHON_MPI_COMPARED, /* both make some calls in turn */
+    ANTIPHON_MPI_FASTER,   /* MPI was faster */
     ANTIPHON_MPI_REASONS,
     ANTIPHON_MPI_OURS      /* it does not go to MPI */
 };
@@ -46,6 +48,7 @@ struct antiphon_mpi_group {
     MPI_Comm comm; /* MPI_COMM_NULL once it was freed */
     int rank, size;
     int owners;
+    struct antiphon_mpi_choice *choices[ANTIPHON_MPI_KINDS]; /* by size class, once they are needed */
     struct antiphon_mpi_group *next;
 };
 
@@ -79,9 +82,12 @@ struct antiphon_mpi_call {
     const void *send;
     void *recv;
     size_t *blocks;                     /* alltoallv: counts, offsets, received counts, their offsets; then the caller's */
-    struct antiphon_mpi_side in, out;   /* unused if nothing was packed */
-    int code;                           /* why the memory could not be arranged */
+    struct antiphon_mpi_side in, out;   /* unused by reductions and barriers */
+    bool in_place;
     antiphon_request_t request;
+    struct antiphon_mpi_choice *choice; /* for which the call is timed, or NULL */
+    struct antiphon_mpi_group *group;   /* of a call that is timed */
+    double began;                       /* when, in seconds */
 };
 
 /* A call under way that the application holds a request for. */
@@ -115,6 +121,9 @@ struct antiphon_mpi_plan {
 struct antiphon_mpi_state {
     bool is_active;
     bool wants_statistics;
+    bool compares;   /* whether calls of both are timed (choices.c) */
+    char *choices_file;                       /* on rank 0 */
+    struct antiphon_mpi_known *known_choices; /* of the file */
     int keyval;      /* of our handles */
     int end;         /* of the attribute whose end is the end of MPI */
     MPI_Comm comm;   /* of our own, for progress and for the last barrier */
@@ -131,6 +140,7 @@ struct antiphon_mpi_state {
     bool has_helper, is_over;
     struct antiphon_mpi_plan plans[ANTIPHON_MPI_PLANS];
     unsigned long passed[ANTIPHON_MPI_KINDS][ANTIPHON_MPI_REASONS];
+    struct antiphon_mpi_known *new_choices;
 };
 
 extern struct antiphon_mpi_state antiphon_mpi_state;
@@ -177,9 +187,8 @@ int antiphon_mpi_unpack(struct antiphon_mpi_side *side);
 int antiphon_mpi_keep_type(struct antiphon_mpi_side *side);
 void antiphon_mpi_drop(struct antiphon_mpi_call *call);
 size_t antiphon_mpi_block(const struct antiphon_mpi_side *side, int block);
-enum antiphon_mpi_reason antiphon_mpi_move(struct antiphon_mpi_call *call, const struct antiphon_mpi_group *group,
-                                           size_t bytes, bool in_place);
-int antiphon_mpi_arrange_v(struct antiphon_mpi_call *call, const struct antiphon_mpi_group *group, bool in_place);
+enum antiphon_mpi_reason antiphon_mpi_move(struct antiphon_mpi_call *call, size_t bytes, bool in_place);
+int antiphon_mpi_arrange(struct antiphon_mpi_call *call, const struct antiphon_mpi_group *group);
 
 /* groups.c */
 struct antiphon_mpi_group *antiphon_mpi_group(MPI_Comm comm);
@@ -188,6 +197,15 @@ int antiphon_mpi_adopt(struct antiphon_mpi_group *parent, MPI_Comm made);
 void antiphon_mpi_hold(struct antiphon_mpi_group *group);
 void antiphon_mpi_release(struct antiphon_mpi_group *group);
 int antiphon_mpi_forget(MPI_Comm comm, int keyval, void *group, void *extra);
+
+/* choices.c */
+bool antiphon_mpi_ours(struct antiphon_mpi_group *group, struct antiphon_mpi_call *call);
+bool antiphon_mpi_ours_begun(struct antiphon_mpi_group *group, struct antiphon_mpi_call *call);
+void antiphon_mpi_timed(const struct antiphon_mpi_call *call);
+int antiphon_mpi_theirs(const struct antiphon_mpi_call *call, int code);
+void antiphon_mpi_forget_choices(struct antiphon_mpi_group *group);
+void antiphon_mpi_begin_choices(int rank);
+void antiphon_mpi_end_choices(void);
 
 /* run.c */
 int antiphon_mpi_run(struct antiphon_mpi_group *group, struct antiphon_mpi_call *call);
@@ -201,6 +219,7 @@ bool antiphon_mpi_progress(MPI_Request request);
 void antiphon_mpi_stop(void);
 
 /* statistics.c */
+extern const char *const antiphon_mpi_names[ANTIPHON_MPI_KINDS];
 void antiphon_mpi_ran(struct antiphon_mpi_group *group, enum antiphon_mpi_kind kind);
 struct antiphon_mpi_group *antiphon_mpi_decided(struct antiphon_mpi_group *group, enum antiphon_mpi_kind kind,
                                                 enum antiphon_mpi_reason reason);

@@ -65,7 +65,7 @@ struct antiphon_mpi_group *antiphon_mpi_exchange(struct antiphon_mpi_call *call,
     if (recv == MPI_IN_PLACE || !antiphon_mpi_side(&call->out, recv, rcount, rtype, group->size) ||
         (!in_place && !antiphon_mpi_side(&call->in, send, count, type, blocks)))
         return antiphon_mpi_decided(group, kind, ANTIPHON_MPI_ARGUMENT);
-    return antiphon_mpi_decided(group, kind, antiphon_mpi_move(call, group, antiphon_mpi_block(&call->out, 0), in_place));
+    return antiphon_mpi_decided(group, kind, antiphon_mpi_move(call, antiphon_mpi_block(&call->out, 0), in_place));
 }
 
 static bool side_of(struct antiphon_mpi_side *side, const void *buffer, struct antiphon_mpi_list counts,
@@ -89,7 +89,7 @@ struct antiphon_mpi_group *antiphon_mpi_alltoallv(struct antiphon_mpi_call *call
     if (recv == MPI_IN_PLACE || !side_of(&call->out, recv, rcounts, roffsets, rtype, group->size) ||
         (!in_place && !side_of(&call->in, send, counts, offsets, type, group->size)))
         return antiphon_mpi_decided(group, call->kind, ANTIPHON_MPI_ARGUMENT);
-    call->code = antiphon_mpi_arrange_v(call, group, in_place);
+    call->in_place = in_place;
     return group;
 }
 

@@ -17,11 +17,13 @@
 int MPI_Barrier(MPI_Comm comm) {
     struct antiphon_mpi_call call;
     struct antiphon_mpi_group *group = antiphon_mpi_barrier(&call, comm);
-    return group ? antiphon_mpi_run(group, &call) : PMPI_Barrier(comm);
+    return antiphon_mpi_ours(group, &call) ? antiphon_mpi_run(group, &call)
+                                           : antiphon_mpi_theirs(&call, PMPI_Barrier(comm));
 }
 
 int MPI_Ibarrier(MPI_Comm comm, MPI_Request *request) {
     struct antiphon_mpi_call call;
     struct antiphon_mpi_group *group = antiphon_mpi_barrier(&call, comm);
-    return group ? antiphon_mpi_request(group, &call, request) : PMPI_Ibarrier(comm, request);
+    return antiphon_mpi_ours_begun(group, &call) ? antiphon_mpi_request(group, &call, request)
+                                                 : PMPI_Ibarrier(comm, request);
 }

@@ -48,6 +48,7 @@ void antiphon_mpi_release(struct antiphon_mpi_group *group) {
     pthread_mutex_unlock(&state->lock);
     if (!is_last) return;
     antiphon_comm_free(&group->handle);
+    antiphon_mpi_forget_choices(group);
     free(group);
 }
 

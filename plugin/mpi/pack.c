@@ -109,10 +109,10 @@ void antiphon_mpi_drop(struct antiphon_mpi_call *call) {
 }
 
 /* Chooses the memory of a call with equal blocks. In place, one side is both; the other has no blocks. */
-static int arrange(struct antiphon_mpi_call *call, const struct antiphon_mpi_group *group, bool in_place) {
+static int arrange_equal(struct antiphon_mpi_call *call, const struct antiphon_mpi_group *group) {
     struct antiphon_mpi_side *in = &call->in, *out = &call->out;
     int code = MPI_SUCCESS;
-    if (in_place) {
+    if (call->in_place) {
         bool is_scatter = call->kind == ANTIPHON_MPI_SCATTER;
         struct antiphon_mpi_side *both = is_scatter ? in : out;
         bool is_whole = is_scatter || call->kind == ANTIPHON_MPI_ALLTOALL;
@@ -128,13 +128,12 @@ static int arrange(struct antiphon_mpi_call *call, const struct antiphon_mpi_gro
     return code;
 }
 
-/* Why a call that moves equal blocks goes to MPI. If it does not, its memory is chosen, or `code` says why that has failed. */
-enum antiphon_mpi_reason antiphon_mpi_move(struct antiphon_mpi_call *call, const struct antiphon_mpi_group *group,
-                                           size_t bytes, bool in_place) {
+/* Why a call that moves equal blocks goes to MPI. */
+enum antiphon_mpi_reason antiphon_mpi_move(struct antiphon_mpi_call *call, size_t bytes, bool in_place) {
     if (bytes == 0) return ANTIPHON_MPI_EMPTY;
     if (bytes > MOST) return ANTIPHON_MPI_LARGE;
     call->count = bytes;
-    call->code = arrange(call, group, in_place);
+    call->in_place = in_place;
     return ANTIPHON_MPI_OURS;
 }
 
@@ -157,13 +156,13 @@ static char *list(const struct antiphon_mpi_side *side, size_t *counts, size_t *
 
 /* Chooses the memory of an alltoallv. libantiphon has none in place: what is sent is a copy. The caller's arrays are copied,
  * because unpacking needs them after the call has returned. */
-int antiphon_mpi_arrange_v(struct antiphon_mpi_call *call, const struct antiphon_mpi_group *group, bool in_place) {
+static int arrange_unequal(struct antiphon_mpi_call *call, const struct antiphon_mpi_group *group) {
     struct antiphon_mpi_side *in = &call->in, *out = &call->out;
     size_t size = (size_t)group->size, *blocks;
-    if (in_place) *in = *out;
+    if (call->in_place) *in = *out;
     blocks = call->blocks = malloc(size * (4 * sizeof *blocks + out->counts.width + out->offsets.width));
     if (!blocks) return MPI_ERR_NO_MEM;
-    int code = in_place || !in->is_plain ? pack(in, EVERY) : MPI_SUCCESS;
+    int code = call->in_place || !in->is_plain ? pack(in, EVERY) : MPI_SUCCESS;
     if (code == MPI_SUCCESS && !out->is_plain) code = pack(out, NONE);
     if (code != MPI_SUCCESS) return code;
     call->send = list(in, blocks, blocks + size);
@@ -173,4 +172,16 @@ int antiphon_mpi_arrange_v(struct antiphon_mpi_call *call, const struct antiphon
     out->counts.values = memcpy(counts, out->counts.values, size * out->counts.width);
     out->offsets.values = memcpy(offsets, out->offsets.values, size * out->offsets.width);
     return MPI_SUCCESS;
+}
+
+/* Chooses the memory of a call that libantiphon makes. */
+int antiphon_mpi_arrange(struct antiphon_mpi_call *call, const struct antiphon_mpi_group *group) {
+    switch (call->kind) {
+    case ANTIPHON_MPI_ALLREDUCE:
+    case ANTIPHON_MPI_REDUCE_SCATTER:
+    case ANTIPHON_MPI_REDUCE:
+    case ANTIPHON_MPI_BARRIER: return MPI_SUCCESS;
+    case ANTIPHON_MPI_ALLTOALLV: return arrange_unequal(call, group);
+    default: return arrange_equal(call, group);
+    }
 }

@@ -101,11 +101,11 @@ static void finish(struct antiphon_mpi_begun *begun) {
     PMPI_Grequest_complete(begun->request);
 }
 
-/* Begins a call whose memory is arranged. */
+/* Begins a call. */
 int antiphon_mpi_request(struct antiphon_mpi_group *group, struct antiphon_mpi_call *call, MPI_Request *request) {
     struct antiphon_mpi_state *state = &antiphon_mpi_state;
     struct antiphon_mpi_begun *begun = calloc(1, sizeof *begun);
-    int code = begun ? call->code : MPI_ERR_NO_MEM;
+    int code = begun ? antiphon_mpi_arrange(call, group) : MPI_ERR_NO_MEM;
     if (code == MPI_SUCCESS) code = antiphon_mpi_keep_type(&call->out);
     if (code == MPI_SUCCESS) code = PMPI_Grequest_start(query, let_go, cancel, begun, request);
     if (code != MPI_SUCCESS) {

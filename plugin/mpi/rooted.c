@@ -16,7 +16,7 @@ struct antiphon_mpi_group *antiphon_mpi_bcast(struct antiphon_mpi_call *call, vo
     if (reason != ANTIPHON_MPI_OURS) return antiphon_mpi_decided(group, ANTIPHON_MPI_BCAST, reason);
     struct antiphon_mpi_side *side = group->rank == root ? &call->in : &call->out;
     if (!antiphon_mpi_side(side, buffer, count, type, 1)) return antiphon_mpi_decided(group, call->kind, ANTIPHON_MPI_ARGUMENT);
-    return antiphon_mpi_decided(group, call->kind, antiphon_mpi_move(call, group, antiphon_mpi_block(side, 0), false));
+    return antiphon_mpi_decided(group, call->kind, antiphon_mpi_move(call, antiphon_mpi_block(side, 0), false));
 }
 
 struct antiphon_mpi_group *antiphon_mpi_reduce(struct antiphon_mpi_call *call, const void *send, void *recv,
@@ -47,7 +47,7 @@ struct antiphon_mpi_group *antiphon_mpi_gather(struct antiphon_mpi_call *call, c
         (!in_place && !antiphon_mpi_side(&call->in, send, count, type, 1)))
         return antiphon_mpi_decided(group, call->kind, ANTIPHON_MPI_ARGUMENT);
     size_t bytes = antiphon_mpi_block(is_root ? &call->out : &call->in, 0);
-    return antiphon_mpi_decided(group, call->kind, antiphon_mpi_move(call, group, bytes, in_place));
+    return antiphon_mpi_decided(group, call->kind, antiphon_mpi_move(call, bytes, in_place));
 }
 
 struct antiphon_mpi_group *antiphon_mpi_scatter(struct antiphon_mpi_call *call, const void *send, MPI_Count count,
@@ -62,5 +62,5 @@ struct antiphon_mpi_group *antiphon_mpi_scatter(struct antiphon_mpi_call *call, 
         (!in_place && !antiphon_mpi_side(&call->out, recv, rcount, rtype, 1)))
         return antiphon_mpi_decided(group, call->kind, ANTIPHON_MPI_ARGUMENT);
     size_t bytes = antiphon_mpi_block(is_root ? &call->in : &call->out, 0);
-    return antiphon_mpi_decided(group, call->kind, antiphon_mpi_move(call, group, bytes, in_place));
+    return antiphon_mpi_decided(group, call->kind, antiphon_mpi_move(call, bytes, in_place));
 }

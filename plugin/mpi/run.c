@@ -64,10 +64,10 @@ antiphon_result_t antiphon_mpi_begin(struct antiphon_mpi_group *group, struct an
     return result;
 }
 
-/* Makes a call whose memory is arranged, waits for it, and frees what it used. */
+/* Makes a call, waits for it, and frees what it used. */
 int antiphon_mpi_run(struct antiphon_mpi_group *group, struct antiphon_mpi_call *call) {
     unsigned looks = 0;
-    int done = 0, code = call->code;
+    int done = 0, code = antiphon_mpi_arrange(call, group);
     antiphon_result_t result = code == MPI_SUCCESS ? antiphon_mpi_begin(group, call) : ANTIPHON_SUCCESS;
     while (result == ANTIPHON_SUCCESS && code == MPI_SUCCESS && !done) {
         result = antiphon_test(&call->request, &done);
@@ -78,6 +78,7 @@ int antiphon_mpi_run(struct antiphon_mpi_group *group, struct antiphon_mpi_call 
     if (result == ANTIPHON_SUCCESS && code == MPI_SUCCESS) code = antiphon_mpi_unpack(&call->out);
     antiphon_mpi_drop(call);
     if (result != ANTIPHON_SUCCESS) return antiphon_mpi_fail(group->comm, result, antiphon_last_error());
+    antiphon_mpi_timed(call);
     if (code != MPI_SUCCESS) PMPI_Comm_call_errhandler(group->comm, code);
     return code;
 }

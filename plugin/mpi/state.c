@@ -97,6 +97,7 @@ static int end(MPI_Comm comm, int keyval, void *attribute, void *extra) {
     antiphon_mpi_stop();
     PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
     if (state->wants_statistics && rank == 0) antiphon_mpi_report();
+    antiphon_mpi_end_choices();
     /* A rank that has left may be missed by one that is still in its last call. */
     PMPI_Barrier(state->comm);
     state->is_active = false;
@@ -120,6 +121,7 @@ void antiphon_mpi_start(void) {
     const char *debug = getenv("ANTIPHON_DEBUG");
     state->wants_statistics = is_set("ANTIPHON_STATS") || (debug && strcmp(debug, "info") == 0);
     state->looks = sysconf(_SC_NPROCESSORS_ONLN) >= size ? LOOKS : 1;
+    antiphon_mpi_begin_choices(rank);
     antiphon_mpi_know_types();
     PMPI_Comm_dup(MPI_COMM_WORLD, &state->comm);
     PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, antiphon_mpi_forget, &state->keyval, NULL);

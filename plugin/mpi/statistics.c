@@ -3,12 +3,13 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const names[ANTIPHON_MPI_KINDS] = {"allreduce", "allgather", "reduce_scatter", "alltoall", "alltoallv",
-                                                      "bcast",     "reduce",    "gather",         "scatter",  "barrier"};
+const char *const antiphon_mpi_names[ANTIPHON_MPI_KINDS] = {
+    "allreduce", "allgather", "reduce_scatter", "alltoall", "alltoallv", "bcast", "reduce", "gather", "scatter", "barrier"};
 static const char *const reasons[ANTIPHON_MPI_REASONS] = {
     [ANTIPHON_MPI_FOREIGN] = "other communicators", [ANTIPHON_MPI_TYPE] = "other types or operations",
     [ANTIPHON_MPI_UNEQUAL] = "unequal blocks",      [ANTIPHON_MPI_EMPTY] = "no bytes",
-    [ANTIPHON_MPI_LARGE] = "large blocks",          [ANTIPHON_MPI_ARGUMENT] = "arguments for MPI to refuse"};
+    [ANTIPHON_MPI_LARGE] = "large blocks",          [ANTIPHON_MPI_ARGUMENT] = "arguments for MPI to refuse",
+    [ANTIPHON_MPI_COMPARED] = "to compare",         [ANTIPHON_MPI_FASTER] = "MPI is faster"};
 
 /* The name of a plan stands between the first colon and the next comma of what antiphon_plan says. An alltoallv has none. */
 void antiphon_mpi_ran(struct antiphon_mpi_group *group, enum antiphon_mpi_kind kind) {
@@ -50,7 +51,8 @@ void antiphon_mpi_report(void) {
     line[0] = 0;
     for (const struct antiphon_mpi_plan *at = state->plans; at < state->plans + ANTIPHON_MPI_PLANS; at++) {
         if (at->calls == 0 || end >= sizeof line) continue;
-        end += (size_t)snprintf(line + end, sizeof line - end, "%s%s %lu (%s)", between, names[at->kind], at->calls, at->name);
+        end += (size_t)snprintf(line + end, sizeof line - end, "%s%s %lu (%s)", between, antiphon_mpi_names[at->kind],
+                                at->calls, at->name);
         between = ", ";
     }
     between = end ? "; to MPI: " : " to MPI: ";
@@ -58,7 +60,7 @@ void antiphon_mpi_report(void) {
         for (int reason = 0; reason < ANTIPHON_MPI_REASONS; reason++) {
             unsigned long calls = state->passed[kind][reason];
             if (calls == 0 || end >= sizeof line) continue;
-            end += (size_t)snprintf(line + end, sizeof line - end, "%s%s %lu (%s)", between, names[kind], calls,
+            end += (size_t)snprintf(line + end, sizeof line - end, "%s%s %lu (%s)", between, antiphon_mpi_names[kind], calls,
                                     reasons[reason]);
             between = ", ";
         }

@@ -165,7 +165,7 @@ pub unsafe extern "C" fn antiphon_tune_candidate(
 /// Measures stock, textbook algorithms and the registered candidates on all ranks, which all call this with the same options, and
 /// uses what is faster than stock from the next call of this communicator on. A candidate has to be right before it is measured;
 /// one that is wrong or fails is refused, and the others are measured. Rank 0 writes the table to the file `table`, unless that is
-/// NULL. Functions cannot be in a table.
+/// NULL. A table holds the names of functions, not the functions: see `antiphon_use_candidates`.
 ///
 /// In a program that `antiphon tune -- PROGRAM` has started, the command says what is measured, and makes the table. There, a
 /// candidate that hangs or crashes is refused too.
@@ -192,6 +192,41 @@ pub unsafe extern "C" fn antiphon_tune(
             let written = made.table.write(Path::new(&path));
             written.map_err(|error| CallRefusal::system(error.to_string()))?;
         }
+        Ok(())
+    })
+}
+
+/// From the next call on, this communicator uses a table of `antiphon tune` or `antiphon_tune`, instead of `ANTIPHON_TABLE`. All ranks
+/// make this call, and each reads the file. Either all of them use it, or it is an error on all of them.
+///
+/// # Safety
+/// The handle is a communicator that was not freed; the name of the file ends with a zero byte.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn antiphon_use_table(comm: antiphon_comm_t, file: *const c_char) -> antiphon_result_t {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let handle = unsafe { communicator(comm)? };
+        // SAFETY: the same.
+        let file = unsafe { string(file, "the name of the table")? };
+        let file = file.ok_or_else(|| CallRefusal::argument("the name of the table is NULL"))?;
+        Ok(handle.communicator.use_table_of(Path::new(&file))?)
+    })
+}
+
+/// From the next blocking call on, registered candidates serve the calls of this communicator for which its table names
+/// them: those of the type of elements and the reduction that were measured, an all_reduce or broadcast in place, others not.
+/// All ranks make this call. Where a rank has not registered a candidate of that name, the best of the rest serves on all of them, and
+/// rank 0 says so on standard error. After `antiphon_tune` this is so already.
+///
+/// # Safety
+/// The handle is a communicator that was not freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn antiphon_use_candidates(comm: antiphon_comm_t) -> antiphon_result_t {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let handle = unsafe { communicator(comm)? };
+        let given = locked(&handle.candidates).clone();
+        handle.communicator.use_candidates(&given)?;
         Ok(())
     })
 }

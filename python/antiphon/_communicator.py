@@ -158,7 +158,8 @@ class Communicator:
         All ranks make this call, with the same arguments. ``candidates`` are functions of the program by their names, which compete
         with textbook algorithms: ``function(comm, call)`` does what the :class:`antiphon.CandidateCall` says, with the communicator
         that it gets. With ``(function, ["all_reduce", …])`` it is for these collectives only. A candidate has to be right before it
-        is measured; one that is wrong or raises is refused, and the others are measured. Functions cannot be in a table.
+        is measured; one that is wrong or raises is refused, and the others are measured. A table holds the names of functions, not the
+        functions: a later program gives them with :meth:`use_candidates`.
 
         ``collectives`` are the names of methods, by default all_reduce, all_gather, reduce_scatter, broadcast and all_to_all;
         ``sizes`` are in bytes, of all parts together (1 KiB to 16 MiB). ``budget`` is how many seconds it may take, about, and
@@ -170,6 +171,18 @@ class Communicator:
         from antiphon import _tuning
 
         return _tuning.tune(self._core, candidates, collectives, sizes, dtype, op, budget, timeout, seed)
+
+    def use_candidates(self, candidates: Mapping[str, Candidate | tuple[Candidate, Sequence[str]]]) -> list[str]:
+        """From the next call on, these functions serve the calls for which the table of this communicator (``ANTIPHON_TABLE``, or
+        ``table`` of :meth:`connect`) names them. After :meth:`tune` this is so already.
+
+        All ranks make this call. Where a rank has no function of a name, the best of the rest serves on all of them, and rank 0 says
+        so on standard error. A function serves calls of the type of elements and the reduction that were measured, an all_reduce or
+        broadcast in place, others not, and no call with ``async_``. Returns the names of those that serve.
+        """
+        from antiphon import _tuning
+
+        return _tuning.use_candidates(self._core, candidates)
 
     def __repr__(self) -> str:
         return f"<antiphon.Communicator: rank {self.rank} of {self.size}>"

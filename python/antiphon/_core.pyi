@@ -17,6 +17,10 @@ def tune(
     timeout: float,
     seed: int,
 ) -> str | None: ...
+def use_candidates(
+    communicator: Communicator,
+    candidates: Sequence[tuple[str, Sequence[str], Callable[..., object]]],
+) -> list[str]: ...
 
 class Handle:
     def test(self) -> bool: ...

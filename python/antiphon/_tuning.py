@@ -67,6 +67,16 @@ class Tuning:
         self.refused = refused
 
     @property
+    def functions(self) -> list[dict[str, Any]]:
+        """Where functions of the program are faster than all plans: ``collective``, ``from_bytes``, ``to_bytes`` and ``function``."""
+        keys = ("from_bytes", "to_bytes", "function")
+        return [
+            {"collective": cell["collective"], **{key: part[key] for key in keys}}
+            for cell in self.table["cells"]
+            for part in cell.get("functions", [])
+        ]
+
+    @property
     def rows(self) -> list[dict[str, Any]]:
         """For every range of sizes: ``collective``, ``from_bytes``, ``to_bytes`` (``None``: no end), ``plan`` (``None``: stock), and
         ``speedup``, the gain over stock where it was measured."""
@@ -138,6 +148,26 @@ def _called(
     function(Communicator._of(core), CandidateCall(_METHODS.get(collective, collective), op, root, dtype, x, out))
 
 
+def _given(
+    candidates: Mapping[str, Candidate | tuple[Candidate, Sequence[str]]],
+) -> list[tuple[str, list[str], Callable[..., None]]]:
+    """Candidates as the core takes them."""
+    given = []
+    for name, candidate in candidates.items():
+        function, of = candidate if isinstance(candidate, tuple) else (candidate, ())
+        if not callable(function):
+            raise ArgumentError(f"the candidate `{name}` is no function")
+        given.append((name, list(of), functools.partial(_called, function)))
+    return given
+
+
+def use_candidates(
+    core: _core.Communicator, candidates: Mapping[str, Candidate | tuple[Candidate, Sequence[str]]]
+) -> list[str]:
+    """See :meth:`antiphon.Communicator.use_candidates`."""
+    return _core.use_candidates(core, _given(candidates))
+
+
 def tune(
     core: _core.Communicator,
     candidates: Mapping[str, Candidate | tuple[Candidate, Sequence[str]]] | None,
@@ -150,12 +180,7 @@ def tune(
     seed: int,
 ) -> Tuning | None:
     """See :meth:`antiphon.Communicator.tune`."""
-    given = []
-    for name, candidate in (candidates or {}).items():
-        function, of = candidate if isinstance(candidate, tuple) else (candidate, ())
-        if not callable(function):
-            raise ArgumentError(f"the candidate `{name}` is no function")
-        given.append((name, list(of), functools.partial(_called, function)))
+    given = _given(candidates or {})
     kind = _TYPES.get(dtype, dtype)
     if kind not in _LETTERS:
         raise ArgumentError(f"there is no element type `{dtype}`; one of: {' '.join(_TYPES)}")

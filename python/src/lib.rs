@@ -41,6 +41,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<communicator::CoreCommunicator>()?;
     module.add_class::<ongoing::CoreHandle>()?;
     module.add_function(wrap_pyfunction!(tuning::tune, module)?)?;
+    module.add_function(wrap_pyfunction!(tuning::use_candidates, module)?)?;
     let end = wrap_pyfunction!(carrying::end, module)?;
     PyModule::import(module.py(), "atexit")?.call_method1("register", (end,))?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))

@@ -108,6 +108,10 @@ pub(crate) unsafe fn operate(
     // SAFETY: the caller's promise; the lengths were just checked.
     let mut arranged = unsafe { arrange(communicator, call, memory) };
     let Some(mut held) = held else {
+        let by_function = communicator.is_served_by_function(&arranged.operation).map_err(|error| raised(&error))?;
+        if by_function {
+            return py.detach(|| run(communicator, &arranged)).map(|()| None).map_err(|error| raised(&error));
+        }
         let begin = || begin(communicator, &arranged);
         complete(py, begin)?;
         return Ok(None);
@@ -116,6 +120,10 @@ pub(crate) unsafe fn operate(
     let ongoing = py
         .detach(|| thread.begin(|| begin(communicator, &arranged), |begun| OngoingCall::new(begun, COLLECTIVES, held)));
     Ok(Some(CoreHandle::new(ongoing.map_err(|error| raised(&error))?)))
+}
+
+fn run(communicator: &Communicator, arranged: &ArrangedCall) -> comm::CommResult<()> {
+    communicator.run(&arranged.operation, arranged.buffers)
 }
 
 fn begin(communicator: &Communicator, arranged: &ArrangedCall) -> comm::CommResult<comm::BegunCall> {

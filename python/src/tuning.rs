@@ -6,13 +6,16 @@ use crate::communicator::CoreCommunicator;
 use crate::errors::argument;
 use crate::operation::{collective_of_name, op_named};
 use crate::waiting::aside;
-use comm::{CandidateFunction, CandidateMemory, CollectiveCall, Communicator, TuneCandidate, TuneOptions};
+use comm::{CandidateFunction, CandidateMemory, Collective, CollectiveCall, Communicator, TuneCandidate, TuneOptions};
 use pyo3::prelude::*;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// A place in memory: address and bytes.
 type Place = (usize, usize);
+
+/// A candidate's name, its collectives, and what is called.
+type NamedFunction = (String, Vec<String>, Py<PyAny>);
 
 fn place(bytes: &[u8]) -> Place {
     (bytes.as_ptr().expose_provenance(), bytes.len())
@@ -40,6 +43,32 @@ fn call(
     })
 }
 
+/// Candidates as Python gives them: a name, collectives (none for those of `all`), and a function.
+fn given(candidates: Vec<NamedFunction>, all: &[Collective]) -> PyResult<Vec<TuneCandidate>> {
+    let candidate = |(name, collectives, function): NamedFunction| {
+        let collectives = if collectives.is_empty() { all.to_vec() } else { named(&collectives)? };
+        let run: Arc<CandidateFunction> = Arc::new(move |comm, asked, memory| call(&function, comm, asked, memory));
+        Ok(TuneCandidate::function(name, collectives, run))
+    };
+    candidates.into_iter().map(candidate).collect()
+}
+
+fn named(names: &[String]) -> PyResult<Vec<Collective>> {
+    names.iter().map(|name| collective_of_name(name)).collect()
+}
+
+/// Candidates serve the calls for which the communicator's table names them, from now on. Returns the names of those that do.
+#[pyfunction]
+pub(crate) fn use_candidates(
+    py: Python<'_>,
+    communicator: &CoreCommunicator,
+    candidates: Vec<NamedFunction>,
+) -> PyResult<Vec<String>> {
+    let all: Vec<Collective> = Collective::ALL.iter().copied().filter(|of| !of.is_listed()).collect();
+    let (communicator, given) = (communicator.inner().clone(), given(candidates, &all)?);
+    aside(py, move || communicator.use_candidates(&given))
+}
+
 /// Measures, and uses what is faster than stock from now on. A candidate is a name, collectives and a function. Returns the table
 /// and what was refused, as JSON; nothing in a launch of `antiphon tune`.
 #[pyfunction]
@@ -47,7 +76,7 @@ fn call(
 pub(crate) fn tune(
     py: Python<'_>,
     communicator: &CoreCommunicator,
-    candidates: Vec<(String, Vec<String>, Py<PyAny>)>,
+    candidates: Vec<NamedFunction>,
     collectives: Option<Vec<String>>,
     sizes: Option<Vec<u64>>,
     dtype: &str,
@@ -60,7 +89,6 @@ pub(crate) fn tune(
         let time = Duration::try_from_secs_f64(seconds).ok().filter(|time| !time.is_zero());
         time.ok_or_else(|| argument(format!("{what} is {seconds}, which is no number of seconds")))
     };
-    let named = |names: Vec<String>| names.iter().map(|name| collective_of_name(name)).collect::<PyResult<Vec<_>>>();
     let mut options = TuneOptions {
         dtype: dtype.parse().map_err(|why: String| argument(why))?,
         op: op_named(op)?,
@@ -70,15 +98,10 @@ pub(crate) fn tune(
         ..TuneOptions::default()
     };
     if let Some(names) = collectives {
-        options.collectives = named(names)?;
+        options.collectives = named(&names)?;
     }
     options.sizes = sizes.unwrap_or(options.sizes);
-    let mut given = Vec::with_capacity(candidates.len());
-    for (name, collectives, function) in candidates {
-        let collectives = if collectives.is_empty() { options.collectives.clone() } else { named(collectives)? };
-        let run: Arc<CandidateFunction> = Arc::new(move |comm, asked, memory| call(&function, comm, asked, memory));
-        given.push(TuneCandidate::function(name, collectives, run));
-    }
+    let given = given(candidates, &options.collectives)?;
     let communicator = communicator.inner().clone();
     let made = aside(py, move || communicator.tune(&options, given))?;
     Ok(made.map(|made| made.to_json()))

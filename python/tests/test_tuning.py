@@ -82,6 +82,47 @@ def test_what_makes_no_sense_is_refused():
             comm.tune(**{"sizes": [64], "budget": 0.1, **wrong})
 
 
+def table_with_function():
+    """A table for two ranks on one machine that names a function for 100 float32 in place."""
+    key = {"ranks": 2, "machines": [0, 0], "version": antiphon.__version__, "policy": 1}
+    part = {"from_bytes": 400, "to_bytes": 401, "function": "mine", "dtype": "f32", "op": "sum", "evidence": []}
+    ranges = [{"from_bytes": 0, "to_bytes": None, "plan": None, "evidence": []}]
+    cells = [{"collective": "allreduce", "ranges": ranges, "functions": [part]}]
+    return {"format": "antiphon-table/1", "key": key, "cells": cells, "plans": {}}
+
+
+def test_a_function_serves_the_calls_for_which_the_table_names_it(tmp_path):
+    table = tmp_path / "table.json"
+    table.write_text(json.dumps(table_with_function()))
+    said = together(
+        2,
+        """
+import json, numpy as np
+calls = []
+def mine(comm, call):
+    calls.append(call.x.size)
+    comm.all_reduce(call.out)
+comm.all_reduce(np.ones(100, np.float32), out=None)
+before = len(calls)
+names = comm.use_candidates({"mine": (mine, ["all_reduce"]), "other": mine})
+def served(x, **how):
+    before = len(calls)
+    made = comm.all_reduce(x, out=how.pop("out", x), **how)
+    if how.get("async_"):
+        made.wait()
+    assert (x == 2).all() or how.get("op") == "max"
+    return len(calls) > before
+ones = np.ones
+print(json.dumps([before, names, served(ones(100, np.float32)), comm.last_plan(), served(ones(101, np.float32)), served(ones(50)),
+                  served(ones(100, np.float32), op="max"), served(ones(100, np.float32), async_=True)]))
+""",
+        ANTIPHON_TABLE=str(table),
+    )
+    for line in said:
+        plan = "allreduce of 100 f32: function mine, because the table names it"
+        assert json.loads(line) == [0, ["mine"], True, plan, False, False, False, False]
+
+
 @pytest.mark.skipif(not COMMAND.exists(), reason="the wheel has no command")
 def test_a_candidate_that_hangs_or_crashes_is_quarantined(tmp_path):
     program = tmp_path / "program.py"

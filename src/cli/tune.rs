@@ -65,6 +65,10 @@ pub(crate) struct TuneMeasureArgs {
     /// Seed of the input data.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
+    /// Measure every candidate so many times, unless it takes more than four times as long as the best one, whatever the budget: to
+    /// compare a table with.
+    #[arg(long, default_value_t = 0, value_name = "N", hide_default_value = true)]
+    pub least_samples: usize,
     /// All samples, a line of JSON for each candidate of each cell of each launch.
     #[arg(long, value_name = "F.jsonl")]
     pub samples: Option<PathBuf>,

@@ -13,6 +13,9 @@ mod faults;
 mod noise;
 #[allow(dead_code, reason = "the benchmark needs more of it")]
 mod ours;
+#[allow(clippy::print_stderr, reason = "what is missing is said")]
+mod peers;
 mod profiles;
 mod shapes;
+mod tuned;
 mod ways;

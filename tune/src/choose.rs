@@ -11,12 +11,15 @@ const LEAST_GAIN: f64 = 1.02;
 const HOPELESS: f64 = 1.5;
 
 /// Which candidates are measured on, by their times so far. The first is stock, which always stays. A candidate that is slower
-/// than the best one beyond the noise of both does not.
+/// than the best one beyond the noise of both does not; as long as there are too few times to tell, it has to be slower by far.
 pub fn remaining(times: &[Option<Summary>]) -> Vec<usize> {
     let known = || times.iter().flatten();
-    let least_high = known().map(|summary| summary.high_us).fold(f64::INFINITY, f64::min);
+    let sure = known().filter(|summary| summary.has_interval());
+    let least_high = sure.map(|summary| summary.high_us).fold(f64::INFINITY, f64::min);
     let best = known().map(|summary| summary.median_us).fold(f64::INFINITY, f64::min);
-    let stays = |summary: &Summary| summary.low_us <= least_high && summary.min_us <= HOPELESS * best;
+    let stays = |summary: &Summary| {
+        (!summary.has_interval() || summary.low_us <= least_high) && summary.min_us <= HOPELESS * best
+    };
     let all = times.iter().enumerate().filter_map(|(index, summary)| Some((index, summary.as_ref()?)));
     all.filter(|(index, summary)| *index == 0 || stays(summary)).map(|(index, _)| index).collect()
 }
@@ -55,8 +58,9 @@ pub struct ChoiceEdge {
     pub above: (u64, usize),
 }
 
-/// Neighbours that tie get one choice: where the choice of a size is as good as that of the next beyond the noise, it goes on.
-/// Returns the edges that remain.
+/// Neighbours that tie get one choice: where the choice of a size is as good as that of the next, it goes on. As good is who ties
+/// beyond the noise and whose median is hardly longer: noise alone, where it is large, must not cost time. Returns the edges that
+/// remain.
 pub fn smooth(sizes: &mut [MeasuredSize]) -> Vec<ChoiceEdge> {
     for index in 1..sizes.len() {
         let [before, after] = [sizes[index - 1].choice, sizes[index].choice];
@@ -67,6 +71,7 @@ pub fn smooth(sizes: &mut [MeasuredSize]) -> Vec<ChoiceEdge> {
         if let (Some(kept), Some(own)) = (times(before), times(after))
             && before != 0
             && decide(&own, &kept).choice == Choice::Tie
+            && kept.median_us <= LEAST_GAIN * own.median_us
             && winner(&[times(0), Some(kept)]).is_some()
         {
             sizes[index].choice = before;
@@ -141,6 +146,13 @@ mod tests {
     }
 
     #[test]
+    fn three_times_are_too_few_to_leave_unless_they_are_long() {
+        let three = |centre: f64| summarize(&[centre, centre * 1.01, centre * 1.02]);
+        assert_eq!(remaining(&[three(10.0), three(11.0), three(20.0)]), [0, 1]);
+        assert_eq!(remaining(&[around(10.0), three(11.0)]), [0, 1]);
+    }
+
+    #[test]
     fn ties_keep_stock() {
         assert_eq!(winner(&[around(10.0), around(9.95), around(10.1)]), None);
         assert_eq!(winner(&[around(10.0), around(8.0), around(7.0)]), Some(2));
@@ -166,6 +178,23 @@ mod tests {
     }
 
     #[test]
+    fn noise_does_not_hide_a_loss_between_neighbours() {
+        let noisy = |centre: f64| {
+            let times: Vec<f64> = (0..21).map(|step| centre * (1.0 + f64::from(step - 10) * 0.02)).collect();
+            summarize(&times)
+        };
+        // At the second size the first choice takes 5 % longer, which lies within the noise.
+        for (kept, expected) in [(5.25, 2), (5.05, 1)] {
+            let mut sizes = [
+                measured(100, [10.0, 5.0, 7.0], 1),
+                MeasuredSize { bytes: 200, times: vec![around(10.0), noisy(kept), noisy(5.0)], choice: 2 },
+            ];
+            smooth(&mut sizes);
+            assert_eq!(sizes[1].choice, expected, "{kept}");
+        }
+    }
+
+    #[test]
     fn ranges_are_total_and_edges_are_where_they_were_measured() {
         let sizes = [
             measured(100, [10.0, 5.0, 7.0], 1),
@@ -180,6 +209,7 @@ mod tests {
             stock: size.times[0].unwrap(),
             launches: 1,
             dtype: "f32".to_owned(),
+            ranking: Vec::new(),
         };
         for at in [Some(201), Some(400), None] {
             let ranges = ranges(&sizes, |edge| if edge.below.1 == 1 { at } else { None }, name, evidence);

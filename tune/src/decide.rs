@@ -24,11 +24,13 @@ pub struct TuningDecision {
     pub speedup: f64,
 }
 
-/// Compares a candidate with stock, measured interleaved in one session.
+/// Compares a candidate with stock, measured interleaved in one session. Where one has so few measurements that there is no
+/// interval, nothing is decided.
 pub fn decide(stock: &Summary, candidate: &Summary) -> TuningDecision {
-    let choice = if candidate.high_us < stock.low_us {
+    let has_intervals = stock.has_interval() && candidate.has_interval();
+    let choice = if has_intervals && candidate.high_us < stock.low_us {
         Choice::Candidate
-    } else if stock.high_us < candidate.low_us {
+    } else if has_intervals && stock.high_us < candidate.low_us {
         Choice::Stock
     } else {
         Choice::Tie
@@ -55,6 +57,16 @@ mod tests {
             (10.0, 9.9, Choice::Tie),
         ] {
             assert_eq!(decide(&around(stock), &around(candidate)).choice, expected, "{stock} against {candidate}");
+        }
+    }
+
+    /// Of six times of one way, in two halves, all of the first half are less than all of the second in one of twenty cases.
+    #[test]
+    fn few_measurements_decide_nothing() {
+        let times = |centre: f64, samples: usize| summarize(&vec![centre; samples]).unwrap();
+        for (samples, expected) in [(3, Choice::Tie), (5, Choice::Tie), (6, Choice::Candidate)] {
+            assert_eq!(decide(&times(10.0, samples), &times(5.0, 20)).choice, expected, "{samples} samples");
+            assert_eq!(decide(&times(10.0, 20), &times(5.0, samples)).choice, expected, "{samples} samples");
         }
     }
 }

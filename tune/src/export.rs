@@ -221,7 +221,7 @@ mod tests {
                 range(200, Some(300), Some(second)),
                 range(300, None, None),
             ];
-            TableCell { collective, ranges }
+            TableCell { collective, ranges, functions: Vec::new() }
         };
         let plan = |name: &str, strategy: &str| (name.to_owned(), json!({ "produced_by": { "strategy": strategy } }));
         TuningTable {

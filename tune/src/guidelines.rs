@@ -144,10 +144,11 @@ mod tests {
                 stock: around(time),
                 launches: 1,
                 dtype: "f32".to_owned(),
+                ranking: Vec::new(),
             };
             let evidence = times.iter().map(evidence).collect();
             let ranges = vec![ChoiceRange { from_bytes: 0, to_bytes: None, plan: None, evidence }];
-            TableCell { collective: *collective, ranges }
+            TableCell { collective: *collective, ranges, functions: Vec::new() }
         };
         TuningTable {
             format: TuningTable::FORMAT.to_owned(),

@@ -25,5 +25,5 @@ pub use guidelines::{Guideline, GuidelineViolation, violations};
 pub use merge::{MergeConflict, merge};
 pub use nccl::{NcclAlgorithm, NcclCall, NcclChoice, NcclProtocol, NcclRule};
 pub use statistics::{Summary, summarize};
-pub use store::{ChoiceRange, Evidence, STOCK, TableCell, TableKey, TuningTable};
+pub use store::{ChoiceRange, Evidence, FunctionRange, RankedTime, STOCK, TableCell, TableKey, TuningTable};
 pub use turns::{Turn, interleaved};

@@ -3,7 +3,7 @@
 //! The principal function is [`merge`]. A size belongs to the table that has measured there. If several have, and chose
 //! differently, their evidence decides, and the caller learns what was decided and why.
 
-use crate::store::{ChoiceRange, Evidence, TableCell, TuningTable};
+use crate::store::{ChoiceRange, Evidence, FunctionRange, TableCell, TuningTable};
 use schedule::Collective;
 use serde::Serialize;
 use serde_json::Value;
@@ -112,7 +112,11 @@ pub fn merge(tables: &[TuningTable]) -> Result<(TuningTable, Vec<MergeConflict>)
     let collectives: BTreeSet<Collective> =
         tables.iter().flat_map(|table| &table.cells).map(|cell| cell.collective).collect();
     let mut conflicts = Vec::new();
-    let merged = |collective| TableCell { collective, ranges: ranges_of(&tables, collective, &mut conflicts) };
+    let merged = |collective| TableCell {
+        collective,
+        ranges: ranges_of(&tables, collective, &mut conflicts),
+        functions: functions_of(&tables, collective),
+    };
     let cells: Vec<TableCell> = collectives.into_iter().map(merged).collect();
     let used: BTreeSet<&String> =
         cells.iter().flat_map(|cell| &cell.ranges).filter_map(|range| range.plan.as_ref()).collect();
@@ -198,6 +202,25 @@ fn ranges_of(tables: &[TuningTable], collective: Collective, conflicts: &mut Vec
     ranges
 }
 
+/// The functions of a collective: of those that several tables name for the same sizes, the one that was measured more.
+fn functions_of(tables: &[TuningTable], collective: Collective) -> Vec<FunctionRange> {
+    let named = tables.iter().flat_map(TuningTable::functions).filter(|(of, _)| *of == collective);
+    let mut named: Vec<&FunctionRange> = named.map(|(_, range)| range).collect();
+    let weight = |of: &FunctionRange| {
+        of.evidence.iter().map(|evidence| (evidence.launches, evidence.choice.samples)).max().unwrap_or_default()
+    };
+    // Among equals, the earlier table comes first.
+    named.sort_by_key(|range| std::cmp::Reverse(weight(range)));
+    let mut kept: Vec<FunctionRange> = Vec::new();
+    for range in named {
+        if kept.iter().all(|other| range.to_bytes <= other.from_bytes || other.to_bytes <= range.from_bytes) {
+            kept.push(range.clone());
+        }
+    }
+    kept.sort_by_key(|range| range.from_bytes);
+    kept
+}
+
 /// What a range says about sizes from `from` on: its measurement that is nearest to them.
 fn claim(table: usize, range: &ChoiceRange, from: u64) -> Option<SizeClaim<'_>> {
     let evidence = range.evidence.iter().min_by_key(|evidence| evidence.bytes.abs_diff(from))?;
@@ -265,6 +288,7 @@ mod tests {
                     stock: around(100.0, samples),
                     launches: 1,
                     dtype: "f32".to_owned(),
+                    ranking: Vec::new(),
                 })
                 .collect(),
         });
@@ -274,8 +298,24 @@ mod tests {
             format: TuningTable::FORMAT.to_owned(),
             key: TableKey { ranks: 2, machines: vec![0, 0], topology: None, version: "1".to_owned(), policy: 1 },
             plans: plans.collect(),
-            cells: vec![TableCell { collective: Collective::AllReduce, ranges }],
+            cells: vec![TableCell { collective: Collective::AllReduce, ranges, functions: Vec::new() }],
         }
+    }
+
+    #[test]
+    fn of_two_functions_for_the_same_sizes_the_one_that_was_measured_more_stays() {
+        let named = |name: &str, from_bytes, to_bytes, samples| {
+            let (choice, stock, dtype) = (around(1.0, samples), around(2.0, samples), "f32".to_owned());
+            let evidence = vec![Evidence { bytes: from_bytes, choice, stock, launches: 1, dtype, ranking: Vec::new() }];
+            let (function, dtype) = (name.to_owned(), "f32".to_owned());
+            FunctionRange { from_bytes, to_bytes, function, dtype, op: None, evidence }
+        };
+        let mut tables = [table(&[(0, None, STOCK, &[])]), table(&[(0, None, STOCK, &[])])];
+        tables[0].cells[0].functions = vec![named("few", 64, 1024, 10), named("alone", 4096, 8192, 10)];
+        tables[1].cells[0].functions = vec![named("many", 512, 2048, 20)];
+        let (merged, _) = merge(&tables).unwrap();
+        let names: Vec<&str> = merged.functions().map(|(_, range)| range.function.as_str()).collect();
+        assert_eq!(names, ["many", "alone"]);
     }
 
     fn choices(table: &TuningTable, sizes: &[u64]) -> Vec<String> {

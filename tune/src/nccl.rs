@@ -325,7 +325,7 @@ mod tests {
             format: TuningTable::FORMAT.to_owned(),
             key: TableKey { ranks: 4, machines: vec![0, 0, 1, 1], topology: None, version: "1".to_owned(), policy: 1 },
             cells: [Collective::AllReduce, Collective::AllToAll]
-                .map(|collective| TableCell { collective, ranges: ranges.clone() })
+                .map(|collective| TableCell { collective, ranges: ranges.clone(), functions: Vec::new() })
                 .into(),
             plans: [
                 ("ours", plan(r#"{"format": "antiphon-schedule/1"}"#)),

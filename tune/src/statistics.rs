@@ -26,6 +26,16 @@ pub struct Summary {
     pub samples: usize,
 }
 
+/// The fewest samples whose range holds the median with 95 %.
+const LEAST_SAMPLES: usize = 6;
+
+impl Summary {
+    /// Whether there is a 95 % confidence interval of the median.
+    pub fn has_interval(&self) -> bool {
+        self.samples >= LEAST_SAMPLES
+    }
+}
+
 /// Summarises measurements in microseconds; `None` for an empty list.
 ///
 /// With fewer than six samples no 95 % interval of the median exists, and the interval is the whole range.

@@ -5,7 +5,7 @@
 
 use crate::Summary;
 use crate::files::{self, TableError};
-use schedule::Collective;
+use schedule::{Collective, ReduceOp};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,12 +48,27 @@ pub struct Evidence {
     pub launches: u32,
     /// What was measured: the type of elements.
     pub dtype: String,
+    /// All candidates that were timed, the fastest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ranking: Vec<RankedTime>,
+}
+
+/// The place of a candidate among all at one size.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RankedTime {
+    /// The candidate.
+    pub name: String,
+    /// Its median in microseconds.
+    pub median_us: f64,
+    /// How many measurements; 0 for a candidate that took so long in a few calls that it was not measured on.
+    pub samples: usize,
 }
 
 impl Evidence {
-    /// Why it cannot have been measured for this range, if that is so.
-    fn fault(&self, range: &ChoiceRange) -> Option<String> {
-        if self.bytes < range.from_bytes || range.to_bytes.is_some_and(|end| self.bytes >= end) {
+    /// Why it cannot have been measured for these sizes, if that is so.
+    fn fault(&self, from_bytes: u64, to_bytes: Option<u64>) -> Option<String> {
+        if self.bytes < from_bytes || to_bytes.is_some_and(|end| self.bytes >= end) {
             return Some(format!("what was measured at {} bytes does not belong here", self.bytes));
         }
         if self.launches == 0 {
@@ -66,7 +81,8 @@ impl Evidence {
             let is_measured = of.samples > 0 && in_order && times.iter().all(|time| time.is_finite() && *time > 0.0);
             is_measured || *of == Summary::default()
         };
-        let all = is_possible(&self.choice) && is_possible(&self.stock);
+        let in_order = self.ranking.is_sorted_by(|one, other| one.median_us <= other.median_us);
+        let all = is_possible(&self.choice) && is_possible(&self.stock) && in_order;
         (!all).then(|| format!("the times that were measured at {} bytes contradict each other", self.bytes))
     }
 }
@@ -93,6 +109,26 @@ impl ChoiceRange {
     }
 }
 
+/// Sizes at which a function was faster than everything that a file can hold. It serves calls like those that were measured, in a
+/// program that has given it to the library under this name on all ranks; other calls are served by [`TableCell::ranges`].
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FunctionRange {
+    /// From this size on (inclusive), in bytes as the collective counts them.
+    pub from_bytes: u64,
+    /// Up to this size (exclusive).
+    pub to_bytes: u64,
+    /// The name of the function.
+    pub function: String,
+    /// The type of elements.
+    pub dtype: String,
+    /// How they are reduced, where they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub op: Option<ReduceOp>,
+    /// The sizes that were measured.
+    pub evidence: Vec<Evidence>,
+}
+
 /// The ranges of one collective.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -101,6 +137,9 @@ pub struct TableCell {
     pub collective: Collective,
     /// In ascending order.
     pub ranges: Vec<ChoiceRange>,
+    /// Where functions are faster than these; in ascending order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub functions: Vec<FunctionRange>,
 }
 
 /// Measured choices for the calls of some ranks.
@@ -128,6 +167,11 @@ impl TuningTable {
         self.cells.iter().flat_map(|cell| cell.ranges.iter().map(move |range| (cell.collective, range)))
     }
 
+    /// All ranges of functions, each with its collective.
+    pub fn functions(&self) -> impl Iterator<Item = (Collective, &FunctionRange)> {
+        self.cells.iter().flat_map(|cell| cell.functions.iter().map(move |range| (cell.collective, range)))
+    }
+
     /// The range of a size.
     pub fn find(&self, collective: Collective, bytes: u64) -> Option<&ChoiceRange> {
         let cell = self.cells.iter().find(|cell| cell.collective == collective)?;
@@ -150,15 +194,18 @@ impl TuningTable {
                 self.key.machines.len()
             ));
         }
-        let is_name = |name: &&String| name.chars().all(topology::is_printable) && name.chars().count() <= LONGEST_NAME;
-        if let Some(name) = self.plans.keys().find(|name| !is_name(name)) {
+        let is_name = |name: &str| name.chars().all(topology::is_printable) && name.chars().count() <= LONGEST_NAME;
+        let ranked = self.ranges().flat_map(|(_, range)| &range.evidence).flat_map(|evidence| &evidence.ranking);
+        let functions = self.functions().map(|(_, range)| &range.function);
+        let mut names = self.plans.keys().chain(functions).chain(ranked.map(|of| &of.name));
+        if let Some(name) = names.find(|name| !is_name(name)) {
             let name = topology::shorten(name);
             return Err(format!(
                 "`{name}` is no name of a plan: it is too long, or has characters that are not printable"
             ));
         }
         let mut seen = BTreeSet::new();
-        for TableCell { collective, ranges } in &self.cells {
+        for TableCell { collective, ranges, functions } in &self.cells {
             if !seen.insert(*collective) {
                 return Err(format!("{collective} comes twice"));
             }
@@ -175,12 +222,22 @@ impl TuningTable {
                         topology::shorten(plan)
                     ));
                 }
-                if let Some(fault) = evidence.iter().find_map(|evidence| evidence.fault(range)) {
+                if let Some(fault) = evidence.iter().find_map(|evidence| evidence.fault(*from_bytes, *to_bytes)) {
                     return Err(format!("{collective}, {from_bytes} bytes: {fault}"));
                 }
             }
             if let Some(end) = next {
                 return Err(format!("{collective}: no range holds {end} bytes"));
+            }
+            let mut end = 0;
+            for FunctionRange { from_bytes, to_bytes, evidence, .. } in functions {
+                if *from_bytes < end || to_bytes <= from_bytes {
+                    return Err(format!("{collective}: functions overlap at {from_bytes} bytes"));
+                }
+                end = *to_bytes;
+                if let Some(fault) = evidence.iter().find_map(|of| of.fault(*from_bytes, Some(*to_bytes))) {
+                    return Err(format!("{collective}, functions from {from_bytes} bytes on: {fault}"));
+                }
             }
         }
         Ok(())
@@ -227,7 +284,14 @@ mod tests {
 
     fn table() -> TuningTable {
         let times = summarize(&[1.0, 2.0, 3.0]).unwrap();
-        let evidence = |bytes| Evidence { bytes, choice: times, stock: times, launches: 3, dtype: "f32".to_owned() };
+        let evidence = |bytes| Evidence {
+            bytes,
+            choice: times,
+            stock: times,
+            launches: 3,
+            dtype: "f32".to_owned(),
+            ranking: Vec::new(),
+        };
         let range = |from_bytes, to_bytes, plan: Option<&str>| ChoiceRange {
             from_bytes,
             to_bytes,
@@ -235,10 +299,18 @@ mod tests {
             evidence: vec![evidence(from_bytes)],
         };
         let ranges = vec![range(0, Some(64), None), range(64, Some(4096), Some("ring")), range(4096, None, None)];
+        let function = FunctionRange {
+            from_bytes: 256,
+            to_bytes: 1025,
+            function: "mine".to_owned(),
+            dtype: "f32".to_owned(),
+            op: Some(ReduceOp::Sum),
+            evidence: vec![evidence(1024)],
+        };
         TuningTable {
             format: TuningTable::FORMAT.to_owned(),
             key: TableKey { ranks: 2, machines: vec![0, 1], topology: None, version: "1".to_owned(), policy: 1 },
-            cells: vec![TableCell { collective: Collective::AllReduce, ranges }],
+            cells: vec![TableCell { collective: Collective::AllReduce, ranges, functions: vec![function] }],
             plans: [("ring".to_owned(), Value::from(1))].into(),
         }
     }
@@ -259,7 +331,7 @@ mod tests {
     #[test]
     fn tables_that_contradict_themselves_are_refused() {
         type Change = fn(&mut TuningTable);
-        let changes: [(Change, &str); 13] = [
+        let changes: [(Change, &str); 17] = [
             (|table| table.cells[0].ranges[1].from_bytes = 65, "a gap or overlap at 65"),
             (|table| table.cells[0].ranges[1].from_bytes = 63, "a gap or overlap at 63"),
             (|table| table.cells[0].ranges[2].to_bytes = Some(5000), "no range holds 5000 bytes"),
@@ -272,6 +344,16 @@ mod tests {
             (|table| measured(table).choice.median_us = -5.0, "contradict each other"),
             (|table| measured(table).stock.low_us = 1e9, "contradict each other"),
             (|table| measured(table).stock.samples = 0, "contradict each other"),
+            (|table| table.cells[0].functions[0].to_bytes = 256, "functions overlap at 256"),
+            (
+                |table| {
+                    table.cells[0].functions =
+                        [table.cells[0].functions.clone(), table.cells[0].functions.clone()].concat()
+                },
+                "functions overlap at 256",
+            ),
+            (|table| table.cells[0].functions[0].evidence[0].bytes = 2000, "does not belong here"),
+            (|table| table.cells[0].functions[0].function.push('\n'), "is no name of a plan"),
             (|table| drop(table.plans.insert("\u{1b}[31m\u{202e}".to_owned(), Value::Null)), "\\u{1b}[31m\\u{202e}"),
         ];
         for (change, expected) in changes {

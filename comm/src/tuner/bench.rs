@@ -8,10 +8,11 @@ use super::watch::{TrialMark, TrialWatch};
 use super::{CandidateRefusal, TrialPhase};
 use crate::communicator::Communicator;
 use crate::error::{CommError, CommResult};
+use crate::functions::composed;
 use crate::operation::CollectiveCall;
 use crate::stock::CallKind;
 use runtime::{Call, Prepared, Reference, SequencedProgram};
-use schedule::{Collective, Demand, Request};
+use schedule::{Demand, Request};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,16 +67,6 @@ pub(super) struct CellBench<'a> {
     /// When a call failed here the last time.
     failed_at: i64,
     watch: &'a TrialWatch,
-}
-
-/// The kind of call that is measured for a collective.
-pub(super) fn kind_of(collective: Collective, op: schedule::ReduceOp) -> CallKind {
-    CallKind {
-        collective,
-        root: collective.is_rooted().then_some(Rank(0)),
-        op: collective.combines().then_some(op),
-        in_place: matches!(collective, Collective::AllReduce | Collective::Broadcast),
-    }
 }
 
 impl<'a> CellBench<'a> {
@@ -328,12 +319,4 @@ impl<'a> CellBench<'a> {
         }
         Ok(Ok(times))
     }
-}
-
-/// An AllReduce as ReduceScatter and AllGather.
-fn composed(lane: &Communicator, call: &CollectiveCall, vector: &mut [u8]) -> CommResult<()> {
-    let count = call.count / lane.size();
-    let kind = |collective, op| CallKind { op, in_place: true, ..CallKind::plain(collective) };
-    lane.collective(kind(Collective::ReduceScatter, call.op), count, call.dtype, Call::InPlace(vector))?;
-    lane.collective(kind(Collective::AllGather, None), count, call.dtype, Call::InPlace(vector))
 }

@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use tune::{
-    ChoiceEdge, Evidence, MeasuredSize, Summary, TableCell, TableKey, TuningTable, ranges, remaining, smooth, winner,
+    ChoiceEdge, ChoiceRange, Evidence, FunctionRange, MeasuredSize, RankedTime, Summary, TableCell, TableKey,
+    TuningTable, ranges, remaining, smooth, summarize, winner,
 };
 
 /// A table, and what was refused when it was measured.
@@ -46,13 +47,9 @@ impl MeasuredTable {
 }
 
 impl CellSamples {
-    /// The candidates with their times, the fastest first.
+    /// The candidates with their times, the fastest first. Who was only looked at has the time of that look.
     pub fn ranking(&self) -> Vec<(String, Summary)> {
-        let by_span = spans_count(&self.candidates);
-        let timed = self.candidates.iter().filter_map(|of| Some((of.name.clone(), of.summary(by_span)?)));
-        let mut ranking: Vec<(String, Summary)> = timed.collect();
-        ranking.sort_by(|one, other| one.1.median_us.total_cmp(&other.1.median_us));
-        ranking
+        ranked(&self.candidates, spans_count(&self.candidates))
     }
 
     /// Whether a candidate is faster than stock beyond the noise of both, and by enough, in this launch alone.
@@ -75,6 +72,16 @@ impl CellSamples {
     }
 }
 
+/// Candidates with their times, the fastest first.
+fn ranked(candidates: &[CandidateSamples], by_span: bool) -> Vec<(String, Summary)> {
+    let look = |of: &CandidateSamples| of.look_us.filter(|_| of.refusal.is_none()).and_then(|time| summarize(&[time]));
+    let looked = |of: &CandidateSamples| look(of).map(|time| Summary { samples: 0, ..time });
+    let timed = candidates.iter().filter_map(|of| Some((of.name.clone(), of.summary(by_span).or_else(|| looked(of))?)));
+    let mut ranking: Vec<(String, Summary)> = timed.collect();
+    ranking.sort_by(|one, other| one.1.median_us.total_cmp(&other.1.median_us));
+    ranking
+}
+
 /// All samples of a cell, of all launches.
 struct PooledCell<'a> {
     /// Names of candidates, stock first.
@@ -87,7 +94,7 @@ struct PooledCell<'a> {
 impl<'a> PooledCell<'a> {
     /// Ranks may be placed well in one launch and badly in another, so times are compared within a launch: those of each are
     /// scaled such that stock takes as long as in the middle one of all launches.
-    fn new(cells: &[&'a CellSamples]) -> Self {
+    fn new(cells: &[&'a CellSamples], competes: impl Fn(&CandidateSamples) -> bool) -> Self {
         let mut names: Vec<&str> = Vec::new();
         let mut samples: Vec<CandidateSamples> = Vec::new();
         let by_span = cells.iter().all(|cell| spans_count(&cell.candidates));
@@ -97,7 +104,7 @@ impl<'a> PooledCell<'a> {
         let typical = medians.get(medians.len() / 2).copied();
         for cell in cells {
             let scale = stock(cell).zip(typical).map_or(1.0, |(own, typical)| typical / own);
-            for candidate in &cell.candidates {
+            for candidate in cell.candidates.iter().filter(|candidate| competes(candidate)) {
                 let index = names.iter().position(|name| *name == candidate.name).unwrap_or_else(|| {
                     names.push(&candidate.name);
                     samples.push(CandidateSamples { name: candidate.name.clone(), ..CandidateSamples::default() });
@@ -107,6 +114,8 @@ impl<'a> PooledCell<'a> {
                 pooled.spans_us.extend(candidate.spans_us.iter().map(|time| time * scale));
                 pooled.loops_us.extend(candidate.loops_us.iter().map(|time| time * scale));
                 pooled.invalid += candidate.invalid;
+                let looks = [pooled.look_us, candidate.look_us.map(|time| time * scale)];
+                pooled.look_us = looks.into_iter().flatten().reduce(f64::min);
                 pooled.refusal = pooled.refusal.take().or_else(|| candidate.refusal.clone());
             }
         }
@@ -126,13 +135,18 @@ struct MeasuredCollective {
 }
 
 impl MeasuredCollective {
-    fn new(collective: Collective, launches: &[Vec<CellSamples>]) -> Self {
+    /// Of the candidates that compete. Stock has to be among them.
+    fn new(
+        collective: Collective,
+        launches: &[Vec<CellSamples>],
+        competes: impl Copy + Fn(&CandidateSamples) -> bool,
+    ) -> Self {
         let of = || launches.iter().flatten().filter(|cell| cell.collective == collective);
         let bytes: BTreeSet<u64> = of().map(|cell| cell.bytes).collect();
         let mut names = vec![tune::STOCK.to_owned()];
         let mut sizes = Vec::with_capacity(bytes.len());
         for bytes in bytes {
-            let pooled = PooledCell::new(&of().filter(|cell| cell.bytes == bytes).collect::<Vec<_>>());
+            let pooled = PooledCell::new(&of().filter(|cell| cell.bytes == bytes).collect::<Vec<_>>(), competes);
             let mut times = vec![None; names.len()];
             for (name, summary) in pooled.names.iter().zip(pooled.times()) {
                 let index = names.iter().position(|known| known == name).unwrap_or_else(|| {
@@ -191,21 +205,102 @@ fn around(edge: ChoiceEdge, step: u64) -> Option<[u64; 2]> {
     (low < high).then_some([low, high])
 }
 
+/// All candidates, and those that a file can hold: where a function is the fastest, a table also says what is the best of the rest.
+const VIEWS: [fn(&CandidateSamples) -> bool; 2] = [|_| true, |candidate| !candidate.is_function];
+
 /// Where two neighbours of the grid, which the first launch has measured, have different choices: the sizes between them that
 /// are to be measured, with the two and stock. `step` is the smallest difference of two sizes, by collective.
 pub fn edges_of(launches: &[Vec<CellSamples>], step: impl Fn(Collective) -> u64) -> Vec<CellWork> {
-    let mut work = Vec::new();
+    let mut work: BTreeMap<(Collective, u64), BTreeSet<String>> = BTreeMap::new();
     for collective in collectives_of(launches) {
-        let measured = MeasuredCollective::new(collective, launches);
-        let mut sizes = measured.on_grid(&grid_of(launches, collective));
-        for edge in smooth(&mut sizes) {
-            let rivals = [edge.below.1, edge.above.1].into_iter().filter(|choice| *choice != 0);
-            let names: Vec<String> = rivals.map(|choice| measured.names[choice].clone()).collect();
-            let sizes = around(edge, step(collective)).into_iter().flatten();
-            work.extend(sizes.map(|bytes| CellWork { collective, bytes, candidates: Some(names.clone()) }));
+        for view in VIEWS {
+            let measured = MeasuredCollective::new(collective, launches, view);
+            let mut sizes = measured.on_grid(&grid_of(launches, collective));
+            for edge in smooth(&mut sizes) {
+                let rivals = [edge.below.1, edge.above.1].into_iter().filter(|choice| *choice != 0);
+                let names: Vec<&String> = rivals.map(|choice| &measured.names[choice]).collect();
+                for bytes in around(edge, step(collective)).into_iter().flatten() {
+                    work.entry((collective, bytes)).or_default().extend(names.iter().copied().cloned());
+                }
+            }
         }
     }
-    work
+    let cell = |((collective, bytes), names): ((Collective, u64), BTreeSet<String>)| CellWork {
+        collective,
+        bytes,
+        candidates: Some(names.into_iter().collect()),
+    };
+    work.into_iter().map(cell).collect()
+}
+
+/// What the ranges of one collective are made of.
+struct RangeMaker<'a> {
+    launches: &'a [Vec<CellSamples>],
+    collective: Collective,
+    dtype: &'a str,
+    /// The smallest difference of two sizes.
+    step: u64,
+}
+
+impl RangeMaker<'_> {
+    /// The ranges of what `may_serve` allows among the candidates that compete. What is not allowed counts as stock.
+    fn ranges(
+        &self,
+        competes: impl Copy + Fn(&CandidateSamples) -> bool,
+        may_serve: impl Fn(&str) -> bool,
+    ) -> Vec<ChoiceRange> {
+        let Self { launches, collective, step, .. } = *self;
+        let measured = MeasuredCollective::new(collective, launches, competes);
+        let mut sizes = measured.on_grid(&grid_of(launches, collective));
+        for size in &mut sizes {
+            size.choice = if may_serve(&measured.names[size.choice]) { size.choice } else { 0 };
+        }
+        smooth(&mut sizes);
+        let at = |bytes: u64| measured.sizes.iter().find(|size| size.bytes == bytes).map(|size| size.choice);
+        let edge = |edge: ChoiceEdge| {
+            let [low, high] = around(edge, step)?;
+            match (at(low), at(high)) {
+                (_, Some(choice)) if choice == edge.below.1 => Some(edge.above.0),
+                (Some(choice), _) if choice == edge.above.1 => Some(edge.below.0 + 1),
+                _ => None,
+            }
+        };
+        let name = |choice: usize| (choice != 0).then(|| measured.names[choice].clone());
+        let evidence = |size: &MeasuredSize| Evidence {
+            bytes: size.bytes,
+            choice: size.times[size.choice].unwrap_or_default(),
+            stock: size.times[0].unwrap_or_default(),
+            launches: self.cells(size.bytes).len() as u32,
+            dtype: self.dtype.to_owned(),
+            ranking: self.ranking(size.bytes),
+        };
+        ranges(&sizes, edge, name, evidence)
+    }
+
+    /// What the launches have measured at one size.
+    fn cells(&self, bytes: u64) -> Vec<&CellSamples> {
+        let is_it = |cell: &&CellSamples| cell.collective == self.collective && cell.bytes == bytes;
+        self.launches.iter().filter_map(|launch| launch.iter().find(is_it)).collect()
+    }
+
+    /// All candidates that were timed, also those that no file can hold.
+    fn ranking(&self, bytes: u64) -> Vec<RankedTime> {
+        let pooled = PooledCell::new(&self.cells(bytes), |_| true);
+        let all = ranked(&pooled.samples, pooled.by_span).into_iter();
+        all.map(|(name, times)| RankedTime { name, median_us: times.median_us, samples: times.samples }).collect()
+    }
+
+    /// The ranges of functions, out of those of everything.
+    fn functions(&self, all: Vec<ChoiceRange>, functions: &BTreeSet<&str>) -> Vec<FunctionRange> {
+        let op =
+            self.launches.iter().flatten().find(|cell| cell.collective == self.collective).and_then(|cell| cell.op);
+        let range = |range: ChoiceRange| {
+            let function = range.plan.filter(|name| functions.contains(name.as_str()))?;
+            let (from_bytes, to_bytes, evidence) = (range.from_bytes, range.to_bytes?, range.evidence);
+            Some(FunctionRange { from_bytes, to_bytes, function, dtype: self.dtype.to_owned(), op, evidence })
+        };
+        all.into_iter().filter_map(range).collect()
+    }
 }
 
 /// The table of all launches, of which the first has measured the grid. `texts` are the plans among the candidates, by their
@@ -223,45 +318,20 @@ pub fn table_of(
 ) -> Result<MeasuredTable, String> {
     let mut plans: BTreeMap<String, Value> = BTreeMap::new();
     let mut cells = Vec::new();
+    let all = || launches.iter().flatten().flat_map(|cell| &cell.candidates);
+    let functions: BTreeSet<&str> = all().filter(|of| of.is_function).map(|of| of.name.as_str()).collect();
     for collective in collectives_of(launches) {
-        let measured = MeasuredCollective::new(collective, launches);
-        // A candidate that is no plan cannot be in a file, so stock stays.
-        let is_plan = |choice: usize| texts.contains_key(&measured.names[choice]);
-        let mut sizes = measured.on_grid(&grid_of(launches, collective));
-        for size in &mut sizes {
-            size.choice = if size.choice != 0 && is_plan(size.choice) { size.choice } else { 0 };
-        }
-        smooth(&mut sizes);
-        let at = |bytes: u64| measured.sizes.iter().find(|size| size.bytes == bytes).map(|size| size.choice);
-        let edge = |edge: ChoiceEdge| {
-            let [low, high] = around(edge, step(collective))?;
-            match (at(low), at(high)) {
-                (_, Some(choice)) if choice == edge.below.1 => Some(edge.above.0),
-                (Some(choice), _) if choice == edge.above.1 => Some(edge.below.0 + 1),
-                _ => None,
-            }
-        };
-        let name = |choice: usize| (choice != 0).then(|| measured.names[choice].clone());
-        let in_launches = |bytes: u64| {
-            let has = |launch: &&Vec<CellSamples>| {
-                launch.iter().any(|cell| cell.collective == collective && cell.bytes == bytes)
-            };
-            launches.iter().filter(has).count() as u32
-        };
-        let evidence = |size: &MeasuredSize| Evidence {
-            bytes: size.bytes,
-            choice: size.times[size.choice].unwrap_or_default(),
-            stock: size.times[0].unwrap_or_default(),
-            launches: in_launches(size.bytes),
-            dtype: dtype.to_owned(),
-        };
-        let ranges = ranges(&sizes, edge, name, evidence);
+        let maker = RangeMaker { launches, collective, dtype, step: step(collective) };
+        let [everything, files] = VIEWS;
+        let with_functions = maker.ranges(everything, |name| texts.contains_key(name) || functions.contains(name));
+        let functions = maker.functions(with_functions, &functions);
+        let ranges = maker.ranges(files, |name| texts.contains_key(name));
         for plan in ranges.iter().filter_map(|range| range.plan.as_ref()) {
             if let Some(text) = texts.get(plan) {
                 plans.insert(plan.clone(), serde_json::from_str(text).map_err(|error| error.to_string())?);
             }
         }
-        cells.push(TableCell { collective, ranges });
+        cells.push(TableCell { collective, ranges, functions });
     }
     let table = TuningTable { format: TuningTable::FORMAT.to_owned(), key, cells, plans };
     table.check()?;
@@ -286,16 +356,19 @@ fn refused(launches: &[Vec<CellSamples>]) -> Vec<RefusedCandidate> {
 mod tests {
     use super::super::TrialPhase;
     use super::*;
+    use schedule::ReduceOp;
 
     fn cell(bytes: u64, scale: f64, times: &[(&str, f64)]) -> CellSamples {
         let around = |centre: f64| (0..20).map(|step| scale * centre * (1.0 + f64::from(step - 10) * 0.002)).collect();
         let sample = |(name, centre): &(&str, f64)| CandidateSamples {
             name: (*name).to_owned(),
+            is_function: name.ends_with("()"),
             spans_us: around(*centre),
             loops_us: around(*centre),
             ..CandidateSamples::default()
         };
-        CellSamples { collective: Collective::AllReduce, bytes, candidates: times.iter().map(sample).collect() }
+        let candidates = times.iter().map(sample).collect();
+        CellSamples { collective: Collective::AllReduce, bytes, op: Some(ReduceOp::Sum), candidates }
     }
 
     fn table(launches: &[Vec<CellSamples>], plans: &[&str]) -> TuningTable {
@@ -324,6 +397,45 @@ mod tests {
         assert_eq!(choice(&table(&launches, &["ring"]), 64), None);
         let launch = [vec![cell(64, 1.0, &[("stock", 10.0), ("mine", 5.0)])]];
         assert_eq!(choice(&table(&launch, &[]), 64), None);
+    }
+
+    #[test]
+    fn a_function_serves_where_it_wins_and_the_best_plan_elsewhere() {
+        let launch = vec![
+            cell(64, 1.0, &[("stock", 10.0), ("ring", 9.0), ("mine()", 5.0), ("slow()", 80.0)]),
+            cell(128, 1.0, &[("stock", 10.0), ("ring", 5.0), ("mine()", 9.0), ("slow()", 80.0)]),
+        ];
+        let work = edges_of(std::slice::from_ref(&launch), |_| 4);
+        assert_eq!(work.iter().map(|cell| cell.bytes).collect::<Vec<_>>(), [68, 124]);
+        assert_eq!(work[0].candidates, Some(vec!["mine()".to_owned(), "ring".to_owned()]));
+        // Nothing says where between the two sizes the function begins to lose.
+        let made = table(&[launch], &["ring"]);
+        let [function] = &made.cells[0].functions[..] else { panic!("{:?}", made.cells[0].functions) };
+        assert_eq!((function.from_bytes, function.to_bytes, function.function.as_str()), (64, 65, "mine()"));
+        assert_eq!((function.dtype.as_str(), function.op), ("f32", Some(ReduceOp::Sum)));
+        assert_eq!(
+            [63, 64, 96, 128].map(|bytes| choice(&made, bytes)),
+            [None, Some("ring"), Some("ring"), Some("ring")]
+        );
+        let names = |of: &Evidence| of.ranking.iter().map(|it| it.name.clone()).collect::<Vec<_>>();
+        assert_eq!(names(&function.evidence[0]), ["mine()", "ring", "stock", "slow()"]);
+        let of_plans = made.find(Collective::AllReduce, 128).unwrap();
+        assert_eq!(names(of_plans.evidence.last().unwrap()), ["ring", "mine()", "stock", "slow()"]);
+    }
+
+    #[test]
+    fn who_was_only_looked_at_has_a_place_too() {
+        let mut launch = cell(64, 1.0, &[("stock", 10.0), ("ring", 5.0)]);
+        for (name, look_us) in [("slow()", Some(900.0)), ("late", None)] {
+            let (name, is_function) = (name.to_owned(), true);
+            launch.candidates.push(CandidateSamples { name, is_function, look_us, ..CandidateSamples::default() });
+        }
+        let names: Vec<String> = launch.ranking().into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["ring", "stock", "slow()"]);
+        let table = table(&[vec![launch]], &["ring"]);
+        let ranking = &table.find(Collective::AllReduce, 64).unwrap().evidence[0].ranking;
+        assert_eq!((ranking[2].name.as_str(), ranking[2].median_us, ranking[2].samples), ("slow()", 900.0, 0));
+        assert!(table.cells[0].functions.is_empty());
     }
 
     #[test]

@@ -2,18 +2,14 @@
 //!
 //! The principal type is [`TuneCandidate`].
 
-use crate::communicator::Communicator;
-use crate::operation::CollectiveCall;
+use crate::functions::{COMPOSED, CandidateFunction, composes};
 use crate::stock::CallKind;
 use crate::table::PlanTable;
-use runtime::{Call, SequencedProgram};
+use runtime::SequencedProgram;
 use schedule::Collective;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-
-/// A user's own way to do a collective. It is called on all ranks at the same time, with the communicator to use.
-pub type CandidateFunction = dyn Fn(&Communicator, &CollectiveCall, Call<'_>) -> Result<(), String> + Send + Sync;
 
 /// One way to serve calls.
 #[derive(Clone)]
@@ -49,7 +45,7 @@ impl TuneCandidate {
 
     /// An AllReduce of two halves.
     pub(super) fn composed() -> Self {
-        Self { name: "stock reducescatter + allgather".to_owned(), work: CandidateWork::Composed }
+        Self { name: COMPOSED.to_owned(), work: CandidateWork::Composed }
     }
 
     /// The plans of a table, each for the sizes that it says.
@@ -68,9 +64,20 @@ impl TuneCandidate {
         Self { name, ..self }
     }
 
+    /// Whether no file can hold it, so that only a program can do it.
+    pub(super) fn is_no_plan(&self) -> bool {
+        matches!(self.work, CandidateWork::Function(..) | CandidateWork::Composed)
+    }
+
     /// Whether it is a user's function.
     pub(super) fn is_function(&self) -> bool {
         matches!(self.work, CandidateWork::Function(..))
+    }
+
+    /// A user's function, and the collectives that it is for.
+    pub(super) fn as_function(&self) -> Option<(&[Collective], Arc<CandidateFunction>)> {
+        let CandidateWork::Function(collectives, function) = &self.work else { return None };
+        Some((collectives, function.clone()))
     }
 
     /// The name in tables and reports.
@@ -83,9 +90,7 @@ impl TuneCandidate {
         match &self.work {
             CandidateWork::Stock => true,
             CandidateWork::Plan(table, entry) => table.serves(*entry, ranks, kind, bytes),
-            CandidateWork::Composed => {
-                kind.collective == Collective::AllReduce && ranks > 1 && count > 0 && count.is_multiple_of(ranks)
-            }
+            CandidateWork::Composed => composes(ranks, kind.collective, count),
             CandidateWork::Function(collectives, _) => collectives.contains(&kind.collective),
         }
     }

@@ -11,7 +11,7 @@ use crate::error::{CommError, CommResult};
 use crate::table::PlanTable;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tune::{TableKey, TuningTable};
 
@@ -156,7 +156,25 @@ impl Communicator {
             table_of(&[grid, edges], &end.texts, end.key, &dtype, step).map_err(CommError::NoPlan)
         })?;
         self.use_table(&made.table)?;
+        self.use_candidates(&candidates)?;
         Ok(Some(made))
+    }
+
+    /// From the next blocking call on, functions among these candidates serve the calls for which the table of this communicator
+    /// names them: the table of [`Self::use_table`], or the one that it was connected with (`ANTIPHON_TABLE`). All ranks make
+    /// this call. Where a rank has not got a function of that name, the best of the rest serves on all of them, and one line says
+    /// so. Returns the names of those that serve.
+    ///
+    /// A function serves calls of the kind that was measured: its type of elements, its reduction, in place or not. Only this
+    /// communicator calls it, not the groups that are made of it; a call that is begun and not waited for is served by a plan.
+    ///
+    /// # Errors
+    /// As any call.
+    pub fn use_candidates(&self, given: &[TuneCandidate]) -> CommResult<Vec<String>> {
+        let function = |of: &'_ TuneCandidate| {
+            of.as_function().map(|(collectives, function)| (of.name().to_owned(), collectives.to_vec(), function))
+        };
+        self.use_functions(&given.iter().filter_map(function).collect::<Vec<_>>())
     }
 
     /// From the next call on, this communicator uses a table. All ranks make this call, with the same table. They ask each other
@@ -165,12 +183,24 @@ impl Communicator {
     /// # Errors
     /// [`CommError::Argument`] if the table of a rank is for other ranks, not valid, or not the same as that of rank 0; as any call.
     pub fn use_table(&self, table: &TuningTable) -> CommResult<()> {
+        self.use_table_or_fail(Ok(table))
+    }
+
+    /// The same for a file, which each rank reads.
+    ///
+    /// # Errors
+    /// [`CommError::Argument`] also if a rank cannot read it.
+    pub fn use_table_of(&self, path: &Path) -> CommResult<()> {
+        let read = TuningTable::read(path).map_err(|error| error.to_string());
+        self.use_table_or_fail(read.as_ref().map_err(Clone::clone))
+    }
+
+    fn use_table_or_fail(&self, table: Result<&TuningTable, String>) -> CommResult<()> {
         let mut plans = PlanTable::default();
-        let is_for_us = self.table_key(table.key.topology.clone()) == table.key;
-        let added = match is_for_us {
+        let added = table.and_then(|table| match self.table_key(table.key.topology.clone()) == table.key {
             true => plans.add_tuned(table, "tuned table").map_err(|fault| fault.to_string()),
             false => Err("the table is for other ranks, machines, or another version".to_owned()),
-        };
+        });
         let mut all = vec![0_i64; 2 * self.size()];
         self.all_gather(&[i64::from(added.is_ok()), plans.digest() as i64], &mut all)?;
         let refuse = |why: String| Err(CommError::Argument(why));
@@ -185,7 +215,7 @@ impl Communicator {
             }
         }
         self.replace_table(plans);
-        Ok(())
+        self.use_own_functions()
     }
 
     /// What rank 0 makes, on all ranks.

@@ -4,12 +4,13 @@
 //! every round; so all ranks do the same, and no rank derives a count from its own clock. Candidates take turns in blocks, so
 //! that a drift of the machine affects all alike.
 
-use super::bench::{CellBench, ReadyCandidate, kind_of};
+use super::bench::{CellBench, ReadyCandidate};
 use super::candidate::{CandidatePrograms, TuneCandidate};
 use super::watch::TrialWatch;
 use super::{CandidateRefusal, CandidateSamples, CellSamples, CellWork, TuneOptions};
 use crate::communicator::Communicator;
 use crate::error::{CommError, CommResult};
+use crate::functions::measured_kind;
 use runtime::Moment;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -17,16 +18,26 @@ use tune::{Summary, remaining, summarize, winner};
 
 /// Calls in a block, at most.
 const MOST_CALLS: usize = 16;
-/// Rounds before a decision.
+/// Rounds before a decision, at least.
 const LEAST_ROUNDS: usize = 3;
+/// Rounds in which every candidate has so many times that they can decide, also where a round gives one time.
+const DECIDING_ROUNDS: usize = 6;
 /// Samples after which nothing new is expected.
 const MOST_SAMPLES: usize = 64;
 /// About how long a block may take, in microseconds.
 const BLOCK_US: f64 = 20_000.0;
 /// The share of a cell's time in which candidates are admitted; after it, no more are.
 const ADMISSION: f64 = 0.5;
-/// Calls of the first look at a candidate's time.
-const FIRST_LOOK: usize = 3;
+/// Calls of a look at a candidate's time.
+const LOOK: usize = 3;
+/// Looks at who seems to have no chance, after the first one: the processor may have done something else meanwhile.
+const MORE_LOOKS: usize = 2;
+/// A look that takes longer, in microseconds, is not repeated: what the processor does else is short beside it.
+const LONG_LOOK_US: f64 = 100_000.0;
+/// A candidate that takes so many times as long as the best one in all looks is not measured on.
+const NO_CHANCE: f64 = 4.0;
+/// Where every candidate is to be measured so and so often, ranks may be late at so many more calls before that is given up.
+const MOST_ROUNDS: usize = 4;
 
 /// What rank 0 says after a round.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -80,7 +91,7 @@ fn measure_cell(
     share: Duration,
 ) -> CommResult<CellSamples> {
     let begin = Moment::now();
-    let kind = kind_of(cell.collective, options.op);
+    let kind = measured_kind(cell.collective, options.op);
     let count = cell.count(control.size(), options.dtype.size());
     let bytes = kind.size(control.size(), (count * options.dtype.size()) as u64);
     let serving = candidates.iter().enumerate().filter(|(index, candidate)| {
@@ -99,18 +110,16 @@ fn measure_cell(
             continue;
         }
         // Where calls take long, the first look at all candidates alone would use up the time.
-        let mut is_late = [i64::from(index > 0 && Moment::now().since(begin) >= share.mul_f64(ADMISSION))];
+        let has_time = options.least_samples > 0 || Moment::now().since(begin) < share.mul_f64(ADMISSION);
+        let mut is_late = [i64::from(index > 0 && !has_time)];
         control.broadcast(&mut is_late, 0)?;
         contest.0.push(match is_late {
             [0] => Contender::new(candidate, bench.admit(candidate, program)?),
             _ => Contender::late(candidate),
         });
     }
-    contest.look(&mut bench)?;
-    // The first look tells who has no chance; a plan that takes long must not use up the time of the others.
-    let best = contest.0.iter().map(|contender| contender.expected_us).fold(f64::INFINITY, f64::min);
-    let mut live = contest.ready((0..contest.0.len()).collect());
-    live.retain(|&index| index == 0 || contest.0[index].expected_us <= 4.0 * best);
+    // Looks tell who has no chance; a plan that takes long must not use up the time of the others.
+    let mut live = contest.look(&mut bench)?;
     for round in 0.. {
         // Each round begins with another candidate.
         let turns: Vec<usize> = (0..live.len()).map(|turn| live[(turn + round) % live.len()]).collect();
@@ -118,7 +127,10 @@ fn measure_cell(
         live = contest.ready(live);
         let mut said = vec![0_i64; contest.0.len() + 1];
         if control.rank() == 0 {
-            let (outcome, stay) = contest.judge(&live, round, Moment::now().since(begin) >= share);
+            let (outcome, stay) = match options.least_samples {
+                0 => contest.judge(&live, round, Moment::now().since(begin) >= share),
+                least => (contest.complete(&live, round, least), live.clone()),
+            };
             said[0] = i64::from(outcome == RoundOutcome::Continue);
             stay.into_iter().for_each(|index| said[index + 1] = 1);
         }
@@ -130,20 +142,18 @@ fn measure_cell(
     }
     contest.check_functions(&mut bench)?;
     let candidates = contest.0.into_iter().map(|contender| contender.samples).collect();
-    Ok(CellSamples { collective: cell.collective, bytes, candidates })
+    Ok(CellSamples { collective: cell.collective, bytes, op: kind.op, candidates })
 }
 
 impl<'a> Contender<'a> {
     fn new(candidate: &TuneCandidate, admitted: Result<ReadyCandidate<'a>, CandidateRefusal>) -> Self {
-        let refusal = admitted.as_ref().err().cloned();
-        let samples = CandidateSamples { name: candidate.name.clone(), refusal, ..CandidateSamples::default() };
+        let samples = CandidateSamples { refusal: admitted.as_ref().err().cloned(), ..CandidateSamples::of(candidate) };
         Self { ready: admitted.ok(), samples, expected_us: f64::INFINITY }
     }
 
     /// One for which there is no time.
     fn late(candidate: &TuneCandidate) -> Self {
-        let samples = CandidateSamples { name: candidate.name.clone(), ..CandidateSamples::default() };
-        Self { ready: None, samples, expected_us: f64::INFINITY }
+        Self { ready: None, samples: CandidateSamples::of(candidate), expected_us: f64::INFINITY }
     }
 
     fn refuse(&mut self, refusal: CandidateRefusal) {
@@ -159,16 +169,37 @@ impl Contest<'_> {
         places
     }
 
-    /// About how long each candidate takes.
-    fn look(&mut self, bench: &mut CellBench<'_>) -> CommResult<()> {
-        for contender in &mut self.0 {
-            let Some(ready) = &contender.ready else { continue };
-            match bench.time_loop(ready, FIRST_LOOK)? {
-                Ok(times) => contender.expected_us = times.slowest_us,
-                Err(refusal) => contender.refuse(refusal),
+    /// About how long each candidate takes; those that may be the best, and stock.
+    fn look(&mut self, bench: &mut CellBench<'_>) -> CommResult<Vec<usize>> {
+        let mut slow: Vec<usize> = (0..self.0.len()).collect();
+        for _ in 0..1 + MORE_LOOKS {
+            for &place in &slow {
+                let contender = &mut self.0[place];
+                let Some(ready) = &contender.ready else { continue };
+                match bench.time_loop(ready, LOOK)? {
+                    // All ranks have the same number.
+                    Ok(times) => contender.expected_us = contender.expected_us.min(times.slowest_us),
+                    Err(refusal) => contender.refuse(refusal),
+                }
             }
+            slow = self.ready((0..self.0.len()).collect());
+            slow.retain(|place| {
+                let look_us = LOOK as f64 * self.0[*place].expected_us;
+                !self.may_win(*place) && look_us <= LONG_LOOK_US
+            });
         }
-        Ok(())
+        for contender in &mut self.0 {
+            contender.samples.look_us = Some(contender.expected_us).filter(|time| time.is_finite());
+        }
+        let mut live = self.ready((0..self.0.len()).collect());
+        live.retain(|place| *place == 0 || self.may_win(*place));
+        Ok(live)
+    }
+
+    /// Whether the looks leave a candidate a chance.
+    fn may_win(&self, place: usize) -> bool {
+        let best = self.0.iter().map(|contender| contender.expected_us).fold(f64::INFINITY, f64::min);
+        self.0[place].expected_us <= NO_CHANCE * best
     }
 
     /// Functions may do something else after many calls, so they have to be right once more at the end.
@@ -205,6 +236,16 @@ impl Contest<'_> {
         Ok(())
     }
 
+    /// Whether all have been measured so often.
+    fn complete(&self, live: &[usize], round: usize, least: usize) -> RoundOutcome {
+        let by_span = spans_count(self.0.iter().map(|contender| &contender.samples));
+        let samples = |place: &usize| self.0[*place].samples.summary(by_span).map_or(0, |summary| summary.samples);
+        match live.iter().all(|place| samples(place) >= least) || round >= MOST_ROUNDS * least {
+            true => RoundOutcome::Stop,
+            false => RoundOutcome::Continue,
+        }
+    }
+
     /// Whether to go on, and with whom.
     fn judge(&self, live: &[usize], round: usize, is_late: bool) -> (RoundOutcome, Vec<usize>) {
         let by_span = spans_count(self.0.iter().map(|contender| &contender.samples));
@@ -215,10 +256,12 @@ impl Contest<'_> {
         let stay = remaining(&summaries);
         let least = summaries.iter().flatten().map(|summary| summary.samples).min().unwrap_or(0);
         let is_decided = stay.len() < 2 || stay.len() == 2 && winner(&summaries).is_some();
-        match round + 1 >= LEAST_ROUNDS && (is_decided || least >= MOST_SAMPLES || is_late) {
-            true => (RoundOutcome::Stop, stay),
-            false if round + 1 < LEAST_ROUNDS => (RoundOutcome::Continue, live.to_vec()),
-            false => (RoundOutcome::Continue, stay),
+        let may_decide = round + 1 >= DECIDING_ROUNDS || summaries.iter().flatten().all(Summary::has_interval);
+        let is_enough = may_decide && (is_decided || least >= MOST_SAMPLES);
+        match round + 1 >= LEAST_ROUNDS {
+            false => (RoundOutcome::Continue, live.to_vec()),
+            true if is_enough || is_late => (RoundOutcome::Stop, stay),
+            true => (RoundOutcome::Continue, stay),
         }
     }
 }
@@ -230,6 +273,11 @@ pub(super) fn spans_count<'a>(samples: impl IntoIterator<Item = &'a CandidateSam
 }
 
 impl CandidateSamples {
+    /// Nothing yet, of a candidate.
+    fn of(candidate: &TuneCandidate) -> Self {
+        Self { name: candidate.name.clone(), is_function: candidate.is_no_plan(), ..Self::default() }
+    }
+
     /// The times that count.
     pub fn summary(&self, by_span: bool) -> Option<Summary> {
         if self.refusal.is_some() {
@@ -242,14 +290,14 @@ impl CandidateSamples {
 impl CellWork {
     /// Elements as MPI counts them, for about the size of the cell.
     pub(super) fn count(&self, ranks: usize, element: usize) -> usize {
-        let parts = kind_of(self.collective, schedule::ReduceOp::Sum).size(ranks, 1).max(1);
+        let parts = measured_kind(self.collective, schedule::ReduceOp::Sum).size(ranks, 1).max(1);
         (self.bytes / parts / element as u64) as usize
     }
 }
 
 /// The smallest difference of two sizes of a collective among so many ranks, in bytes as the collective counts them.
 pub(super) fn step_of(collective: schedule::Collective, ranks: usize, dtype: runtime::DType) -> u64 {
-    kind_of(collective, schedule::ReduceOp::Sum).size(ranks, dtype.size() as u64)
+    measured_kind(collective, schedule::ReduceOp::Sum).size(ranks, dtype.size() as u64)
 }
 
 /// # Errors

@@ -28,10 +28,11 @@ mod watch;
 
 use crate::communicator::Communicator;
 use crate::error::CommResult;
+use crate::functions::measured_kind;
 use crate::stock::CallKind;
 use crate::table::in_order;
 pub use build::{MeasuredTable, RefusedCandidate, edges_of, table_of};
-pub use candidate::{CandidateFunction, TuneCandidate};
+pub use candidate::TuneCandidate;
 pub use job::{LaunchEnd, TuneJob};
 use runtime::DType;
 use schedule::{Collective, ReduceOp};
@@ -63,6 +64,10 @@ pub struct TuneOptions {
     pub limit: Duration,
     /// The seed of the input data.
     pub seed: u64,
+    /// So many times at least every candidate is measured that takes less than four times the best one's time, however long it
+    /// takes: for an oracle. 0 stands for as often as a decision needs, within the budget.
+    #[serde(default)]
+    pub least_samples: usize,
 }
 
 /// A size of a collective that is to be measured.
@@ -81,6 +86,13 @@ pub struct CellWork {
 pub struct CandidateSamples {
     /// Its name.
     pub name: String,
+    /// Whether it is no plan, so that only a program can do it.
+    #[serde(default)]
+    pub is_function: bool,
+    /// The time of one of a few calls, in microseconds, on the slowest rank. Whoever takes several times as long as the best one
+    /// is not measured on.
+    #[serde(default)]
+    pub look_us: Option<f64>,
     /// Times from the first rank's begin to the last one's end, in microseconds.
     pub spans_us: Vec<f64>,
     /// Times of one call in loops without pauses, in microseconds, on the slowest rank.
@@ -124,6 +136,9 @@ pub struct CellSamples {
     pub collective: Collective,
     /// The size in bytes, as it was run.
     pub bytes: u64,
+    /// The reduction, where something is reduced.
+    #[serde(default)]
+    pub op: Option<ReduceOp>,
     /// Stock first.
     pub candidates: Vec<CandidateSamples>,
 }
@@ -145,6 +160,7 @@ impl Default for TuneOptions {
             budget: Duration::from_secs(60),
             limit: Duration::from_secs(10),
             seed: 0,
+            least_samples: 0,
         }
     }
 }
@@ -166,7 +182,7 @@ impl Communicator {
     /// [`CommError::NoPlan`](crate::CommError::NoPlan).
     pub fn candidates(&self, options: &TuneOptions, given: Vec<TuneCandidate>) -> CommResult<Vec<TuneCandidate>> {
         measure::check(options)?;
-        let kinds: Vec<CallKind> = options.collectives.iter().map(|of| bench::kind_of(*of, options.op)).collect();
+        let kinds: Vec<CallKind> = options.collectives.iter().map(|of| measured_kind(*of, options.op)).collect();
         let textbook = Arc::new(self.textbook(&kinds)?);
         let all = [TuneCandidate::stock(), TuneCandidate::composed()].into_iter();
         // What is given comes first: if the time is up, fewer textbook algorithms compete.

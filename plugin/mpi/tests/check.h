@@ -96,5 +96,6 @@ void progress(void);
 void communicators(void (*tests)(MPI_Comm));
 void errors(void);
 void threads(void);
+void choices(MPI_Comm comm);
 
 #endif

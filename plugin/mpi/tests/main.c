@@ -1,4 +1,4 @@
-/* Runs the tests that are named: reductions, moves, requests, comms, threads; all but threads without a name. */
+/* Runs the tests that are named: reductions, moves, requests, comms, choices, threads; all but threads without a name. */
 #include "check.h"
 
 static int wants(int argc, char **argv, const char *test) {
@@ -30,6 +30,13 @@ int main(int argc, char **argv) {
     if (wants(argc, argv, "comms")) {
         communicators(few);
         errors();
+    }
+    if (wants(argc, argv, "choices")) {
+        MPI_Comm twin;
+        choices(MPI_COMM_WORLD);
+        OK(MPI_Comm_dup(MPI_COMM_WORLD, &twin));
+        choices(twin);
+        OK(MPI_Comm_free(&twin));
     }
     if (is_threaded && provided == MPI_THREAD_MULTIPLE) threads();
     OK(MPI_Barrier(MPI_COMM_WORLD));

@@ -48,6 +48,30 @@ run() {
     grep "antiphon:" "$folder/out" || true
 }
 
+# What the two are compared for is chosen once, and kept in a file: choices PROGRAM RANKS
+choices() {
+    export ANTIPHON_MPI_TUNE="$folder/choices" ANTIPHON_STATS=1
+    rm -f "$ANTIPHON_MPI_TUNE"
+    run "$1" "$2" choices "$library"
+    grep -q "(to compare)" "$folder/out"
+    for kind in allreduce allgather reduce_scatter alltoall bcast reduce gather scatter barrier; do
+        grep -Eq "^$kind $2 [0-9]+ [0-9]+ (antiphon|mpi) [0-9.]+ [0-9.]+$" "$ANTIPHON_MPI_TUNE"
+    done
+    cp "$ANTIPHON_MPI_TUNE" "$folder/kept"
+    run "$1" "$2" choices "$library"
+    if grep "(to compare)" "$folder/out"; then exit 1; fi
+    cmp "$ANTIPHON_MPI_TUNE" "$folder/kept"
+    # All that the file says goes to MPI, and nothing of it is right for another MPI.
+    sed -i 's/ antiphon / mpi /' "$ANTIPHON_MPI_TUNE"
+    run "$1" "$2" choices "$library"
+    grep -q "allreduce [0-9]* (MPI is faster)" "$folder/out"
+    printf 'antiphon-mpi-tune/1 0, another\nallreduce 2 0 0 mpi 1 1\n' >"$ANTIPHON_MPI_TUNE"
+    run "$1" "$2" choices "$library"
+    grep -q "is for another MPI or version" "$folder/out"
+    grep -q "(to compare)" "$folder/out"
+    unset ANTIPHON_MPI_TUNE ANTIPHON_STATS
+}
+
 for ranks in ${*:-1 2 3 4 5}; do
     for tests in reductions moves requests comms threads; do
         run check "$ranks" $tests ""
@@ -62,4 +86,7 @@ for ranks in ${*:-1 2 3 4 5}; do
             ;;
         esac
     done
+    case $ranks in
+    2 | 4) choices check "$ranks" ;;
+    esac
 done

@@ -44,6 +44,23 @@ impl RawCall {
         Self { input: both, input_bytes: bytes, output: both, output_bytes: bytes, is_in_place: true }
     }
 
+    /// Hands the memory to a function that does the call; `None` if the two buffers share memory and the call is not in place.
+    pub fn lend<T>(self, work: impl FnOnce(Call<'_>) -> T) -> Option<T> {
+        if self.is_confused() {
+            return None;
+        }
+        let start = |start: *mut u8, bytes: usize| if bytes == 0 { std::ptr::dangling_mut() } else { start };
+        let (input, output) = (start(self.input, self.input_bytes), start(self.output, self.output_bytes));
+        // SAFETY: the promise of the type: the memory is valid, and this call's alone until `work` returns.
+        let output = unsafe { std::slice::from_raw_parts_mut(output, self.output_bytes) };
+        if self.is_in_place {
+            return Some(work(Call::InPlace(output)));
+        }
+        // SAFETY: the same; it is apart from the output, which was just checked.
+        let input = unsafe { std::slice::from_raw_parts(input.cast_const(), self.input_bytes) };
+        Some(work(Call::OutOfPlace { input, output }))
+    }
+
     /// Whether input and output are the same memory.
     pub(super) fn is_in_place(&self) -> bool {
         self.is_in_place
@@ -164,6 +181,14 @@ mod tests {
         let null = std::ptr::null_mut::<u8>();
         assert!(!apart((null.cast_const(), 0), (null, 0)).is_confused());
         assert!(apart((null.cast_const(), 1), (at(0), 1)).is_confused());
+        assert!(call(0, 33, 32, 32).lend(|_| ()).is_none());
+        let lengths = |memory: Call<'_>| match memory {
+            Call::InPlace(both) => [0, both.len()],
+            Call::OutOfPlace { input, output } => [input.len(), output.len()],
+        };
+        assert_eq!(call(0, 16, 16, 32).lend(lengths), Some([16, 32]));
+        assert_eq!(apart((null.cast_const(), 0), (null, 0)).lend(lengths), Some([0, 0]));
+        assert_eq!(both(at(0), 64).lend(lengths), Some([0, 64]));
         assert!(both(null.wrapping_sub(1), 2).is_confused());
         assert!(!both(memory.as_mut_ptr(), 64).is_confused());
     }

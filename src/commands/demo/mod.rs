@@ -361,8 +361,10 @@ fn tuning(output: &Path, arena: &DemoMachine, cells: &[PlanComparison]) -> Outco
             stock: size.times[0].unwrap_or_default(),
             launches: 1,
             dtype: DType::F32.to_string(),
+            ranking: Vec::new(),
         };
-        of_table.push(TableCell { collective, ranges: ranges(&sizes, |_| None, name, evidence) });
+        let ranges = ranges(&sizes, |_| None, name, evidence);
+        of_table.push(TableCell { collective, ranges, functions: Vec::new() });
     }
     let topology = &arena.topology;
     let key = TableKey {

@@ -1,33 +1,59 @@
-//! Where functions of a user's were faster than everything that a table can hold.
+//! The places of a user's functions among all candidates.
 
+use crate::screen::{bytes, table as columns, time};
 use comm::CellSamples;
 use schedule::Collective;
 use serde::Serialize;
 use std::collections::BTreeSet;
 
-/// A size at which a function of the user's was faster than all plans.
+/// The place of a function at one size, in the first launch, which measures all candidates.
 #[derive(Serialize)]
-pub(super) struct FastestFunction {
+pub(super) struct FunctionPlace {
     pub(super) collective: Collective,
     pub(super) bytes: u64,
     pub(super) name: String,
+    /// From 1, the fastest.
+    pub(super) place: usize,
+    /// Of so many that were timed.
+    pub(super) of: usize,
+    /// Its median, in microseconds.
+    pub(super) median_us: f64,
     /// Stock's time over its own.
     pub(super) speedup: f64,
+    /// How many measurements; 0 for one that took so long in a few calls that it was not measured on.
+    pub(super) samples: usize,
 }
 
-/// Where a function of the user's was the fastest of all: no file can hold it.
-pub(super) fn fastest_functions(launches: &[Vec<CellSamples>], functions: &BTreeSet<String>) -> Vec<FastestFunction> {
+/// The places of all functions in all cells. One that was refused has none.
+pub(super) fn places(launches: &[Vec<CellSamples>], functions: &BTreeSet<String>) -> Vec<FunctionPlace> {
     let mut found = Vec::new();
     for cell in launches.first().into_iter().flatten() {
         let ranking = cell.ranking();
-        let stock = ranking.iter().find(|(name, _)| name == tune::STOCK).map(|(_, times)| *times);
-        if let (Some((name, times)), Some(stock)) = (ranking.first(), stock)
-            && functions.contains(name)
-            && tune::decide(&stock, times).choice == tune::Choice::Candidate
-        {
-            let speedup = stock.median_us / times.median_us;
-            found.push(FastestFunction { collective: cell.collective, bytes: cell.bytes, name: name.clone(), speedup });
+        let Some((_, stock)) = ranking.iter().find(|(name, _)| name == tune::STOCK) else { continue };
+        for (index, (name, times)) in ranking.iter().enumerate().filter(|(_, (name, _))| functions.contains(name)) {
+            found.push(FunctionPlace {
+                collective: cell.collective,
+                bytes: cell.bytes,
+                name: name.clone(),
+                place: index + 1,
+                of: ranking.len(),
+                median_us: times.median_us,
+                speedup: stock.median_us / times.median_us,
+                samples: times.samples,
+            });
         }
     }
     found
+}
+
+/// The places as text.
+pub(super) fn text(places: &[FunctionPlace]) -> String {
+    let row = |of: &FunctionPlace| {
+        let samples = if of.samples == 0 { "a look".to_owned() } else { of.samples.to_string() };
+        let place = format!("{} of {}", of.place, of.of);
+        let (size, gain) = (bytes(of.bytes), format!("{:.2}×", of.speedup));
+        vec![of.name.clone(), of.collective.to_string(), size, place, time(of.median_us), gain, samples]
+    };
+    let rows: Vec<Vec<String>> = places.iter().map(row).collect();
+    columns(&["function", "collective", "size", "place", "time", "stock / it", "samples"], &rows)
 }

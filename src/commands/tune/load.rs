@@ -98,7 +98,8 @@ mod tests {
             spans_us: around(*centre),
             ..CandidateSamples::default()
         };
-        CellSamples { collective: Collective::AllReduce, bytes: 64, candidates: times.iter().map(sample).collect() }
+        let candidates = times.iter().map(sample).collect();
+        CellSamples { collective: Collective::AllReduce, bytes: 64, op: None, candidates }
     }
 
     #[test]

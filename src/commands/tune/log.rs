@@ -153,7 +153,8 @@ mod tests {
                 refusal: Some(refusal.clone()),
                 ..CandidateSamples::default()
             };
-            let cell = CellSamples { collective: Collective::AllReduce, bytes: 64, candidates: vec![fine, bad] };
+            let (collective, candidates) = (Collective::AllReduce, vec![fine, bad]);
+            let cell = CellSamples { collective, bytes: 64, op: None, candidates };
             for launch in 1..3 {
                 RankLog::open(folder.path(), launch, rank).unwrap().add(&cell);
             }

@@ -23,7 +23,7 @@ use comm::{
     CellSamples, CellWork, Communicator, LaunchEnd, MeasuredTable, PlanTable, RefusedCandidate, TuneJob, TuneOptions,
     edges_of, table_of,
 };
-use functions::{FastestFunction, fastest_functions};
+use functions::FunctionPlace;
 use launch::{LaunchSamples, LaunchSetting, LostRank};
 use load::{Burner, LoadedCell};
 use log::RankLog;
@@ -76,6 +76,7 @@ fn measure(args: &TuneMeasureArgs, screen: &Screen) -> Outcome {
         budget: args.budget,
         limit: args.timeout,
         seed: args.seed,
+        least_samples: args.least_samples,
     };
     let mut job = TuneJob {
         options,
@@ -127,7 +128,7 @@ fn measure(args: &TuneMeasureArgs, screen: &Screen) -> Outcome {
     }
     measured.table.write(output).map_err(Failure::no)?;
     let loaded = loaded.map(|loaded| load::compared(&launches[0], &loaded));
-    tuning.tell(measured, (loaded, lost, fastest_functions(&launches, &end.functions)), output)
+    tuning.tell(measured, (loaded, lost, functions::places(&launches, &end.functions)), output)
 }
 
 /// The files of `--candidate`, by name.
@@ -300,7 +301,7 @@ impl Tuning<'_> {
     fn tell(
         &self,
         measured: MeasuredTable,
-        (loaded, lost, functions): (Option<Vec<LoadedCell>>, Vec<LostRank>, Vec<FastestFunction>),
+        (loaded, lost, functions): (Option<Vec<LoadedCell>>, Vec<LostRank>, Vec<FunctionPlace>),
         output: &Path,
     ) -> Outcome {
         let MeasuredTable { table, refused } = measured;
@@ -315,10 +316,9 @@ impl Tuning<'_> {
             self.screen
                 .note(&format!("note: rank {rank} was lost in launch {launch}: {why}; the ranks were started again"));
         }
-        for FastestFunction { collective, bytes: size, name, speedup } in &functions {
-            let size = bytes(*size);
-            let what = format!("{name} is the fastest at {collective} {size} ({speedup:.2}× stock)");
-            self.screen.note(&format!("note: {what}; it is a function, which no table can hold"));
+        let named: BTreeSet<&str> = functions.iter().map(|of| of.name.as_str()).collect();
+        if table.functions().any(|(_, range)| named.contains(range.function.as_str())) {
+            self.screen.note("note: the table names functions; programs that have them call use_candidates");
         }
         let summary = TuneSummary {
             table: output.to_owned(),
@@ -333,7 +333,11 @@ impl Tuning<'_> {
         };
         self.screen.result(&summary, || {
             let loaded = summary.loaded.as_ref().map_or_else(String::new, |cells| format!("\n\n{}", load::text(cells)));
-            format!("{}\n\n{}{loaded}", show::text(&table), show::guidelines(&summary.violations))
+            let places = match summary.functions.is_empty() {
+                true => String::new(),
+                false => format!("\n\n{}", functions::text(&summary.functions)),
+            };
+            format!("{}\n\n{}{places}{loaded}", show::text(&table), show::guidelines(&summary.violations))
         })?;
         self.screen.note(&format!("use it with ANTIPHON_TABLE={}", output.display()));
         Ok(())
@@ -359,8 +363,8 @@ struct TuneSummary {
     refused: Vec<RefusedCandidate>,
     /// Ranks that were lost while no function of the user's was under way. They were started again.
     lost: Vec<LostRank>,
-    /// Where functions of the user's were faster than stock and all plans.
-    functions: Vec<FastestFunction>,
+    /// The places of the user's functions.
+    functions: Vec<FunctionPlace>,
     rows: Vec<show::ShownRange>,
     /// Times that are longer than those of calls that do the same.
     violations: Vec<tune::GuidelineViolation>,

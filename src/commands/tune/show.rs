@@ -7,7 +7,7 @@ use comm::PlanTable;
 use schedule::Collective;
 use serde::Serialize;
 use std::path::Path;
-use tune::{ChoiceRange, GuidelineViolation, STOCK, TuningTable};
+use tune::{ChoiceRange, Evidence, FunctionRange, GuidelineViolation, STOCK, TuningTable};
 
 /// A range of a table, as it is shown.
 #[derive(Serialize)]
@@ -16,6 +16,9 @@ pub(super) struct ShownRange {
     from_bytes: u64,
     to_bytes: Option<u64>,
     choice: String,
+    /// Whether the choice is a function, which serves in programs that have it; another range says what else does.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    is_function: bool,
     /// Stock's median by that of the choice, at the measured size of the range where it is the least.
     #[serde(skip_serializing_if = "Option::is_none")]
     least_speedup: Option<f64>,
@@ -30,22 +33,47 @@ pub(super) fn read(path: &Path) -> Outcome<TuningTable> {
 }
 
 pub(super) fn rows(table: &TuningTable) -> Vec<ShownRange> {
-    table.ranges().map(|(collective, range)| shown(collective, range)).collect()
+    let rows = table.cells.iter().flat_map(|cell| {
+        let ranges = cell.ranges.iter().map(|range| shown(cell.collective, range));
+        ranges.chain(cell.functions.iter().map(|range| shown_function(cell.collective, range)))
+    });
+    rows.collect()
 }
 
 fn shown(collective: Collective, range: &ChoiceRange) -> ShownRange {
-    let speedups = || {
-        let measured = range.evidence.iter().filter(|_| range.plan.is_some());
-        measured.map(|evidence| evidence.stock.median_us / evidence.choice.median_us)
-    };
-    ShownRange {
-        collective,
-        from_bytes: range.from_bytes,
-        to_bytes: range.to_bytes,
-        choice: range.plan.clone().unwrap_or_else(|| STOCK.to_owned()),
-        least_speedup: speedups().reduce(f64::min),
-        most_speedup: speedups().reduce(f64::max),
-        samples: range.evidence.iter().map(|evidence| evidence.choice.samples).sum(),
+    let ChoiceRange { from_bytes, to_bytes, plan, evidence } = range;
+    let choice = plan.clone().unwrap_or_else(|| STOCK.to_owned());
+    ShownRange::new(collective, (*from_bytes, *to_bytes), choice, evidence)
+}
+
+fn shown_function(collective: Collective, range: &FunctionRange) -> ShownRange {
+    let FunctionRange { from_bytes, to_bytes, function, evidence, .. } = range;
+    let shown = ShownRange::new(collective, (*from_bytes, Some(*to_bytes)), function.clone(), evidence);
+    ShownRange { is_function: true, ..shown }
+}
+
+impl ShownRange {
+    fn new(
+        collective: Collective,
+        (from_bytes, to_bytes): (u64, Option<u64>),
+        choice: String,
+        evidence: &[Evidence],
+    ) -> Self {
+        let is_stock = choice == STOCK;
+        let speedups = || {
+            let measured = evidence.iter().filter(|_| !is_stock);
+            measured.map(|evidence| evidence.stock.median_us / evidence.choice.median_us)
+        };
+        Self {
+            collective,
+            from_bytes,
+            to_bytes,
+            choice,
+            is_function: false,
+            least_speedup: speedups().reduce(f64::min),
+            most_speedup: speedups().reduce(f64::max),
+            samples: evidence.iter().map(|evidence| evidence.choice.samples).sum(),
+        }
     }
 }
 
@@ -58,7 +86,7 @@ pub(super) fn text(table: &TuningTable) -> String {
             range.collective.to_string(),
             bytes(range.from_bytes),
             range.to_bytes.map_or_else(|| "∞".to_owned(), |end| bytes(end - 1)),
-            range.choice,
+            if range.is_function { format!("{} (function)", range.choice) } else { range.choice },
             dash(gain.map(|(least, most)| format!("{least:.2}–{most:.2}×"))),
             range.samples.to_string(),
         ]

@@ -55,16 +55,20 @@ impl WinnerMap {
         let mut rows = Vec::new();
         for cell in &table.cells {
             let mut row: Vec<Option<WinnerCell>> = sizes.iter().map(|_| None).collect();
-            for range in &cell.ranges {
-                let winner = range.plan.as_ref().map(|plan| {
-                    names.iter().position(|name| name == plan).unwrap_or_else(|| {
-                        names.push(plan.clone());
+            let plans = cell.ranges.iter().map(|range| (range.plan.clone(), &range.evidence));
+            // Where there is a function, it won against what the ranges say.
+            let function = |name: &str| Some(format!("{name} (function)"));
+            let functions = cell.functions.iter().map(|range| (function(&range.function), &range.evidence));
+            for (name, measured) in plans.chain(functions) {
+                let winner = name.as_ref().map(|name| {
+                    names.iter().position(|known| known == name).unwrap_or_else(|| {
+                        names.push(name.clone());
                         names.len() - 1
                     })
                 });
-                for evidence in &range.evidence {
+                for evidence in measured {
                     let column = sizes.partition_point(|size| *size <= evidence.bytes).saturating_sub(1);
-                    row[column] = Some(WinnerCell::new(winner, range.plan.as_deref(), cell.collective, evidence));
+                    row[column] = Some(WinnerCell::new(winner, name.as_deref(), cell.collective, evidence));
                 }
             }
             rows.push((cell.collective, row));
@@ -161,7 +165,7 @@ impl WinnerCell {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tune::{ChoiceRange, Summary, TableCell, TableKey};
+    use tune::{ChoiceRange, FunctionRange, Summary, TableCell, TableKey};
 
     fn around(centre: f64) -> Summary {
         Summary { median_us: centre, low_us: centre * 0.98, high_us: centre * 1.02, samples: 20, ..Summary::default() }
@@ -170,7 +174,8 @@ mod tests {
     /// A table with a measured size of two collectives each, and a plan with a strange name.
     pub(super) fn table() -> TuningTable {
         let evidence = |bytes, choice, stock| {
-            vec![Evidence { bytes, choice: around(choice), stock: around(stock), launches: 2, dtype: "f32".to_owned() }]
+            let (choice, stock, dtype) = (around(choice), around(stock), "f32".to_owned());
+            vec![Evidence { bytes, choice, stock, launches: 2, dtype, ranking: Vec::new() }]
         };
         let range = |from_bytes, to_bytes, plan: Option<&str>, evidence| ChoiceRange {
             from_bytes,
@@ -189,14 +194,28 @@ mod tests {
                         range(0, Some(4096), None, evidence(1024, 10.0, 10.0)),
                         range(4096, None, ring, evidence(4096, 10.0, 30.0)),
                     ],
+                    functions: Vec::new(),
                 },
                 TableCell {
                     collective: Collective::AllGather,
                     ranges: vec![range(0, None, ring, evidence(1020, 10.0, 11.0))],
+                    functions: Vec::new(),
                 },
             ],
             plans: [("a <ring> & \"b\"".to_owned(), 1.into())].into(),
         }
+    }
+
+    #[test]
+    fn a_function_that_won_stands_in_its_place() {
+        let mut table = table();
+        let evidence = Evidence { choice: around(5.0), ..table.cells[0].ranges[0].evidence[0].clone() };
+        let (function, dtype) = ("mine".to_owned(), "f32".to_owned());
+        let range =
+            FunctionRange { from_bytes: 1024, to_bytes: 1025, function, dtype, op: None, evidence: vec![evidence] };
+        table.cells[0].functions = vec![range];
+        let drawn = WinnerMap::new(&table).terminal(false, 200);
+        assert!(drawn.contains("2.00×") && drawn.contains(" = mine (function)"), "{drawn}");
     }
 
     #[test]

@@ -1,0 +1,196 @@
+//! Functions that serve calls, because a table says that they are faster than every plan.
+//!
+//! The principal type is [`ServingFunctions`]. A file cannot hold a function, so it holds the name. A program gives its functions
+//! to the library under these names; all ranks agree on which of them all have, and the others serve nothing. Functions serve
+//! blocking calls of the kind that was measured: its type of elements, its reduction, its root, and in place or not. Everything
+//! else is served by the plans of the table, or stock.
+
+use crate::communicator::{Communicator, ServesCalls};
+use crate::error::CommResult;
+use crate::operation::CollectiveCall;
+use crate::plan_store::CallKey;
+use crate::stock::CallKind;
+use crate::table::{PlanTable, TableFunction};
+use runtime::Call;
+use schedule::{Collective, ReduceOp};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+use topology::Rank;
+
+/// A user's own way to do a collective. It is called on all ranks at the same time, with the communicator to use.
+pub type CandidateFunction = dyn Fn(&Communicator, &CollectiveCall, Call<'_>) -> Result<(), String> + Send + Sync;
+
+/// A function of the program's: its name, and the collectives that it is for.
+pub(crate) type GivenFunction = (String, Vec<Collective>, Arc<CandidateFunction>);
+
+/// The name of an AllReduce of two halves, a function of the library's own.
+pub(crate) const COMPOSED: &str = "stock reducescatter + allgather";
+
+/// Functions that serve calls of a communicator.
+struct ServingFunctions {
+    /// What the functions use; it knows no table.
+    lane: Communicator,
+    serving: Vec<ServingFunction>,
+}
+
+struct ServingFunction {
+    named: TableFunction,
+    function: Arc<CandidateFunction>,
+}
+
+/// The kind of call that is measured for a collective.
+pub(crate) fn measured_kind(collective: Collective, op: ReduceOp) -> CallKind {
+    CallKind {
+        collective,
+        root: collective.is_rooted().then_some(Rank(0)),
+        op: collective.combines().then_some(op),
+        in_place: matches!(collective, Collective::AllReduce | Collective::Broadcast),
+    }
+}
+
+/// Whether an AllReduce of two halves can serve calls of so many elements.
+pub(crate) fn composes(ranks: usize, collective: Collective, count: usize) -> bool {
+    collective == Collective::AllReduce && ranks > 1 && count > 0 && count.is_multiple_of(ranks)
+}
+
+/// An AllReduce as ReduceScatter and AllGather.
+pub(crate) fn composed(lane: &Communicator, call: &CollectiveCall, vector: &mut [u8]) -> CommResult<()> {
+    let count = call.count / lane.size();
+    let kind = |collective, op| CallKind { op, in_place: true, ..CallKind::plain(collective) };
+    lane.collective(kind(Collective::ReduceScatter, call.op), count, call.dtype, Call::InPlace(vector))?;
+    lane.collective(kind(Collective::AllGather, None), count, call.dtype, Call::InPlace(vector))
+}
+
+/// The library's own function of a name.
+fn own(name: &str) -> Option<Arc<CandidateFunction>> {
+    let function: Arc<CandidateFunction> = Arc::new(|lane, call, memory| match memory {
+        Call::InPlace(vector) => composed(lane, call, vector).map_err(|error| error.to_string()),
+        Call::OutOfPlace { .. } => Err("it is not in place".to_owned()),
+    });
+    (name == COMPOSED).then_some(function)
+}
+
+impl ServingFunction {
+    /// Whether it serves a call of so many bytes, as the collective counts them.
+    fn serves(&self, ranks: usize, key: CallKey, bytes: u64) -> bool {
+        let TableFunction { collective, from_bytes, to_bytes, dtype, op, ref name, .. } = self.named;
+        let is_kind = key.kind == measured_kind(collective, op.unwrap_or(ReduceOp::Sum)) && key.dtype == dtype;
+        let is_possible = &**name != COMPOSED || composes(ranks, collective, key.count);
+        is_kind && is_possible && bytes >= from_bytes && bytes < to_bytes
+    }
+}
+
+impl ServingFunctions {
+    /// Those of a table that the library has itself, or that are given; the name of each.
+    fn new(
+        lane: Communicator,
+        table: &PlanTable,
+        given: impl Fn(&TableFunction) -> Option<Arc<CandidateFunction>>,
+    ) -> Self {
+        let of = |named: &TableFunction| {
+            let function = own(&named.name).or_else(|| given(named))?;
+            Some(ServingFunction { named: named.clone(), function })
+        };
+        let machines = lane.machines();
+        let serving = table.functions(&machines).filter_map(of).collect();
+        Self { lane, serving }
+    }
+
+    /// `None` if there are none.
+    fn boxed(self) -> Option<Arc<dyn ServesCalls>> {
+        (!self.serving.is_empty()).then(|| Arc::new(self) as _)
+    }
+
+    /// Their names, each once.
+    fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> = self.serving.iter().map(|of| of.named.name.to_string()).collect();
+        names.sort();
+        names.dedup();
+        names
+    }
+}
+
+impl ServesCalls for ServingFunctions {
+    fn find(&self, key: CallKey) -> Option<usize> {
+        let ranks = self.lane.size();
+        let bytes = key.kind.size(ranks, key.count as u64 * key.dtype.size() as u64);
+        self.serving.iter().position(|of| of.serves(ranks, key, bytes))
+    }
+
+    fn name(&self, number: usize) -> &Arc<str> {
+        &self.serving[number].named.name
+    }
+
+    fn call(&self, number: usize, key: CallKey, limit: Duration, memory: Call<'_>) -> Result<(), String> {
+        self.lane.set_time_limit(limit);
+        let CallKey { kind, count, dtype } = key;
+        let (collective, root) = (kind.collective, kind.root.map(Rank::index));
+        let call = CollectiveCall { collective, root, op: kind.op, count, dtype, in_place: kind.in_place };
+        let function = &self.serving[number].function;
+        let ended = catch_unwind(AssertUnwindSafe(|| function(&self.lane, &call, memory)));
+        let ended = ended.unwrap_or_else(|_| Err("it panicked".to_owned()));
+        if ended.is_err() {
+            self.lane.abort();
+        }
+        ended
+    }
+}
+
+impl Communicator {
+    /// The machine of each member.
+    pub(crate) fn machines(&self) -> Vec<u32> {
+        (0..self.size()).map(|number| self.machine(number)).collect()
+    }
+
+    /// Those of the given functions that the table names and all ranks have serve from now on, and the library's own. All ranks
+    /// make this call. Returns the names of those that serve.
+    ///
+    /// # Errors
+    /// As any call.
+    pub(crate) fn use_functions(&self, given: &[GivenFunction]) -> CommResult<Vec<String>> {
+        let store = self.state().plans.store();
+        let (table, machines) = (store.table(), self.machines());
+        let own_of = |named: &TableFunction| {
+            let is_it = |(name, collectives, _): &&GivenFunction| {
+                **name == *named.name && collectives.contains(&named.collective)
+            };
+            given.iter().find(is_it).map(|(_, _, function)| function.clone())
+        };
+        let named: Vec<&TableFunction> = table.functions(&machines).filter(|of| own(&of.name).is_none()).collect();
+        let has: Vec<i64> = named.iter().map(|named| i64::from(own_of(named).is_some())).collect();
+        let mut all = vec![0; has.len() * self.size()];
+        if !has.is_empty() {
+            self.all_gather(&has, &mut all)?;
+        }
+        let missing = |index: usize| all.chunks_exact(has.len()).position(|rank| rank[index] == 0);
+        for (index, named) in named.iter().enumerate() {
+            if let Some(rank) = missing(index) {
+                store.says.warn(|| {
+                    let (name, collective) = (&named.name, named.collective);
+                    format!("rank {rank} has no function `{name}`, which the table names for {collective}: the best of the rest serves")
+                });
+            }
+        }
+        let lane = self.without_table()?;
+        let on_all =
+            |of: &TableFunction| named.iter().position(|known| *known == of).is_some_and(|at| missing(at).is_none());
+        let functions = ServingFunctions::new(lane, table, |of| own_of(of).filter(|_| on_all(of)));
+        let names = functions.names();
+        self.serve_with(functions.boxed());
+        Ok(names)
+    }
+
+    /// The library's own functions that the table names serve from now on. No message is sent.
+    ///
+    /// # Errors
+    /// If the communicator is broken.
+    pub(crate) fn use_own_functions(&self) -> CommResult<()> {
+        let store = self.state().plans.store();
+        if store.table().functions(&self.machines()).next().is_some() {
+            let lane = self.without_table()?;
+            self.serve_with(ServingFunctions::new(lane, store.table(), |_| None).boxed());
+        }
+        Ok(())
+    }
+}
