@@ -111,7 +111,8 @@ pub(crate) fn measure(
     });
     let measured = measured.map_err(Failure::no)?;
     bar.message("predicting what was not measured");
-    let held_out = check(&mut probe, &measured.topology, &options, sharing, questions, SEED, until).map_err(Failure::no)?;
+    let held_out =
+        check(&mut probe, &measured.topology, &options, sharing, questions, SEED, until).map_err(Failure::no)?;
     Ok(Profile { measured, held_out })
 }
 

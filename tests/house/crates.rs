@@ -18,7 +18,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("tune", &["runtime", "program", "schedule", "topology"]),
     ("comm", &["runtime", "synth", "tune", "program", "schedule", "topology"]),
     ("plugin", &["comm", "runtime", "synth", "tune", "program", "schedule", "topology"]),
-    ("plugin-nccl", &["comm", "interop", "tune", "runtime", "program", "schedule", "topology", "ptx", "fake-cuda", "fake-nccl"]),
+    (
+        "plugin-nccl",
+        &["comm", "interop", "tune", "runtime", "program", "schedule", "topology", "ptx", "fake-cuda", "fake-nccl"],
+    ),
     ("python", &["comm", "runtime", "synth", "tune", "program", "schedule", "topology"]),
     ("antiphon", &["topology", "schedule", "program", "interop", "synth", "runtime", "tune", "comm"]),
 ];

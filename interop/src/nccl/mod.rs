@@ -52,7 +52,9 @@ pub enum RingExportError {
         machines: usize,
     },
     /// The collective sends each chunk to one rank, or some ranks take no part.
-    #[error("a graph file of NCCL has rings of all ranks: {collective} among {members} of {ranks} ranks does not follow such rings")]
+    #[error(
+        "a graph file of NCCL has rings of all ranks: {collective} among {members} of {ranks} ranks does not follow such rings"
+    )]
     Collective {
         /// What the plan does.
         collective: Collective,
@@ -110,8 +112,16 @@ pub fn rings(plan: &VerifiedSchedule) -> Result<RingGraph, RingExportError> {
         return Err(RingExportError::Machines { machines });
     }
     let request = schedule.demand.request();
-    if schedule.demand.is_unicast() || request.members.len() != ranks || ranks < 2 {
-        let (collective, members) = (request.collective, request.members.len());
+    let (collective, members) = (request.collective, request.members.len());
+    let passes_all = matches!(
+        collective,
+        Collective::AllGather
+            | Collective::ReduceScatter
+            | Collective::AllReduce
+            | Collective::Broadcast
+            | Collective::Reduce
+    );
+    if !passes_all || members != ranks || ranks < 2 {
         return Err(RingExportError::Collective { collective, members, ranks });
     }
     let mut shares: BTreeMap<Vec<Rank>, usize> = BTreeMap::new();
@@ -142,7 +152,8 @@ struct ChunkWay {
 }
 
 fn ways(schedule: &Schedule, ranks: usize) -> Result<Vec<ChunkWay>, RingExportError> {
-    let mut ways = vec![ChunkWay { next: vec![None; ranks], previous: vec![None; ranks] }; schedule.demand.chunks().len()];
+    let mut ways =
+        vec![ChunkWay { next: vec![None; ranks], previous: vec![None; ranks] }; schedule.demand.chunks().len()];
     for Transfer { chunks, from, to, .. } in &schedule.transfers {
         for &chunk in chunks.iter() {
             let way = &mut ways[chunk.index()];
@@ -214,7 +225,10 @@ pub fn write_graph(graph: &RingGraph, path: PathType, out: &mut dyn Write) -> io
     let (channels, speed) = (graph.channels.len(), graph.speed.min(MAX_SPEED));
     writeln!(out, r#"<graphs version="1">"#)?;
     for (id, pattern) in GRAPHS {
-        write!(out, r#"  <graph id="{id}" pattern="{pattern}" crossnic="0" nchannels="{channels}" speedintra="{speed}""#)?;
+        write!(
+            out,
+            r#"  <graph id="{id}" pattern="{pattern}" crossnic="0" nchannels="{channels}" speedintra="{speed}""#
+        )?;
         write!(out, r#" speedinter="{speed}" latencyinter="0" typeintra="{path}" typeinter="{path}""#)?;
         writeln!(out, r#" samechannels="0">"#)?;
         for ring in &graph.channels {

@@ -1,3 +1,5 @@
+//! Rings of textbook algorithms and of plans with several rings, what is refused, and the file read back.
+
 #![allow(clippy::unwrap_used)]
 
 use super::*;
@@ -71,7 +73,9 @@ fn what_is_no_ring_is_refused_with_its_place() {
     let line = Arc::new(resolve("mesh2d:1x3").unwrap());
     let chain = schedules::random_trees(&line, &broadcast, &mut schedules::Random(1));
     assert!(said(&chain).contains("no link leads from rank 2 back to rank 0"), "{}", said(&chain));
-    let machines = along("dgx1x2", 1, |_| (0..16).collect());
+    let two = Arc::new(resolve("dgx2x2").unwrap());
+    let broadcast = schedules::demand(Collective::Broadcast, 32, 1);
+    let machines = schedules::random_trees(&two, &broadcast, &mut schedules::Random(1));
     assert!(said(&machines).contains("for 2"), "{}", said(&machines));
 }
 

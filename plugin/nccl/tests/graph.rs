@@ -1,6 +1,7 @@
 //! Graph files as the reader of the real NCCL understands them.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+#[allow(dead_code, reason = "other tests need more of it")]
 mod built;
 
 use built::{compile, real_nccl};

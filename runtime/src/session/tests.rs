@@ -264,15 +264,21 @@ fn a_rank_that_waits_sends_what_it_has() {
 fn a_call_that_is_given_up_is_refused() {
     for sessions in [Session::local(2).unwrap(), apart(2)] {
         let program = sum(2);
+        // Were both to start at once, the one that drops its call might have done its part before.
+        let dropped = std::sync::Barrier::new(2);
         let told = on_all(&sessions, |session| {
             let prepared = session.prepare(&program, &all(2), 1_000_000, DType::F32).unwrap();
             let elements = prepared.lengths()[1] / 4;
+            if session.rank() == Rank(1) {
+                dropped.wait();
+            }
             let started =
                 session.start_owned(&prepared, CallPlace::collective(7, 1), None, vec![1.0_f32; elements]).unwrap();
             if session.rank() == Rank(0) {
                 drop(started);
                 // What was taken back is told while something is waited for.
                 session.forget([7]);
+                dropped.wait();
                 return None;
             }
             Some(started.wait(Duration::from_secs(2)).unwrap_err())

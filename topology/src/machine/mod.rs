@@ -593,7 +593,7 @@ keys:
             ("[[0], [1, 2]]", "every", "box.yaml:8:", "each"),
             ("[[0], [1, 2]]", "[[1]]", "box.yaml:8:", "rank 0 has no port"),
             ("between: [0>0], ", "", "box.yaml:8:", "inside"),
-            ("bandwidth: 1GBps", "bandwidth: 1gbps", "box.yaml:13:", "did you mean `GBps`?"),
+            ("bandwidth: 1GBps", "bandwidth: 1gbps", "box.yaml:13:", "did you mean `GBps` or `Gbps`?"),
             ("bandwidth: 1GBps", "bandwidth: -1GBps", "box.yaml:13:", "≥ 0"),
             ("alpha: 1us", "alpha: .nan", "box.yaml:13:", "≥ 0"),
             ("alpha: 1us, ", "", "box.yaml:7:", "needs `alpha`"),

@@ -33,7 +33,7 @@ struct machine {
     int number;
     uint64_t hosts[NODES];
     int host_count;
-    int gpus;
+    _Alignas(8) int gpus;
     char rest[1 << 20];
 };
 
