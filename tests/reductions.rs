@@ -1,6 +1,7 @@
 //! Whether all ranks end a reduction with the same bits, whichever strategy has made the plan.
 
-use program::{LowerOptions, check, lower};
+use crate::binary::antiphon_in;
+use program::{LowerOptions, adds_differently, check, lower};
 use runtime::{Call, DType, ExecutionOptions, run_threads};
 use schedule::{Collective, Demand, ReduceOp, Request, VerifiedSchedule};
 use std::sync::Arc;
@@ -39,9 +40,42 @@ fn plans_of_every_strategy_give_the_same_sum_on_all_ranks() {
             // Not every strategy has a plan for every machine.
             let Ok(found) = synthesize(&[problem], &search, &|_| {}) else { continue };
             planned += 1;
+            assert_eq!(adds_differently(&found.schedule), None, "{spec}, {size} bytes, {strategy:?}");
             let others = others(&found.schedule);
             assert!(others.is_empty(), "{spec}, {size} bytes, {strategy:?}: {others:?} have other bits than rank 0");
         }
     }
     assert!(planned > 20, "{planned} plans");
+}
+
+/// Rank 0 ends with ((a + b) + c) + d and the others with (a + b) + (c + d): both commands say so. A plan of ours is silent.
+#[test]
+fn plans_that_add_differently_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let synth = "synth --topology clique:4 --collective allreduce --strategy classic --size 4KB -o plan.json -q";
+    antiphon_in(folder, synth).ok();
+    let verify = |file: &str| antiphon_in(folder, &format!("verify {file} --json")).ok();
+    assert!(verify("plan.json").json()["adds_differently"].is_null());
+    let mut plan: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(folder.join("plan.json")).unwrap()).unwrap();
+    let steps =
+        [(1, 0, 0.0), (0, 1, 0.0), (3, 2, 0.0), (2, 0, 0.3), (2, 1, 0.6), (0, 2, 0.6), (3, 0, 0.9), (2, 3, 1.5)];
+    let transfers = steps.iter().map(|&(from, to, start)| {
+        let link = from * 3 + to - i32::from(to > from);
+        let kind = if start > 1.0 { "copy" } else { "reduce" };
+        serde_json::json!({
+            "chunks": [0, 1, 2, 3], "from": from, "to": to, "link": link, "kind": kind, "start_us": start, "end_us": start + 0.58,
+        })
+    });
+    plan["transfers"] = transfers.collect();
+    plan["makespan_us"] = 2.08.into();
+    ["bound", "lower_bound_us", "gap"].iter().for_each(|key| drop(plan.as_object_mut().unwrap().remove(*key)));
+    std::fs::write(folder.join("uneven.json"), plan.to_string()).unwrap();
+    let verified = verify("uneven.json");
+    assert_eq!(verified.json()["adds_differently"], 0);
+    let ran = antiphon_in(folder, "run uneven.json --iterations 5").ok();
+    for stderr in [verified.stderr, ran.stderr] {
+        assert!(stderr.contains("add up chunk 0 in different ways"), "{stderr}");
+    }
 }

@@ -7,7 +7,7 @@
 
 use crate::numbers::mixed;
 use crate::stock::CallKind;
-use program::{LowerOptions, VerifiedProgram, check, lower};
+use program::{LowerOptions, VerifiedProgram, adds_differently, check, lower};
 use runtime::DType;
 use schedule::file::ScheduleFile;
 use schedule::{Collective, Demand, ReduceOp, Request, Schedule, VerifiedSchedule, file};
@@ -374,6 +374,11 @@ impl PlanTable {
         let name = self.name(entry);
         let verified = self.schedule(entry, kind.op)?;
         let refused = |why: &dyn std::fmt::Display| format!("{name}: {why}");
+        // The data type is not known here.
+        let in_order = kind.op.is_some_and(|op| !matches!(op, ReduceOp::Min | ReduceOp::Max));
+        if let Some(chunk) = adds_differently(&verified).filter(|_| in_order) {
+            return Err(refused(&format!("ranks add up chunk {chunk} in different ways, floats might differ")));
+        }
         let lowering = LowerOptions { in_place: kind.in_place, ..LowerOptions::default() };
         let program = lower(&verified, &lowering).map_err(|error| refused(&error))?;
         let program = check(program).map_err(|_| refused(&"the program checker refuses it"))?;

@@ -37,7 +37,7 @@ pub use digest::digest;
 pub use excerpt::{Excerpt, has_excerpts, write_excerpts};
 pub use instruction::{Buffer, Instruction, Slice};
 pub use layout::{Layout, LayoutError, OwnBlock, Slot};
-pub use lower::{LowerOptions, Threadblocks, lower};
+pub use lower::{LowerOptions, Threadblocks, adds_differently, lower};
 pub use rewrite::replicate;
 pub use shape::{PartShape, balanced};
 pub use timing::{NoLink, PlayedProgram, play};

@@ -7,8 +7,9 @@ use crate::failure::{Failure, Outcome};
 use crate::foreign::ForeignPlan;
 use crate::plan::{self, Opened, UnverifiedFile};
 use crate::screen::{Screen, percent, time};
+use program::adds_differently;
 use schedule::file::CompressedFile;
-use schedule::{Collective, Findings, LowerBound, Request, Schedule, TopologyRef, Violation};
+use schedule::{ChunkId, Collective, Findings, LowerBound, Request, Schedule, TopologyRef, Violation};
 use serde_json::{Value, json};
 use std::fmt;
 use topology::{Topology, shorten};
@@ -26,10 +27,17 @@ pub(crate) fn run(args: &VerifyArgs, screen: &Screen) -> Outcome {
         screen.note("note: the schedule is plain already; nothing was written");
     }
     let summary = plan::describe(&file.schedule);
+    let mut uneven = None;
     let (schedule, violations) = match file.verify(&topology) {
-        Ok(verified) => (verified.into_schedule(), Findings::default()),
+        Ok(verified) => {
+            uneven = adds_differently(&verified);
+            (verified.into_schedule(), Findings::default())
+        }
         Err(rejection) => (*rejection.schedule, rejection.violations),
     };
+    if let Some(chunk) = uneven {
+        screen.note(&format!("note: {}", adding_differently(chunk)));
+    }
     let mut findings = violations.map(shown);
     let differences = content::differences(&schedule.demand, args.matrix.as_deref(), args.demand.as_deref())?;
     let claims = UncheckedClaims::of(&schedule, differences.is_some());
@@ -47,7 +55,8 @@ pub(crate) fn run(args: &VerifyArgs, screen: &Screen) -> Outcome {
             screen.note(&format!("note: {}: {remark}", path.display()));
         }
     }
-    let value = judged(&findings, &claims, &topology, schedule.demand.request())?;
+    let mut value = judged(&findings, &claims, &topology, schedule.demand.request())?;
+    value["adds_differently"] = json!(uneven);
     screen.result(&value, || match findings.is_empty() {
         true => {
             let (transfers, makespan) = (schedule.transfers.len(), time(schedule.makespan().0));
@@ -92,6 +101,11 @@ fn compressed(args: &VerifyArgs, claim: UnverifiedFile<CompressedFile>, screen: 
         _ => findings.to_string(),
     })?;
     verdict(args, findings.total())
+}
+
+/// What a plan is told whose ranks [add differently](program::adds_differently).
+pub(crate) fn adding_differently(chunk: ChunkId) -> String {
+    format!("ranks add up chunk {chunk} in different ways: floats may differ in their last bits from rank to rank")
 }
 
 /// Statements of a file that were not checked.

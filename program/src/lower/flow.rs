@@ -74,6 +74,8 @@ pub(super) struct DataFlow {
     pub(super) deliveries: Vec<ValueDelivery>,
     /// The deliveries that are not dropped, in order of landing; those of one transfer in order of chunk.
     pub(super) live: Vec<ValueDeliveryId>,
+    /// The first chunk whose sum the ranks that want it compute in different ways, so that floats may differ in their last bits.
+    pub(super) uneven: Option<ChunkId>,
 }
 
 impl Index<ValueId> for DataFlow {
@@ -102,7 +104,7 @@ impl DataFlow {
         };
         schedule.demand.chunk_ids().for_each(|id| builder.chunk(id));
         let mut flow = builder.flow;
-        let Self { values, deliveries, live } = &mut flow;
+        let Self { values, deliveries, live, .. } = &mut flow;
         live.sort_unstable_by_key(|&id| {
             let ValueDelivery { transfer, result, .. } = deliveries[id.index()];
             (order.place(transfer), values[result.index()].chunk)
@@ -191,7 +193,8 @@ impl DataFlowBuilder<'_> {
         }
         self.flow.keep_what_matters(first);
         if chunk.combine && chunk.wanted_by.len() > 1 {
-            sums::settle(&mut self.flow, first_value, first);
+            let is_even = sums::settle(&mut self.flow, first_value, first);
+            self.flow.uneven = self.flow.uneven.or((!is_even).then_some(id));
         }
         chunk.holders.iter().for_each(|rank| self.current[rank.index()] = None);
         deliveries.iter().for_each(|it| {

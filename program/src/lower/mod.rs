@@ -30,7 +30,7 @@ use super::{Buffer, Connection, ConnectionId, Layout, LayoutError, Program, Slot
 use emit::Emitter;
 use flow::DataFlow;
 use rayon::prelude::*;
-use schedule::{Schedule, Transfer, VerifiedSchedule};
+use schedule::{ChunkId, Schedule, Transfer, VerifiedSchedule};
 use std::collections::BTreeMap;
 use topology::{LinkId, Rank};
 
@@ -115,6 +115,15 @@ pub fn lower(schedule: &VerifiedSchedule, options: &LowerOptions) -> Result<Prog
         false => program.ranks.iter_mut().for_each(reduction::drop_implied),
     }
     replicate(program, options.instances)
+}
+
+/// The first chunk whose sum some ranks compute in another way than others, whatever lowering does: they exchange different partial
+/// sums. The results of integers, minimum and maximum are the same on all ranks anyway; those of floats added or multiplied may
+/// differ in their last bits.
+pub fn adds_differently(schedule: &VerifiedSchedule) -> Option<ChunkId> {
+    let demand = &schedule.schedule().demand;
+    let may_differ = demand.chunks().iter().any(|chunk| chunk.combine && chunk.wanted_by.len() > 1);
+    may_differ.then(|| DataFlow::of(schedule).uneven).flatten()
 }
 
 /// Pairs threadblocks. Their steps are in the order of the schedule's times: departures at their start, arrivals at

@@ -3,7 +3,8 @@
 //! Additions of floats are commutative, but not associative. Where one rank adds up a chunk and the others get copies, any
 //! order will do. But where each rank gets the values of all others and adds them up by itself, in the order in which they
 //! arrive, ranks would end with different bits. The principal function is [`settle`]: it has each of them add in the order of
-//! the contributors. What arrives before its turn waits in a slot of its own, so no message waits for another.
+//! the contributors. What arrives before its turn waits in a slot of its own, so no message waits for another. This does not help
+//! where ranks send each other different partial sums: [`settle`] says so.
 
 use super::flow::{DataFlow, Value, ValueDeliveryId, ValueId};
 use topology::Rank;
@@ -31,24 +32,12 @@ fn mixed(value: u64) -> u64 {
 }
 
 /// Orders the additions of one chunk, which combines: its values and deliveries are those from these on. Nothing changes if
-/// all ranks that want it end with the same sum anyway.
-pub(super) fn settle(flow: &mut DataFlow, first_value: u32, first_delivery: usize) {
+/// all ranks that want it end with the same sum anyway. Answers whether they do now.
+pub(super) fn settle(flow: &mut DataFlow, first_value: u32, first_delivery: usize) -> bool {
     let at = |id: ValueId| id.index() - first_value as usize;
-    let mut sums: Vec<PartialSum> = Vec::with_capacity(flow.values.len() - first_value as usize);
-    for Value { rank, writer, .. } in &flow.values[first_value as usize..] {
-        sums.push(match writer.map(|writer| &flow[writer]) {
-            None => PartialSum { fingerprint: mixed(u64::from(rank.0) + 1), first: *rank },
-            Some(delivery) => {
-                let source = sums[at(delivery.source)];
-                delivery.base.map_or(source, |base| sums[at(base)].plus(source))
-            }
-        });
-    }
-    let mut wanted =
-        flow.values[first_value as usize..].iter().zip(&sums).filter(|(value, _)| value.is_final).map(|(_, sum)| sum);
-    let first = wanted.next().map(|sum| sum.fingerprint);
-    if wanted.all(|sum| Some(sum.fingerprint) == first) {
-        return;
+    let sums = partial_sums(flow, first_value);
+    if are_equal(flow, first_value, &sums) {
+        return true;
     }
     for last in first_delivery..flow.deliveries.len() {
         let chain = chain(flow, ValueDeliveryId::from_index(last));
@@ -56,6 +45,32 @@ pub(super) fn settle(flow: &mut DataFlow, first_value: u32, first_delivery: usiz
             reorder(flow, &chain, |id| sums[at(id)].first);
         }
     }
+    are_equal(flow, first_value, &partial_sums(flow, first_value))
+}
+
+/// How each value from this one on comes about, in their order: a value is made of earlier ones.
+fn partial_sums(flow: &DataFlow, first_value: u32) -> Vec<PartialSum> {
+    let at = |id: ValueId| id.index() - first_value as usize;
+    let mut sums: Vec<PartialSum> = Vec::with_capacity(flow.values.len() - first_value as usize);
+    for Value { rank, writer, .. } in &flow.values[first_value as usize..] {
+        sums.push(match writer.map(|writer| &flow[writer]) {
+            None => PartialSum { fingerprint: mixed(u64::from(rank.0) + 1), first: *rank },
+            Some(delivery) => {
+                let source = sums[at(delivery.source)];
+                let sum = delivery.base.map_or(source, |base| sums[at(base)].plus(source));
+                delivery.then.iter().fold(sum, |sum, &next| sum.plus(sums[at(next)]))
+            }
+        });
+    }
+    sums
+}
+
+/// Whether all ranks that want the chunk end with the same sum.
+fn are_equal(flow: &DataFlow, first_value: u32, sums: &[PartialSum]) -> bool {
+    let values = flow.values[first_value as usize..].iter().zip(sums);
+    let mut wanted = values.filter(|(value, _)| value.is_final).map(|(_, sum)| sum.fingerprint);
+    let first = wanted.next();
+    wanted.all(|sum| Some(sum) == first)
 }
 
 /// The deliveries of a sum of which this one makes the last addition, first to last: nobody sees what comes between.

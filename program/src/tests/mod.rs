@@ -6,12 +6,41 @@ mod options;
 
 use super::*;
 use expect_test::expect;
-use schedule::{Collective, TIME_TOLERANCE, VerifiedSchedule};
+use schedule::{Collective, Message, TIME_TOLERANCE, TransferKind, VerifiedSchedule};
 use std::collections::{BTreeMap, BTreeSet};
 use testing::executor::{self, Executor, Transport};
 use testing::mutants::{self, Mutant, Slip};
 use testing::schedules::{self, Random};
 use testing::{STANDARD, checked, lowered};
+use topology::{Micros, Rank};
+
+/// Where all ranks end with the same sum of the same parts, lowering says so, and where they cannot, too.
+#[test]
+fn sums_of_different_parts_are_told() {
+    let random = &mut Random(3);
+    for ranks in 2..9 {
+        assert_eq!(adds_differently(&schedules::ring_allreduce(ranks, 2)), None);
+        assert_eq!(adds_differently(&schedules::direct(&schedules::demand(Collective::AllReduce, ranks, 1))), None);
+        let demand = schedules::demand(Collective::AllReduce, ranks, 3);
+        assert_eq!(adds_differently(&schedules::random_trees(&schedules::clique(ranks), &demand, random)), None);
+    }
+    // Rank 0 ends with ((a + b) + c) + d, the others with (a + b) + (c + d), which rank 2 shows to rank 1. What it takes from
+    // ranks 2 and 3 departs before they add, and lands late.
+    let (topology, demand) = (schedules::clique(4), schedules::demand(Collective::AllReduce, 4, 1));
+    let ways = [(1, 0), (0, 1), (3, 2), (2, 0), (2, 1), (0, 2), (3, 0), (2, 3)];
+    let starts = [0.0, 0.0, 0.0, 0.5, 1.0, 1.0, 1.5, 2.5];
+    let transfers = ways.into_iter().zip(starts).enumerate().map(|(index, ((from, to), start))| {
+        let kind = if index == 7 { TransferKind::Copy } else { TransferKind::Reduce };
+        let link = topology.between(Rank(from), Rank(to)).next().unwrap();
+        let message = Message { chunks: demand.chunk_ids().collect(), link, kind };
+        let mut transfer = schedule::replay(&demand, &topology, &[message]).unwrap().remove(0);
+        let time = transfer.end.0 - transfer.start.0;
+        (transfer.start, transfer.end) = (Micros(start * time), Micros(start * time + time));
+        transfer
+    });
+    let plan = schedules::timed(&topology, &demand, transfers.collect());
+    assert_eq!(adds_differently(&plan).map(|chunk| chunk.index()), Some(0));
+}
 
 /// Lowers, checks and runs in several orders, with several counts and tiles.
 fn both_ways(schedule: &VerifiedSchedule, random: &mut Random) {

@@ -1,6 +1,7 @@
 //! Plans from files, adapted to the flags.
 
 use crate::cli::RunArgs;
+use crate::commands::verify::adding_differently;
 use crate::content;
 use crate::failure::{Failure, Outcome, read_text};
 use crate::foreign;
@@ -8,7 +9,7 @@ use crate::loading::{ForeignSource, MemoryMode};
 use crate::plan;
 use crate::screen::Screen;
 use crate::workbench::{Installed, Workbench};
-use program::play;
+use program::{adds_differently, play};
 use schedule::{Demand, ReduceOp, Request, VerifiedSchedule, verify};
 use std::path::Path;
 use std::sync::Arc;
@@ -88,6 +89,9 @@ pub(super) fn open(path: &Path, args: &RunArgs, screen: &Screen) -> Outcome<Fixe
         if let Some(first) = differences.iter().next() {
             let more = differences.total() - 1;
             return Err(Failure::no(anyhow::anyhow!("{origin}: is for other chunks: {first} (and {more} more)")));
+        }
+        if let Some(chunk) = adds_differently(&schedule) {
+            screen.note(&format!("note: {origin}: {}", adding_differently(chunk)));
         }
         return with_op(schedule, args);
     }
