@@ -42,17 +42,12 @@ pub(crate) struct LinkCosts {
     cores: Vec<usize>,
 }
 
-/// How many cores this process may use.
-pub(crate) fn cores_here() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
-}
-
 impl LinkCosts {
     /// Nothing was measured.
     pub(crate) fn assumed(session: &Session) -> Self {
         let machines = session.machines().to_vec();
         let count = count(&machines);
-        Self { machines, costs: vec![vec![MessageCost::THREADS; count]; count], cores: vec![cores_here(); count] }
+        Self { machines, costs: vec![vec![MessageCost::THREADS; count]; count], cores: vec![session.cores(); count] }
     }
 
     /// The machines of some ranks, in their order.

@@ -4,7 +4,7 @@
 //! the first ranks of all machines do so in pairs. It takes less than a millisecond in memory.
 
 use crate::error::CommResult;
-use crate::links::{LinkCosts, MEASURED, cores_here, count};
+use crate::links::{LinkCosts, MEASURED, count};
 use crate::numbers::stream_of;
 use runtime::{Call, CallPlace, Moment, RunResult, Session};
 use std::time::Duration;
@@ -30,7 +30,7 @@ pub(crate) fn link_costs(session: &Session, limit: Duration) -> CommResult<LinkC
     let leaders: Vec<Rank> = (0..count as u32).filter_map(|of| ranks_of(machines, of).next()).collect();
     // The times with each machine, and the number of cores.
     let mut measured = vec![0.0; 2 * count + 1];
-    measured[2 * count] = cores_here() as f64;
+    measured[2 * count] = session.cores() as f64;
     let mut meet = |peer: Rank, machine: usize| -> CommResult<()> {
         let pair = PingPong { session, peer, limit };
         for which in 0..MEASURED.len() {

@@ -75,8 +75,8 @@ impl Session {
         Self::assemble(SessionSetup {
             rank: at.rank,
             memory,
+            patience: Patience::of(local, directory.cores()),
             directory,
-            patience: Patience::here(local),
             status,
             sockets,
             watch: Some(Box::new((watch, word))),

@@ -8,6 +8,7 @@ pub(crate) mod activity;
 pub(crate) mod atomics;
 pub(crate) mod barrier;
 pub(crate) mod clocks;
+pub(crate) mod cores;
 pub(crate) mod doorbell;
 pub(crate) mod fences;
 #[expect(unsafe_code, reason = "has the kernel empty a page in forks")]

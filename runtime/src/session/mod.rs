@@ -195,8 +195,8 @@ impl Session {
             let parts = SessionSetup {
                 rank,
                 memory,
+                patience: Patience::of(ranks, directory.cores()),
                 directory: directory.clone(),
-                patience: Patience::here(ranks),
                 status: status.clone(),
                 sockets: None,
                 watch: None,
@@ -256,6 +256,11 @@ impl Session {
     /// The machine of each rank, counted in the order of their first ranks.
     pub fn machines(&self) -> &[u32] {
         self.shared.directory.machines()
+    }
+
+    /// How many cores the ranks of this machine have together.
+    pub fn cores(&self) -> usize {
+        self.shared.directory.cores()
     }
 
     /// The long messages that this rank has received.

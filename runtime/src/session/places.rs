@@ -11,6 +11,7 @@
 use super::notice::{BOARD_BYTES, NoticeBoard};
 use super::process_memory::WordProbe;
 use super::segments::{SEGMENT_BOARD_BYTES, SegmentBoard};
+use crate::memory::cores::cores_of;
 use crate::memory::doorbell::{BELL_BYTES, Doorbell};
 use crate::memory::region::{OpenFilePlace, Region};
 use crate::session::lane_place::LANE_BYTES;
@@ -124,17 +125,29 @@ pub(crate) struct Directory {
     ranks: Vec<RankLocation>,
     /// The machine of each rank, counted in the order of their first ranks.
     machines: Vec<u32>,
+    /// How many cores the ranks of this machine have together.
+    cores: usize,
 }
 
 impl Directory {
     /// Ranks that are all on one machine.
     pub(crate) fn of_one_machine(ranks: Vec<RankLocation>) -> Self {
         let machines = vec![0; ranks.len()];
-        Self { ranks, machines }
+        Self::new(ranks, machines)
     }
 
     pub(crate) fn new(ranks: Vec<RankLocation>, machines: Vec<u32>) -> Self {
-        Self { ranks, machines }
+        let processes = ranks.iter().filter_map(|location| match location {
+            RankLocation::Process(place, _) => Some(place.memory.process),
+            RankLocation::Thread(_) | RankLocation::Elsewhere => None,
+        });
+        let cores = cores_of(processes);
+        Self { ranks, machines, cores }
+    }
+
+    /// How many cores the ranks of this machine have together.
+    pub(crate) fn cores(&self) -> usize {
+        self.cores
     }
 
     /// The machine of each rank, counted in the order of their first ranks.
