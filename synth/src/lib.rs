@@ -13,7 +13,7 @@
 //! 5. `bounds`: times that no schedule can beat, and what a faster machine would buy.
 //! 6. `ordering`: in which order messages leave (list scheduling).
 //! 7. `epochs`: time-expanded models, as far as strategies share them.
-//! 8. `strategies`: ways of finding schedules, one folder each; none imports another.
+//! 8. `strategies`: ways of finding schedules, one folder each; `milp` and `improve` use `matching`, no other uses another.
 //! 9. `polish`: slack and wishes, for a schedule that is already fast.
 //! 10. `planner`: which strategy runs when; it judges the candidates and writes the report.
 //!

@@ -56,15 +56,15 @@ fn conduct(args: &RunArgs, launch: Option<Launch>, screen: &Screen) -> Outcome {
         lowering: args.lowering.clone(),
     };
     let is_together = groups.len() > 1 || args.split.is_some();
-    match (args.csv, screen.is_json()) {
-        (true, _) => screen.line(CSV),
-        (false, true) => {}
-        (false, false) => screen.say(&header(&title(args, &fixed, ranks, is_together), is_together)),
-    }
+    let head = match (args.csv, screen.is_json()) {
+        (true, _) => Some(CSV.to_owned()),
+        (false, true) => None,
+        (false, false) => Some(header(&title(args, &fixed, ranks, is_together), is_together)),
+    };
     let bar = screen.progress("run");
     bar.message(format!("starting {ranks} ranks"));
     let mut bench = Workbench::open(&setup)?;
-    let mut session = RunSession { args, bench: &mut bench, screen, bar, wrong: 0, emulated: None };
+    let mut session = RunSession { args, bench: &mut bench, screen, bar, head, wrong: 0, emulated: None };
     if let Some(spec) = &args.emulate {
         session.emulated = Some(plan::topology(spec)?);
     }
@@ -98,6 +98,8 @@ struct RunSession<'a> {
     bench: &'a mut Workbench,
     screen: &'a Screen,
     bar: Bar,
+    /// What stands above the first row, until there is one.
+    head: Option<String>,
     /// The number of wrong elements.
     wrong: u64,
     /// The machine that the ranks emulate.
@@ -217,6 +219,9 @@ impl RunSession<'_> {
             together,
         };
         self.wrong += row.wrong;
+        if let Some(head) = self.head.take() {
+            self.bar.pause(|| if self.args.csv { self.screen.line(&head) } else { self.screen.say(&head) });
+        }
         let line = match (self.args.csv, self.screen.is_json()) {
             (true, _) => row.csv(),
             (false, true) => serde_json::to_string(&row).map_err(Failure::no)?,

@@ -3,7 +3,7 @@
 use super::Synthesis;
 use super::search::{CountSearch, accept, leader, stopped_by_time};
 use crate::polish::ease::eased;
-use crate::polish::prefer::suit;
+use crate::polish::prefer::prefer;
 use crate::problem::{
     Candidate, Deadline, Milestone, Problem, Report, SearchOptions, StopReason, StrategyKind, SynthError,
 };
@@ -46,7 +46,7 @@ pub(super) fn conclude(
     };
     let mut best = best.schedule;
     if !out_of_time || best.schedule().transfers.len() <= QUICK {
-        let suited = suit(search.problem, best.schedule()).and_then(|it| accept(it, search.problem).ok());
+        let suited = prefer(search.problem, best.schedule()).and_then(|it| accept(it, search.problem).ok());
         best = suited.unwrap_or(best);
         let eased = eased(search.problem, best.schedule()).and_then(|it| accept(it, search.problem).ok());
         best = eased.unwrap_or(best);

@@ -4,7 +4,7 @@
 //! sketch have accepted it. Its makespan is the one that the verifier computed.
 
 use crate::bounds::{Bound, Bounds};
-use crate::polish::prefer::reluctance;
+use crate::polish::prefer::preference_grade;
 use crate::problem::tolerance::{EQUAL, beats, reaches};
 use crate::problem::{Cancel, Candidate, DEFAULT_GAP, Milestone, Problem, StopReason, StrategyKind, SynthError};
 use crate::sketch::obey;
@@ -138,7 +138,8 @@ impl<'a> CountSearch<'a> {
     fn improves(&self, schedule: &Schedule) -> bool {
         let Some(best) = &self.best else { return true };
         let (makespan, tolerance) = (schedule.makespan(), best.makespan.0 * EQUAL);
-        let graded = |schedule: &Schedule| reluctance(schedule, &self.problem.topology, &self.problem.constraints);
+        let graded =
+            |schedule: &Schedule| preference_grade(schedule, &self.problem.topology, &self.problem.constraints);
         makespan.0 < best.makespan.0 - tolerance
             || (makespan.0 <= best.makespan.0 + tolerance && graded(schedule) < graded(best.schedule.schedule()))
     }

@@ -1,6 +1,6 @@
 //! The preferences of a sketch among schedules of equal length: few or many connections, and where the load should be.
 //!
-//! The principal functions are [`reluctance`], which grades a schedule, and [`suit`], which improves the grade without
+//! The principal functions are [`preference_grade`], which grades a schedule, and [`prefer`], which improves the grade without
 //! more time. TACCL puts the same wishes into its objective, as T ± 0.01·U (`uc-min`, `uc-max`) or with the load of the
 //! busiest or idlest link (`minmax`, `maxmin`). Here they never make a schedule longer.
 
@@ -18,7 +18,7 @@ const WORK: usize = 1_000_000;
 
 /// How badly a schedule meets the preferences of a sketch; less is better. The fields are compared in order.
 #[derive(Clone, Copy, PartialEq, PartialOrd, Debug)]
-pub(crate) struct Reluctance {
+pub(crate) struct PreferenceGrade {
     /// Unwanted connections in use, minus wanted connections in use.
     connections: i64,
     /// The grade by the objective; 0 without one.
@@ -27,11 +27,11 @@ pub(crate) struct Reluctance {
 }
 
 /// How badly `schedule` meets the preferences of `constraints`.
-pub(crate) fn reluctance(schedule: &Schedule, topology: &Topology, constraints: &Constraints) -> Reluctance {
+pub(crate) fn preference_grade(schedule: &Schedule, topology: &Topology, constraints: &Constraints) -> PreferenceGrade {
     grade(&schedule.transfers, &schedule.demand, topology, constraints)
 }
 
-fn grade(transfers: &[Transfer], demand: &Demand, topology: &Topology, constraints: &Constraints) -> Reluctance {
+fn grade(transfers: &[Transfer], demand: &Demand, topology: &Topology, constraints: &Constraints) -> PreferenceGrade {
     let used: BTreeSet<LinkId> = transfers.iter().map(|transfer| transfer.link).collect();
     let connections = constraints.connections.iter().map(|wish| {
         let open = wish.links.iter().filter(|link| used.contains(link)).count() as i64;
@@ -47,7 +47,7 @@ fn grade(transfers: &[Transfer], demand: &Demand, topology: &Topology, constrain
             -allowed.map(|link| loads[link.index()]).fold(f64::INFINITY, f64::min)
         }
     };
-    Reluctance { connections: connections.sum(), objective, transfers: transfers.len() }
+    PreferenceGrade { connections: connections.sum(), objective, transfers: transfers.len() }
 }
 
 /// The most messages that any byte goes through.
@@ -82,7 +82,7 @@ fn loads(transfers: &[Transfer], demand: &Demand, topology: &Topology) -> Vec<f6
 ///
 /// A change lets a chunk come to a rank over another link of the same switch, from another rank that has the chunk.
 /// Unwanted connections lose their chunks to others; wanted ones gain some.
-pub(crate) fn suit(problem: &Problem, schedule: &Schedule) -> Option<Schedule> {
+pub(crate) fn prefer(problem: &Problem, schedule: &Schedule) -> Option<Schedule> {
     let copies = !problem.demand.chunks().iter().any(|chunk| chunk.combine);
     if problem.constraints.connections.is_empty() || !copies {
         return None;
@@ -236,13 +236,13 @@ mod tests {
         {
             let (problem, schedule) = play(&format!("connections: {wish}"), sent);
             assert_eq!(links(&schedule), before, "{wish}");
-            let suited = suit(&problem, &schedule).unwrap_or_else(|| schedule.clone());
+            let suited = prefer(&problem, &schedule).unwrap_or_else(|| schedule.clone());
             assert_eq!(links(&suited), after, "{wish}");
             assert!(suited.makespan() <= schedule.makespan(), "{wish}");
             verify(suited, &problem.topology).unwrap();
         }
         let (problem, schedule) = play("name: free", &SHORTCUT);
-        assert_eq!(suit(&problem, &schedule), None);
+        assert_eq!(prefer(&problem, &schedule), None);
     }
 
     #[test]
@@ -250,7 +250,7 @@ mod tests {
         let better = |objective: &str, one: &[(u32, u32, u32)], other: &[(u32, u32, u32)]| {
             let graded = |sent| {
                 let (problem, schedule) = play(&format!("objective: {objective}"), sent);
-                reluctance(&schedule, &problem.topology, &problem.constraints)
+                preference_grade(&schedule, &problem.topology, &problem.constraints)
             };
             graded(one) < graded(other)
         };

@@ -20,7 +20,6 @@ use crate::problem::{Problem, StopReason, SynthError};
 use crate::strategies::reversal::check_copies;
 use crate::strategies::{Attempt, Context, Strategy};
 use schedule::{ChunkId, ChunkList, Collective, Message, Schedule, Transfer, TransferKind, makespan, replay};
-use std::collections::BTreeMap;
 use topology::{LinkId, Micros, Rank};
 
 /// The strategy `classic`.
@@ -46,48 +45,65 @@ struct RoundHop {
 /// Why an algorithm does not apply, as text for the user.
 type Inapplicable = String;
 
+/// How many messages follow each other, as the number of ranks grows.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum RoundGrowth {
+    One,
+    Logarithmic,
+    Linear,
+}
+
 /// An algorithm: its name in reports, and its hops.
 struct TextbookAlgorithm {
     name: &'static str,
+    rounds: RoundGrowth,
     hops: fn(&Problem) -> Result<Vec<RoundHop>, Inapplicable>,
 }
 
-const fn algorithm(name: &'static str, hops: fn(&Problem) -> Result<Vec<RoundHop>, Inapplicable>) -> TextbookAlgorithm {
-    TextbookAlgorithm { name, hops }
+const fn algorithm(
+    name: &'static str,
+    rounds: RoundGrowth,
+    hops: fn(&Problem) -> Result<Vec<RoundHop>, Inapplicable>,
+) -> TextbookAlgorithm {
+    TextbookAlgorithm { name, rounds, hops }
 }
 
 /// The algorithms of each collective. Reducing collectives never get here.
 fn algorithms(collective: Collective) -> Vec<TextbookAlgorithm> {
+    use RoundGrowth::{Linear, Logarithmic, One};
     match collective {
         Collective::AllGather => vec![
-            algorithm("classic/ring", ring::all_gather),
-            algorithm("classic/two-way-ring", ring::all_gather_two_way),
-            algorithm("classic/recursive-doubling", exchange::recursive_doubling),
-            algorithm("classic/bruck", exchange::bruck),
-            algorithm("classic/all-pairs", exchange::all_pairs),
-            algorithm("classic/tree", tree::shortest_paths),
+            algorithm("classic/ring", Linear, ring::all_gather),
+            algorithm("classic/two-way-ring", Linear, ring::all_gather_two_way),
+            algorithm("classic/recursive-doubling", Logarithmic, exchange::recursive_doubling),
+            algorithm("classic/bruck", Logarithmic, exchange::bruck),
+            algorithm("classic/all-pairs", One, exchange::all_pairs),
+            algorithm("classic/tree", Logarithmic, tree::shortest_paths),
         ],
         Collective::Broadcast => vec![
-            algorithm("classic/chain", ring::chain),
-            algorithm("classic/binomial", tree::binomial_broadcast),
-            algorithm("classic/tree", tree::shortest_paths),
+            algorithm("classic/chain", Linear, ring::chain),
+            algorithm("classic/binomial", Logarithmic, tree::binomial_broadcast),
+            algorithm("classic/tree", Logarithmic, tree::shortest_paths),
         ],
         Collective::Scatter => vec![
-            algorithm("classic/binomial", tree::binomial_scatter),
-            algorithm("classic/all-pairs", exchange::all_pairs),
-            algorithm("classic/tree", tree::shortest_paths),
+            algorithm("classic/binomial", Logarithmic, tree::binomial_scatter),
+            algorithm("classic/all-pairs", One, exchange::all_pairs),
+            algorithm("classic/tree", Logarithmic, tree::shortest_paths),
         ],
         Collective::Gather => vec![
-            algorithm("classic/binomial", tree::binomial_gather),
-            algorithm("classic/all-pairs", exchange::all_pairs),
-            algorithm("classic/tree", tree::shortest_paths),
+            algorithm("classic/binomial", Logarithmic, tree::binomial_gather),
+            algorithm("classic/all-pairs", One, exchange::all_pairs),
+            algorithm("classic/tree", Logarithmic, tree::shortest_paths),
         ],
         Collective::AllToAll => vec![
-            algorithm("classic/all-pairs", exchange::all_pairs),
-            algorithm("classic/ring", ring::all_to_all),
-            algorithm("classic/tree", tree::shortest_paths),
+            algorithm("classic/all-pairs", One, exchange::all_pairs),
+            algorithm("classic/ring", Linear, ring::all_to_all),
+            algorithm("classic/tree", Logarithmic, tree::shortest_paths),
         ],
-        _ => vec![algorithm("classic/all-pairs", exchange::all_pairs), algorithm("classic/tree", tree::shortest_paths)],
+        _ => vec![
+            algorithm("classic/all-pairs", One, exchange::all_pairs),
+            algorithm("classic/tree", Logarithmic, tree::shortest_paths),
+        ],
     }
 }
 
@@ -118,7 +134,12 @@ impl Strategy for Classic {
             let least = hops.as_ref().map_or(Micros::ZERO, |hops| least(problem, hops));
             (algorithm.name, least, hops)
         };
-        let mut candidates: Vec<_> = algorithms(problem.demand.request().collective).into_iter().map(found).collect();
+        let mut algorithms = algorithms(problem.demand.request().collective);
+        if deliveries > MANY_HOPS as u64 && latency_rules(problem) {
+            // There may be time for the first one only.
+            algorithms.sort_by_key(|algorithm| algorithm.rounds);
+        }
+        let mut candidates: Vec<_> = algorithms.into_iter().map(found).collect();
         if candidates.iter().any(|(_, _, hops)| hops.as_ref().is_ok_and(|hops| hops.len() > MANY_HOPS)) {
             candidates.sort_by(|one, other| one.1.0.total_cmp(&other.1.0));
         }
@@ -145,6 +166,16 @@ impl Strategy for Classic {
         attempts.extend(chain::attempt(problem, context)?);
         Ok(attempts)
     }
+}
+
+/// Whether a message to one rank after the other takes longer, on the links with the least α, than all bytes of the request take
+/// on the slowest link.
+fn latency_rules(problem: &Problem) -> bool {
+    let links = problem.topology.links();
+    let alpha = links.iter().map(|link| link.alpha.0).fold(f64::INFINITY, f64::min);
+    let beta = links.iter().map(|link| link.beta.0).fold(0.0, f64::max);
+    let request = problem.demand.request();
+    alpha * request.members.len() as f64 > beta * request.size_bytes as f64
 }
 
 fn attempt(
@@ -232,16 +263,14 @@ struct PlacedHop {
 fn on_links(problem: &Problem, hops: Vec<RoundHop>) -> Result<Vec<PlacedHop>, Inapplicable> {
     let topology = &*problem.topology;
     let mut placed = Vec::with_capacity(hops.len());
-    // Searching a rank's links for every hop would take N³ steps on a clique.
-    let mut between: BTreeMap<(Rank, Rank), Vec<LinkId>> = BTreeMap::new();
+    let mut usable: Vec<LinkId> = Vec::new();
     for RoundHop { round, chunk, from, to } in hops {
-        let links = between.entry((from, to)).or_insert_with(|| topology.between(from, to).collect());
-        let usable = || links.iter().copied().filter(|&link| problem.allows(chunk, link));
-        let fastest =
-            usable().map(|link| topology.link(link).beta).fold(f64::INFINITY, |least, beta| least.min(beta.0));
-        let equal = || usable().filter(|&link| topology.link(link).beta.0 <= fastest);
-        let turn = chunk.index() % equal().count().max(1);
-        let link = equal().nth(turn).ok_or_else(|| missing_link(from, to))?;
+        usable.clear();
+        usable.extend(topology.between(from, to).filter(|&link| problem.allows(chunk, link)));
+        let beta = |link: &LinkId| topology.link(*link).beta.0;
+        let fastest = usable.iter().map(beta).fold(f64::INFINITY, f64::min);
+        usable.retain(|link| beta(link) <= fastest);
+        let link = *usable.get(chunk.index() % usable.len().max(1)).ok_or_else(|| missing_link(from, to))?;
         placed.push(PlacedHop { round, link, chunk });
     }
     placed.sort_unstable();
