@@ -75,6 +75,8 @@ fn plans_that_add_differently_are_told() {
     let verified = verify("uneven.json");
     assert_eq!(verified.json()["adds_differently"], 0);
     let ran = antiphon_in(folder, "run uneven.json --iterations 5").ok();
+    let largest = antiphon_in(folder, "run uneven.json --op max --iterations 5").ok();
+    assert!(!largest.stderr.contains("different ways"), "a maximum has no order: {}", largest.stderr);
     for stderr in [verified.stderr, ran.stderr] {
         assert!(stderr.contains("add up chunk 0 in different ways"), "{stderr}");
     }

@@ -375,8 +375,7 @@ impl PlanTable {
         let verified = self.schedule(entry, kind.op)?;
         let refused = |why: &dyn std::fmt::Display| format!("{name}: {why}");
         // The data type is not known here.
-        let in_order = kind.op.is_some_and(|op| !matches!(op, ReduceOp::Min | ReduceOp::Max));
-        if let Some(chunk) = adds_differently(&verified).filter(|_| in_order) {
+        if let Some(chunk) = adds_differently(&verified) {
             return Err(refused(&format!("ranks add up chunk {chunk} in different ways, floats might differ")));
         }
         let lowering = LowerOptions { in_place: kind.in_place, ..LowerOptions::default() };

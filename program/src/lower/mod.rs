@@ -30,7 +30,7 @@ use super::{Buffer, Connection, ConnectionId, Layout, LayoutError, Program, Slot
 use emit::Emitter;
 use flow::DataFlow;
 use rayon::prelude::*;
-use schedule::{ChunkId, Schedule, Transfer, VerifiedSchedule};
+use schedule::{ChunkId, ReduceOp, Schedule, Transfer, VerifiedSchedule};
 use std::collections::BTreeMap;
 use topology::{LinkId, Rank};
 
@@ -119,10 +119,11 @@ pub fn lower(schedule: &VerifiedSchedule, options: &LowerOptions) -> Result<Prog
 
 /// The first chunk whose sum some ranks compute in another way than others, whatever lowering does: they exchange different partial
 /// sums. The results of integers, minimum and maximum are the same on all ranks anyway; those of floats added or multiplied may
-/// differ in their last bits.
+/// differ in their last bits. `None` for minimum and maximum, which do not depend on the order.
 pub fn adds_differently(schedule: &VerifiedSchedule) -> Option<ChunkId> {
     let demand = &schedule.schedule().demand;
-    let may_differ = demand.chunks().iter().any(|chunk| chunk.combine && chunk.wanted_by.len() > 1);
+    let may_differ = !matches!(demand.request().op, Some(ReduceOp::Min | ReduceOp::Max))
+        && demand.chunks().iter().any(|chunk| chunk.combine && chunk.wanted_by.len() > 1);
     may_differ.then(|| DataFlow::of(schedule).uneven).flatten()
 }
 

@@ -90,10 +90,11 @@ pub(super) fn open(path: &Path, args: &RunArgs, screen: &Screen) -> Outcome<Fixe
             let more = differences.total() - 1;
             return Err(Failure::no(anyhow::anyhow!("{origin}: is for other chunks: {first} (and {more} more)")));
         }
+        let schedule = with_op(schedule, args)?;
         if let Some(chunk) = adds_differently(&schedule) {
             screen.note(&format!("note: {origin}: {}", adding_differently(chunk)));
         }
-        return with_op(schedule, args);
+        return Ok(Fixed::Schedule(schedule));
     }
     if args.matrix.is_some() || args.demand.is_some() {
         return Err(Failure::bad_input(anyhow::anyhow!("{origin}: --matrix and --demand are for schedules")));
@@ -126,12 +127,11 @@ fn agrees(request: &Request, args: &RunArgs) -> Outcome {
 }
 
 /// The schedule with the reduction asked for.
-fn with_op(schedule: VerifiedSchedule, args: &RunArgs) -> Outcome<Fixed> {
+fn with_op(schedule: VerifiedSchedule, args: &RunArgs) -> Outcome<VerifiedSchedule> {
     let has = schedule.schedule().demand.request().op;
-    let Some(op) = args.op.filter(|&op| Some(op) != has) else { return Ok(Fixed::Schedule(schedule)) };
+    let Some(op) = args.op.filter(|&op| Some(op) != has) else { return Ok(schedule) };
     let topology = schedule.topology().clone();
     let mut schedule = schedule.into_schedule();
     schedule.demand = Arc::new(Demand::clone(&schedule.demand).with_op(op)?);
-    let schedule = verify(schedule, &topology).map_err(Failure::no)?;
-    Ok(Fixed::Schedule(schedule))
+    verify(schedule, &topology).map_err(Failure::no)
 }
