@@ -1,8 +1,13 @@
-//! Schedules as verified programs, in the form that the command line selects.
+//! Schedules as verified programs, in the form that the command line selects, and what is said of them.
 
 use crate::failure::{Failure, Outcome};
-use program::{LowerOptions, Program, VerifiedProgram, check, lower, replicate};
-use schedule::VerifiedSchedule;
+use program::{
+    LowerOptions, Program, ProgramViolation, RankProgram, VerifiedProgram, check, check_orbits, lower, lower_orbits,
+    replicate,
+};
+use schedule::{Findings, VerifiedCompressed, VerifiedSchedule};
+use serde::Serialize;
+use std::fmt;
 
 /// The program of a schedule.
 pub(crate) fn lowered(schedule: &VerifiedSchedule, options: &LowerOptions) -> Outcome<VerifiedProgram> {
@@ -27,4 +32,56 @@ pub(crate) fn unfused(program: &VerifiedProgram) -> Outcome<VerifiedProgram> {
 /// The program, after checking it.
 pub(crate) fn checked(program: Program) -> Outcome<VerifiedProgram> {
     check(program).map_err(|violations| Failure::no(anyhow::anyhow!("the program is wrong:\n{violations}")))
+}
+
+/// What `verify --program` says of a program that was checked.
+#[derive(Serialize)]
+pub(crate) struct ProgramSummary {
+    ranks: usize,
+    /// The ranks whose steps were checked; the others repeat them.
+    written_ranks: usize,
+    steps: usize,
+    /// Of the rank with most.
+    threadblocks: usize,
+    window: u32,
+}
+
+/// The outcome of a check: the summary, or what is wrong.
+pub(crate) type CheckedLowering = Result<ProgramSummary, Findings<ProgramViolation>>;
+
+/// Lowers a schedule with the defaults of `run`, and checks the program.
+pub(crate) fn summary(schedule: &VerifiedSchedule) -> Outcome<CheckedLowering> {
+    let program = lower(schedule, &LowerOptions::default()).map_err(Failure::no)?;
+    let ranks = program.ranks.len();
+    Ok(check(program).map(|checked| ProgramSummary::of(checked.program(), ranks, checked.window())))
+}
+
+/// The same for a compressed schedule, on the first rank of each orbit.
+pub(crate) fn orbit_summary(schedule: &VerifiedCompressed) -> Outcome<CheckedLowering> {
+    let program = lower_orbits(schedule).map_err(Failure::no)?;
+    let written = program.unfolding.first_ranks().count();
+    Ok(check_orbits(program).map(|checked| ProgramSummary::of(&checked.program().program, written, checked.window())))
+}
+
+impl ProgramSummary {
+    fn of(program: &Program, written_ranks: usize, window: u32) -> Self {
+        let threadblocks = program.ranks.iter().map(|rank| rank.threadblocks.len()).max().unwrap_or_default();
+        let steps = program.ranks.iter().flat_map(RankProgram::steps).count();
+        Self { ranks: program.ranks.len(), written_ranks, steps, threadblocks, window }
+    }
+}
+
+impl fmt::Display for ProgramSummary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { ranks, written_ranks, steps, threadblocks, window } = self;
+        write!(f, "program: right in every order of events; {steps} steps")?;
+        if written_ranks < ranks {
+            write!(f, " on {written_ranks} of {ranks} ranks, which the others repeat")?;
+        }
+        write!(f, ", at most {threadblocks} threadblocks a rank, ")?;
+        match window {
+            0 => f.write_str("needs no room for messages"),
+            room => write!(f, "needs room for {room} messages on each connection"),
+        }
+    }
 }

@@ -33,6 +33,25 @@ fn four_thousand_ranks_are_planned_verified_and_simulated_without_writing_every_
     assert!(!refused.json()["violations"].as_array().unwrap().is_empty());
 }
 
+/// The program of all 4096 ranks would have 67 million steps.
+#[test]
+fn the_program_of_four_thousand_ranks_is_checked_on_the_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = folder.path().join("ring.json");
+    let line = "synth --topology ring:4096 --collective allreduce --size 1GiB --chunks 1 --strategy orbits";
+    antiphon(&format!("{line} -o {}", plan.display())).ok();
+    let verified = antiphon(&format!("verify {} --program --json", plan.display())).ok().json();
+    let program = &verified["program"];
+    // 2 · 4095 messages, each sent and received.
+    assert_eq!(
+        (&program["steps"], &program["written_ranks"], &program["ranks"]),
+        (&json!(16380), &json!(1), &json!(4096))
+    );
+    assert_eq!((&program["window"], &verified["adds_differently"]), (&json!(0), &json!(null)));
+    let text = antiphon(&format!("verify {} --program", plan.display())).ok().stdout;
+    assert!(text.contains("16380 steps on 1 of 4096 ranks"), "{text}");
+}
+
 #[test]
 fn an_answer_of_few_transfers_is_written_plain() {
     let folder = tempfile::tempdir().unwrap();

@@ -25,6 +25,7 @@ mod instruction;
 mod layout;
 mod listing;
 mod lower;
+mod orbits;
 pub mod rewrite;
 mod shape;
 #[cfg(any(test, feature = "testing"))]
@@ -32,12 +33,13 @@ mod shape;
 pub mod testing;
 mod timing;
 
-pub use check::{ProgramViolation, StepAt, VerifiedProgram, check};
+pub use check::{ProgramViolation, StepAt, VerifiedOrbitProgram, VerifiedProgram, check, check_orbits};
 pub use digest::digest;
 pub use excerpt::{Excerpt, has_excerpts, write_excerpts};
 pub use instruction::{Buffer, Instruction, Slice};
 pub use layout::{Layout, LayoutError, OwnBlock, Slot};
-pub use lower::{LowerOptions, Threadblocks, adds_differently, lower};
+pub use lower::{LowerOptions, Threadblocks, adds_differently, lower, lower_orbits, orbits_add_differently};
+pub use orbits::OrbitProgram;
 pub use rewrite::replicate;
 pub use shape::{PartShape, balanced};
 pub use timing::{NoLink, PlayedProgram, play};

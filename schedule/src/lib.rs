@@ -18,13 +18,18 @@ mod rank_set;
 mod replay;
 mod reverse;
 mod simulate;
+#[cfg(any(test, feature = "testing"))]
+#[expect(missing_docs, clippy::expect_used, reason = "only tests see it")]
+pub mod testing;
 mod threads;
 mod timeline;
 mod transfer;
 mod verify;
 
 pub use collective::{Collective, ReduceOp};
-pub use compressed::{CompressedSchedule, Generator, MOST_PLAIN_TRANSFERS, TooManyTransfers, VerifiedCompressed};
+pub use compressed::{
+    CompressedSchedule, Generator, MOST_PLAIN_TRANSFERS, OrbitOrder, TooManyTransfers, Unfolding, VerifiedCompressed,
+};
 pub use demand::{Chunk, ChunkId, Demand, MAX_CHUNKS, MAX_SIZE, Request};
 pub use error::{DemandError, ReplayError};
 pub use findings::Findings;

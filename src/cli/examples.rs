@@ -40,6 +40,7 @@ pub(super) const VERIFY: &str = "\
 Examples:
   antiphon verify plan.json
   antiphon verify plan.json --sketch sketch.yaml
+  antiphon verify plan.json --program
   antiphon verify theirs.xml --topology dgx1";
 
 pub(super) const SIMULATE: &str = "\

@@ -23,6 +23,10 @@ pub(crate) struct VerifyArgs {
     /// Also check that a custom schedule moves these chunks.
     #[arg(long, value_name = "F.yaml")]
     pub demand: Option<PathBuf>,
+    /// Also lower the schedule to the program of every rank, and check that: no deadlock, no race, the right result under every
+    /// interleaving.
+    #[arg(long)]
+    pub program: bool,
     /// Write an orbit-compressed schedule with every transfer (at most 5 million).
     #[arg(long, value_name = "OUT.json")]
     pub expand: Option<PathBuf>,

@@ -5,9 +5,10 @@ use crate::cli::VerifyArgs;
 use crate::content;
 use crate::failure::{Failure, Outcome};
 use crate::foreign::ForeignPlan;
+use crate::lowered::{self, CheckedLowering, ProgramSummary};
 use crate::plan::{self, Opened, UnverifiedFile};
 use crate::screen::{Screen, percent, time};
-use program::adds_differently;
+use program::{ProgramViolation, adds_differently, orbits_add_differently};
 use schedule::file::CompressedFile;
 use schedule::{ChunkId, Collective, Findings, LowerBound, Request, Schedule, TopologyRef, Violation};
 use serde_json::{Value, json};
@@ -27,10 +28,11 @@ pub(crate) fn run(args: &VerifyArgs, screen: &Screen) -> Outcome {
         screen.note("note: the schedule is plain already; nothing was written");
     }
     let summary = plan::describe(&file.schedule);
-    let mut uneven = None;
+    let (mut uneven, mut program) = (None, None);
     let (schedule, violations) = match file.verify(&topology) {
         Ok(verified) => {
             uneven = adds_differently(&verified);
+            program = args.program.then(|| lowered::summary(&verified)).transpose()?;
             (verified.into_schedule(), Findings::default())
         }
         Err(rejection) => (*rejection.schedule, rejection.violations),
@@ -39,6 +41,7 @@ pub(crate) fn run(args: &VerifyArgs, screen: &Screen) -> Outcome {
         screen.note(&format!("note: {}", adding_differently(chunk)));
     }
     let mut findings = violations.map(shown);
+    let program = ProgramAnswer::of(program, &mut findings);
     let differences = content::differences(&schedule.demand, args.matrix.as_deref(), args.demand.as_deref())?;
     let claims = UncheckedClaims::of(&schedule, differences.is_some());
     findings.append(differences.unwrap_or_default().map(shown));
@@ -57,10 +60,11 @@ pub(crate) fn run(args: &VerifyArgs, screen: &Screen) -> Outcome {
     }
     let mut value = judged(&findings, &claims, &topology, schedule.demand.request())?;
     value["adds_differently"] = json!(uneven);
+    value["program"] = json!(program.0);
     screen.result(&value, || match findings.is_empty() {
         true => {
             let (transfers, makespan) = (schedule.transfers.len(), time(schedule.makespan().0));
-            format!("ok: {summary}, {transfers} transfers, {makespan}{claims}")
+            format!("ok: {summary}, {transfers} transfers, {makespan}{claims}{program}")
         }
         false => findings.to_string(),
     })?;
@@ -88,11 +92,19 @@ fn compressed(args: &VerifyArgs, claim: UnverifiedFile<CompressedFile>, screen: 
         plan::save(&plan::expanded(verified, &args.file.display().to_string())?, path)?;
     }
     let mut findings = violations.map(shown);
+    let program = verified.as_ref().filter(|_| args.program).map(lowered::orbit_summary).transpose()?;
+    let program = ProgramAnswer::of(program, &mut findings);
+    let uneven = verified.as_ref().and_then(orbits_add_differently);
+    if let Some(chunk) = uneven {
+        screen.note(&format!("note: {}", adding_differently(chunk)));
+    }
     findings.append(differences.unwrap_or_default().map(shown));
-    let value = judged(&findings, &claims, &topology, &request)?;
+    let mut value = judged(&findings, &claims, &topology, &request)?;
+    value["adds_differently"] = json!(uneven);
+    value["program"] = json!(program.0);
     screen.result(&value, || match &verified {
         Some(verified) if findings.is_empty() => format!(
-            "ok: {summary}, {} transfers ({} base transfers, each with {} images), {}{claims}",
+            "ok: {summary}, {} transfers ({} base transfers, each with {} images), {}{claims}{program}",
             verified.transfers(),
             verified.base().transfers.len(),
             verified.order(),
@@ -163,6 +175,38 @@ fn judged(
 struct ShownViolation {
     text: String,
     value: Value,
+}
+
+/// The answer of `--program`, if the program is right.
+struct ProgramAnswer(Option<ProgramSummary>);
+
+impl ProgramAnswer {
+    /// Moves what is wrong with a program to the other findings.
+    fn of(checked: Option<CheckedLowering>, findings: &mut Findings<ShownViolation>) -> Self {
+        match checked {
+            None => Self(None),
+            Some(Ok(summary)) => Self(Some(summary)),
+            Some(Err(violations)) => {
+                findings.append(violations.map(shown_step));
+                Self(None)
+            }
+        }
+    }
+}
+
+impl fmt::Display for ProgramAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.as_ref().map_or(Ok(()), |summary| write!(f, "\n{summary}"))
+    }
+}
+
+fn shown_step(violation: &ProgramViolation) -> ShownViolation {
+    let text = violation.to_string();
+    let mut value = json!({"kind": violation.kind(), "text": text});
+    if let Some(rank) = violation.rank() {
+        value["rank"] = rank.0.into();
+    }
+    ShownViolation { text, value }
 }
 
 fn shown(violation: &Violation) -> ShownViolation {

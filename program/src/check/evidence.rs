@@ -18,6 +18,7 @@ impl ProgramViolation {
             Self::NoOperator { .. } => "no_operator",
             Self::ScratchPart { .. } => "scratch_part",
             Self::TooMany { .. } => "too_many",
+            Self::OrbitForm { .. } => "orbit_form",
             Self::Endpoints { .. } => "endpoints",
             Self::SameLane { .. } => "same_lane",
             Self::ForeignConnection { .. } => "foreign_connection",
@@ -54,6 +55,7 @@ impl ProgramViolation {
             Self::BufferSlots { rank, .. }
             | Self::SlotPart { rank, .. }
             | Self::ScratchPart { rank, .. }
+            | Self::OrbitForm { rank, .. }
             | Self::Race { rank, .. }
             | Self::WrongResult { rank, .. } => Some(rank),
             _ => self.steps().first().map(|at| at.rank),
@@ -72,6 +74,7 @@ impl ProgramViolation {
             | Self::SlotPart { .. }
             | Self::ScratchPart { .. }
             | Self::TooMany { .. }
+            | Self::OrbitForm { .. }
             | Self::Endpoints { .. }
             | Self::SameLane { .. }
             | Self::WrongResult { .. } => {}

@@ -6,6 +6,7 @@
 //! cycle. A program that runs with some room also runs with more. So the smallest window is found by bisection, and the
 //! program is refused exactly if there is a cycle with unlimited room.
 
+use super::images::Images;
 use super::{ProgramViolation, StepId, Steps, structure};
 use crate::{ConnectionId, Program};
 use schedule::Findings;
@@ -35,7 +36,11 @@ struct ConnectionSteps {
 
 impl MatchedMessages {
     /// Pairs the n-th send of each connection with its n-th receive.
-    pub(super) fn matched(program: &Program, steps: &Steps<'_>) -> Result<Self, Findings<ProgramViolation>> {
+    pub(super) fn matched(
+        program: &Program,
+        steps: &Steps<'_>,
+        images: &Images<'_>,
+    ) -> Result<Self, Findings<ProgramViolation>> {
         let mut violations = Findings::default();
         let mut lanes = vec![ConnectionSteps::default(); program.connections.len()];
         for id in steps.ids() {
@@ -52,12 +57,14 @@ impl MatchedMessages {
         let mut messages = Self { list: Vec::new(), first: vec![0], of: vec![None; steps.at.len()] };
         for (index, ConnectionSteps { sends, receives }) in lanes.iter().enumerate() {
             let connection = ConnectionId(index as u32);
+            let across = images.across(program, connection);
             for (&send, &receive) in sends.iter().zip(receives) {
                 let number = messages.list.len() as u32;
                 messages.of[send as usize] = Some(number);
                 messages.of[receive as usize] = Some(number);
                 messages.list.push(MatchedMessage { send, receive });
-                if !payload(program, steps, send).eq(payload(program, steps, receive)) {
+                let received = payload(program, steps, receive).map(|part| images.part(across, part));
+                if !payload(program, steps, send).eq(received) {
                     let (send, receive) = (steps.at(send), steps.at(receive));
                     violations.push(ProgramViolation::MessageShape { send, receive });
                 }

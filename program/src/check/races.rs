@@ -7,13 +7,16 @@
 //! to come.
 //!
 //! Almost every pair is ordered by steps of one rank alone; clocks per threadblock decide this in constant time. For
-//! other pairs, a backward search follows the messages.
+//! other pairs, a backward search follows the messages. In a program of the first ranks of orbits, it knows at which image of a
+//! rank it is, and must come back to the rank itself.
 
+use super::images::Images;
 use super::messages::MatchedMessages;
 use super::{ProgramViolation, StepId, Steps};
 use crate::{Buffer, Program, Slice, Slot};
 use rayon::prelude::*;
 use schedule::Findings;
+use std::collections::BTreeSet;
 use topology::Rank;
 
 /// The most words that the clocks of one rank may take; for a larger rank, every pair is searched.
@@ -23,9 +26,10 @@ pub(super) fn check(
     program: &Program,
     steps: &Steps<'_>,
     messages: &MatchedMessages,
+    images: &Images<'_>,
     order: &[StepId],
 ) -> Findings<ProgramViolation> {
-    let timeline = StepOrder::new(program, steps, messages, order);
+    let timeline = StepOrder::new(program, steps, messages, images, order);
     let judge = |(rank, own): (usize, &Vec<StepId>)| {
         let mut judge = RaceDetector::new(&timeline, Rank::from_index(rank), own);
         judge.run(own)
@@ -45,6 +49,7 @@ struct StepOrder<'a> {
     program: &'a Program,
     steps: &'a Steps<'a>,
     messages: &'a MatchedMessages,
+    images: &'a Images<'a>,
     /// For each step its place in the order.
     place: Vec<u32>,
     /// For each rank its steps in that order.
@@ -52,9 +57,15 @@ struct StepOrder<'a> {
 }
 
 impl<'a> StepOrder<'a> {
-    fn new(program: &'a Program, steps: &'a Steps<'a>, messages: &'a MatchedMessages, order: &[StepId]) -> Self {
+    fn new(
+        program: &'a Program,
+        steps: &'a Steps<'a>,
+        messages: &'a MatchedMessages,
+        images: &'a Images<'a>,
+        order: &[StepId],
+    ) -> Self {
         let of_rank = vec![Vec::new(); program.ranks.len()];
-        let mut timeline = Self { program, steps, messages, place: vec![0; steps.at.len()], of_rank };
+        let mut timeline = Self { program, steps, messages, images, place: vec![0; steps.at.len()], of_rank };
         for (place, &id) in (0..).zip(order) {
             timeline.place[id as usize] = place;
             timeline.of_rank[steps.at(id).rank.index()].push(id);
@@ -80,6 +91,8 @@ struct RaceDetector<'a> {
     /// For each step, the last search that visited it; empty until a search is needed.
     visited: Vec<u32>,
     searches: u32,
+    /// The steps of images that this search has visited.
+    elsewhere: BTreeSet<StepBoundary>,
 }
 
 impl<'a> RaceDetector<'a> {
@@ -88,7 +101,7 @@ impl<'a> RaceDetector<'a> {
         let histories = [Buffer::Input, Buffer::Output, Buffer::Scratch];
         let histories = histories.map(|buffer| vec![AccessHistory::default(); content.parts(buffer).len()]);
         let clocks = Clocks::new(timeline, rank, own);
-        Self { timeline, rank, clocks, histories, visited: Vec::new(), searches: 0 }
+        Self { timeline, rank, clocks, histories, visited: Vec::new(), searches: 0, elsewhere: BTreeSet::new() }
     }
 
     fn run(&mut self, own: &[StepId]) -> Findings<ProgramViolation> {
@@ -142,19 +155,23 @@ impl<'a> RaceDetector<'a> {
 
     /// Searches backwards from the begin of `later` for the end of `earlier`.
     fn reaches(&mut self, earlier: StepId, later: StepId) -> bool {
-        let StepOrder { steps, messages, .. } = *self.timeline;
+        let StepOrder { program, steps, messages, images, .. } = *self.timeline;
         self.visited.resize(2 * steps.at.len(), 0);
         self.searches += 1;
-        let mut stack = vec![StepBoundary { step: later, ended: false }];
-        while let Some(StepBoundary { step, ended }) = stack.pop() {
+        self.elsewhere.clear();
+        let mut stack = vec![StepBoundary { element: 0, step: later, ended: false }];
+        while let Some(StepBoundary { element, step, ended }) = stack.pop() {
             // The two halves of a fused step begin together.
             let begun_with = steps.previous(step).filter(|_| !ended && steps.is_second_half(step));
             let ended_before = steps.before(step).filter(|&before| Some(before) != begun_with);
-            let ended_before = ended_before.map(|step| StepBoundary { step, ended: true });
-            let sent = messages.sender(step).map(|step| StepBoundary { step, ended });
-            let begun_with = begun_with.map(|step| StepBoundary { step, ended: false });
+            let ended_before = ended_before.map(|step| StepBoundary { element, step, ended: true });
+            let sent = messages.sender(step).zip(steps.instruction(step).receives_from()).map(|(send, connection)| {
+                let element = images.product(element, images.inverse(images.across(program, connection)));
+                StepBoundary { element, step: send, ended }
+            });
+            let begun_with = begun_with.map(|step| StepBoundary { element, step, ended: false });
             for before in ended_before.chain(sent).chain(begun_with) {
-                if before == (StepBoundary { step: earlier, ended: true }) {
+                if before == (StepBoundary { element: 0, step: earlier, ended: true }) {
                     return true;
                 }
                 self.visit(before, earlier, &mut stack);
@@ -164,8 +181,12 @@ impl<'a> RaceDetector<'a> {
     }
 
     fn visit(&mut self, moment: StepBoundary, earlier: StepId, stack: &mut Vec<StepBoundary>) {
-        let seen = &mut self.visited[2 * moment.step as usize + usize::from(moment.ended)];
-        let seen = std::mem::replace(seen, self.searches) == self.searches;
+        let seen = if moment.element == 0 {
+            let last = &mut self.visited[2 * moment.step as usize + usize::from(moment.ended)];
+            std::mem::replace(last, self.searches) == self.searches
+        } else {
+            !self.elsewhere.insert(moment)
+        };
         // A step before `earlier` in one possible order cannot come after it in all orders.
         let place = &self.timeline.place;
         if !seen && place[moment.step as usize] > place[earlier as usize] {
@@ -174,9 +195,10 @@ impl<'a> RaceDetector<'a> {
     }
 }
 
-/// The beginning or the end of a step.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// The beginning or the end of a step, of the rank itself (element 0) or of an image of it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct StepBoundary {
+    element: u32,
     step: StepId,
     ended: bool,
 }

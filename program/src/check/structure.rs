@@ -1,7 +1,8 @@
 //! Checks that everything that a program names exists and fits together.
 
+use super::images::Images;
 use super::{ProgramViolation, StepAt};
-use crate::{Buffer, Connection, ConnectionId, Instruction, Layout, Program, RankProgram, Slice, Step, Transform};
+use crate::{Buffer, ConnectionId, Instruction, Layout, Program, RankProgram, Slice, Step, Transform};
 use schedule::Findings;
 use std::collections::BTreeMap;
 use topology::Rank;
@@ -9,8 +10,8 @@ use topology::Rank;
 /// The most slots, and the most steps, that a program may have over all ranks.
 const LIMIT: u64 = 1 << 26;
 
-pub(super) fn check(program: &Program, layout: &Layout) -> Result<(), Findings<ProgramViolation>> {
-    let mut structure = Structure { program, layout, violations: Findings::default() };
+pub(super) fn check(program: &Program, layout: &Layout, images: &Images<'_>) -> Result<(), Findings<ProgramViolation>> {
+    let mut structure = Structure { program, layout, images, violations: Findings::default() };
     structure.header();
     // Later checks use ranks and parts as indices into sizes and shapes.
     structure.verdict()?;
@@ -24,6 +25,7 @@ pub(super) fn check(program: &Program, layout: &Layout) -> Result<(), Findings<P
 struct Structure<'a> {
     program: &'a Program,
     layout: &'a Layout,
+    images: &'a Images<'a>,
     violations: Findings<ProgramViolation>,
 }
 
@@ -68,6 +70,10 @@ impl Structure<'_> {
             if from == to || from.max(to).index() >= self.program.ranks.len() {
                 self.violations.push(ProgramViolation::Endpoints { connection, from, to });
             }
+            if from.index() < self.program.ranks.len() && !self.images.is_first(from) {
+                let reason = "a connection is written down as that of another sender of its orbit";
+                self.violations.push(ProgramViolation::OrbitForm { rank: from, reason });
+            }
             if let Some(other) = lanes.insert((from, to, ends.channel), connection) {
                 self.violations.push(ProgramViolation::SameLane { connection, other });
             }
@@ -75,6 +81,13 @@ impl Structure<'_> {
     }
 
     fn rank(&mut self, rank: Rank, content: &RankProgram) {
+        if !self.images.is_first(rank) {
+            if *content != RankProgram::default() {
+                let reason = "it repeats another rank, but has steps or slots of its own";
+                self.violations.push(ProgramViolation::OrbitForm { rank, reason });
+            }
+            return;
+        }
         for buffer in [Buffer::Input, Buffer::Output] {
             let (given, expected) = (content.parts(buffer).len(), self.layout.slots(rank, buffer));
             if given != expected as usize {
@@ -99,8 +112,12 @@ impl Structure<'_> {
 
     fn step(&mut self, at: StepAt, step: &Step) {
         let (src, dst) = (step.instruction.source(), step.instruction.destination());
-        self.connection_of(at, step.instruction.receives_from(), |ends| ends.to);
-        self.connection_of(at, step.instruction.sends_to(), |ends| ends.from);
+        let connection = |id: ConnectionId| self.program.connections.get(id.index());
+        let receiver = |id| connection(id).map(|ends| self.images.first(ends.to));
+        let received = step.instruction.receives_from().filter(|&id| receiver(id) != Some(at.rank));
+        let sent = step.instruction.sends_to().filter(|&id| connection(id).map(|ends| ends.from) != Some(at.rank));
+        let foreign = received.into_iter().chain(sent);
+        self.violations.extend(foreign.map(|connection| ProgramViolation::ForeignConnection { at, connection }));
         let in_bounds = [src, dst].into_iter().flatten().all(|slice| self.in_bounds(at, slice));
         if let (Some(src), Some(dst), true) = (src, dst, in_bounds) {
             self.together(at, &step.instruction, src, dst);
@@ -124,17 +141,13 @@ impl Structure<'_> {
         }
     }
 
-    /// `end` gives the rank to which the step must belong.
-    fn connection_of(&mut self, at: StepAt, connection: Option<ConnectionId>, end: fn(&Connection) -> Rank) {
-        let Some(connection) = connection else { return };
-        if self.program.connections.get(connection.index()).map(end) != Some(at.rank) {
-            self.violations.push(ProgramViolation::ForeignConnection { at, connection });
-        }
-    }
-
     fn in_bounds(&mut self, at: StepAt, slice: Slice) -> bool {
         let slots = slots(self.program, at.rank, slice.buffer);
         let fits = slice.count > 0 && u64::from(slice.index) + u64::from(slice.count) <= u64::from(slots);
+        if slice.count > 1 && self.images.unfolding().is_some() {
+            let reason = "it has a slice of several slots, whose images need not be neighbours";
+            self.violations.push(ProgramViolation::OrbitForm { rank: at.rank, reason });
+        }
         if !fits {
             self.violations.push(ProgramViolation::OutOfBounds { at, slice, slots });
         }

@@ -3,13 +3,16 @@
 //! The principal type is [`SymbolicRun`]: it executes the program on symbols. A symbol says which chunk a slot holds
 //! and, for a combining chunk, whose contributions it counts. Adding a contribution twice is reported at the step that
 //! does it. Sets of contributors are stored once, so a symbol is small.
+//!
+//! In a program of the first ranks of orbits, contributors are counted as seen from the first chunk of the orbit.
 
 use super::contributors::{Contributors, SumId};
+use super::images::Images;
 use super::messages::MatchedMessages;
 use super::races::{buffer_index, slots_of};
 use super::{ProgramViolation, StepAt, StepId, Steps};
 use crate::{Buffer, Instruction, Layout, OwnBlock, Program, Slice, Slot};
-use schedule::{ChunkId, Findings};
+use schedule::{ChunkId, Findings, RankSet};
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use topology::Rank;
@@ -19,9 +22,10 @@ pub(super) fn check(
     layout: &Layout,
     steps: &Steps<'_>,
     messages: &MatchedMessages,
+    images: &Images<'_>,
     order: &[StepId],
 ) -> Findings<ProgramViolation> {
-    let mut run = SymbolicRun::new(program, layout);
+    let mut run = SymbolicRun::new(program, layout, images);
     let mut under_way = BTreeMap::new();
     for &id in order {
         run.step(steps.at(id), steps.instruction(id), messages.of(id), &mut under_way);
@@ -29,6 +33,7 @@ pub(super) fn check(
     run.judge();
     run.violations
 }
+
 /// The content of a slot. It is small, because there is one for every slot of every rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Symbol {
@@ -59,6 +64,7 @@ type SymbolicMemory = [Vec<Option<Symbol>>; 3];
 struct SymbolicRun<'a> {
     program: &'a Program,
     layout: &'a Layout,
+    images: &'a Images<'a>,
     sums: Contributors,
     memory: Vec<SymbolicMemory>,
     violations: Findings<ProgramViolation>,
@@ -66,19 +72,19 @@ struct SymbolicRun<'a> {
 
 impl<'a> SymbolicRun<'a> {
     /// The initial state: every rank has its inputs.
-    fn new(program: &'a Program, layout: &'a Layout) -> Self {
+    fn new(program: &'a Program, layout: &'a Layout, images: &'a Images<'a>) -> Self {
         let memory = program.ranks.iter().map(|rank| {
             let buffers = [Buffer::Input, Buffer::Output, Buffer::Scratch];
             buffers.map(|buffer| vec![None; rank.parts(buffer).len()])
         });
         let memory = memory.collect();
-        let mut run = Self { program, layout, sums: Contributors::new(), memory, violations: Findings::default() };
+        let (sums, violations) = (Contributors::new(), Findings::default());
+        let mut run = Self { program, layout, images, sums, memory, violations };
         let demand = &program.demand;
         for (id, chunk) in demand.chunk_ids().zip(demand.chunks()) {
-            let holders = chunk.holders.len();
-            for (position, &rank) in chunk.holders.iter().enumerate() {
+            for rank in run.written(&chunk.holders) {
                 let Some(slot) = layout.input_slot(id, rank) else { continue };
-                let sum = if chunk.combine { run.sums.range(position, position + 1, holders) } else { SumId::NONE };
+                let sum = if chunk.combine { run.contribution(id, rank) } else { SumId::NONE };
                 *run.slot(rank, slot) = Some(Symbol::new(id.0, sum));
             }
         }
@@ -90,6 +96,32 @@ impl<'a> SymbolicRun<'a> {
         run
     }
 
+    /// The ranks of a set that are written down.
+    fn written(&self, set: &'a RankSet) -> Box<dyn Iterator<Item = Rank> + 'a> {
+        match self.images.unfolding() {
+            None => Box::new(set.iter().copied()),
+            Some(unfolding) => Box::new(unfolding.first_ranks().filter(|&rank| set.has(rank))),
+        }
+    }
+
+    /// The contribution of one holder to a chunk that combines.
+    fn contribution(&mut self, chunk: ChunkId, holder: Rank) -> SumId {
+        let (chunk, holder) = self.images.seen_from_first_chunk(chunk, holder);
+        let holders = &self.program.demand.chunk(chunk).holders;
+        let position = holders.binary_search(&holder);
+        position.map_or(SumId::NONE, |position| self.sums.range(position, position + 1, holders.len()))
+    }
+
+    /// The image of a symbol.
+    fn image(&self, element: u32, symbol: Symbol) -> Symbol {
+        let (number, chunks) = (symbol.number(), self.program.demand.chunks().len() as u32);
+        let Some(own) = number.checked_sub(chunks) else {
+            return Symbol::new(self.images.chunk(element, ChunkId(number)).0, symbol.sum);
+        };
+        let (member, part) = (own / self.layout.block_parts(), own % self.layout.block_parts());
+        self.own_symbol(self.images.rank(element, Rank(member)), self.images.part(element, part))
+    }
+
     /// The symbol of a slot that a member of an alltoall keeps for itself; its number comes after all chunks.
     fn own_symbol(&self, member: Rank, offset: u32) -> Symbol {
         let chunks = self.program.demand.chunks().len() as u32;
@@ -98,6 +130,7 @@ impl<'a> SymbolicRun<'a> {
 
     fn own_blocks(&self) -> Vec<(Rank, OwnBlock)> {
         let ranks = (0..self.program.ranks.len()).map(Rank::from_index);
+        let ranks = ranks.filter(|&rank| self.images.is_first(rank));
         ranks.filter_map(|rank| Some((rank, self.layout.own_block(rank)?))).collect()
     }
 
@@ -125,7 +158,13 @@ impl<'a> SymbolicRun<'a> {
 
     /// `under_way` has the content of each message that was sent and not yet received.
     fn step(&mut self, at: StepAt, instruction: Instruction, message: Option<u32>, under_way: &mut Payloads) {
-        let received = message.and_then(|message| under_way.remove(&message));
+        let mut received = message.and_then(|message| under_way.remove(&message));
+        let across = instruction.receives_from().map_or(0, |from| self.images.across(self.program, from));
+        if let Some(payload) = received.as_mut().filter(|_| across != 0) {
+            // The sender's image that sends to this rank has the images of the sender's values.
+            let back = self.images.inverse(across);
+            payload.iter_mut().flatten().for_each(|symbol| *symbol = self.image(back, *symbol));
+        }
         let result = match (instruction, received) {
             (Instruction::Send { src, .. }, _) => {
                 let payload = self.read(at, src);
@@ -163,7 +202,9 @@ impl<'a> SymbolicRun<'a> {
         let (sum, twice) = self.sums.add(a.sum, b.sum);
         if let Some(position) = twice {
             let chunk = ChunkId(a.number());
-            let contributor = self.program.demand.chunk(chunk).holders[position];
+            let (first, _) = self.images.seen_from_first_chunk(chunk, at.rank);
+            let seen = self.program.demand.chunk(first).holders[position];
+            let contributor = self.images.where_chunk_is(chunk, seen);
             self.violations.push(ProgramViolation::DoubleReduce { at, chunk, contributor });
         }
         Some(Symbol { sum, ..a })
@@ -175,7 +216,7 @@ impl<'a> SymbolicRun<'a> {
         for (id, chunk) in demand.chunk_ids().zip(demand.chunks()) {
             let holders = chunk.holders.len();
             let sum = if chunk.combine { self.sums.range(0, holders, holders) } else { SumId::NONE };
-            for &rank in chunk.wanted_by.iter() {
+            for rank in self.written(&chunk.wanted_by) {
                 let Some(slot) = self.layout.output_slot(id, rank) else { continue };
                 self.expect(rank, slot, Symbol::new(id.0, sum));
             }

@@ -99,6 +99,14 @@ pub enum ProgramViolation {
         /// The most that is accepted.
         limit: u64,
     },
+    /// A program of the first ranks of orbits does not say what the others do.
+    #[error("rank {rank}: {reason}")]
+    OrbitForm {
+        /// A rank where this is so.
+        rank: Rank,
+        /// Why.
+        reason: &'static str,
+    },
     /// A connection to an unknown rank or to its own sender.
     #[error("connection {connection} goes from rank {from} to rank {to}")]
     Endpoints {

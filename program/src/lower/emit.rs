@@ -5,17 +5,16 @@
 
 use super::flow::{DataFlow, ValueDelivery, ValueDeliveryId, ValueId};
 use super::place::{Landing, Placement};
+use super::plan::Plan;
 use super::{Connections, Slices};
 use crate::{Buffer, ConnectionId, Instruction, Layout, RankProgram, Slice, Slot, Step, StepRef, Threadblock};
-use schedule::{CausalOrder, Schedule, VerifiedSchedule};
 use std::collections::BTreeMap;
 use topology::Rank;
 
 pub(super) struct Emitter<'a> {
-    schedule: &'a Schedule,
+    plan: Plan<'a>,
     slices: Slices<'a>,
     flow: &'a DataFlow,
-    order: &'a CausalOrder,
     connections: &'a Connections,
     placement: Placement<'a>,
     /// For each connection the sender's and the receiver's threadblock.
@@ -53,26 +52,23 @@ struct Homing {
 }
 
 impl<'a> Emitter<'a> {
-    pub(super) fn new(
-        verified: &'a VerifiedSchedule,
-        slices: Slices<'a>,
-        flow: &'a DataFlow,
-        connections: &'a Connections,
-    ) -> Self {
-        let (schedule, order) = (verified.schedule(), verified.order());
-        let (count, layout) = (schedule.demand.request().ranks, slices.layout);
-        let mut ranks: Vec<RankProgram> = (0..count).map(|rank| empty(layout, Rank::from_index(rank))).collect();
+    pub(super) fn new(plan: Plan<'a>, slices: Slices<'a>, flow: &'a DataFlow, connections: &'a Connections) -> Self {
+        let (count, layout) = (plan.schedule().demand.request().ranks, slices.layout);
+        let all = (0..count).map(Rank::from_index);
+        let empty = |rank| if plan.is_first(rank) { empty(layout, rank) } else { RankProgram::default() };
+        let mut ranks: Vec<RankProgram> = all.map(empty).collect();
         let mut open = |rank: Rank| {
             let threadblocks = &mut ranks[rank.index()].threadblocks;
             threadblocks.push(Threadblock::default());
             threadblocks.len() as u32 - 1
         };
         let ends = connections.list.iter();
-        let threadblocks = ends.map(|ends| BothEnds { sender: open(ends.from), receiver: open(ends.to) }).collect();
+        let mut both = |from, to| BothEnds { sender: open(from), receiver: open(plan.first(to)) };
+        let threadblocks = ends.map(|ends| both(ends.from, ends.to)).collect();
         let none = StepRef { threadblock: 0, step: 0 };
         let steps = vec![BothEnds { sender: none, receiver: none }; flow.delivery_count()];
-        let placement = Placement::new(flow, layout, order, count);
-        Self { schedule, slices, flow, order, connections, placement, threadblocks, steps, ranks }
+        let placement = Placement::new(flow, layout, plan);
+        Self { plan, slices, flow, connections, placement, threadblocks, steps, ranks }
     }
 
     pub(super) fn run(mut self) -> Vec<RankProgram> {
@@ -104,7 +100,7 @@ impl<'a> Emitter<'a> {
         let PlacedDelivery { id, src, base, landing, .. } = run[0];
         let count = run.len() as u32;
         let index = self.flow[id].transfer;
-        let transfer = &self.schedule.transfers[index as usize];
+        let (from, to) = (self.flow[self.flow[id].source].rank, self.flow[self.flow[id].result].rank);
         let connection = self.connections.of[&index];
         let BothEnds { sender, receiver } = self.threadblocks[connection.index()];
         let send = Instruction::Send { to: connection, src: src.slice(count) };
@@ -117,8 +113,8 @@ impl<'a> Emitter<'a> {
             free.extend(delivery.base.and_then(|base| self.written(base)));
             free.extend(placed.landing.replaces.into_iter().flat_map(|old| self.released(old, Some(placed.id))));
         }
-        let sender = self.push(transfer.from, sender, send, ready, Some(index));
-        let receiver = self.push(transfer.to, receiver, receive, free, Some(index));
+        let sender = self.push(from, sender, send, ready, Some(index));
+        let receiver = self.push(to, receiver, receive, free, Some(index));
         for placed in run {
             self.steps[placed.id.index()] = BothEnds { sender, receiver };
         }
@@ -217,19 +213,21 @@ impl<'a> Emitter<'a> {
         let old = self.placement.occupant(value.rank, dst);
         let readers =
             old.iter().flat_map(|&old| self.flow[old].senders.iter().copied().chain(self.flow[old].reduced_by));
-        let ready = value.writer.into_iter().chain(readers).map(|id| self.order.place(self.flow[id].transfer));
+        let ready = value.writer.into_iter().chain(readers).map(|id| self.plan.order().place(self.flow[id].transfer));
         let ready = ready.max();
         let mut after: Vec<StepRef> = old.into_iter().flat_map(|old| self.released(old, None)).collect();
         after.extend(self.written(id));
         Some(Homing { ready, src, dst, count: 1, after })
     }
 
-    /// The copy of the block that an alltoall keeps for itself.
-    fn own_block(&self, rank: Rank) -> Option<Homing> {
-        let own = self.slices.layout.own_block(rank).filter(|own| own.input != own.output)?;
+    /// The copies of the block that an alltoall keeps for itself.
+    fn own_block(&self, rank: Rank) -> Vec<Homing> {
+        let own = self.slices.layout.own_block(rank).filter(|own| own.input != own.output);
+        let Some(own) = own.filter(|_| self.plan.is_first(rank)) else { return Vec::new() };
         let slot = |slice: Slice| Slot { buffer: slice.buffer, index: slice.index };
         let (src, dst, count) = (slot(own.input), slot(own.output), own.output.count);
-        Some(Homing { ready: None, src, dst, count, after: Vec::new() })
+        let run = |at, count| Homing { ready: None, src: src.plus(at), dst: dst.plus(at), count, after: Vec::new() };
+        if self.slices.single { (0..count).map(|at| run(at, 1)).collect() } else { vec![run(0, count)] }
     }
 }
 

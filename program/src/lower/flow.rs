@@ -5,11 +5,12 @@
 //! value ever changes (static single assignment), so slots and dependencies are chosen later from the readers of each
 //! value.
 //!
-//! The verifier found which value a delivery reads ([`CausalOrder`]). Deliveries on which no final value depends are
+//! The verifier found which value a delivery reads ([`schedule::CausalOrder`]). Deliveries on which no final value depends are
 //! dropped, such as a second copy of a chunk that the receiver already has.
 
+use super::plan::Plan;
 use super::sums;
-use schedule::{CausalOrder, ChunkId, Effect, Origin, Schedule, Transfer, VerifiedSchedule};
+use schedule::{ChunkId, Effect, Origin};
 use std::ops::Index;
 use topology::Rank;
 
@@ -40,6 +41,7 @@ impl ValueDeliveryId {
 /// The content of a chunk at a rank until it changes.
 #[derive(Debug)]
 pub(super) struct Value {
+    /// The chunk and the rank; of a compressed schedule, as the first rank of the orbit sees them.
     pub(super) chunk: ChunkId,
     pub(super) rank: Rank,
     /// The delivery that made it; `None` if it is there from the start.
@@ -94,15 +96,10 @@ impl Index<ValueDeliveryId> for DataFlow {
 
 impl DataFlow {
     /// The values and deliveries of a schedule.
-    pub(super) fn of(verified: &VerifiedSchedule) -> Self {
-        let (schedule, order) = (verified.schedule(), verified.order());
-        let mut builder = DataFlowBuilder {
-            schedule,
-            order,
-            flow: Self::default(),
-            current: vec![None; schedule.demand.request().ranks],
-        };
-        schedule.demand.chunk_ids().for_each(|id| builder.chunk(id));
+    pub(super) fn of(plan: Plan<'_>) -> Self {
+        let (order, ranks) = (plan.order(), plan.schedule().demand.request().ranks);
+        let mut builder = DataFlowBuilder { plan, flow: Self::default(), current: vec![None; ranks] };
+        plan.chunks().into_iter().enumerate().for_each(|(list, id)| builder.chunk(list, id));
         let mut flow = builder.flow;
         let Self { values, deliveries, live, .. } = &mut flow;
         live.sort_unstable_by_key(|&id| {
@@ -146,26 +143,26 @@ impl DataFlow {
 }
 
 struct DataFlowBuilder<'a> {
-    schedule: &'a Schedule,
-    order: &'a CausalOrder,
+    plan: Plan<'a>,
     flow: DataFlow,
     /// The value of the current chunk at each rank; all `None` between chunks.
     current: Vec<Option<ValueId>>,
 }
 
 impl DataFlowBuilder<'_> {
-    fn chunk(&mut self, id: ChunkId) {
-        let (chunk, deliveries) = (self.schedule.demand.chunk(id), self.order.deliveries(id));
+    fn chunk(&mut self, list: usize, id: ChunkId) {
+        let plan = self.plan;
+        let (chunk, deliveries) = (plan.schedule().demand.chunk(id), plan.deliveries(list));
         let (first, first_value) = (self.flow.deliveries.len(), self.flow.values.len() as u32);
         for &rank in chunk.holders.iter() {
             self.current[rank.index()] = Some(self.flow.add_value(id, rank, None));
         }
         let mut landed: Vec<usize> = (0..deliveries.len()).collect();
-        landed.sort_unstable_by_key(|&place| self.order.place(deliveries[place].transfer));
+        landed.sort_unstable_by_key(|&place| (plan.order().place(deliveries[place].transfer), place));
         let mut made = vec![None; deliveries.len()];
         for place in landed {
             let delivery = &deliveries[place];
-            let Transfer { from, to, .. } = self.schedule.transfers[delivery.transfer as usize];
+            let (from, to) = plan.way(list, place);
             let value = |origin: Origin, rank: Rank| match origin {
                 Origin::Start => chunk.holders.binary_search(&rank).ok().map(|own| ValueId(first_value + own as u32)),
                 Origin::Delivery(other) => made[other.index()],
@@ -197,8 +194,9 @@ impl DataFlowBuilder<'_> {
             self.flow.uneven = self.flow.uneven.or((!is_even).then_some(id));
         }
         chunk.holders.iter().for_each(|rank| self.current[rank.index()] = None);
-        deliveries.iter().for_each(|it| {
-            self.current[self.schedule.transfers[it.transfer as usize].to.index()] = None;
-        });
+        (0..deliveries.len()).for_each(|place| self.current[plan.way(list, place).1.index()] = None);
+        for value in &mut self.flow.values[first_value as usize..] {
+            (value.chunk, value.rank) = plan.seen_from_first(value.chunk, value.rank);
+        }
     }
 }

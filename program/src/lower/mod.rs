@@ -22,15 +22,17 @@
 mod emit;
 mod flow;
 mod place;
+mod plan;
 mod reduction;
 mod sums;
 
 use super::rewrite::{Pairing, assign, pair, replicate};
-use super::{Buffer, Connection, ConnectionId, Layout, LayoutError, Program, Slot, Step, Tempo};
+use super::{Buffer, Connection, ConnectionId, Layout, LayoutError, OrbitProgram, Program, Slot, Step, Tempo};
 use emit::Emitter;
 use flow::DataFlow;
+use plan::Plan;
 use rayon::prelude::*;
-use schedule::{ChunkId, ReduceOp, Schedule, Transfer, VerifiedSchedule};
+use schedule::{ChunkId, Demand, ReduceOp, Schedule, Transfer, VerifiedCompressed, VerifiedSchedule};
 use std::collections::BTreeMap;
 use topology::{LinkId, Rank};
 
@@ -87,12 +89,28 @@ pub enum Threadblocks {
 /// # Errors
 /// [`LayoutError::NotInPlace`] and [`LayoutError::TooManySlots`].
 pub fn lower(schedule: &VerifiedSchedule, options: &LowerOptions) -> Result<Program, LayoutError> {
-    let (verified, schedule) = (schedule, schedule.schedule());
+    lower_plan(Plan::Plain(schedule), options)
+}
+
+/// Turns a compressed schedule into the program of the first rank of each orbit, in time and memory of its base.
+///
+/// Every slice has one slot, because the images of neighbours need not be neighbours. Input and output are two memories.
+///
+/// # Errors
+/// [`LayoutError::TooManySlots`].
+pub fn lower_orbits(schedule: &VerifiedCompressed) -> Result<OrbitProgram, LayoutError> {
+    let program = lower_plan(Plan::Compressed(schedule), &LowerOptions::default())?;
+    Ok(OrbitProgram { program, unfolding: schedule.unfolding().clone() })
+}
+
+fn lower_plan(plan: Plan<'_>, options: &LowerOptions) -> Result<Program, LayoutError> {
+    let schedule = plan.schedule();
     let layout = Layout::new(schedule.demand.clone(), options.in_place)?;
-    let flow = DataFlow::of(verified);
-    let connections = Connections::of(schedule, &flow, options.channels.max(1));
-    let slices = Slices { layout: &layout, within_blocks: options.instances > 1 };
-    let emitter = Emitter::new(verified, slices, &flow, &connections);
+    let flow = DataFlow::of(plan);
+    let connections = Connections::of(plan, &flow, options.channels.max(1));
+    let single = matches!(plan, Plan::Compressed(_));
+    let slices = Slices { layout: &layout, within_blocks: options.instances > 1, single };
+    let emitter = Emitter::new(plan, slices, &flow, &connections);
     let ranks = emitter.run();
     let mut program = Program {
         demand: schedule.demand.clone(),
@@ -121,10 +139,19 @@ pub fn lower(schedule: &VerifiedSchedule, options: &LowerOptions) -> Result<Prog
 /// sums. The results of integers, minimum and maximum are the same on all ranks anyway; those of floats added or multiplied may
 /// differ in their last bits. `None` for minimum and maximum, which do not depend on the order.
 pub fn adds_differently(schedule: &VerifiedSchedule) -> Option<ChunkId> {
-    let demand = &schedule.schedule().demand;
+    uneven(Plan::Plain(schedule))
+}
+
+/// [`adds_differently`] for a compressed schedule: the answer for one chunk is that for its images.
+pub fn orbits_add_differently(schedule: &VerifiedCompressed) -> Option<ChunkId> {
+    uneven(Plan::Compressed(schedule))
+}
+
+fn uneven(plan: Plan<'_>) -> Option<ChunkId> {
+    let demand: &Demand = &plan.schedule().demand;
     let may_differ = !matches!(demand.request().op, Some(ReduceOp::Min | ReduceOp::Max))
         && demand.chunks().iter().any(|chunk| chunk.combine && chunk.wanted_by.len() > 1);
-    may_differ.then(|| DataFlow::of(schedule).uneven).flatten()
+    may_differ.then(|| DataFlow::of(plan).uneven).flatten()
 }
 
 /// Pairs threadblocks. Their steps are in the order of the schedule's times: departures at their start, arrivals at
@@ -160,19 +187,19 @@ struct Connections {
 impl Connections {
     /// `channels` connections for each link (fewer if the link has fewer messages), links ascending; the messages of a
     /// link use them in turn.
-    fn of(schedule: &Schedule, flow: &DataFlow, channels: u32) -> Self {
+    fn of(plan: Plan<'_>, flow: &DataFlow, channels: u32) -> Self {
         let mut used: Vec<u32> = flow.live.iter().map(|&id| flow[id].transfer).collect();
         used.dedup();
         let mut carried: BTreeMap<LinkId, Vec<u32>> = BTreeMap::new();
         for transfer in used {
-            carried.entry(schedule.transfers[transfer as usize].link).or_default().push(transfer);
+            carried.entry(plan.seen_by_first(transfer).link).or_default().push(transfer);
         }
         let mut next: BTreeMap<(Rank, Rank), u32> = BTreeMap::new();
         let mut connections = Self { list: Vec::with_capacity(carried.len()), of: BTreeMap::new() };
         for (link, transfers) in carried {
             let first = connections.list.len() as u32;
             let lanes = channels.min(transfers.len() as u32);
-            let Transfer { from, to, .. } = schedule.transfers[transfers[0] as usize];
+            let Transfer { from, to, .. } = *plan.seen_by_first(transfers[0]);
             for _ in 0..lanes {
                 let next = next.entry((from, to)).or_default();
                 let channel = std::mem::replace(next, *next + 1);
@@ -191,12 +218,14 @@ struct Slices<'a> {
     layout: &'a Layout,
     /// Whether a slice must stay within one block of a caller's buffer.
     within_blocks: bool,
+    /// Whether every slice has one slot.
+    single: bool,
 }
 
 impl Slices<'_> {
     /// Whether `b` can extend a slice that ends with `a`.
     fn joins(&self, a: Slot, b: Slot) -> bool {
         let crosses = b.buffer != Buffer::Scratch && b.index.is_multiple_of(self.layout.block_parts());
-        b == a.plus(1) && !(self.within_blocks && crosses)
+        !self.single && b == a.plus(1) && !(self.within_blocks && crosses)
     }
 }

@@ -5,6 +5,7 @@
 //! smaller numbers.
 
 use super::flow::{DataFlow, ValueDelivery, ValueDeliveryId, ValueId};
+use super::plan::Plan;
 use crate::{Buffer, Layout, Slot};
 use schedule::CausalOrder;
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,10 +42,11 @@ pub(super) struct Landing {
 
 impl<'a> Placement<'a> {
     /// Places the values that are there from the start.
-    pub(super) fn new(flow: &'a DataFlow, layout: &'a Layout, order: &'a CausalOrder, ranks: usize) -> Self {
-        let occupants = (0..ranks).map(|rank| {
-            let rank = Rank::from_index(rank);
-            vec![None; layout.slots(rank, layout.output(rank).buffer) as usize]
+    pub(super) fn new(flow: &'a DataFlow, layout: &'a Layout, plan: Plan<'a>) -> Self {
+        let (order, ranks) = (plan.order(), plan.schedule().demand.request().ranks);
+        let occupants = (0..ranks).map(Rank::from_index).map(|rank| match plan.is_first(rank) {
+            true => vec![None; layout.slots(rank, layout.output(rank).buffer) as usize],
+            false => Vec::new(),
         });
         let slots = flow.value_ids().map(|id| {
             let value = &flow[id];

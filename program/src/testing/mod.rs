@@ -4,6 +4,7 @@
 mod definition;
 pub mod executor;
 pub mod mutants;
+pub mod orbits;
 pub mod schedules;
 
 use crate::{LowerOptions, Program, VerifiedProgram, check, lower};

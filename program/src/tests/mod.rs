@@ -3,6 +3,7 @@
 mod checker;
 mod excerpts;
 mod options;
+mod orbits;
 
 use super::*;
 use expect_test::expect;

@@ -32,9 +32,10 @@
 
 mod symmetry;
 
-pub(crate) use symmetry::{Unfolding, check_symmetry};
+pub use symmetry::Unfolding;
+pub(crate) use symmetry::check_symmetry;
 
-use crate::{ChunkId, ChunkList, Demand, Schedule, Transfer, Usage};
+use crate::{CausalOrder, ChunkId, ChunkList, Demand, Schedule, Transfer, Usage};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use topology::{LinkId, Micros, Rank, Topology};
@@ -67,7 +68,19 @@ pub struct CompressedSchedule {
 pub struct VerifiedCompressed {
     compressed: CompressedSchedule,
     topology: Arc<Topology>,
-    unfolding: Unfolding,
+    unfolding: Arc<Unfolding>,
+    order: Arc<OrbitOrder>,
+}
+
+/// The causal order of the base. The lists of deliveries are by orbit of chunks, not by chunk: a list says what happens to
+/// the first chunk of the orbit, at all ranks.
+#[derive(Clone, PartialEq, Debug)]
+pub struct OrbitOrder {
+    /// Departures and landings of base transfers, and for each orbit of chunks its deliveries.
+    pub order: CausalOrder,
+    /// For each delivery its sender and its receiver: those of the image of the transfer that carries the orbit's first
+    /// chunk. The lists are by orbit, like those of the deliveries.
+    pub ways: Vec<Vec<(Rank, Rank)>>,
 }
 
 /// An expansion that was too large to write.
@@ -81,8 +94,13 @@ pub struct TooManyTransfers {
 }
 
 impl VerifiedCompressed {
-    pub(crate) fn new(compressed: CompressedSchedule, topology: Arc<Topology>, unfolding: Unfolding) -> Self {
-        Self { compressed, topology, unfolding }
+    pub(crate) fn new(
+        compressed: CompressedSchedule,
+        topology: Arc<Topology>,
+        unfolding: Unfolding,
+        order: OrbitOrder,
+    ) -> Self {
+        Self { compressed, topology, unfolding: Arc::new(unfolding), order: Arc::new(order) }
     }
 
     /// The request, the bound and the base transfers.
@@ -103,6 +121,16 @@ impl VerifiedCompressed {
     /// The demand that it meets.
     pub fn demand(&self) -> &Demand {
         &self.compressed.base.demand
+    }
+
+    /// The group that repeats the base.
+    pub fn unfolding(&self) -> &Arc<Unfolding> {
+        &self.unfolding
+    }
+
+    /// The order of the base's messages, with the value that each delivery reads.
+    pub fn causal_order(&self) -> &OrbitOrder {
+        &self.order
     }
 
     /// How many images every transfer has, itself included.
@@ -179,17 +207,61 @@ impl VerifiedCompressed {
 impl Unfolding {
     /// The image of a transfer.
     fn image(&self, element: u32, transfer: &Transfer) -> Transfer {
-        let chunk = |chunk: &ChunkId| ChunkId(self.chunks.image(&self.group, element, chunk.0));
-        let mut chunks: ChunkList = transfer.chunks.iter().map(chunk).collect();
+        let mut chunks: ChunkList = transfer.chunks.iter().map(|&chunk| self.moved_chunk(element, chunk)).collect();
         chunks.sort_unstable();
         Transfer { chunks, ..self.moved(element, transfer) }
     }
 
     /// The same message between the images of its ranks.
-    pub(crate) fn moved(&self, element: u32, transfer: &Transfer) -> Transfer {
-        let rank = |rank: Rank| Rank(self.ranks.image(&self.group, element, rank.0));
+    pub fn moved(&self, element: u32, transfer: &Transfer) -> Transfer {
+        let rank = |rank: Rank| self.moved_rank(element, rank);
         let link = LinkId(self.links.image(&self.group, element, transfer.link.0));
         Transfer { from: rank(transfer.from), to: rank(transfer.to), link, ..transfer.clone() }
+    }
+
+    /// The image of a rank.
+    pub fn moved_rank(&self, element: u32, rank: Rank) -> Rank {
+        Rank(self.ranks.image(&self.group, element, rank.0))
+    }
+
+    /// The image of a chunk.
+    pub fn moved_chunk(&self, element: u32, chunk: ChunkId) -> ChunkId {
+        ChunkId(self.chunks.image(&self.group, element, chunk.0))
+    }
+
+    /// The elements that the generators are.
+    pub fn generators(&self) -> impl Iterator<Item = u32> {
+        self.group.generators()
+    }
+
+    /// The element that undoes `element`.
+    pub fn inverse(&self, element: u32) -> u32 {
+        self.group.quotient(0, element)
+    }
+
+    /// One element after the other.
+    pub fn product(&self, one: u32, other: u32) -> u32 {
+        self.group.product(one, other)
+    }
+
+    /// The first rank of a rank's orbit, and the element that maps that one to it.
+    pub fn first_rank(&self, rank: Rank) -> (Rank, u32) {
+        (Rank(self.ranks.first(self.ranks.orbit(rank.0))), self.ranks.element(rank.0))
+    }
+
+    /// The first rank of each orbit.
+    pub fn first_ranks(&self) -> impl Iterator<Item = Rank> {
+        (0..self.ranks.orbits() as u32).map(|orbit| Rank(self.ranks.first(orbit)))
+    }
+
+    /// The first chunk of a chunk's orbit, and the element that maps that one to it.
+    pub fn first_chunk(&self, chunk: ChunkId) -> (ChunkId, u32) {
+        (ChunkId(self.chunks.first(self.chunks.orbit(chunk.0))), self.chunks.element(chunk.0))
+    }
+
+    /// The first chunk of each orbit.
+    pub fn first_chunks(&self) -> impl Iterator<Item = ChunkId> {
+        (0..self.chunks.orbits() as u32).map(|orbit| ChunkId(self.chunks.first(orbit)))
     }
 }
 

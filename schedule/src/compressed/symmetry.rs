@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 use topology::symmetry::{Action, Translations};
 use topology::{LinkId, Rank, ResourceId, Topology};
 
-/// A group that leaves no rank, link or chunk in place.
+/// A group that leaves no rank, link or chunk in place. Its elements are numbers; 0 is the identity.
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) struct Unfolding {
+pub struct Unfolding {
     pub(crate) group: Translations,
     pub(crate) ranks: Action,
     pub(crate) links: Action,

@@ -5,9 +5,11 @@
 //! resources by the representative of their orbit.
 
 use super::traffic::{Hop, ServerId, Traffic};
-use super::{Rejection, Violation, structure};
-use crate::compressed::{Unfolding, check_symmetry};
-use crate::{ChunkId, CompressedSchedule, Findings, Schedule, Transfer, VerifiedCompressed};
+use super::{PlayedMessages, Rejection, Violation, structure};
+use crate::compressed::check_symmetry;
+use crate::{
+    CausalOrder, ChunkId, CompressedSchedule, Findings, OrbitOrder, Schedule, Transfer, Unfolding, VerifiedCompressed,
+};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use topology::{LinkId, Micros, Rank, ResourceId, Topology};
@@ -34,11 +36,22 @@ pub fn verify_compressed(
             return Err(Rejection { violations, schedule: Box::new(compressed.base) });
         }
     };
-    super::play(&OrbitTraffic::new(base, topology, &unfolding), topology, topology.rank_count(), &mut violations);
+    let traffic = OrbitTraffic::new(base, topology, &unfolding);
+    let played = super::play(&traffic, topology, topology.rank_count(), &mut violations);
     if violations.is_empty() {
-        return Ok(VerifiedCompressed::new(compressed, topology.clone(), unfolding));
+        return Ok(VerifiedCompressed::new(compressed, topology.clone(), unfolding, order(played)));
     }
     Err(Rejection { violations, schedule: Box::new(compressed.base) })
+}
+
+/// What is handed over of a base without violations.
+fn order(PlayedMessages { moments, landings, tracks }: PlayedMessages) -> OrbitOrder {
+    let of_track = |ends: &[u32]| {
+        let hops = &tracks.hops[ends[0] as usize..ends[1] as usize];
+        hops.iter().map(|hop| (hop.from, hop.to)).collect()
+    };
+    let ways = tracks.starts.windows(2).map(of_track).collect();
+    OrbitOrder { order: CausalOrder::new(moments.into_departures(), &landings, tracks.starts, tracks.deliveries), ways }
 }
 
 /// One message of each orbit.

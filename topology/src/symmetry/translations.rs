@@ -39,6 +39,15 @@ impl Translations {
         self.size as usize
     }
 
+    /// The element that each generator is.
+    pub fn generators(&self) -> impl Iterator<Item = u32> {
+        self.orders.iter().scan(1, |weight, &order| {
+            let element = *weight;
+            *weight *= order;
+            Some(element)
+        })
+    }
+
     /// One element after the other: their product.
     pub fn product(&self, one: u32, other: u32) -> u32 {
         self.digits(one, other, |a, b, order| if a + b >= order { a + b - order } else { a + b })
