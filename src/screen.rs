@@ -34,7 +34,9 @@ impl Screen {
             2 => "debug",
             _ => "trace",
         };
-        let filter = std::env::var("ANTIPHON_LOG").unwrap_or_else(|_| level.to_owned());
+        // The solver warns of every model that it refuses. Whoever asks it handles that, so only -vv shows it.
+        let filter = if args.verbose < 2 { format!("{level},highs=error") } else { level.to_owned() };
+        let filter = std::env::var("ANTIPHON_LOG").unwrap_or(filter);
         let colors = wants_colors(args.color, std::io::stderr().is_terminal());
         let lines = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colors);
         lines.with_writer(std::io::stderr).without_time().init();

@@ -53,7 +53,7 @@ fn tell(told: &Report, schedule: &Schedule, output: Option<&Path>, screen: &Scre
 /// A compressed plan, if a plain one would be too large and symmetries allow it; otherwise the planner says why there
 /// is none.
 fn compressed(problems: &[Problem], options: &SearchOptions, screen: &Screen) -> Option<CompressedSynthesis> {
-    let is_asked_for = options.strategy.is_none_or(|it| matches!(it, StrategyKind::Orbits | StrategyKind::Symmetric));
+    let is_asked_for = options.strategy.is_none_or(|it| it == StrategyKind::Orbits);
     if !is_asked_for || !problems.first().is_some_and(synth::is_too_large_for_plain) {
         return None;
     }

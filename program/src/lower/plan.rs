@@ -45,7 +45,7 @@ impl<'a> Plan<'a> {
     }
 
     /// A chunk at a rank, seen from the first rank of its orbit: which chunk that one has in its place.
-    pub(super) fn seen_seen_by_first(self, chunk: ChunkId, rank: Rank) -> (ChunkId, Rank) {
+    pub(super) fn seen_from_first(self, chunk: ChunkId, rank: Rank) -> (ChunkId, Rank) {
         match self {
             Self::Plain(_) => (chunk, rank),
             Self::Compressed(verified) => {

@@ -53,7 +53,7 @@ impl<'a> Reference<'a> {
         let summands = match op {
             Some(ReduceOp::Sum | ReduceOp::Avg) if is_listed => request.ranks,
             Some(ReduceOp::Sum | ReduceOp::Avg) => request.members.len(),
-            _ => 1,
+            Some(ReduceOp::Prod | ReduceOp::Min | ReduceOp::Max) | None => 1,
         };
         let (lowest, highest) = dtype.exact();
         let (lowest, highest) = (lowest / summands.max(1) as i64, highest / summands.max(1) as i64);
@@ -161,7 +161,7 @@ impl<'a> Reference<'a> {
             Some(ReduceOp::Prod) => a.wrapping_mul(b),
             Some(ReduceOp::Min) => a.min(b),
             Some(ReduceOp::Max) => a.max(b),
-            _ => a + b,
+            Some(ReduceOp::Sum | ReduceOp::Avg) | None => a + b,
         }
     }
 

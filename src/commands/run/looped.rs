@@ -322,7 +322,10 @@ impl<T: Element + From<u8> + PartialEq> LoopVectors<T> {
             Collective::Gather => comm.gather(send, receive, root),
             Collective::Scatter => comm.scatter(send, receive, root),
             // The root sends what it has, the others get it in the same vector.
-            _ => comm.broadcast(if comm.rank() == root { self.send.slice_mut() } else { receive }, root),
+            Collective::Broadcast => {
+                comm.broadcast(if comm.rank() == root { self.send.slice_mut() } else { receive }, root)
+            }
+            Collective::SendRecv | Collective::AllToAllV | Collective::Custom => return Err(unserved(job.collective)),
         };
         ended.map_err(Failure::no)
     }

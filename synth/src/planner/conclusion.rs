@@ -32,8 +32,15 @@ pub(super) fn conclude(
     let (optimal, is_good_enough) = (search.reaches(&search.claim), search.is_within(options.gap));
     let Some(best) = search.best else {
         // A strategy's refusal explains the missing schedule only if no strategy was left untried.
-        let refusal = search.refusals.into_iter().next().filter(|_| !out_of_time);
-        return Err(refusal.unwrap_or(SynthError::NothingYet));
+        if out_of_time {
+            return Err(SynthError::NothingYet);
+        }
+        // Some refuse as a whole, others each of their algorithms.
+        let refusal = search.refusals.into_iter().next();
+        let strategy = options.strategy.map_or("the planner", StrategyKind::as_str);
+        let note = candidates.iter().find_map(|candidate| candidate.note.clone());
+        let why = note.unwrap_or_else(|| "none was found".to_owned());
+        return Err(refusal.unwrap_or(SynthError::NotApplicable { strategy, why }));
     };
     let stop_reason = match best.stop {
         _ if optimal => StopReason::Optimal,
