@@ -11,7 +11,9 @@ use program::testing::schedules::{
 };
 use program::testing::{STANDARD, checked, lowered};
 use program::{LowerOptions, VerifiedProgram, check, lower};
-use runtime::{BufferPlaces, DType, GpuBuffer, GpuDevice, GpuError, GpuRankBuffers, GpuRanks, KernelPlan, Reference};
+use runtime::{
+    BufferPlaces, DType, GpuBuffer, GpuDevice, GpuError, GpuLaunch, GpuRankBuffers, GpuRanks, KernelPlan, Reference,
+};
 use schedule::{Collective, Demand, ReduceOp, Request};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -184,6 +186,81 @@ fn every_type_is_reduced() {
         let op = operations[at % operations.len()];
         let program = with_op(checked(lowered(&ring_allreduce(3, 1), at % 2 == 0)), op);
         right(&gpu, &program, Terms { dtype, count: 40, ..PLAIN }, op.as_str());
+    }
+}
+
+/// The kernel counts its calls on the GPU, so a graph that has recorded one may be repeated, also between other calls.
+#[test]
+fn a_graph_repeats_calls() {
+    let driver = Driver::take();
+    let gpu = driver.gpu();
+    for program in [lowered(&ring_allreduce(3, 1), false), lowered(&direct(&demand(Collective::AllToAll, 4, 1)), false)]
+    {
+        let program = checked(program);
+        let mut ranks = on_gpu(&gpu, &program, PLAIN, u64::MAX).unwrap();
+        for (call, launch) in
+            [GpuLaunch::Graph, GpuLaunch::Direct, GpuLaunch::Graph, GpuLaunch::Graph].into_iter().enumerate()
+        {
+            fill(&mut ranks, &program, &PLAIN, call as u64);
+            // A call out of place leaves its input, so that several give the same.
+            ranks.repeat(1 + call as u32, launch, LIMIT).unwrap();
+            assert_eq!(wrong(&ranks, &program, &PLAIN, call as u64), 0, "{launch:?}, call {call}");
+        }
+        // It is recorded anew after the tables have been copied anew.
+        ranks.reset().unwrap();
+        fill(&mut ranks, &program, &PLAIN, 7);
+        ranks.repeat(2, GpuLaunch::Graph, LIMIT).unwrap();
+        assert_eq!(wrong(&ranks, &program, &PLAIN, 7), 0, "after a reset");
+    }
+}
+
+/// With a GPU: messages of many tiles, blocks of all their threads, and more ranks than the fake driver has time for.
+#[test]
+fn large_programs_are_right_on_a_gpu() {
+    let driver = Driver::take();
+    if driver.fake.is_some() {
+        // The PTX machine would need hours. `make gpu-test` runs it.
+        return;
+    }
+    let gpu = driver.gpu();
+    for (ranks, count) in [(8, 1_000_003), (16, 70_001), (64, 4_099)] {
+        for dtype in [DType::F32, DType::Bf16, DType::U8] {
+            let terms = Terms { count, dtype, tile_bytes: 64 << 10, threads: 512, seed: 9 };
+            right(&gpu, &checked(lowered(&ring_allreduce(ranks, 1), true)), terms, &format!("a ring of {ranks}"));
+        }
+    }
+    let exchange = checked(lowered(&direct(&demand(Collective::AllToAll, 8, 1)), false));
+    right(
+        &gpu,
+        &exchange,
+        Terms { count: 50_021, tile_bytes: 16 << 10, threads: 256, ..PLAIN },
+        "direct exchange of 8",
+    );
+    let mut random = Random(77);
+    for round in 0..40 {
+        let ranks = 2 + random.below(9);
+        let collective = STANDARD[random.below(STANDARD.len())];
+        let demand = demand(collective, ranks, 1 + random.below(4) as u32);
+        let schedule = random_trees(&random_topology(ranks, &mut random), &demand, &mut random);
+        let options = LowerOptions {
+            in_place: random.below(2) == 0,
+            fuse: random.below(2) == 0,
+            instances: 1 + random.below(3) as u32,
+            ..LowerOptions::default()
+        };
+        let terms = Terms {
+            count: 1 + random.below(200_000) as u64,
+            dtype: DType::ALL[random.below(DType::ALL.len())],
+            tile_bytes: 1 << (10 + random.below(8)),
+            threads: 32 << random.below(5),
+            seed: random.draw(),
+        };
+        right(
+            &gpu,
+            &checked(lower(&schedule, &options).unwrap()),
+            terms,
+            &format!("round {round}, {collective} of {ranks}"),
+        );
     }
 }
 

@@ -1,6 +1,8 @@
 //! Plans in rounds over NCCL, by the code that ships: communicators, groups, launches, deadlines, and the kernel's PTX.
 //!
-//! NCCL is the fake one of `tests/nccl`, and the driver that of `tests/cuda`. Ranks are threads with a communicator each, or processes.
+//! NCCL is the fake one of `tests/nccl`, and the driver that of `tests/cuda`, unless ANTIPHON_GPU=real asks for those of the computer
+//! (`make gpu-test`). Ranks are threads with a communicator each, or processes. All of them share the first GPU, which NCCL permits from
+//! 2.30.3 on with NCCL_MULTI_RANK_GPU_ENABLE=1.
 #![allow(clippy::unwrap_used, missing_docs)]
 #![expect(unsafe_code, reason = "loads a library, and gives addresses to a GPU")]
 
@@ -29,15 +31,23 @@ const SHORT: Duration = Duration::from_millis(1500);
 /// The bytes of a block's work; few, so that stages have several blocks.
 const BLOCK: u64 = 512;
 
+/// Whether NCCL and the driver are those of the computer.
+fn is_real() -> bool {
+    std::env::var("ANTIPHON_GPU").is_ok_and(|driver| driver == "real")
+}
+
 /// The fake driver, under the name by which cudarc and the fake NCCL look for it, and the fake NCCL.
 fn nccl() -> &'static NcclLibrary {
-    static LOADED: OnceLock<(Library, NcclLibrary)> = OnceLock::new();
+    static LOADED: OnceLock<(Option<Library>, NcclLibrary)> = OnceLock::new();
     let loaded = LOADED.get_or_init(|| {
+        if is_real() {
+            return (None, NcclLibrary::find(&NcclSearch::from_environment()).unwrap());
+        }
         let beside = |name: &str| std::env::current_exe().unwrap().with_file_name(name);
         // SAFETY: the library has no constructors.
         let driver = unsafe { Library::new(beside("libfake_cuda.so")) }.unwrap();
         let named = Some(beside("libfake_nccl.so"));
-        (driver, NcclLibrary::find(&NcclSearch { named, folders: Vec::new() }).unwrap())
+        (Some(driver), NcclLibrary::find(&NcclSearch { named, folders: Vec::new() }).unwrap())
     });
     &loaded.1
 }
@@ -110,6 +120,14 @@ impl NcclRank {
     }
 }
 
+/// Numbers of ranks to try, in ascending order: as many of them as a GPU has room for.
+fn sizes(all: &[usize]) -> &[usize] {
+    let most = std::env::var("ANTIPHON_GPU_RANKS").ok().and_then(|text| text.parse().ok());
+    // As NCCL says.
+    let most = if is_real() { most.unwrap_or(2) } else { usize::MAX };
+    &all[..all.partition_point(|ranks| *ranks <= most)]
+}
+
 /// Runs programs of so many ranks, one after the other, each twice.
 fn right(ranks: usize, cases: &[NcclCase]) {
     let id = NcclCommunicator::unique_id(nccl()).unwrap();
@@ -151,7 +169,7 @@ fn one_allreduce_of_two_ranks() {
 #[test]
 fn programs_of_every_collective() {
     let mut random = Random(23);
-    for ranks in [2, 3, 5, 8] {
+    for &ranks in sizes(&[2, 3, 5, 8]) {
         let mut cases = Vec::new();
         for in_place in [false, true] {
             for schedule in [ring_allgather(ranks, 1), ring_reducescatter(ranks, 1), ring_allreduce(ranks, 1)] {
@@ -177,31 +195,34 @@ fn programs_of_every_collective() {
 #[test]
 fn every_type_with_every_reduction() {
     let operations = [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Min, ReduceOp::Max, ReduceOp::Avg];
+    let ranks = *sizes(&[2, 3]).last().unwrap();
     let mut cases = Vec::new();
     for &dtype in DType::ALL {
         for (at, op) in operations.into_iter().enumerate() {
-            let program = with_op(checked(lowered(&ring_allreduce(3, 1), at % 2 == 0)), op);
+            let program = with_op(checked(lowered(&ring_allreduce(ranks, 1), at % 2 == 0)), op);
             cases.push((program, Terms { dtype, ..PLAIN }));
         }
     }
-    right(3, &cases);
+    right(ranks, &cases);
 }
 
 #[test]
 fn ranks_with_other_plans_are_told() {
     let id = NcclCommunicator::unique_id(nccl()).unwrap();
+    let ranks = *sizes(&[2, 3]).last().unwrap();
+    let other = ranks as u32 - 1;
     let ask = |rank| {
-        let mut rank = NcclRank::join(id, rank, 3);
-        let told = rank.comm.agree(&rank.gpu, if rank.comm.rank() == Rank(2) { 8 } else { 7 }, LIMIT);
+        let mut rank = NcclRank::join(id, rank, ranks);
+        let told = rank.comm.agree(&rank.gpu, if rank.comm.rank() == Rank(other) { 8 } else { 7 }, LIMIT);
         (told, rank)
     };
     std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..3).map(|rank| scope.spawn(move || ask(rank))).collect();
+        let threads: Vec<_> = (0..ranks).map(|rank| scope.spawn(move || ask(rank))).collect();
         let told: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
         let disagree = |rank, other| Err(NcclError::Disagree { rank: Rank(rank), other: Rank(other) });
         assert_eq!(
             told.iter().map(|(told, _)| told.clone()).collect::<Vec<_>>(),
-            [disagree(0, 2), disagree(1, 2), disagree(2, 0)]
+            (0..=other).map(|rank| disagree(rank, if rank == other { 0 } else { other })).collect::<Vec<_>>()
         );
     });
 }
@@ -217,6 +238,8 @@ fn a_rank_that_never_comes_is_waited_for_until_the_deadline() {
 
 /// Set for processes that are ranks: rank, ranks, milliseconds, and the file of the unique id.
 const PROCESS: &str = "NCCL_TEST_RANK";
+/// Rank 1 ends instead of calling.
+const LEAVES: &str = "leaves";
 
 /// A rank that is a process: one allreduce. It is a test only so that it can be started.
 #[test]
@@ -230,6 +253,10 @@ fn rank_process() {
     let number = u64::from_str_radix(&digest(case.0.program())[..16], 16).unwrap();
     rank.comm.agree(&rank.gpu, number, LIMIT).unwrap();
     let mut rounds = rank.rounds(&case);
+    if rank.comm.rank() == Rank(1) && std::env::var("NCCL_TEST_FAULT").is_ok_and(|fault| fault == LEAVES) {
+        // Without any farewell.
+        std::process::exit(86);
+    }
     let outcome = rank.call(&mut rounds, &case, 0, Duration::from_millis(limit.parse().unwrap()));
     match outcome {
         Ok(wrong) => {
@@ -243,6 +270,19 @@ fn rank_process() {
             println!("\n{kind} {} {round} {rounds} {peers:?}", rank.0);
         }
         Err(error) => panic!("{error}"),
+    }
+}
+
+/// Whoever leaves instead of calling is missed by the others, and no call lasts longer than it may.
+#[test]
+fn a_rank_that_leaves_before_a_call_is_missed() {
+    let ranks = *sizes(&[2, 3]).last().unwrap();
+    let begin = Instant::now();
+    let said = processes(ranks, SHORT, Some(LEAVES));
+    assert!(begin.elapsed() < Duration::from_secs(60), "{said:?}");
+    assert!(said[1].contains("86"), "{said:?}");
+    for (rank, line) in said.iter().enumerate().filter(|(rank, _)| *rank != 1) {
+        assert!(line.starts_with(&format!("late {rank} ")) || line.starts_with(&format!("failed {rank} ")), "{said:?}");
     }
 }
 
@@ -274,7 +314,8 @@ fn processes(ranks: usize, limit: Duration, fault: Option<&str>) -> Vec<String> 
         command.args(["--exact", "rank_process", "--nocapture"]);
         command.env(PROCESS, format!("{rank} {ranks} {} {}", limit.as_millis(), file.display()));
         command.env("FAKE_NCCL_LIMIT_MS", "60000").env("FAKE_CUDA_SEED", (rank + 1).to_string());
-        command.envs(fault.map(|fault| ("FAKE_NCCL_FAULT", fault)));
+        let variable = if fault == Some(LEAVES) { "NCCL_TEST_FAULT" } else { "FAKE_NCCL_FAULT" };
+        command.envs(fault.map(|fault| (variable, fault)));
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     };
     let children: Vec<_> = (0..ranks).map(start).collect();
@@ -290,7 +331,7 @@ fn processes(ranks: usize, limit: Duration, fault: Option<&str>) -> Vec<String> 
 
 #[test]
 fn ranks_that_are_processes() {
-    for ranks in [2, 8] {
+    for &ranks in sizes(&[2, 8]) {
         assert_eq!(processes(ranks, LIMIT, None), vec!["wrong 0"; ranks], "{ranks} ranks");
     }
 }
@@ -299,6 +340,10 @@ fn ranks_that_are_processes() {
 /// plans. So its operations 6 and 7 are in the third round.
 #[test]
 fn a_rank_that_dies_or_stalls_is_found_in_time() {
+    if is_real() {
+        // The fake makes the faults.
+        return;
+    }
     for (fault, kinds) in [("1:6:exit", "failed"), ("1:6:stall", "late"), ("1:7:error", "failed")] {
         let limit = if kinds == "late" { SHORT } else { LIMIT };
         let begin = Instant::now();

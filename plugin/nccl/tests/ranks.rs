@@ -53,6 +53,23 @@ impl Place {
         self.folder.path().join(name)
     }
 
+    /// The driver of the computer, and the NCCL that ANTIPHON_NCCL names.
+    fn with_gpu() -> Self {
+        let place = Self { folder: tempfile::tempdir().unwrap() };
+        let nccl = std::env::var("ANTIPHON_NCCL").expect("ANTIPHON_NCCL=/path/to/libnccl.so.2, of 2.30.3 or newer");
+        std::os::unix::fs::symlink(nccl, place.path("libnccl.so.2")).unwrap();
+        std::fs::create_dir(place.path("instead")).unwrap();
+        let folders = std::env::var("LD_LIBRARY_PATH").unwrap_or_default();
+        let folders: Vec<_> =
+            folders.split(':').chain(["/usr/local/nvidia/lib64"]).map(|at| format!("-L{at}")).collect();
+        for (program, nccl) in [("ranks", place.path("libnccl.so.2")), ("instead/ranks", library())] {
+            let mut arguments: Vec<_> = folders.iter().map(String::as_str).collect();
+            arguments.extend([nccl.to_str().unwrap(), "-l:libcuda.so.1", "-Wl,--allow-shlib-undefined"]);
+            compile("ranks.c", &place.path(program), &arguments);
+        }
+        place
+    }
+
     /// What the ranks say, and what this library says.
     fn run(&self, way: Way, ranks: usize, mode: &str, variables: &[(&str, &str)]) -> (Vec<String>, String) {
         let program = if way == Way::Instead { "instead/ranks" } else { "ranks" };
@@ -60,7 +77,8 @@ impl Place {
         for name in ["NCCL", "TABLE", "DEBUG", "STATS", "DISABLE"] {
             command.env_remove(format!("ANTIPHON_{name}"));
         }
-        let folders = [self.folder.path(), library().parent().unwrap()].map(Path::to_path_buf);
+        let mut folders = [self.folder.path(), library().parent().unwrap()].map(Path::to_path_buf).to_vec();
+        folders.extend(std::env::split_paths(&std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default()));
         command.args([ranks.to_string().as_str(), mode]).env("LD_LIBRARY_PATH", std::env::join_paths(folders).unwrap());
         command.envs(variables.iter().copied());
         match way {
@@ -78,6 +96,45 @@ impl Place {
 }
 
 const WAYS: [Way; 3] = [Way::Alone, Way::Preloaded, Way::Instead];
+
+/// With a GPU (`make gpu-test`): the same program over the real NCCL, by NCCL alone and by plans. All ranks share the first GPU.
+#[test]
+fn the_real_nccl_and_plans_serve_a_program_on_a_gpu() {
+    if !std::env::var("ANTIPHON_GPU").is_ok_and(|driver| driver == "real") {
+        return;
+    }
+    let place = Place::with_gpu();
+    let numbers = place.path("numbers-%p.json");
+    let (table, several) = (place.path("table.json"), ("NCCL_MULTI_RANK_GPU_ENABLE", "1"));
+    std::fs::write(&table, table_for(2, 8).to_string()).unwrap();
+    for way in WAYS {
+        for ranks in [1, 2] {
+            let (lines, said) = place.run(way, ranks, "right", &[several, ("REAL_NCCL", "1")]);
+            assert!(lines.iter().all(|line| line == "right 0"), "{way:?}, {ranks} ranks: {lines:?} {said}");
+            let (lines, said) = place.run(way, ranks, "nonblocking", &[several]);
+            assert!(lines.iter().all(|line| line == "right 0"), "{way:?}, {ranks} ranks: {lines:?} {said}");
+        }
+        if way == Way::Alone {
+            continue;
+        }
+        let variables = [
+            several,
+            ("REAL_NCCL", "1"),
+            ("ANTIPHON_TABLE", table.to_str().unwrap()),
+            ("ANTIPHON_STATS", numbers.to_str().unwrap()),
+            ("ANTIPHON_DEBUG", "info"),
+        ];
+        let (lines, said) = place.run(way, 2, "right", &variables);
+        assert!(lines.iter().all(|line| line == "right 0"), "{way:?}: {lines:?} {said}");
+        let counted = place.counted("numbers-");
+        assert_eq!(counted.len(), 2, "{said}");
+        for calls in counted {
+            let served = ["allreduce", "allgather", "reducescatter", "broadcast"];
+            assert_eq!(served.map(|name| by_plans(&calls, name)), [2, 2, 1, 1], "{said}");
+        }
+    }
+}
+
 #[test]
 fn collectives_messages_and_several_communicators() {
     let place = Place::new(&[]);

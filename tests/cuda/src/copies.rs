@@ -119,10 +119,10 @@ pub unsafe extern "C" fn fakeCudaWrite(to: u64, from: *const u8, bytes: usize) -
     SUCCESS
 }
 
-/// Not a function of CUDA: how many allocations, streams and events there are, for tests that look for leaks.
+/// Not a function of CUDA: how many allocations, streams, events and graphs there are, for tests that look for leaks.
 #[unsafe(no_mangle)]
 pub extern "C" fn fakeCudaHeld() -> usize {
     let streams = STREAMS.lock().unwrap_or_else(PoisonError::into_inner).len();
     let events = EVENTS.lock().unwrap_or_else(PoisonError::into_inner).len();
-    device().allocations() + streams + events
+    device().allocations() + streams + events + crate::graphs::held()
 }

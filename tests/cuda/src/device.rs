@@ -16,11 +16,13 @@ pub(crate) const INVALID_CONTEXT: Code = 201;
 pub(crate) const NO_BINARY_FOR_GPU: Code = 209;
 pub(crate) const INVALID_PTX: Code = 218;
 pub(crate) const INVALID_HANDLE: Code = 400;
+pub(crate) const ILLEGAL_STATE: Code = 401;
 pub(crate) const NOT_FOUND: Code = 500;
 pub(crate) const NOT_READY: Code = 600;
 pub(crate) const ILLEGAL_ADDRESS: Code = 700;
 pub(crate) const LAUNCH_FAILED: Code = 719;
 pub(crate) const COOPERATIVE_LAUNCH_TOO_LARGE: Code = 720;
+pub(crate) const CAPTURE_INVALIDATED: Code = 901;
 
 /// Names and meanings of the results.
 pub(crate) const CODES: &[(Code, &str, &str)] = &[
@@ -32,6 +34,7 @@ pub(crate) const CODES: &[(Code, &str, &str)] = &[
     (NO_BINARY_FOR_GPU, "CUDA_ERROR_NO_BINARY_FOR_GPU\0", "no kernel image is available\0"),
     (INVALID_PTX, "CUDA_ERROR_INVALID_PTX\0", "a PTX JIT compilation failed\0"),
     (INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE\0", "invalid resource handle\0"),
+    (ILLEGAL_STATE, "CUDA_ERROR_ILLEGAL_STATE\0", "the operation cannot be performed in the present state\0"),
     (NOT_FOUND, "CUDA_ERROR_NOT_FOUND\0", "named symbol not found\0"),
     (NOT_READY, "CUDA_ERROR_NOT_READY\0", "device not ready\0"),
     (ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS\0", "an illegal memory access was encountered\0"),
@@ -40,6 +43,11 @@ pub(crate) const CODES: &[(Code, &str, &str)] = &[
         COOPERATIVE_LAUNCH_TOO_LARGE,
         "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE\0",
         "too many blocks in cooperative launch\0",
+    ),
+    (
+        CAPTURE_INVALIDATED,
+        "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED\0",
+        "operation failed due to a previous error during capture\0",
     ),
 ];
 

@@ -223,14 +223,6 @@ pub extern "C" fn cuStreamSynchronize(stream: usize) -> Code {
     })
 }
 
-/// There are no graphs. With `FAKE_CUDA_CAPTURES=1` all streams say that they record one, and do their work all the same.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamIsCapturing(stream: usize, status: *mut c_int) -> Code {
-    let is_captured = std::env::var("FAKE_CUDA_CAPTURES").is_ok_and(|value| value == "1");
-    // SAFETY: as the caller of the driver promises.
-    current(|_| find(&STREAMS, stream).and_then(|_| unsafe { give(status, c_int::from(is_captured)) }))
-}
-
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamWaitEvent(stream: usize, event: usize, _flags: c_uint) -> Code {
     current(|_| {
@@ -263,6 +255,17 @@ pub extern "C" fn cuEventRecord(event: usize, stream: usize) -> Code {
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventQuery(event: usize) -> Code {
     current(|_| if find(&EVENTS, event)?.is_done() { Ok(()) } else { Err(NOT_READY) })
+}
+
+/// Milliseconds between two events that were made to measure time, as all are here.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuEventElapsedTime(millis: *mut f32, begin: usize, end: usize) -> Code {
+    current(|_| {
+        let (begin, end) = (find(&EVENTS, begin)?, find(&EVENTS, end)?);
+        let (Some(begin), Some(end)) = (begin.reached_at(), end.reached_at()) else { return Err(INVALID_HANDLE) };
+        // SAFETY: as the caller of the driver promises.
+        unsafe { give(millis, end.saturating_duration_since(begin).as_secs_f32() * 1e3) }
+    })
 }
 
 #[unsafe(no_mangle)]

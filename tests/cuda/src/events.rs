@@ -3,12 +3,14 @@
 //! The principal type is [`Event`].
 
 use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Instant;
 
 /// How often an event was recorded, and how many of these records a stream has reached.
 #[derive(Default)]
 struct EventState {
     recorded: u64,
     reached: u64,
+    at: Option<Instant>,
 }
 
 /// An event. One that was never recorded counts as done.
@@ -29,7 +31,13 @@ impl Event {
     pub(crate) fn reach(&self, record: u64) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.reached = state.reached.max(record);
+        state.at = Some(Instant::now());
         self.changed.notify_all();
+    }
+
+    /// When a stream has reached it last.
+    pub(crate) fn reached_at(&self) -> Option<Instant> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).at
     }
 
     /// The latest record.

@@ -9,6 +9,7 @@ use crate::driver::{STREAMS, current, device, find, give, initialized, insert, r
 use ptx::Module;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuModuleLoadData(module: *mut usize, image: *const c_char) -> Code {
@@ -93,8 +94,11 @@ unsafe fn launch(function: usize, stream: usize, asked: &AskedLaunch) -> Code {
         // SAFETY: there is an address for each parameter, and all parameters of our kernels have eight bytes.
         let read = |at| unsafe { asked.parameters.add(at).read().cast::<u64>().read_unaligned() };
         let launch = KernelLaunch { kernel, blocks, threads, parameters: (0..count).map(read).collect() };
-        let seed = device.next_seed();
-        stream.push(move || device.launch(&launch, seed));
+        let (seed, repetition) = (device.next_seed(), AtomicU64::new(0));
+        stream.push_repeatable(Arc::new(move || {
+            // A graph that repeats it takes turns differently each time.
+            device.launch(&launch, seed.wrapping_add(repetition.fetch_add(1, Ordering::Relaxed)));
+        }));
         Ok(())
     })
 }

@@ -6,8 +6,8 @@
 //! resident is refused. A kernel runs as the PTX that was loaded, on [`ptx::Machine`], which finds races and deadlocks. After a
 //! fault, all calls fail. The name of its device says that it is a fake.
 //!
-//! What it is not: kernels never run at the same time, copies do not overtake them, and there are neither graphs, nor peers, nor
-//! memory of other processes.
+//! What it is not: kernels never run at the same time, copies do not overtake them, graphs have only launches, and there are neither
+//! peers nor memory of other processes.
 
 #![expect(unsafe_code, reason = "its callers give addresses, as to any driver")]
 
@@ -15,9 +15,11 @@ mod copies;
 mod device;
 mod driver;
 mod events;
+mod graphs;
 mod kernels;
 mod streams;
 
 pub use copies::*;
 pub use driver::*;
+pub use graphs::*;
 pub use kernels::*;

@@ -189,11 +189,17 @@ static void run(const char *mode) {
         CHECK(ncclAllReduce(in, out, 1, ncclInt32, ncclSum, comm, stream));
         finish("end", comm);
         CHECK(ncclCommFinalize(second));
-        int late = ncclAllReduce(in, out, 1, ncclInt32, ncclSum, second, stream);
-        if (late != ncclInvalidUsage) say("after the end", late, "");
+        /* The real NCCL finalizes in the background, and says nothing about handles that are gone. */
+        int is_fake = !getenv("REAL_NCCL"), late;
+        if (is_fake) {
+            late = ncclAllReduce(in, out, 1, ncclInt32, ncclSum, second, stream);
+            if (late != ncclInvalidUsage) say("after the end", late, "");
+        }
         CHECK(ncclCommDestroy(second));
-        late = ncclCommCount(second, &device);
-        if (late != ncclInvalidArgument) say("after destroy", late, "");
+        if (is_fake) {
+            late = ncclCommCount(second, &device);
+            if (late != ncclInvalidArgument) say("after destroy", late, "");
+        }
         CHECK(ncclCommDestroy(comm));
         say("right", 0, "");
     }

@@ -8,4 +8,4 @@ mod ranks;
 
 pub use error::GpuError;
 pub use gpu::GpuDevice;
-pub use ranks::{GpuBuffer, GpuRankBuffers, GpuRanks};
+pub use ranks::{GpuBuffer, GpuLaunch, GpuRankBuffers, GpuRanks};

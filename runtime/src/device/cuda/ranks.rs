@@ -7,7 +7,11 @@ use super::error::GpuError;
 use super::gpu::GpuDevice;
 use crate::device::kernel_plan::{KernelAddresses, KernelPlan};
 use crate::dtype::DType;
-use cudarc::driver::{CudaEvent, CudaFunction, CudaSlice, CudaStream, DevicePtr, LaunchConfig, PushKernelArg};
+use cudarc::driver::sys::{CUevent_flags, CUgraphInstantiate_flags, CUstreamCaptureMode};
+use cudarc::driver::{
+    CudaEvent, CudaFunction, CudaGraph, CudaSlice, CudaStream, DevicePtr, LaunchConfig, PushKernelArg,
+};
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use topology::Rank;
@@ -33,6 +37,24 @@ pub enum GpuBuffer {
     Input,
     /// Results.
     Output,
+}
+
+/// How a call reaches the GPU.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GpuLaunch {
+    /// A cooperative launch.
+    Direct,
+    /// A CUDA graph that has recorded the launch once.
+    Graph,
+}
+
+/// A graph that has recorded a call.
+struct RecordedCall(CudaGraph);
+
+impl fmt::Debug for RecordedCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("RecordedCall").field(&self.0.cu_graph()).finish()
+    }
 }
 
 /// Memory of a rank on the GPU.
@@ -61,6 +83,7 @@ pub struct GpuRanks {
     blocks: u32,
     threads: u32,
     poll_limit: u64,
+    recorded: Option<RecordedCall>,
     is_broken: bool,
 }
 
@@ -111,6 +134,7 @@ impl GpuRanks {
             blocks,
             threads,
             poll_limit,
+            recorded: None,
             is_broken: false,
         };
         made.reset()?;
@@ -144,6 +168,8 @@ impl GpuRanks {
             grid.extend(tables.blocks);
         }
         stream.memset_zeros(&mut self.abort).map_err(&copying)?;
+        // It has recorded where the descriptions were.
+        self.recorded = None;
         self.grid = stream.clone_htod(&grid).map_err(&copying)?;
         stream.synchronize().map_err(&copying)?;
         self.is_broken = false;
@@ -198,32 +224,36 @@ impl GpuRanks {
     /// # Errors
     /// [`GpuError::Late`] and [`GpuError::GaveUp`], after which [`Self::reset`] is needed; [`GpuError::Driver`].
     pub fn call(&mut self, limit: Duration) -> Result<(), GpuError> {
+        self.repeat(1, GpuLaunch::Direct, limit).map(drop)
+    }
+
+    /// So many calls one after the other with the same buffers, which together may take so long. How long they took on the GPU, without
+    /// the time before the first one began.
+    ///
+    /// # Errors
+    /// As for [`Self::call`].
+    pub fn repeat(&mut self, calls: u32, launch: GpuLaunch, limit: Duration) -> Result<Duration, GpuError> {
         if self.is_broken {
             return Err(GpuError::Broken);
+        }
+        if launch == GpuLaunch::Graph && self.recorded.is_none() && self.blocks > 0 {
+            self.recorded = Some(self.record()?);
         }
         // Until it is known to be right.
         self.is_broken = true;
         let launching = GpuError::of_driver("launching the kernel");
-        let grid = self.grid.device_ptr(&self.stream).0;
-        let shape =
-            LaunchConfig { grid_dim: (self.blocks, 1, 1), block_dim: (self.threads, 1, 1), shared_mem_bytes: 0 };
-        if self.blocks > 0 {
-            // SAFETY: the kernel takes the address of the blocks; all memory that they name lives as long as this value, and the
-            // tables are those of the plan for these addresses.
-            unsafe { self.stream.launch_builder(&self.kernel).arg(&grid).launch_cooperative(shape) }
-                .map_err(&launching)?;
-        }
-        let done = self.stream.record_event(None).map_err(&launching)?;
-        if !is_done_within(&done, limit)? {
-            let ending = GpuError::of_driver("ending the call");
-            self.urgent.memcpy_htod(&[1u32], &mut self.abort).map_err(&ending)?;
-            let is_over = is_done_within(&done, GRACE)?;
-            if !is_over {
-                return Err(GpuError::Stuck { limit });
+        let timed = Some(CUevent_flags::CU_EVENT_DEFAULT);
+        let begun = self.stream.record_event(timed).map_err(&launching)?;
+        for _ in 0..calls {
+            match (&self.recorded, launch) {
+                _ if self.blocks == 0 => {}
+                (Some(RecordedCall(graph)), GpuLaunch::Graph) => graph.launch().map_err(&launching)?,
+                _ => self.launch()?,
             }
-            // The abort word must not arrive after the next call has been prepared.
-            self.urgent.synchronize().map_err(&ending)?;
-            return Err(GpuError::Late { limit });
+        }
+        let done = self.stream.record_event(timed).map_err(&launching)?;
+        if !is_done_within(&done, limit)? {
+            return Err(self.end_late_call(&done, limit)?);
         }
         self.stream.synchronize().map_err(GpuError::of_driver("running the kernel"))?;
         let reading = GpuError::of_driver("copying from the GPU");
@@ -233,7 +263,49 @@ impl GpuRanks {
             return Err(self.who_gave_up()?);
         }
         self.is_broken = false;
+        let millis = begun.elapsed_ms(&done).map_err(GpuError::of_driver("reading the time"))?;
+        Ok(Duration::from_secs_f64(f64::from(millis).max(0.0) / 1e3))
+    }
+
+    /// Puts a launch into the stream.
+    fn launch(&self) -> Result<(), GpuError> {
+        let grid = self.grid.device_ptr(&self.stream).0;
+        let shape =
+            LaunchConfig { grid_dim: (self.blocks, 1, 1), block_dim: (self.threads, 1, 1), shared_mem_bytes: 0 };
+        // SAFETY: the kernel takes the address of the blocks; all memory that they name lives as long as this value, and the tables are
+        // those of the plan for these addresses.
+        unsafe { self.stream.launch_builder(&self.kernel).arg(&grid).launch_cooperative(shape) }
+            .map_err(GpuError::of_driver("launching the kernel"))?;
         Ok(())
+    }
+
+    /// The launch as a graph. The kernel counts its calls on the GPU, so the graph may be repeated.
+    fn record(&self) -> Result<RecordedCall, GpuError> {
+        let recording = GpuError::of_driver("recording a graph");
+        let only_here = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        self.stream.begin_capture(only_here).map_err(&recording)?;
+        let launched = self.launch();
+        let graph = self.stream.end_capture(CUgraphInstantiate_flags(0)).map_err(&recording);
+        launched?;
+        let empty = GpuError::Driver {
+            doing: "recording a graph",
+            name: "nothing".to_owned(),
+            what: "and has recorded nothing".to_owned(),
+            hint: "",
+        };
+        graph?.map(RecordedCall).ok_or(empty)
+    }
+
+    /// Ends a call that is late. What to say about it.
+    fn end_late_call(&mut self, done: &CudaEvent, limit: Duration) -> Result<GpuError, GpuError> {
+        let ending = GpuError::of_driver("ending the call");
+        self.urgent.memcpy_htod(&[1u32], &mut self.abort).map_err(&ending)?;
+        if !is_done_within(done, GRACE)? {
+            return Ok(GpuError::Stuck { limit });
+        }
+        // The abort word must not arrive after the next call has been prepared.
+        self.urgent.synchronize().map_err(&ending)?;
+        Ok(GpuError::Late { limit })
     }
 
     /// The first block that has given up.
