@@ -12,7 +12,7 @@ use program::testing::schedules::{
 use program::testing::{STANDARD, checked, lowered};
 use program::{LowerOptions, VerifiedProgram, check, lower};
 use runtime::{
-    BufferPlaces, DType, GpuBuffer, GpuDevice, GpuError, GpuLaunch, GpuRankBuffers, GpuRanks, KernelPlan, Reference,
+    DType, GpuBuffer, GpuDevice, GpuError, GpuLaunch, GpuRankBuffers, GpuRanks, KernelPlan, Reference,
 };
 use schedule::{Collective, Demand, ReduceOp, Request};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -87,20 +87,10 @@ fn reference<'a>(program: &'a VerifiedProgram, terms: &Terms, call: u64) -> Refe
     Reference::new(&program.demand, program.op, terms.count as usize, terms.dtype, terms.seed.wrapping_add(call << 32))
 }
 
-/// How long the common buffer is in place, in elements.
-fn common(places: &BufferPlaces) -> usize {
-    (places.output_at + places.output).max(places.input_at + places.input)
-}
-
 fn on_gpu(gpu: &GpuDevice, program: &VerifiedProgram, terms: Terms, poll_limit: u64) -> Result<GpuRanks, GpuError> {
     let plan = KernelPlan::new(program, terms.count, terms.dtype, terms.tile_bytes).unwrap();
-    let (reference, in_place, size) = (reference(program, &terms, 0), program.program().in_place, terms.dtype.size());
-    let buffers = (0..plan.ranks()).map(|rank| {
-        let places = reference.places(Rank::from_index(rank));
-        let output = if in_place { common(&places) } else { places.output };
-        GpuRankBuffers { input: places.input * size, output: output * size, in_place }
-    });
-    GpuRanks::new(gpu, plan, terms.dtype, &buffers.collect::<Vec<_>>(), (terms.threads, poll_limit))
+    let buffers = GpuRankBuffers::of(program.program(), terms.count, terms.dtype);
+    GpuRanks::new(gpu, plan, terms.dtype, &buffers, (terms.threads, poll_limit))
 }
 
 /// Fills all buffers for a call.
@@ -109,7 +99,8 @@ fn fill(ranks: &mut GpuRanks, program: &VerifiedProgram, terms: &Terms, call: u6
     for rank in (0..program.program().ranks.len()).map(Rank::from_index) {
         let places = reference.places(rank);
         if program.program().in_place {
-            let mut bytes = vec![0xA5; common(&places) * size];
+            let common = (places.output_at + places.output).max(places.input_at + places.input);
+            let mut bytes = vec![0xA5; common * size];
             reference.fill(rank, &mut bytes, places.input_at);
             ranks.write(rank, GpuBuffer::Output, &bytes).unwrap();
         } else {
@@ -306,10 +297,12 @@ fn a_block_that_waits_too_long_is_named() {
     let driver = Driver::take();
     let gpu = driver.gpu();
     let program = checked(lowered(&ring_allreduce(4, 1), false));
-    // Each wait may look once. That all messages are there at the first look does not happen again and again.
-    let mut ranks = on_gpu(&gpu, &program, PLAIN, 1).unwrap();
+    // Each wait may look for as long as it takes until a GPU compares the number of looks, which is shorter than a message of so many
+    // elements takes that few threads copy.
+    let terms = Terms { count: 1 << 17, ..PLAIN };
+    let mut ranks = on_gpu(&gpu, &program, terms, 1).unwrap();
     let error = (0..100).find_map(|call| {
-        fill(&mut ranks, &program, &PLAIN, call);
+        fill(&mut ranks, &program, &terms, call);
         ranks.call(LIMIT).err()
     });
     let Some(GpuError::GaveUp { rank, threadblock, step, .. }) = error else { panic!("{error:?}") };

@@ -57,6 +57,26 @@ def trained(rank: int, ranks: int, device: torch.device) -> float:
     return max((a - b).abs().max().item() for a, b in pairs)
 
 
+def in_a_graph(rank: int, ranks: int, device: torch.device) -> int:
+    """A recorded all_reduce that is repeated. How many results were checked."""
+    own, value = torch.arange(5000, device=device) % 7 + rank, torch.zeros(5000, dtype=torch.int64, device=device)
+    dist.all_reduce(value)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    # Other threads of PyTorch go on to ask for events meanwhile.
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        value.copy_(own)
+        dist.all_reduce(value)
+    for call in range(3):
+        own.add_(call)
+        graph.replay()
+        torch.cuda.synchronize()
+        steps = sum(range(call + 1))
+        wanted = sum(torch.arange(5000, device=device) % 7 + other + steps for other in range(ranks))
+        assert torch.equal(value, wanted), ("graph", call)
+    return 3
+
+
 def microseconds(count: int, device: torch.device) -> float:
     """Of one all_reduce of so many floats."""
     value = torch.ones(count, device=device)
@@ -76,6 +96,7 @@ def main() -> None:
     torch.cuda.set_device(device)
     dist.init_process_group("nccl")
     checked, difference = collectives(rank, ranks, device), trained(rank, ranks, device)
+    checked += in_a_graph(rank, ranks, device)
     assert difference < 1e-5, difference
     times = {4 * count: round(microseconds(count, device), 1) for count in (256, 262_144, 4_194_304)}
     if rank == 0:

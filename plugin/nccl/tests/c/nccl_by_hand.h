@@ -10,8 +10,9 @@ typedef enum { ncclSuccess = 0, ncclInvalidArgument = 4, ncclInvalidUsage = 5, n
 typedef enum { ncclInt32 = 2, ncclFloat32 = 7 } ncclDataType_t;
 typedef enum { ncclSum = 0, ncclMax = 2 } ncclRedOp_t;
 typedef struct CUstream_st *cudaStream_t;
-typedef struct { size_t size; unsigned magic, version; int blocking, more[32]; } ncclConfig_t;
-#define NCCL_CONFIG_INITIALIZER {sizeof(ncclConfig_t), 0xcafebeef, 23007, 1, {0}}
+/* As in NCCL 2.14; newer ones have more fields, and give them their defaults where a program does not have them. */
+typedef struct { size_t size; unsigned magic, version; int blocking; } ncclConfig_t;
+#define NCCL_CONFIG_INITIALIZER {sizeof(ncclConfig_t), 0xcafebeef, 21400, 1}
 ncclResult_t ncclGetUniqueId(ncclUniqueId *);
 ncclResult_t ncclCommInitRank(ncclComm_t *, int, ncclUniqueId, int);
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *, int, ncclUniqueId, int, ncclConfig_t *);

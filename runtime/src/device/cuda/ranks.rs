@@ -7,6 +7,8 @@ use super::error::GpuError;
 use super::gpu::GpuDevice;
 use crate::device::kernel_plan::{KernelAddresses, KernelPlan};
 use crate::dtype::DType;
+use crate::measure::reference::Reference;
+use program::Program;
 use cudarc::driver::sys::{CUevent_flags, CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{
     CudaEvent, CudaFunction, CudaGraph, CudaSlice, CudaStream, DevicePtr, LaunchConfig, PushKernelArg,
@@ -28,6 +30,21 @@ pub struct GpuRankBuffers {
     pub output: usize,
     /// Whether input and output are the same memory.
     pub in_place: bool,
+}
+
+impl GpuRankBuffers {
+    /// Those of all ranks of a program, for so many elements.
+    pub fn of(program: &Program, count: u64, dtype: DType) -> Vec<Self> {
+        let reference = Reference::new(&program.demand, program.op, count as usize, dtype, 0);
+        let all = (0..program.ranks.len()).map(Rank::from_index);
+        let buffers = all.map(|rank| {
+            let places = reference.places(rank);
+            let common = (places.output_at + places.output).max(places.input_at + places.input);
+            let (input, output) = if program.in_place { (common, common) } else { (places.input, places.output) };
+            Self { input: input * dtype.size(), output: output * dtype.size(), in_place: program.in_place }
+        });
+        buffers.collect()
+    }
 }
 
 /// Which buffer of a rank.
