@@ -35,7 +35,7 @@ struct Block {
 
 struct Step {
     u32 kind;
-    u32 first_piece, piece_count;
+    u32 first_piece, piece_count;  // at least one
     u32 first_wait, wait_count;
     u32 in_channel, in_ordinal;    // the message that it takes, among those of the channel in one tile
     u32 out_channel, out_ordinal;  // the message that it puts
@@ -72,6 +72,8 @@ enum Operation { SUM, PRODUCT, LEAST, GREATEST };
 #define WINDOW 32u
 // After so many polls a wait looks at the abort word.
 #define POLLS 64u
+// How many vectors a thread reads before it writes one.
+#define BATCH 4u
 
 __device__ __forceinline__ u64 acquire_from_system(u64 address) {
     u64 value;
@@ -211,29 +213,55 @@ __device__ __forceinline__ typename Element::Raw result(const Move &move, typena
     return x;
 }
 
+// Sixteen bytes, which one access moves.
+template <typename Element>
+union Vector {
+    uint4 whole;
+    typename Element::Raw lane[16 / sizeof(typename Element::Raw)];
+};
+
+// Moves vectors `at`, `at + blockDim.x` and so on. All are read before one is written, so that one delay of the memory serves them all.
+// What is constant for the compiler costs nothing.
+template <typename Element, u32 COUNT>
+__device__ __forceinline__ void move_vectors(const Move &move, u32 operation, u64 at) {
+    Vector<Element> x[COUNT], y[COUNT];
+    #pragma unroll
+    for (u32 next = 0; next < COUNT; next++) x[next].whole = ((const uint4 *)move.first)[at + next * blockDim.x];
+    if (move.kind & REDUCES) {
+        #pragma unroll
+        for (u32 next = 0; next < COUNT; next++) y[next].whole = ((const uint4 *)move.second)[at + next * blockDim.x];
+        #pragma unroll
+        for (u32 next = 0; next < COUNT; next++) {
+            #pragma unroll
+            for (u32 lane = 0; lane < 16 / sizeof(typename Element::Raw); lane++) {
+                x[next].lane[lane] = Element::combine(operation, x[next].lane[lane], y[next].lane[lane]);
+            }
+        }
+    }
+    if (move.kind & STORES) {
+        #pragma unroll
+        for (u32 next = 0; next < COUNT; next++) ((uint4 *)move.stored)[at + next * blockDim.x] = x[next].whole;
+    }
+    if (move.kind & SENDS) {
+        #pragma unroll
+        for (u32 next = 0; next < COUNT; next++) ((uint4 *)move.sent)[at + next * blockDim.x] = x[next].whole;
+    }
+}
+
 template <typename Element>
 __device__ __forceinline__ void move_piece(const Move &move, u64 elements) {
     typedef typename Element::Raw Raw;
-    const u32 lanes = 16 / sizeof(Raw);
     u64 done = 0;
-    if (((move.first | move.second | move.stored | move.sent) & 15) == 0) {
+    if (((move.first | move.second | move.stored | move.sent) & 15) == 0 && !(move.kind & DIVIDES)) {
+        const u32 lanes = 16 / sizeof(Raw);
         u64 vectors = elements / lanes;
-        #pragma unroll 1
-        for (u64 at = threadIdx.x; at < vectors; at += blockDim.x) {
-            union {
-                uint4 whole;
-                Raw lane[16 / sizeof(Raw)];
-            } x, y;
-            x.whole = ((const uint4 *)move.first)[at];
-            y.whole = make_uint4(0, 0, 0, 0);
-            if (move.kind & REDUCES) y.whole = ((const uint4 *)move.second)[at];
-            if (move.kind & (REDUCES | DIVIDES)) {
-                #pragma unroll
-                for (u32 lane = 0; lane < lanes; lane++) x.lane[lane] = result<Element>(move, x.lane[lane], y.lane[lane]);
-            }
-            if (move.kind & STORES) ((uint4 *)move.stored)[at] = x.whole;
-            if (move.kind & SENDS) ((uint4 *)move.sent)[at] = x.whole;
+        u64 at = threadIdx.x;
+        if (!(move.kind & REDUCES) || move.operation == SUM) {
+            #pragma unroll 1
+            for (; at + (BATCH - 1) * blockDim.x < vectors; at += BATCH * blockDim.x) move_vectors<Element, BATCH>(move, SUM, at);
         }
+        #pragma unroll 1
+        for (; at < vectors; at += blockDim.x) move_vectors<Element, 1>(move, move.operation, at);
         done = vectors * lanes;
     }
     #pragma unroll 1
@@ -272,50 +300,33 @@ __device__ __forceinline__ bool wait_for(const Block &block, u64 counter, u64 ta
     return true;
 }
 
-// Everything that a step waits for. False: the call is aborted.
-__device__ __forceinline__ bool wait_all(const Block &block, const Step &step, u64 round) {
-    const Wait *waits = (const Wait *)block.waits + step.first_wait;
-    for (u32 at = 0; at < step.wait_count; at++) {
-        if (!wait_for<false>(block, waits[at].progress, round * waits[at].step_count + waits[at].steps)) return false;
+// What a step waits for and tells is divided among threads of different warps, so that the delays of memory do not add up.
+enum Duty { OWN_RANK, INCOMING, OUTGOING, DUTIES };
+
+// Whether this thread has the duty: also in blocks of few threads one has.
+__device__ __forceinline__ bool has_duty(u32 duty) { return threadIdx.x == min(duty * 32, blockDim.x - 1); }
+
+// False: the call is aborted.
+__device__ __forceinline__ bool wait_for_all(const Block &block, const Step &step, u64 round) {
+    bool goes_on = true;
+    if (has_duty(OWN_RANK)) {
+        const Wait *waits = (const Wait *)block.waits + step.first_wait;
+        for (u32 at = 0; goes_on && at < step.wait_count; at++) {
+            goes_on = wait_for<false>(block, waits[at].progress, round * waits[at].step_count + waits[at].steps);
+        }
     }
     const Channel *channels = (const Channel *)block.channels;
-    if (step.kind & RECEIVES) {
+    if (has_duty(INCOMING) && goes_on && step.kind & RECEIVES) {
         const Channel &channel = channels[step.in_channel];
-        if (!wait_for<true>(block, channel.arrived, message(channel, step.in_ordinal, round) + 1)) return false;
+        goes_on = wait_for<true>(block, channel.arrived, message(channel, step.in_ordinal, round) + 1);
     }
-    if (step.kind & SENDS) {
+    if (has_duty(OUTGOING) && goes_on && step.kind & SENDS) {
         const Channel &channel = channels[step.out_channel];
         u64 number = message(channel, step.out_ordinal, round);
         // The slot is free when the message that was in it has been taken.
-        if (number > channel.mask && !wait_for<true>(block, channel.taken, number - channel.mask)) return false;
+        if (number > channel.mask) goes_on = wait_for<true>(block, channel.taken, number - channel.mask);
     }
-    return true;
-}
-
-template <typename Element>
-__device__ __forceinline__ void move_pieces(const Block &block, const Step &step, u32 tile, u64 inbox, u64 outbox) {
-    const Piece *pieces = (const Piece *)block.pieces + step.first_piece;
-    const u64 *buffers = (const u64 *)block.buffers;
-    const u64 size = sizeof(typename Element::Raw);
-    u64 sent = 0;  // bytes of the message so far
-    #pragma unroll 1
-    for (u32 at = 0; at < step.piece_count; at++) {
-        const Piece &piece = pieces[at];
-        u64 begin = cut(piece.length, tile, block.tiles);
-        u64 elements = cut(piece.length, tile + 1, block.tiles) - begin;
-        u64 source = step.kind & READS ? buffers[piece.source_buffer] + (piece.source + begin) * size : 0;
-        u64 destination = step.kind & STORES ? buffers[piece.destination_buffer] + (piece.destination + begin) * size : 0;
-        Move move;
-        move.first = step.kind & RECEIVES ? inbox + sent : source;
-        move.second = !(step.kind & REDUCES) ? 0 : step.kind & RECEIVES ? source : destination;
-        move.stored = destination;
-        move.sent = step.kind & SENDS ? outbox + sent : 0;
-        move.kind = step.kind;
-        move.operation = block.operation;
-        move.divisor = step.divisor;
-        move_piece<Element>(move, elements);
-        sent += (elements * size + 15) & ~(u64)15;
-    }
+    return goes_on;
 }
 
 // The slot of a message in an inbox.
@@ -323,25 +334,51 @@ __device__ __forceinline__ u64 slot(const Channel &channel, u32 ordinal, u64 rou
     return channel.inbox + (message(channel, ordinal, round) & channel.mask) * channel.slot_bytes;
 }
 
+// The work of one piece of a step. In the message it lies at `inbox` or `outbox`.
+struct Work {
+    Move move;
+    u64 elements;
+};
+
+template <typename Element>
+__device__ __forceinline__ Work work_of(const Block &block, const Step &step, u32 index, u32 tile, u64 inbox, u64 outbox) {
+    const Piece &piece = ((const Piece *)block.pieces)[step.first_piece + index];
+    const u64 *buffers = (const u64 *)block.buffers;
+    const u64 size = sizeof(typename Element::Raw);
+    u64 begin = cut(piece.length, tile, block.tiles);
+    u64 source = step.kind & READS ? buffers[piece.source_buffer] + (piece.source + begin) * size : 0;
+    u64 destination = step.kind & STORES ? buffers[piece.destination_buffer] + (piece.destination + begin) * size : 0;
+    Work work;
+    work.elements = cut(piece.length, tile + 1, block.tiles) - begin;
+    work.move.first = step.kind & RECEIVES ? inbox : source;
+    work.move.second = !(step.kind & REDUCES) ? 0 : step.kind & RECEIVES ? source : destination;
+    work.move.stored = destination;
+    work.move.sent = outbox;
+    work.move.kind = step.kind;
+    work.move.operation = block.operation;
+    work.move.divisor = step.divisor;
+    return work;
+}
+
 // Tells others that a step is done: peers that a message has arrived or was taken, and blocks of this rank.
 __device__ __forceinline__ void signal_all(const Block &block, const Step &step, u64 round, u32 at) {
     const Channel *channels = (const Channel *)block.channels;
-    if (step.kind & SENDS) {
+    if (has_duty(OUTGOING) && step.kind & SENDS) {
         const Channel &channel = channels[step.out_channel];
         release_to_system(channel.arrived, message(channel, step.out_ordinal, round) + 1);
     }
-    if (step.kind & RECEIVES) {
+    if (has_duty(INCOMING) && step.kind & RECEIVES) {
         const Channel &channel = channels[step.in_channel];
         release_to_system(channel.taken, message(channel, step.in_ordinal, round) + 1);
     }
-    if (step.kind & PUBLISHES) release_to_device(block.progress, round * block.step_count + at + 1);
+    if (has_duty(OWN_RANK) && step.kind & PUBLISHES) release_to_device(block.progress, round * block.step_count + at + 1);
 }
 
 template <typename Element>
 __device__ __forceinline__ void run(const Block *blocks) {
     __shared__ Step window[WINDOW];
     __shared__ u64 epoch;
-    __shared__ u32 stop;
+    __shared__ u32 stop[DUTIES];
     // In shared memory, where it takes no registers.
     __shared__ Block block;
     for (u32 word = threadIdx.x; word < sizeof(Block) / 8; word += blockDim.x) {
@@ -350,10 +387,12 @@ __device__ __forceinline__ void run(const Block *blocks) {
     __syncthreads();
     if (threadIdx.x == 0) {
         epoch = *(const u64 *)block.epoch;
-        stop = is_aborted(block.abort);
+        stop[OWN_RANK] = is_aborted(block.abort);
+        stop[INCOMING] = 0;
+        stop[OUTGOING] = 0;
     }
     __syncthreads();
-    if (stop) return;
+    if (stop[OWN_RANK]) return;
     const u64 first_round = epoch * block.tiles;
     const Channel *channels = (const Channel *)block.channels;
     #pragma unroll 1
@@ -370,18 +409,28 @@ __device__ __forceinline__ void run(const Block *blocks) {
                 __syncthreads();
             }
             const Step step = window[at % WINDOW];
-            if (threadIdx.x == 0) {
-                bool goes_on = wait_all(block, step, round);
-                stop = !goes_on;
-                if (!goes_on) *(u64 *)block.report = ((u64)tile << 32 | at) + 1;
-            }
-            __syncthreads();
-            if (stop) return;
+            // Before the wait, which takes what is known from the nearest cache.
             u64 inbox = step.kind & RECEIVES ? slot(channels[step.in_channel], step.in_ordinal, round) : 0;
             u64 outbox = step.kind & SENDS ? slot(channels[step.out_channel], step.out_ordinal, round) : 0;
-            move_pieces<Element>(block, step, tile, inbox, outbox);
+            Work work = work_of<Element>(block, step, 0, tile, inbox, outbox);
+            if (!wait_for_all(block, step, round)) stop[threadIdx.x == 0 ? OWN_RANK : has_duty(INCOMING) ? INCOMING : OUTGOING] = 1;
             __syncthreads();
-            if (threadIdx.x == 0) signal_all(block, step, round, at);
+            if (stop[OWN_RANK] | stop[INCOMING] | stop[OUTGOING]) {
+                if (threadIdx.x == 0) *(u64 *)block.report = ((u64)tile << 32 | at) + 1;
+                return;
+            }
+            #pragma unroll 1
+            for (u32 index = 0;;) {
+                move_piece<Element>(work.move, work.elements);
+                if (++index >= step.piece_count) break;
+                // Each piece of a message begins at a multiple of 16 bytes.
+                u64 bytes = (work.elements * sizeof(typename Element::Raw) + 15) & ~(u64)15;
+                if (step.kind & RECEIVES) inbox += bytes;
+                if (step.kind & SENDS) outbox += bytes;
+                work = work_of<Element>(block, step, index, tile, inbox, outbox);
+            }
+            __syncthreads();
+            signal_all(block, step, round, at);
         }
     }
     if (threadIdx.x == 0) *(u64 *)block.epoch = epoch + 1;

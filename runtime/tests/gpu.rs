@@ -176,7 +176,10 @@ fn every_type_is_reduced() {
     for (at, &dtype) in DType::ALL.iter().enumerate() {
         let op = operations[at % operations.len()];
         let program = with_op(checked(lowered(&ring_allreduce(3, 1), at % 2 == 0)), op);
-        right(&gpu, &program, Terms { dtype, count: 40, ..PLAIN }, op.as_str());
+        // With and without vectors of which a thread reads several at once.
+        for count in [40, 1500] {
+            right(&gpu, &program, Terms { dtype, count, ..PLAIN }, op.as_str());
+        }
     }
 }
 

@@ -43,8 +43,9 @@ fn long_the_kernel_is_what_nvrtc_makes_of_its_source() {
     let (ptx, _) = compile(&library, "compute_80");
     if std::env::var_os("ANTIPHON_UPDATE").is_some() {
         fs::write(Path::new(CRATE).join("cuda/interpreter.ptx"), &ptx).unwrap();
+    } else {
+        assert!(ptx == KERNEL_PTX.as_bytes(), "`make kernels` makes interpreter.ptx anew");
     }
-    assert!(ptx == KERNEL_PTX.as_bytes(), "`make kernels` makes interpreter.ptx anew");
     for arch in ["sm_80", "sm_90", "sm_100"] {
         let (cubin, said) = compile(&library, arch);
         assert!(cubin.starts_with(b"\x7fELF"), "{arch}");
