@@ -69,18 +69,18 @@ torch-test: wheel
 kernels: setup
 	@if .ci/setup gpu; then ANTIPHON_UPDATE=1 $(CARGO) test --release --locked -p runtime --lib -- long_the_kernel_is; fi
 
-# The tests of the code for GPUs, with the driver of this computer instead of the fake one: docs/gpu.md says what they are.
+# The tests of the code for GPUs, with the driver, the NCCL and the PyTorch of this computer instead of the fake ones (docs/gpu.md).
 gpu-test: setup
 	@if [ -e /dev/nvidiactl ] || [ -e /dev/dxg ]; then \
-		ANTIPHON_GPU=real $(CARGO) test --release --locked -p runtime --test gpu -- --nocapture --test-threads 1; \
+		plugin/nccl/gpu-test.sh; \
 	else \
 		echo "$@: there is no GPU here; nothing was run"; \
 	fi
 
-# Measurements on a GPU.
-gpu-bench:
+# Measurements of the kernel on the first GPU of this computer.
+gpu-bench: setup
 	@if [ -e /dev/nvidiactl ] || [ -e /dev/dxg ]; then \
-		echo "$@: there is a GPU here, but this version measures nothing on one yet (docs/gpu.md)" >&2; exit 1; \
+		$(CARGO) bench --locked -p runtime --bench gpu; \
 	else \
 		echo "$@: there is no GPU here; nothing was run"; \
 	fi

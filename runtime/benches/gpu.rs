@@ -35,7 +35,7 @@ impl Setting {
     /// Nothing if the GPU has no room for all blocks at the same time.
     fn ranks(&self, gpu: &GpuDevice, program: &VerifiedProgram) -> Option<GpuRanks> {
         let plan = KernelPlan::new(program, self.count, self.dtype, self.tile_bytes).unwrap();
-        let buffers = GpuRankBuffers::of(program.program(), self.count, self.dtype);
+        let buffers = GpuRankBuffers::of(program.program(), self.count, self.dtype).unwrap();
         match GpuRanks::new(gpu, plan, self.dtype, &buffers, (self.threads, u64::MAX)) {
             Ok(ranks) => Some(ranks),
             Err(GpuError::NotResident { .. }) => None,
@@ -113,7 +113,10 @@ fn one_to_one(gpu: &GpuDevice) {
     };
     let threads = [32, 128, 256, 512];
     let columns: Vec<String> = threads.iter().map(|threads| format!("{threads} threads")).collect();
-    head("Broadcast of 256 MiB to one other rank, GB/s, by blocks of each rank (tiles of 256 KiB per block):", &columns);
+    head(
+        "Broadcast of 256 MiB to one other rank, GB/s, by blocks of each rank (tiles of 256 KiB per block):",
+        &columns,
+    );
     for instances in [1, 2, 4, 8, 16, 32, 64, 128] {
         let tile_bytes = instances as usize * (256 << 10);
         let setting = Setting { tile_bytes, ..Setting::bytes(bytes) };
@@ -136,7 +139,10 @@ fn latencies(gpu: &GpuDevice) {
     let setting = Setting::bytes(4);
     let threads = [32, 128, 512];
     let columns: Vec<String> = threads.iter().map(|threads| format!("{threads} threads")).collect();
-    head("AllGather of 4 bytes around a ring, µs of a call, by ranks, which pass on ranks − 1 messages in turn:", &columns);
+    head(
+        "AllGather of 4 bytes around a ring, µs of a call, by ranks, which pass on ranks − 1 messages in turn:",
+        &columns,
+    );
     let mut ends = Vec::new();
     for ranks in [2, 3, 4, 8, 16, 32, 64] {
         let ring = program(&ring_allgather(ranks, 1), in_place(1));

@@ -11,9 +11,7 @@ use program::testing::schedules::{
 };
 use program::testing::{STANDARD, checked, lowered};
 use program::{LowerOptions, VerifiedProgram, check, lower};
-use runtime::{
-    DType, GpuBuffer, GpuDevice, GpuError, GpuLaunch, GpuRankBuffers, GpuRanks, KernelPlan, Reference,
-};
+use runtime::{DType, GpuBuffer, GpuDevice, GpuError, GpuLaunch, GpuRankBuffers, GpuRanks, KernelPlan, Reference};
 use schedule::{Collective, Demand, ReduceOp, Request};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -89,7 +87,7 @@ fn reference<'a>(program: &'a VerifiedProgram, terms: &Terms, call: u64) -> Refe
 
 fn on_gpu(gpu: &GpuDevice, program: &VerifiedProgram, terms: Terms, poll_limit: u64) -> Result<GpuRanks, GpuError> {
     let plan = KernelPlan::new(program, terms.count, terms.dtype, terms.tile_bytes).unwrap();
-    let buffers = GpuRankBuffers::of(program.program(), terms.count, terms.dtype);
+    let buffers = GpuRankBuffers::of(program.program(), terms.count, terms.dtype).unwrap();
     GpuRanks::new(gpu, plan, terms.dtype, &buffers, (terms.threads, poll_limit))
 }
 

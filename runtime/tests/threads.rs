@@ -179,7 +179,10 @@ fn threads_find_mistakes_in_the_kernel() {
         (acquire, "value = host_load<u64>(address, __ATOMIC_RELAXED);\n"),
         (release, "host_store<u64>(address, value, __ATOMIC_RELAXED);\n"),
         ("            __syncthreads();\n            signal_all", "            signal_all"),
-        ("goes_on = wait_for<true>(block, channel.arrived,", "if (false) goes_on = wait_for<true>(block, channel.arrived,"),
+        (
+            "goes_on = wait_for<true>(block, channel.arrived,",
+            "if (false) goes_on = wait_for<true>(block, channel.arrived,",
+        ),
     ];
     let program = checked(lowered(&ring_allreduce(3, 1), false));
     for change in changes {

@@ -7,12 +7,13 @@ use super::error::GpuError;
 use super::gpu::GpuDevice;
 use crate::device::kernel_plan::{KernelAddresses, KernelPlan};
 use crate::dtype::DType;
-use crate::measure::reference::Reference;
-use program::Program;
+use crate::error::RunResult;
+use crate::plan::geometry::Geometry;
 use cudarc::driver::sys::{CUevent_flags, CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{
     CudaEvent, CudaFunction, CudaGraph, CudaSlice, CudaStream, DevicePtr, LaunchConfig, PushKernelArg,
 };
+use program::{Buffer, Program};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -34,14 +35,16 @@ pub struct GpuRankBuffers {
 
 impl GpuRankBuffers {
     /// Those of all ranks of a program, for so many elements.
-    pub fn of(program: &Program, count: u64, dtype: DType) -> Vec<Self> {
-        let reference = Reference::new(&program.demand, program.op, count as usize, dtype, 0);
-        let all = (0..program.ranks.len()).map(Rank::from_index);
-        let buffers = all.map(|rank| {
-            let places = reference.places(rank);
-            let common = (places.output_at + places.output).max(places.input_at + places.input);
-            let (input, output) = if program.in_place { (common, common) } else { (places.input, places.output) };
-            Self { input: input * dtype.size(), output: output * dtype.size(), in_place: program.in_place }
+    ///
+    /// # Errors
+    /// [`RunError::TooLarge`](crate::RunError::TooLarge), [`RunError::Indivisible`](crate::RunError::Indivisible).
+    pub fn of(program: &Program, count: u64, dtype: DType) -> RunResult<Vec<Self>> {
+        let buffers = (0..program.ranks.len()).map(|index| {
+            let geometry = Geometry::new(program, Rank::from_index(index), count, dtype, 1)?;
+            let (input, output) = (geometry.buffer_bytes(Buffer::Input), geometry.buffer_bytes(Buffer::Output));
+            // In place the program names one buffer only.
+            let (input, output) = if program.in_place { (input + output, input + output) } else { (input, output) };
+            Ok(Self { input, output, in_place: program.in_place })
         });
         buffers.collect()
     }
