@@ -24,7 +24,7 @@ cargo build --release --locked
 plans=target/gpu-plans
 mkdir -p $plans
 for collective in allreduce allgather reducescatter broadcast; do
-    target/release/antiphon synth --topology ring:2 --collective $collective --size 1MB --out $plans/$collective.json
+    target/release/antiphon synth --topology ring:2 --collective $collective --size 1MB --output $plans/$collective.json
 done
 program="python3 -m torch.distributed.run --nproc-per-node 2 plugin/nccl/tests/with_torch.py"
 echo "PyTorch over NCCL:" && LD_PRELOAD="$nccl" $program
