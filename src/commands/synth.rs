@@ -54,7 +54,8 @@ fn tell(told: &Report, schedule: &Schedule, output: Option<&Path>, screen: &Scre
 /// is none.
 fn compressed(problems: &[Problem], options: &SearchOptions, screen: &Screen) -> Option<CompressedSynthesis> {
     let is_asked_for = options.strategy.is_none_or(|it| it == StrategyKind::Orbits);
-    if !is_asked_for || !problems.first().is_some_and(synth::is_too_large_for_plain) {
+    let is_too_large = |problem| synth::is_too_large_for_plain(problem, options.time_limit);
+    if !is_asked_for || !problems.first().is_some_and(is_too_large) {
         return None;
     }
     let bar = screen.progress("planning");

@@ -19,8 +19,11 @@ ENTRY_POINTS = hasattr(dist.ProcessGroup, "all_gather_single")
 def run(name, *arguments, ranks=4, options=()):
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--master-port", str(free_port())]
     command += [*options, str(EXAMPLES / f"{name}.py"), *map(str, arguments)]
-    ended = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=DEADLINE)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    settings = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    ended = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=DEADLINE)
+    # Threads of Gloo's sometimes end the interpreter with SIGABRT, after all was printed (pull request 179291 of PyTorch).
+    ended_by_gloo = "gloo" in arguments and "exitcode: -6" in ended.stderr
+    assert ended.returncode == 0 or ended_by_gloo, ended.stdout + ended.stderr
     return ended.stdout
 
 
@@ -43,7 +46,7 @@ def test_data_parallel_training_learns_and_tunes():
 
 def test_data_parallel_training_gets_what_gloo_gets():
     ours, theirs = (re.findall(r"loss ([\d.]+)", run("ddp", "--steps", 21, "--backend", of)) for of in ("antiphon", "gloo"))
-    assert len(ours) == 3
+    assert len(ours) == len(theirs) == 3
     for own, other in zip(ours, theirs):
         assert float(own) == pytest.approx(float(other), rel=0.02)
 

@@ -156,7 +156,7 @@ impl Engine {
     /// more, and mostly its turn comes before.
     fn relieve(&mut self, now: Moment) -> bool {
         let waits = self.queues.values().filter_map(VecDeque::front).filter(|first| now.since(first.moved_at) > STUCK);
-        let relief = waits.filter_map(|first| first.run.needed_relief()).max();
+        let relief = waits.map(|first| first.run.needed_relief()).max();
         relief.is_some_and(|relief| self.ports.relieve(relief))
     }
 

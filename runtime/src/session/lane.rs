@@ -271,6 +271,21 @@ impl LaneReceiver {
         Some(MessageHead { bytes, offer, communicator, stamp, tag: (last >> 32) as u32 })
     }
 
+    /// Whether so much has come that the sender may find no room.
+    pub(crate) fn may_be_full(&self) -> bool {
+        let mut next = self.released;
+        loop {
+            if next.wrapping_sub(self.reported) + lines_of(SHORT) > LINES {
+                return true;
+            }
+            let front = self.place.front(next).load(Ordering::Acquire);
+            if (front >> 32) as u32 != next.wrapping_add(1) {
+                return false;
+            }
+            next = next.wrapping_add(lines_of((front as u32 as usize).min(SHORT)));
+        }
+    }
+
     /// The beginning of the next message: all of it, if it is no longer than [`FIRST`].
     pub(crate) fn beginning(&self, bytes: u32) -> &[u8] {
         let line = self.place.line(self.released, false);

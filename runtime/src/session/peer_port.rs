@@ -17,15 +17,20 @@ pub(crate) enum PeerPort {
 /// From which lanes messages are put aside that nobody waits for yet.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum PortRelief {
-    /// From sockets: behind the message, a peer may ask for what this rank has offered.
+    /// From those that may be full: the call that this rank waits for may come after one for which the peer finds no room.
+    Full,
+    /// From those, and from sockets: behind the message, a peer may ask for what this rank has offered.
     Sockets,
     /// From all: while this rank waits for room in a lane, a peer may wait for room in one to this rank.
     All,
 }
 
 impl PortRelief {
-    pub(crate) fn includes(self, port: &PeerPort) -> bool {
-        self == Self::All || matches!(port, PeerPort::Socket(_))
+    pub(crate) fn includes(self, port: &mut PeerPort) -> bool {
+        match port {
+            PeerPort::Memory(port) => self == Self::All || port.receiver.may_be_full(),
+            PeerPort::Socket(port) => self >= Self::Sockets || port.may_be_full(),
+        }
     }
 }
 

@@ -241,7 +241,7 @@ impl LanePorts {
     pub(crate) fn relieve(&mut self, relief: PortRelief) -> bool {
         let mut moved = false;
         for index in 0..self.ports.len() {
-            if !self.ports[index].as_ref().is_some_and(|port| relief.includes(port)) {
+            if !self.ports[index].as_mut().is_some_and(|port| relief.includes(port)) {
                 continue;
             }
             let peer = Rank::from_index(index);

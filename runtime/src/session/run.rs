@@ -75,12 +75,12 @@ impl ScriptRun {
     }
 
     /// What a call that waits may need, though its step does not ask for it: a peer may have to take other messages first.
-    pub(super) fn needed_relief(&self) -> Option<PortRelief> {
+    pub(super) fn needed_relief(&self) -> PortRelief {
         let sends = matches!(self.script.acts.get(self.flow.next), Some(Act::Send { .. }));
         match (sends, self.flow.offers.is_empty()) {
-            (true, _) => Some(PortRelief::All),
-            (false, false) => Some(PortRelief::Sockets),
-            (false, true) => None,
+            (true, _) => PortRelief::All,
+            (false, false) => PortRelief::Sockets,
+            (false, true) => PortRelief::Full,
         }
     }
 

@@ -223,6 +223,11 @@ impl SocketPort {
         self.push(SocketFrame::about(FrameKind::Revoke, offer.slot), &[])
     }
 
+    /// Whether so much has come that the peer may find no room: more than is read at once. An error shows at the next call.
+    pub(crate) fn may_be_full(&mut self) -> bool {
+        self.has(INPUT).unwrap_or(false)
+    }
+
     /// Makes sure that so many bytes of the stream are in the input; whether they are.
     fn has(&mut self, bytes: usize) -> io::Result<bool> {
         while self.end - self.start < bytes {

@@ -3,6 +3,7 @@
 use super::*;
 use crate::dtype::DType;
 use crate::measure::reference::Reference;
+use crate::session::lane::MessageHead;
 use program::VerifiedProgram;
 use program::testing::schedules::{self, Random};
 use program::testing::{STANDARD, checked, lowered};
@@ -255,6 +256,28 @@ fn a_rank_that_waits_sends_what_it_has() {
                     std::thread::yield_now();
                 }
             }
+        }
+    }
+}
+
+/// What fills a lane is put aside, though the rank waits for another one: its message may come behind one that finds no room.
+#[test]
+fn a_rank_that_waits_makes_room_in_full_lanes() {
+    for sessions in [Session::local(3).unwrap(), apart(3)] {
+        // Around the ring, rank 1 receives from rank 0.
+        let [_, waiting, sender] = &sessions[..] else { unreachable!("there are three") };
+        let payload = vec![7; sender.engine().ports.short(Rank(1))];
+        let head = MessageHead { bytes: payload.len() as u32, offer: None, communicator: 9, stamp: 0, tag: 0 };
+        let prepared = waiting.prepare(&sum(3), &all(3), 10, DType::F32).unwrap();
+        let vector = vec![1.0_f32; prepared.lengths()[1] / 4];
+        let mut started = waiting.start_owned(&prepared, CallPlace::collective(WORLD, 1), None, vector).unwrap();
+        let end = Moment::now().after(LIMIT);
+        while waiting.engine().ports.aside_bytes() == 0 {
+            // Until there is no room.
+            while sender.engine().ports.send(Rank(1), head, &payload).unwrap() {}
+            assert!(!started.test(LIMIT), "nobody has answered");
+            assert!(Moment::now() < end, "nothing is put aside");
+            std::thread::yield_now();
         }
     }
 }

@@ -144,22 +144,21 @@ impl Play<'_> {
         let mut violations = Vec::new();
         let mut first = 0;
         // Several hops of one message (of chunks of one orbit) read the values from before any of them landed.
+        let mut landing = Vec::new();
         while first < deliveries.len() {
             let message = deliveries[first].transfer;
             let count = deliveries[first..].iter().take_while(|it| it.transfer == message).count();
-            let places = first..first + count;
             let start = self.moments.start(message);
-            let mut lands = [false; 1].repeat(count);
-            for place in places.clone() {
+            for place in first..first + count {
                 match held[self.hops[place].from.index()] {
                     Some(since) if since.from <= start => {
                         deliveries[place].read(since.origin);
-                        lands[place - first] = true;
+                        landing.push(place);
                     }
                     _ => violations.push(self.sent_before_held(message, self.hops[place].from)),
                 }
             }
-            for place in places.filter(|&place| lands[place - first]) {
+            for place in landing.drain(..) {
                 let (from, end) = (self.moments.landing(message), self.moments.end(message));
                 let there = &mut held[self.hops[place].to.index()];
                 if there.is_none_or(|since| from < since.from) {

@@ -81,7 +81,7 @@ impl SizeTask {
 
 /// The problem, if its plans are written message by message: only such plans can be timed for other sizes.
 fn plain(problem: Problem) -> Result<Problem, SynthError> {
-    if is_too_large_for_plain(&problem) {
+    if is_too_large_for_plain(&problem, None) {
         let why = "its plans are too large to be written message by message; plan every size with --size".to_owned();
         return Err(SynthError::NotApplicable { strategy: "a sweep over sizes", why });
     }

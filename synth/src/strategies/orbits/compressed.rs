@@ -19,11 +19,15 @@ use schedule::{
     Collective, CompressedSchedule, Generator, LowerBound, MOST_PLAIN_TRANSFERS, Provenance, Schedule, TopologyRef,
     Transfer, TransferKind, VerifiedCompressed, verify_compressed,
 };
-use std::time::Instant;
-use topology::Micros;
+use std::time::{Duration, Instant};
+use topology::{Micros, Rank, Topology};
 
 /// The bounds may take one part in this many of the time left.
 const BOUND_PART: u32 = 5;
+/// What planning and verifying a plain schedule takes each time that a chunk passes a link, on two cores.
+const SECONDS_FOR_EACH: f64 = 1e-6;
+/// The ranks from which distances are measured, for an estimate.
+const SOURCES: usize = 8;
 
 /// A compressed plan, its report and its bounds.
 #[derive(Clone, Debug)]
@@ -56,9 +60,46 @@ pub fn wants_compression(problem: &Problem, limit: usize) -> bool {
     is_repeated && deliveries > limit as u64
 }
 
-/// [`wants_compression`] at the largest number of transfers that are written plain.
-pub fn is_too_large_for_plain(problem: &Problem) -> bool {
-    wants_compression(problem, MOST_PLAIN_TRANSFERS)
+/// Whether the schedule is compressed where symmetries allow it: because a plain one would have more transfers than are written
+/// plain, or because a plain one could not be verified within the time limit.
+pub fn is_too_large_for_plain(problem: &Problem, time_limit: Option<Duration>) -> bool {
+    let is_too_slow = |limit: Duration| {
+        problem.demand.request().collective == Collective::AllToAll
+            && relayed(problem) * SECONDS_FOR_EACH > limit.as_secs_f64()
+    };
+    wants_compression(problem, MOST_PLAIN_TRANSFERS) || time_limit.is_some_and(is_too_slow)
+}
+
+/// About how often chunks pass links on shortest ways, if each rank has something for each other one.
+fn relayed(problem: &Problem) -> f64 {
+    let ranks = problem.topology.rank_count();
+    let sources = (0..ranks).step_by(ranks.div_ceil(SOURCES).max(1));
+    let (mut hops, mut ways) = (0.0, 0.0);
+    for source in sources {
+        for hop in hops_from(&problem.topology, source).into_iter().flatten() {
+            (hops, ways) = (hops + f64::from(hop), ways + 1.0);
+        }
+    }
+    problem.demand.chunks().len() as f64 * hops / f64::max(ways, 1.0)
+}
+
+/// How many links it takes to each rank; `None` for ranks that are not reached.
+fn hops_from(topology: &Topology, source: usize) -> Vec<Option<u32>> {
+    let mut hops = vec![None; topology.rank_count()];
+    hops[source] = Some(0);
+    let mut reached = vec![Rank::from_index(source)];
+    let mut next = 0;
+    while let Some(&rank) = reached.get(next) {
+        next += 1;
+        for &link in topology.outgoing(rank) {
+            let to = topology.link(link).to;
+            if hops[to.index()].is_none() {
+                hops[to.index()] = hops[rank.index()].map(|hops| hops + 1);
+                reached.push(to);
+            }
+        }
+    }
+    hops
 }
 
 /// Plans `problems` (the same request, one problem per chunk count worth trying) as a base and generators.
@@ -291,7 +332,7 @@ mod tests {
             {
                 let spec = format!("{spec},alpha=0.5us,bandwidth=50GiBps");
                 let problem = problem(&spec, collective, 1);
-                assert!(wants_compression(&problem, 10) && !is_too_large_for_plain(&problem));
+                assert!(wants_compression(&problem, 10) && !is_too_large_for_plain(&problem, None));
                 let found = synthesize_compressed(std::slice::from_ref(&problem), &SearchOptions::default(), &|_| {});
                 let found = found.unwrap_or_else(|error| panic!("{spec} {collective}: {error}"));
                 let makespan = found.schedule.makespan().0;
