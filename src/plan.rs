@@ -370,11 +370,8 @@ pub(crate) fn save(schedule: &VerifiedSchedule, path: &Path) -> Outcome {
     write_to(path, |out| file::write(schedule, out))
 }
 
-/// Writes a verified compressed schedule; in plain form if it has few enough transfers.
+/// Writes a verified compressed schedule. It may have few transfers, but those of many chunks each.
 pub(crate) fn save_compressed(schedule: &VerifiedCompressed, path: &Path) -> Outcome {
-    if schedule.transfers() <= MOST_PLAIN_TRANSFERS as u64 {
-        return save(&expanded(schedule, &path.display().to_string())?, path);
-    }
     write_to(path, |out| file::write_compressed(schedule, out))
 }
 
