@@ -11,6 +11,7 @@ use schedule::file::{self, AnyScheduleFile, CompressedFile, ScheduleFile};
 use schedule::{Demand, MOST_PLAIN_TRANSFERS, Request, Schedule, VerifiedCompressed, VerifiedSchedule};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use synth::sketch::{Sketch, SketchError, SketchFile, obey};
 use synth::{Deadline, JointTask, Problem, SearchOptions};
 use topology::{Rank, Topology, shorten};
@@ -370,8 +371,12 @@ pub(crate) fn save(schedule: &VerifiedSchedule, path: &Path) -> Outcome {
     write_to(path, |out| file::write(schedule, out))
 }
 
-/// Writes a verified compressed schedule. It may have few transfers, but those of many chunks each.
-pub(crate) fn save_compressed(schedule: &VerifiedCompressed, path: &Path) -> Outcome {
+/// Writes a verified compressed schedule; in plain form if it has few enough transfers, and the time limit is long enough.
+pub(crate) fn save_compressed(schedule: &VerifiedCompressed, limit: Option<Duration>, path: &Path) -> Outcome {
+    let is_late = limit.is_some_and(|limit| synth::takes_longer(schedule.deliveries() as f64, limit));
+    if schedule.transfers() <= MOST_PLAIN_TRANSFERS as u64 && !is_late {
+        return save(&expanded(schedule, &path.display().to_string())?, path);
+    }
     write_to(path, |out| file::write_compressed(schedule, out))
 }
 

@@ -8,6 +8,7 @@ use crate::plan::{self, PlanningTask};
 use crate::screen::{Screen, percent, table_with_remarks, time};
 use schedule::Schedule;
 use std::path::Path;
+use std::time::Duration;
 use synth::{
     Candidate, CompressedSynthesis, Problem, Report, SearchOptions, StopReason, StrategyKind, SynthError, Synthesis,
 };
@@ -25,7 +26,7 @@ pub(crate) fn run(args: &SynthArgs, screen: &Screen) -> Outcome {
     let options = plan::options(&args.search, task.sketch.as_ref());
     let warm = args.warm.as_deref().map(|path| task.warm_start(path, &args.request, (&options, screen))).transpose()?;
     if let Some(large) = compressed(&task.problems, &options, screen).filter(|_| warm.is_none()) {
-        return finish_compressed(&large, args.output.as_deref(), screen);
+        return finish_compressed(&large, options.time_limit, args.output.as_deref(), screen);
     }
     let synthesis = synthesize(&task, warm.as_slice(), &options, args.request.sketch.as_deref(), screen)?;
     if let Some(path) = &args.output {
@@ -64,9 +65,14 @@ fn compressed(problems: &[Problem], options: &SearchOptions, screen: &Screen) ->
     found.map_err(|error| screen.note(&format!("note: no compressed plan: {error}"))).ok()
 }
 
-fn finish_compressed(found: &CompressedSynthesis, output: Option<&Path>, screen: &Screen) -> Outcome {
+fn finish_compressed(
+    found: &CompressedSynthesis,
+    limit: Option<Duration>,
+    output: Option<&Path>,
+    screen: &Screen,
+) -> Outcome {
     if let Some(path) = output {
-        plan::save_compressed(&found.schedule, path)?;
+        plan::save_compressed(&found.schedule, limit, path)?;
     }
     tell(&found.report, found.schedule.base(), output, screen)
 }

@@ -59,7 +59,7 @@ pub use strategies::levels::Levels;
 pub use strategies::matching::{Matching, Symmetric};
 pub use strategies::milp::Milp;
 pub use strategies::orbits::{
-    CompressedSynthesis, OrbitWalk, is_too_large_for_plain, synthesize_compressed, wants_compression,
+    CompressedSynthesis, OrbitWalk, is_too_large_for_plain, synthesize_compressed, takes_longer, wants_compression,
 };
 pub use strategies::trees::Trees;
 pub use strategies::{Attempt, Context, Strategy};

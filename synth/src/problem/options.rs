@@ -83,6 +83,11 @@ impl Deadline {
         Self { strict: true, ..self }
     }
 
+    /// The same deadline for the first answer of a search: it ends only when a search also ends that has found nothing.
+    pub(crate) fn patient(&self) -> Self {
+        Self { at: self.latest, ..Self::default() }
+    }
+
     /// Whether a schedule exists already, so that a search may end with nothing.
     pub(crate) fn is_strict(&self) -> bool {
         self.strict

@@ -63,11 +63,14 @@ pub fn wants_compression(problem: &Problem, limit: usize) -> bool {
 /// Whether the schedule is compressed where symmetries allow it: because a plain one would have more transfers than are written
 /// plain, or because a plain one could not be verified within the time limit.
 pub fn is_too_large_for_plain(problem: &Problem, time_limit: Option<Duration>) -> bool {
-    let is_too_slow = |limit: Duration| {
-        problem.demand.request().collective == Collective::AllToAll
-            && relayed(problem) * SECONDS_FOR_EACH > limit.as_secs_f64()
-    };
-    wants_compression(problem, MOST_PLAIN_TRANSFERS) || time_limit.is_some_and(is_too_slow)
+    let is_exchange = problem.demand.request().collective == Collective::AllToAll;
+    wants_compression(problem, MOST_PLAIN_TRANSFERS)
+        || is_exchange && time_limit.is_some_and(|limit| takes_longer(relayed(problem), limit))
+}
+
+/// Whether the plain form of a schedule in which chunks pass links so often takes longer to plan and to verify than `limit`.
+pub fn takes_longer(deliveries: f64, limit: Duration) -> bool {
+    deliveries * SECONDS_FOR_EACH > limit.as_secs_f64()
 }
 
 /// About how often chunks pass links on shortest ways, if each rank has something for each other one.

@@ -18,7 +18,9 @@ mod servers;
 mod strategy;
 mod walk;
 
-pub use compressed::{CompressedSynthesis, is_too_large_for_plain, synthesize_compressed, wants_compression};
+pub use compressed::{
+    CompressedSynthesis, is_too_large_for_plain, synthesize_compressed, takes_longer, wants_compression,
+};
 pub use strategy::OrbitWalk;
 
 use crate::problem::merging::merging_pays_somewhere;

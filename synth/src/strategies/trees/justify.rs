@@ -54,7 +54,7 @@ pub(super) fn justified(
     // The longest way to go comes first.
     let urgency = ranked(&tails(&jobs, &times).iter().map(|tail| -tail).collect::<Vec<_>>());
     let detours = horizon(effort.bound * 1.04, 1.0);
-    let patient = Deadline::default();
+    let patient = deadline.patient();
     let first = if deadline.is_strict() { deadline } else { &patient };
     let played = TreePlayer::new(problem, &jobs, machine).play(&urgency, Direction::Forwards { detours }, first)?;
     let mut best = TimedJobs::new(problem, &jobs, played);
