@@ -373,7 +373,7 @@ pub(crate) fn save(schedule: &VerifiedSchedule, path: &Path) -> Outcome {
 
 /// Writes a verified compressed schedule; in plain form if it has few enough transfers, and the time limit is long enough.
 pub(crate) fn save_compressed(schedule: &VerifiedCompressed, limit: Option<Duration>, path: &Path) -> Outcome {
-    let is_late = limit.is_some_and(|limit| synth::takes_longer(schedule.deliveries() as f64, limit));
+    let is_late = limit.is_some_and(|limit| synth::verification_time(schedule.deliveries() as f64) > limit);
     if schedule.transfers() <= MOST_PLAIN_TRANSFERS as u64 && !is_late {
         return save(&expanded(schedule, &path.display().to_string())?, path);
     }

@@ -109,3 +109,17 @@ fn the_largest_instances_keep_a_time_limit_of_one_second() {
         assert!(started.elapsed() < Duration::from_secs(45), "{arguments} took {:?}", started.elapsed());
     }
 }
+
+#[test]
+fn a_strategy_that_has_no_plan_says_why() {
+    for (arguments, why) in [
+        // 16 million deliveries to list.
+        ("ring:4096 --collective allreduce --strategy classic", "writes down"),
+        ("line:3000 --collective allgather --strategy orbits", "has no schedule for this"),
+    ] {
+        let refused = antiphon(&format!("synth --topology {arguments} --size 1GB --chunks 1"));
+        let told = &refused.stderr;
+        assert_eq!(refused.code, 1, "{told}");
+        assert!(told.contains(why) && !told.contains("stopped") && told.contains("--strategy auto"), "{told}");
+    }
+}

@@ -14,13 +14,11 @@
 //! | broadcast, reduce | `0 .. C` |
 //! | sendrecv | `m·C + c`, from member m to the next |
 
-use crate::{Collective, DemandError, RankSet, ReduceOp, listed};
+use crate::{Collective, DemandError, RankSet, ReduceOp, Request, listed};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use topology::{Bytes, Rank};
 
-/// The largest buffer, in bytes (one PiB): sizes stay exact as `f64`.
-pub const MAX_SIZE: u64 = 1 << 50;
 /// The most chunks a demand may have.
 pub const MAX_CHUNKS: usize = 1 << 24;
 
@@ -40,86 +38,6 @@ impl ChunkId {
 impl fmt::Display for ChunkId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
-    }
-}
-
-/// What a user asks for. [`Demand::new`] checks it and derives the chunks.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Request {
-    /// The operation.
-    pub collective: Collective,
-    /// How values combine; `None` where nothing is reduced.
-    pub op: Option<ReduceOp>,
-    /// The special member of rooted collectives, else `None`.
-    pub root: Option<Rank>,
-    /// How many ranks the topology has.
-    pub ranks: usize,
-    /// Who takes part.
-    pub members: RankSet,
-    /// The size in nccl-tests' sense (see `docs/formats.md`), in bytes.
-    pub size_bytes: u64,
-    /// C: chunks per rank (per ordered pair for alltoall).
-    pub chunks_per_rank: u32,
-}
-
-impl Request {
-    /// A request over all ranks, with root 0 and sum where the collective needs them.
-    pub fn new(collective: Collective, ranks: usize, size_bytes: u64) -> Self {
-        Self {
-            collective,
-            op: collective.combines().then_some(ReduceOp::Sum),
-            root: collective.is_rooted().then_some(Rank(0)),
-            ranks,
-            members: RankSet::all(ranks.min(topology::MAX_RANKS)),
-            size_bytes,
-            chunks_per_rank: 1,
-        }
-    }
-
-    /// The same request cut into `chunks` per rank.
-    #[must_use]
-    pub fn with_chunks(mut self, chunks: u32) -> Self {
-        self.chunks_per_rank = chunks;
-        self
-    }
-
-    /// Into how many equal parts (chunks) the size is cut.
-    pub fn parts(&self) -> u64 {
-        let per_rank = u64::from(self.chunks_per_rank);
-        match self.collective {
-            Collective::Broadcast | Collective::Reduce | Collective::SendRecv | Collective::Custom => per_rank,
-            Collective::AllGather
-            | Collective::ReduceScatter
-            | Collective::AllReduce
-            | Collective::AllToAll
-            | Collective::AllToAllV
-            | Collective::Gather
-            | Collective::Scatter => per_rank * self.members.len() as u64,
-        }
-    }
-
-    /// How many chunks a standard collective has; for a listed one, as if it had C chunks for each member. Nothing is
-    /// allocated.
-    pub fn chunk_count(&self) -> u64 {
-        let k = self.members.len() as u64;
-        let blocks = match self.collective {
-            Collective::Broadcast | Collective::Reduce => 1,
-            Collective::AllToAll => k * k.saturating_sub(1),
-            Collective::AllGather
-            | Collective::ReduceScatter
-            | Collective::AllReduce
-            | Collective::AllToAllV
-            | Collective::Gather
-            | Collective::Scatter
-            | Collective::SendRecv
-            | Collective::Custom => k,
-        };
-        blocks.saturating_mul(u64::from(self.chunks_per_rank))
-    }
-
-    /// The bytes of one chunk; fractional where the size does not divide.
-    pub fn chunk_bytes(&self) -> Bytes {
-        Bytes(self.size_bytes as f64 / self.parts().max(1) as f64)
     }
 }
 
@@ -149,13 +67,22 @@ impl Chunk {
 }
 
 /// What must move.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, Debug)]
 pub struct Demand {
     request: Request,
     chunk_bytes: Bytes,
     /// Whether all chunks have the common size; kept because sizes are asked for very often.
     uniform: bool,
+    /// Whether the chunks follow from the request alone.
+    standard: bool,
     chunks: Vec<Chunk>,
+}
+
+impl PartialEq for Demand {
+    /// Wherever the chunks came from.
+    fn eq(&self, other: &Self) -> bool {
+        (&self.request, self.chunk_bytes, &self.chunks) == (&other.request, other.chunk_bytes, &other.chunks)
+    }
 }
 
 impl Demand {
@@ -174,9 +101,9 @@ impl Demand {
     /// # Errors
     /// Any [`DemandError`]; `NeedsChunks` for `alltoallv` and `custom`, which [`Self::listed`] takes.
     pub fn new(request: Request) -> Result<Self, DemandError> {
-        check(&request)?;
+        request.check()?;
         let chunks = standard_chunks(&request)?;
-        Ok(Self { chunk_bytes: request.chunk_bytes(), request, uniform: true, chunks })
+        Ok(Self { chunk_bytes: request.chunk_bytes(), request, uniform: true, standard: true, chunks })
     }
 
     /// A demand whose chunks are listed one by one (`alltoallv`, `custom`). The chunks must be allowed for the
@@ -199,11 +126,11 @@ impl Demand {
     /// # Errors
     /// Any [`DemandError`] about the request, or about a chunk that is not allowed for its collective.
     pub fn from_chunks(request: Request, chunks: Vec<Chunk>) -> Result<Self, DemandError> {
-        check(&request)?;
+        request.check()?;
         check_count(chunks.len() as u64)?;
         listed::check(&request, &chunks)?;
         let uniform = chunks.iter().all(|chunk| chunk.bytes.is_none());
-        Ok(Self { chunk_bytes: request.chunk_bytes(), request, uniform, chunks })
+        Ok(Self { chunk_bytes: request.chunk_bytes(), request, uniform, standard: false, chunks })
     }
 
     /// A demand for `alltoallv`: `matrix[i][j]` bytes from member i to member j, cut into C chunks each. The bytes that
@@ -217,7 +144,7 @@ impl Demand {
         if matrix.len() != members.len() || matrix.iter().any(|row| row.len() != members.len()) {
             return Err(DemandError::BadMatrix { members: members.len() });
         }
-        check(&request)?;
+        request.check()?;
         let per_pair = request.chunks_per_rank;
         check_count((members.len() as u64).pow(2).saturating_mul(u64::from(per_pair)))?;
         let mut chunks = Vec::new();
@@ -290,6 +217,30 @@ impl Demand {
         &self.chunks[id.index()]
     }
 
+    /// For a standard AllToAll, the image of each chunk when rank r becomes `ranks[r]`, a renumbering of all ranks: chunk
+    /// c from r to q becomes chunk c from `ranks[r]` to `ranks[q]`. There may be millions, so they are computed and not
+    /// looked up. `None` for other demands, and where a member becomes another rank.
+    pub fn renumbered_pairs(&self, ranks: &[Rank]) -> Option<Vec<ChunkId>> {
+        let Request { collective, members, chunks_per_rank, .. } = &self.request;
+        if *collective != Collective::AllToAll || !self.standard {
+            return None;
+        }
+        let mut place_of = vec![None; ranks.len()];
+        members.iter().enumerate().for_each(|(place, member)| place_of[member.index()] = Some(place));
+        let image = |member: &Rank| place_of[ranks[member.index()].index()];
+        let places: Vec<usize> = members.iter().map(image).collect::<Option<_>>()?;
+        let per_pair = *chunks_per_rank as usize;
+        let mut images = Vec::with_capacity(self.chunks.len());
+        for (member, &from) in places.iter().enumerate() {
+            for &to in places[..member].iter().chain(&places[member + 1..]) {
+                // A member has no chunks for itself.
+                let first = (from * (members.len() - 1) + to - usize::from(to > from)) * per_pair;
+                images.extend((first..first + per_pair).map(|chunk| ChunkId(chunk as u32)));
+            }
+        }
+        Some(images)
+    }
+
     /// The size of chunks that have no size of their own.
     pub fn chunk_bytes(&self) -> Bytes {
         self.chunk_bytes
@@ -325,37 +276,6 @@ impl Demand {
 fn check_count(count: u64) -> Result<(), DemandError> {
     if count > MAX_CHUNKS as u64 {
         return Err(DemandError::TooManyChunks { count, limit: MAX_CHUNKS as u64 });
-    }
-    Ok(())
-}
-
-fn check(request: &Request) -> Result<(), DemandError> {
-    let Request { collective, op, root, ranks, members, size_bytes, chunks_per_rank } = request;
-    if *ranks > topology::MAX_RANKS {
-        return Err(DemandError::TooManyRanks { ranks: *ranks, limit: topology::MAX_RANKS });
-    }
-    if let Some(&rank) = members.iter().find(|rank| rank.index() >= *ranks) {
-        return Err(DemandError::UnknownRank { rank, ranks: *ranks });
-    }
-    if members.is_empty() {
-        return Err(DemandError::NoMembers);
-    }
-    match (collective.is_rooted(), root) {
-        (true, None) => return Err(DemandError::Root { collective: *collective, needed: true }),
-        (false, Some(_)) => return Err(DemandError::Root { collective: *collective, needed: false }),
-        (true, Some(root)) if !members.has(*root) => {
-            return Err(DemandError::RootNotAMember { root: *root, members: members.clone() });
-        }
-        _ => {}
-    }
-    if *collective != Collective::Custom && collective.combines() != op.is_some() {
-        return Err(DemandError::Op { collective: *collective, needed: collective.combines() });
-    }
-    if *size_bytes > MAX_SIZE {
-        return Err(DemandError::TooLarge { size_bytes: *size_bytes, limit: MAX_SIZE });
-    }
-    if *chunks_per_rank == 0 {
-        return Err(DemandError::NoChunks);
     }
     Ok(())
 }
@@ -425,6 +345,28 @@ mod tests {
             format!("{id}: {holders} {arrow} {wanted_by}, {}\n", demand.bytes_of(id))
         };
         expected.assert_eq(&demand.chunk_ids().map(line).collect::<String>());
+    }
+
+    #[test]
+    fn pairs_move_as_their_ranks_do() {
+        let ranks = |ranks: &[u32]| ranks.iter().copied().map(Rank).collect::<Vec<_>>();
+        let exchange = |members: &[u32], chunks| Demand::new(request(Collective::AllToAll, members, chunks)).unwrap();
+        for (members, renumbered) in
+            [(&[0, 1, 2, 3, 4, 5][..], ranks(&[2, 3, 4, 5, 0, 1])), (&[1, 3, 4], ranks(&[0, 4, 2, 1, 3, 5]))]
+        {
+            let demand = exchange(members, 2);
+            let images = demand.renumbered_pairs(&renumbered).unwrap();
+            let place = |id: usize| (demand.chunks()[id].holders[0], demand.chunks()[id].wanted_by[0]);
+            for (id, image) in images.iter().enumerate() {
+                let (from, to) = place(id);
+                assert_eq!(place(image.index()), (renumbered[from.index()], renumbered[to.index()]));
+                assert_eq!(image.index() % 2, id % 2);
+            }
+        }
+        let swapped = ranks(&[1, 0, 2, 3, 4, 5]);
+        assert_eq!(exchange(&[1, 3, 4], 1).renumbered_pairs(&swapped), None, "a member becomes another rank");
+        let gather = Demand::new(request(Collective::AllGather, &[0, 1], 1)).unwrap();
+        assert_eq!(gather.renumbered_pairs(&swapped), None);
     }
 
     #[test]

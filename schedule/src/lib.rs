@@ -16,6 +16,7 @@ mod listed;
 mod order;
 mod rank_set;
 mod replay;
+mod request;
 mod reverse;
 mod simulate;
 #[cfg(any(test, feature = "testing"))]
@@ -30,12 +31,13 @@ pub use collective::{Collective, ReduceOp};
 pub use compressed::{
     CompressedSchedule, Generator, MOST_PLAIN_TRANSFERS, OrbitOrder, TooManyTransfers, Unfolding, VerifiedCompressed,
 };
-pub use demand::{Chunk, ChunkId, Demand, MAX_CHUNKS, MAX_SIZE, Request};
+pub use demand::{Chunk, ChunkId, Demand, MAX_CHUNKS};
 pub use error::{DemandError, ReplayError};
 pub use findings::Findings;
 pub use order::{CausalOrder, Delivery, DeliveryId, Effect, Origin};
 pub use rank_set::RankSet;
 pub use replay::{Message, replay, replay_rounds};
+pub use request::{MAX_SIZE, Request};
 pub use reverse::reduce_of_gather;
 pub use simulate::{Simulation, Usage, busiest, simulate};
 pub use threads::are_many;

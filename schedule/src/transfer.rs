@@ -138,6 +138,11 @@ impl Schedule {
         makespan(&self.transfers)
     }
 
+    /// How often a chunk passes a link: a transfer may carry many chunks.
+    pub fn deliveries(&self) -> usize {
+        self.transfers.iter().map(|transfer| transfer.chunks.len()).sum()
+    }
+
     /// makespan / bound − 1, where a bound above zero is known.
     pub fn gap(&self) -> Option<f64> {
         let bound = self.bound.as_ref()?.value;

@@ -8,7 +8,7 @@ use crate::plan::{self, PlanningTask};
 use crate::screen::{Screen, percent, table_with_remarks, time};
 use schedule::Schedule;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use synth::{
     Candidate, CompressedSynthesis, Problem, Report, SearchOptions, StopReason, StrategyKind, SynthError, Synthesis,
 };
@@ -23,11 +23,14 @@ pub(crate) fn run(args: &SynthArgs, screen: &Screen) -> Outcome {
         return super::pareto::run(args, screen);
     }
     let mut task = plan::task(&args.request, args.size, screen)?;
-    let options = plan::options(&args.search, task.sketch.as_ref());
+    let mut options = plan::options(&args.search, task.sketch.as_ref());
+    let started = Instant::now();
     let warm = args.warm.as_deref().map(|path| task.warm_start(path, &args.request, (&options, screen))).transpose()?;
     if let Some(large) = compressed(&task.problems, &options, screen).filter(|_| warm.is_none()) {
         return finish_compressed(&large, options.time_limit, args.output.as_deref(), screen);
     }
+    warn_of_long(&task.problems, &options, screen);
+    options.time_limit = options.time_limit.map(|limit| limit.saturating_sub(started.elapsed()));
     let synthesis = synthesize(&task, warm.as_slice(), &options, args.request.sketch.as_deref(), screen)?;
     if let Some(path) = &args.output {
         plan::save(&synthesis.schedule, path)?;
@@ -63,6 +66,20 @@ fn compressed(problems: &[Problem], options: &SearchOptions, screen: &Screen) ->
     let found = synth::synthesize_compressed(problems, options, &|progress| bar.show(&progress));
     drop(bar);
     found.map_err(|error| screen.note(&format!("note: no compressed plan: {error}"))).ok()
+}
+
+/// Says so where even the smallest plan takes longer to verify than the time limit.
+fn warn_of_long(problems: &[Problem], options: &SearchOptions, screen: &Screen) {
+    let (Some(problem), Some(limit)) = (problems.first(), options.time_limit) else { return };
+    let passages = synth::passages(problem);
+    let needed = synth::verification_time(passages);
+    if needed > limit {
+        screen.note(&format!(
+            "note: in a plan, chunks pass links about {} million times; to verify that takes about {} s, more than the time limit",
+            (passages / 1e6).ceil(),
+            needed.as_secs_f64().ceil()
+        ));
+    }
 }
 
 fn finish_compressed(

@@ -47,7 +47,7 @@ pub use planner::{
 pub use problem::{
     Cancel, Candidate, ConnectionWish, Constraints, DEFAULT_GAP, Deadline, Hindrance, Limits, Milestone, Problem,
     Progress, Report, SearchOptions, Stages, StopReason, StrategyKind, SynthError, Way, check_reachable, chunk_counts,
-    matrix,
+    matrix, passages, verification_time,
 };
 pub use strategies::classic::Classic;
 pub use strategies::exact::{
@@ -59,7 +59,7 @@ pub use strategies::levels::Levels;
 pub use strategies::matching::{Matching, Symmetric};
 pub use strategies::milp::Milp;
 pub use strategies::orbits::{
-    CompressedSynthesis, OrbitWalk, is_too_large_for_plain, synthesize_compressed, takes_longer, wants_compression,
+    CompressedSynthesis, OrbitWalk, is_too_large_for_plain, synthesize_compressed, wants_compression,
 };
 pub use strategies::trees::Trees;
 pub use strategies::{Attempt, Context, Strategy};

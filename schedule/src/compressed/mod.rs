@@ -145,7 +145,7 @@ impl VerifiedCompressed {
 
     /// How often a chunk passes a link: a transfer may carry many chunks.
     pub fn deliveries(&self) -> u64 {
-        self.base().transfers.iter().map(|transfer| transfer.chunks.len() as u64).sum::<u64>() * self.order() as u64
+        self.base().deliveries() as u64 * self.order() as u64
     }
 
     /// When the last transfer has arrived. Images have the times of the base, so the base's last arrival is that of

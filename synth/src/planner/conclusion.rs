@@ -52,7 +52,9 @@ pub(super) fn conclude(
         stop => stop,
     };
     let mut best = best.schedule;
-    if !out_of_time || best.schedule().transfers.len() <= QUICK {
+    // Each of the two is verified.
+    let has_time = deadline.leaves_time_for(2 * best.schedule().deliveries());
+    if has_time || best.schedule().transfers.len() <= QUICK {
         let suited = prefer(search.problem, best.schedule()).and_then(|it| accept(it, search.problem).ok());
         best = suited.unwrap_or(best);
         let eased = eased(search.problem, best.schedule()).and_then(|it| accept(it, search.problem).ok());

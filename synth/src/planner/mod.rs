@@ -323,17 +323,18 @@ impl<'a> Planning<'a, '_> {
     }
 
     /// Judges the proposals of a strategy, the fastest first. A large schedule is only listed if it is no faster than
-    /// the incumbent, or if the time is up.
+    /// the incumbent, or if there is no time to verify it.
     fn judge_all(&self, search: &mut CountSearch<'_>, attempts: Vec<Attempt>, seconds: f64) {
         let claim = |attempt: &Attempt| attempt.schedule.as_ref().map_or(f64::INFINITY, |it| it.makespan().0);
+        let is_late = |schedule: &Schedule| !self.deadline.leaves_time_for(schedule.deliveries());
         let mut order: Vec<(usize, f64, Attempt)> =
             attempts.into_iter().enumerate().map(|(index, attempt)| (index, claim(&attempt), attempt)).collect();
         order.sort_by(|a, b| a.1.total_cmp(&b.1));
         let mut candidates = Vec::with_capacity(order.len());
         for (index, claim, mut attempt) in order {
             let worse = search.makespan().is_some_and(|best| !reaches(Micros(claim), best));
-            let large = attempt.schedule.as_ref().is_some_and(|it| it.transfers.len() > LARGE);
-            if large && (worse || search.best.is_some() && self.deadline.has_passed()) {
+            let large = attempt.schedule.as_ref().filter(|it| it.transfers.len() > LARGE);
+            if large.is_some_and(|it| worse || search.best.is_some() && is_late(it)) {
                 attempt.schedule = None;
                 attempt.note = Some(format!("claims {claim} µs, which was not verified"));
             }

@@ -48,8 +48,7 @@ struct Visits {
 /// `schedule` with the slack that exchanges within links bring; `None` if they bring none, or if the sketch prescribes
 /// an order.
 pub(crate) fn eased(problem: &Problem, schedule: &Schedule) -> Option<Schedule> {
-    let carried: usize = schedule.transfers.iter().map(|transfer| transfer.chunks.len()).sum();
-    if carried > MOST_CARRIED || problem.constraints.own_chunks_first.is_some() {
+    if schedule.deliveries() > MOST_CARRIED || problem.constraints.own_chunks_first.is_some() {
         return None;
     }
     let mut draft = EasingDraft::of(schedule)?;

@@ -1,6 +1,7 @@
 //! Options of a synthesis: how hard to search, and when to stop.
 
 use super::StrategyKind;
+use super::passages::verification_time;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -85,7 +86,7 @@ impl Deadline {
 
     /// The same deadline for the first answer of a search: it ends only when a search also ends that has found nothing.
     pub(crate) fn patient(&self) -> Self {
-        Self { at: self.latest, ..Self::default() }
+        Self { at: self.latest, cancel: self.cancel.clone(), ..Self::default() }
     }
 
     /// Whether a schedule exists already, so that a search may end with nothing.
@@ -111,6 +112,11 @@ impl Deadline {
     /// Whether to stop now.
     pub fn has_passed(&self) -> bool {
         self.cancel.is_cancelled() || self.at.is_some_and(|at| Instant::now() >= at)
+    }
+
+    /// Whether there is time to verify a plain schedule in which chunks pass links so often.
+    pub(crate) fn leaves_time_for(&self, passages: usize) -> bool {
+        self.remaining().is_none_or(|left| verification_time(passages as f64) <= left)
     }
 
     /// The time left; `None` means without limit.

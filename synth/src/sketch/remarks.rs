@@ -5,7 +5,7 @@
 
 use super::resolve::{Sketch, counted};
 use crate::problem::{ConnectionPolicy, Constraints};
-use crate::symmetry::Kinds;
+use crate::symmetry::chunk_images;
 use schedule::{ChunkId, Schedule};
 use std::collections::BTreeSet;
 use topology::LinkId;
@@ -52,7 +52,7 @@ fn connections(schedule: &Schedule, constraints: &Constraints) -> Vec<String> {
 
 /// Whether, for every chunk and link of a transfer, the chunk's image uses the link's image; times are not compared.
 fn is_symmetric(schedule: &Schedule, symmetry: &Automorphism) -> bool {
-    let Some(images) = Kinds::new(&schedule.demand).images(symmetry) else { return false };
+    let Some(images) = chunk_images(&schedule.demand)(symmetry) else { return false };
     let routes =
         schedule.transfers.iter().flat_map(|transfer| transfer.chunks.iter().map(|&chunk| (chunk, transfer.link)));
     let routes: BTreeSet<(ChunkId, LinkId)> = routes.collect();

@@ -10,6 +10,7 @@
 
 use crate::problem::{Constraints, Deadline};
 use schedule::{Chunk, ChunkId, Demand, RankSet};
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use topology::symmetry::{Automorphism, Colours, LinkEnds, SemiregularGroup, automorphisms, extend};
 use topology::{LinkId, Rank, Topology};
@@ -215,10 +216,19 @@ fn link_colours(topology: &Topology, constraints: &Constraints) -> Vec<u32> {
     topology.link_ids().map(&mut colour).collect()
 }
 
+/// The image of each chunk under a symmetry of the machine; `None` if the demand is not symmetric.
+pub(crate) fn chunk_images<'a>(demand: &'a Demand) -> impl Fn(&Automorphism) -> Option<Vec<ChunkId>> + 'a {
+    let kinds = OnceCell::new();
+    move |symmetry| {
+        let images = demand.renumbered_pairs(&symmetry.ranks);
+        images.or_else(|| kinds.get_or_init(|| Kinds::new(demand)).images(symmetry))
+    }
+}
+
 /// The chunks of a demand by kind, so that symmetries can be applied to chunks.
 ///
 /// Chunks of one kind have equal holders, receivers and bytes. Among them, a chunk is identified by its place.
-pub(crate) struct Kinds {
+struct Kinds {
     sets: NumberedSets,
     /// For each chunk its kind: holders and receivers as numbers of sets, and bytes.
     of: Vec<ChunkKind>,
@@ -232,7 +242,7 @@ pub(crate) struct Kinds {
 type ChunkKind = (u32, u32, u64);
 
 impl Kinds {
-    pub(crate) fn new(demand: &Demand) -> Self {
+    fn new(demand: &Demand) -> Self {
         let mut sets = NumberedSets::default();
         let bytes = |chunk: &Chunk| chunk.bytes.map_or(0, |bytes| bytes.0.to_bits());
         let mut kind = |chunk: &Chunk| (sets.number(&chunk.holders), sets.number(&chunk.wanted_by), bytes(chunk));
@@ -246,7 +256,7 @@ impl Kinds {
     }
 
     /// The image of each chunk; `None` if the demand is not symmetric.
-    pub(crate) fn images(&self, symmetry: &Automorphism) -> Option<Vec<ChunkId>> {
+    fn images(&self, symmetry: &Automorphism) -> Option<Vec<ChunkId>> {
         let moved = |set: &RankSet| set.iter().map(|rank| symmetry.ranks[rank.index()]).collect::<RankSet>();
         let mut set_images = vec![None; self.sets.known.len()];
         for (set, &number) in &self.sets.known {

@@ -8,7 +8,7 @@ mod mirror;
 mod pairs;
 
 pub use detect::SymmetryRejection;
-pub(crate) use detect::{Kinds, detect, rotation, symmetry_of};
+pub(crate) use detect::{chunk_images, detect, rotation, symmetry_of};
 pub(crate) use mirror::Mirror;
 pub(crate) use pairs::PairOrbits;
 
@@ -63,10 +63,9 @@ impl Symmetries {
         if found.is_empty() {
             return Vec::new();
         }
-        let kinds = Kinds::new(demand);
-        let shared = |symmetry: &Automorphism| {
-            Some(SharedSymmetry { chunks: kinds.images(symmetry)?, symmetry: symmetry.clone() })
-        };
+        let images = chunk_images(demand);
+        let shared =
+            |symmetry: &Automorphism| Some(SharedSymmetry { chunks: images(symmetry)?, symmetry: symmetry.clone() });
         found.iter().filter_map(shared).collect()
     }
 

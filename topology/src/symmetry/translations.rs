@@ -121,6 +121,9 @@ impl Action {
         }
         const UNKNOWN: (u32, u32) = (u32::MAX, u32::MAX);
         let steps: Vec<(usize, u32)> = group.steps().collect();
+        let successors: Vec<Vec<u32>> = (0..generators.len())
+            .map(|number| (0..group.size).map(|element| group.successor(element, number)).collect())
+            .collect();
         let mut address = vec![UNKNOWN; points];
         let mut places: Vec<u32> = Vec::with_capacity(points);
         for first in 0..points as u32 {
@@ -128,25 +131,27 @@ impl Action {
                 continue;
             }
             let start = places.len();
-            let orbit = (start / group.order()) as u32;
+            let number = (start / group.order()) as u32;
             places.push(first);
             for &(generator, earlier) in &steps {
                 places.push(generators[generator][places[start + earlier as usize] as usize]);
             }
-            for (element, &place) in places[start..].iter().enumerate() {
+            let orbit = &places[start..];
+            for (element, &place) in orbit.iter().enumerate() {
                 let known = address.get_mut(place as usize)?;
-                if std::mem::replace(known, (orbit, element as u32)) != UNKNOWN {
+                if std::mem::replace(known, (number, element as u32)) != UNKNOWN {
                     return None;
                 }
             }
+            // Orbit by orbit, because its points are in the cache now.
+            let adds = |(generator, successors): (&&[u32], &Vec<u32>)| {
+                orbit.iter().zip(successors).all(|(&point, &next)| generator[point as usize] == orbit[next as usize])
+            };
+            if !generators.iter().zip(&successors).all(adds) {
+                return None;
+            }
         }
-        let action = Self { size: group.size, address, places };
-        let adds = |(number, generator): (usize, &&[u32])| {
-            action.address.iter().enumerate().all(|(point, &(orbit, element))| {
-                generator[point] == action.place(orbit, group.successor(element, number))
-            })
-        };
-        generators.iter().enumerate().all(adds).then_some(action)
+        Some(Self { size: group.size, address, places })
     }
 
     /// How many orbits there are.

@@ -119,8 +119,7 @@ mod tests {
         let sent = |it: &schedule::Transfer| (it.chunks.to_vec(), it.link, key(it.start.0));
         let all: BTreeSet<_> = schedule.transfers.iter().map(sent).collect();
         for symmetry in &problem.constraints.symmetry {
-            let images =
-                crate::symmetry::Kinds::new(&problem.demand).images(symmetry).expect("the demand is symmetric");
+            let images = crate::symmetry::chunk_images(&problem.demand)(symmetry).expect("the demand is symmetric");
             for (chunks, link, start) in &all {
                 let mut moved: Vec<_> = chunks.iter().map(|chunk| images[chunk.index()]).collect();
                 moved.sort_unstable();

@@ -7,6 +7,7 @@
 use super::strategy::NAME;
 use super::{Base, Orbits};
 use crate::bounds::{Bounds, bounds};
+use crate::problem::passages::{deliveries, passages, verification_time};
 use crate::problem::reversed::halves;
 use crate::problem::tolerance::{EQUAL, reaches};
 use crate::problem::{
@@ -20,14 +21,10 @@ use schedule::{
     Transfer, TransferKind, VerifiedCompressed, verify_compressed,
 };
 use std::time::{Duration, Instant};
-use topology::{Micros, Rank, Topology};
+use topology::Micros;
 
 /// The bounds may take one part in this many of the time left.
 const BOUND_PART: u32 = 5;
-/// What planning and verifying a plain schedule takes each time that a chunk passes a link, on two cores.
-const SECONDS_FOR_EACH: f64 = 1.5e-6;
-/// The ranks from which distances are measured, for an estimate.
-const SOURCES: usize = 8;
 
 /// A compressed plan, its report and its bounds.
 #[derive(Clone, Debug)]
@@ -43,66 +40,19 @@ pub struct CompressedSynthesis {
 /// Whether a plain schedule for `problem` with one chunk per transfer would have more than `limit` transfers, and the
 /// collective is one that symmetries can repeat.
 pub fn wants_compression(problem: &Problem, limit: usize) -> bool {
-    let deliveries: u64 = problem
-        .demand
-        .chunks()
-        .iter()
-        .map(|chunk| {
-            let summed = if chunk.combine { chunk.holders.len() } else { 0 };
-            (chunk.wanted_by.len() + summed) as u64
-        })
-        .sum();
-    let collective = problem.demand.request().collective;
-    let is_repeated = matches!(
-        collective,
-        Collective::AllGather | Collective::ReduceScatter | Collective::AllReduce | Collective::AllToAll
-    );
-    is_repeated && deliveries > limit as u64
+    is_repeated(problem) && deliveries(problem) > limit as u64
 }
 
-/// Whether the schedule is compressed where symmetries allow it: because a plain one would have more transfers than are written
-/// plain, or because a plain one could not be verified within the time limit.
+fn is_repeated(problem: &Problem) -> bool {
+    use Collective::{AllGather, AllReduce, AllToAll, ReduceScatter};
+    [AllGather, ReduceScatter, AllReduce, AllToAll].contains(&problem.demand.request().collective)
+}
+
+/// Whether the schedule is compressed where symmetries allow it: because a plain one would have more transfers than are
+/// written plain, or because a plain one could not be verified within the time limit.
 pub fn is_too_large_for_plain(problem: &Problem, time_limit: Option<Duration>) -> bool {
-    let is_exchange = problem.demand.request().collective == Collective::AllToAll;
     wants_compression(problem, MOST_PLAIN_TRANSFERS)
-        || is_exchange && time_limit.is_some_and(|limit| takes_longer(relayed(problem), limit))
-}
-
-/// Whether the plain form of a schedule in which chunks pass links so often takes longer to plan and to verify than `limit`.
-pub fn takes_longer(deliveries: f64, limit: Duration) -> bool {
-    deliveries * SECONDS_FOR_EACH > limit.as_secs_f64()
-}
-
-/// About how often chunks pass links on shortest ways, if each rank has something for each other one.
-fn relayed(problem: &Problem) -> f64 {
-    let ranks = problem.topology.rank_count();
-    let sources = (0..ranks).step_by(ranks.div_ceil(SOURCES).max(1));
-    let (mut hops, mut ways) = (0.0, 0.0);
-    for source in sources {
-        for hop in hops_from(&problem.topology, source).into_iter().flatten().filter(|&hop| hop > 0) {
-            (hops, ways) = (hops + f64::from(hop), ways + 1.0);
-        }
-    }
-    problem.demand.chunks().len() as f64 * hops / f64::max(ways, 1.0)
-}
-
-/// How many links it takes to each rank; `None` for ranks that are not reached.
-fn hops_from(topology: &Topology, source: usize) -> Vec<Option<u32>> {
-    let mut hops = vec![None; topology.rank_count()];
-    hops[source] = Some(0);
-    let mut reached = vec![Rank::from_index(source)];
-    let mut next = 0;
-    while let Some(&rank) = reached.get(next) {
-        next += 1;
-        for &link in topology.outgoing(rank) {
-            let to = topology.link(link).to;
-            if hops[to.index()].is_none() {
-                hops[to.index()] = hops[rank.index()].map(|hops| hops + 1);
-                reached.push(to);
-            }
-        }
-    }
-    hops
+        || is_repeated(problem) && time_limit.is_some_and(|limit| verification_time(passages(problem)) > limit)
 }
 
 /// Plans `problems` (the same request, one problem per chunk count worth trying) as a base and generators.
@@ -357,9 +307,6 @@ mod tests {
             assert!(!is_too_large_for_plain(&problem, Some(Duration::from_secs(600))));
             assert_eq!(is_too_large_for_plain(&problem, second), is_late, "{spec}");
         }
-        // Ways of 1 to 4 links each way around a ring of 8, on average 16 / 7.
-        let ring = problem("ring:8,direction=both", Collective::AllToAll, 1);
-        assert!((relayed(&ring) - 8.0 * 16.0).abs() < 1e-9, "{}", relayed(&ring));
     }
 
     /// On machines whose links share ports, and for pairs of ranks: the plain verifier judges, and the bounds say how
