@@ -52,11 +52,11 @@ pub fn wants_compression(problem: &Problem, limit: usize) -> bool {
             (chunk.wanted_by.len() + summed) as u64
         })
         .sum();
-    let collective = problem.demand.request().collective;
-    let is_repeated = matches!(
-        collective,
-        Collective::AllGather | Collective::ReduceScatter | Collective::AllReduce | Collective::AllToAll
-    );
+    let is_repeated = match problem.demand.request().collective {
+        Collective::AllGather | Collective::ReduceScatter | Collective::AllReduce | Collective::AllToAll => true,
+        Collective::AllToAllV | Collective::Broadcast | Collective::Reduce | Collective::Gather => false,
+        Collective::Scatter | Collective::SendRecv | Collective::Custom => false,
+    };
     is_repeated && deliveries > limit as u64
 }
 
