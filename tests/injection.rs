@@ -135,27 +135,27 @@ fn inject(seed: u64) -> Found {
         true => Launched::start(&["local"], &line, |_| (format!("--ranks {ranks}"), Vec::new())),
         false => Launched::explicit(&hosts, &line),
     };
-    let keepers = launched.processes();
+    let parents = launched.processes();
     // Children are started in the order of their ranks.
     let worker_of = |rank: usize| {
-        let (keeper, index) = if is_local { (keepers[0], rank) } else { (keepers[rank], 0) };
-        let mut children = children_of(keeper);
+        let (parent, index) = if is_local { (parents[0], rank) } else { (parents[rank], 0) };
+        let mut children = children_of(parent);
         children.sort_unstable();
         children.get(index).copied()
     };
     let workers: Vec<u32> = (0..ranks).map(|rank| await_some("a rank has no worker", || worker_of(rank))).collect();
     std::thread::sleep(after);
     let target = match victim {
-        Victim::Rank(rank) => keepers[rank],
+        Victim::Rank(rank) => parents[rank],
         Victim::Worker(rank) => workers[rank],
     };
-    let begin = strike(deed, target, &keepers);
+    let begin = strike(deed, target, &parents);
     let held = match victim {
         Victim::Rank(rank) if deed.stops() => launched.take(rank).map(|child| (rank, child)),
         _ => None,
     };
     let silent = held.as_ref().map(|(rank, _)| *rank);
-    let said: Vec<_> = (0..keepers.len()).filter(|&rank| Some(rank) != silent).zip(launched.end()).collect();
+    let said: Vec<_> = (0..parents.len()).filter(|&rank| Some(rank) != silent).zip(launched.end()).collect();
     let took = begin.elapsed();
     if deed == Deed::Pause {
         std::thread::sleep((2 * LIMIT).saturating_sub(took));
@@ -173,7 +173,7 @@ fn inject(seed: u64) -> Found {
 }
 
 /// Puts the fault into a process; returns the time.
-fn strike(deed: Deed, target: u32, keepers: &[u32]) -> Instant {
+fn strike(deed: Deed, target: u32, parents: &[u32]) -> Instant {
     let begin = Instant::now();
     let mut cut_at = None;
     match deed {
@@ -184,7 +184,7 @@ fn strike(deed: Deed, target: u32, keepers: &[u32]) -> Instant {
             if cut(target) {
                 cut_at.get_or_insert_with(Instant::now);
             }
-            keepers.iter().any(|&keeper| !is_running(keeper)).then_some(())
+            parents.iter().any(|&parent| !is_running(parent)).then_some(())
         }),
     }
     cut_at.unwrap_or(begin)

@@ -124,14 +124,22 @@ fn verified(schedule: Schedule, problem: &Problem) -> CommResult<VerifiedSchedul
 /// Into how many chunks a long message between machines is also cut, for each rank, if it may help: what goes along a chain moves
 /// on in pieces.
 fn pieces(machines: &[u32], kind: CallKind, bytes: u64) -> Option<u32> {
-    let along_chains = matches!(kind.collective, Collective::AllReduce | Collective::Broadcast | Collective::Reduce);
-    if !along_chains || is_one_machine(machines) || machines.len() > MOST_COMPARED {
+    if !goes_along_chains(kind.collective) || is_one_machine(machines) || machines.len() > MOST_COMPARED {
         return None;
     }
     let parts = Request::new(kind.collective, machines.len(), bytes).parts();
     let most = (MOST_PIECES[0] / parts).max(MOST_PIECES[1]);
     let chunks = (bytes / LEAST_PIECE / parts).min(most);
     (chunks > 1).then_some(chunks as u32)
+}
+
+/// Whether all data passes from member to member.
+fn goes_along_chains(collective: Collective) -> bool {
+    match collective {
+        Collective::AllReduce | Collective::Broadcast | Collective::Reduce => true,
+        Collective::AllGather | Collective::ReduceScatter | Collective::AllToAll | Collective::AllToAllV => false,
+        Collective::Gather | Collective::Scatter | Collective::SendRecv | Collective::Custom => false,
+    }
 }
 
 /// Whether an AllReduce of many ranks is so short that sums which travel whole are the fastest: with k ranks, they take log k

@@ -49,6 +49,7 @@ pub(crate) unsafe fn arrange(
     // SAFETY: the same.
     let copy = |start: *const u8, bytes: usize| unsafe { std::slice::from_raw_parts(start, bytes) }.to_vec();
     let is_same = input > 0 && output > 0 && send == receive.cast_const();
+    let separate = || apart((send, input), (receive, output));
     let mut temporary = Vec::new();
     let buffers = match operation.collective {
         Collective::Broadcast => {
@@ -81,7 +82,9 @@ pub(crate) unsafe fn arrange(
             temporary = vec![0; output];
             apart((send, input), (temporary.as_mut_ptr(), output))
         }
-        _ => apart((send, input), (receive, output)),
+        Collective::AllGather | Collective::ReduceScatter | Collective::AllReduce | Collective::AllToAll => separate(),
+        Collective::AllToAllV | Collective::Reduce | Collective::Gather | Collective::Scatter => separate(),
+        Collective::SendRecv | Collective::Custom => separate(),
     };
     Ok(Arranged { operation, buffers, temporary })
 }

@@ -195,15 +195,18 @@ impl CoreCommunicator {
         }
         let spec = CallSpec { collective, root, op, dtype: dtype_of(kind, op)? };
         let receives = place(receive.as_ref());
-        let sends = match (&send, collective) {
-            (Some(memory), _) => (memory.start, memory.bytes),
-            (None, Collective::AllGather) => {
+        let in_place = match collective {
+            Collective::AllGather => {
                 let each = receives.1 / self.communicator.size().max(1);
                 (receives.0.wrapping_add(self.communicator.rank() * each), each)
             }
-            (None, Collective::Scatter | Collective::Gather | Collective::Reduce) => NOTHING,
-            (None, _) => receives,
+            Collective::Scatter | Collective::Gather | Collective::Reduce => NOTHING,
+            Collective::AllReduce | Collective::ReduceScatter | Collective::AllToAll | Collective::AllToAllV => {
+                receives
+            }
+            Collective::Broadcast | Collective::SendRecv | Collective::Custom => receives,
         };
+        let sends = send.as_ref().map_or(in_place, |memory| (memory.start, memory.bytes));
         let memory = GivenMemory { send: sends, receive: receives };
         if !begin {
             // SAFETY: `send` and `receive` live until this returns, and then the call is over. That nobody else uses the bytes

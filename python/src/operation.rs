@@ -68,7 +68,8 @@ impl CallSpec {
         let bytes = match self.collective {
             Collective::AllToAll => send / communicator.size().max(1),
             Collective::ReduceScatter | Collective::Scatter | Collective::Broadcast => receive,
-            _ => send,
+            Collective::AllGather | Collective::AllReduce | Collective::Reduce | Collective::Gather => send,
+            Collective::AllToAllV | Collective::SendRecv | Collective::Custom => send,
         };
         let Self { collective, root, op, dtype } = *self;
         CollectiveCall { collective, root, op, count: bytes / dtype.size(), dtype, in_place: false }

@@ -89,9 +89,18 @@ impl Collective {
     /// How many blocks of equal length its size holds among so many members, as MPI and nccl-tests count: the vector of a
     /// reduction to all is one block. Chunks listed one by one have no blocks, and count as one.
     pub fn blocks(self, members: usize) -> u64 {
+        let [input, output] = self.buffer_blocks(members as u64);
+        input.max(output)
+    }
+
+    /// The same for the input and the output of a member, where it has them (the root's only at the root).
+    pub fn buffer_blocks(self, members: u64) -> [u64; 2] {
         match self {
-            Self::AllGather | Self::ReduceScatter | Self::AllToAll | Self::Gather | Self::Scatter => members as u64,
-            Self::AllReduce | Self::Broadcast | Self::Reduce | Self::SendRecv | Self::AllToAllV | Self::Custom => 1,
+            Self::AllGather | Self::Gather => [1, members],
+            Self::ReduceScatter | Self::Scatter => [members, 1],
+            Self::AllToAll => [members, members],
+            Self::AllReduce | Self::Broadcast | Self::Reduce | Self::SendRecv => [1, 1],
+            Self::AllToAllV | Self::Custom => [1, 1],
         }
     }
 
@@ -101,6 +110,15 @@ impl Collective {
             Self::Broadcast | Self::Reduce | Self::Gather | Self::Scatter => true,
             Self::AllGather | Self::ReduceScatter | Self::AllReduce | Self::AllToAll | Self::AllToAllV => false,
             Self::SendRecv | Self::Custom => false,
+        }
+    }
+
+    /// Whether the root alone ends with the result.
+    pub fn ends_at_root(self) -> bool {
+        match self {
+            Self::Reduce | Self::Gather => true,
+            Self::AllGather | Self::ReduceScatter | Self::AllReduce | Self::AllToAll | Self::AllToAllV => false,
+            Self::Broadcast | Self::Scatter | Self::SendRecv | Self::Custom => false,
         }
     }
 }

@@ -5,6 +5,7 @@
 //!
 //! This crate does no IO beyond text, and knows no solver and no device.
 
+mod chunk;
 mod collective;
 mod compressed;
 mod demand;
@@ -12,7 +13,6 @@ mod error;
 pub mod explain;
 pub mod file;
 mod findings;
-mod listed;
 mod order;
 mod rank_set;
 mod replay;
@@ -25,26 +25,29 @@ pub mod testing;
 mod threads;
 mod timeline;
 mod transfer;
+mod usage;
 mod verify;
 
+pub use chunk::{Chunk, ChunkId, MAX_CHUNKS, MAX_SIZE};
 pub use collective::{Collective, ReduceOp};
 pub use compressed::{
     CompressedSchedule, Generator, MOST_PLAIN_TRANSFERS, OrbitOrder, TooManyTransfers, Unfolding, VerifiedCompressed,
 };
-pub use demand::{Chunk, ChunkId, Demand, MAX_CHUNKS};
+pub use demand::Demand;
 pub use error::{DemandError, ReplayError};
 pub use findings::Findings;
 pub use order::{CausalOrder, Delivery, DeliveryId, Effect, Origin};
 pub use rank_set::RankSet;
 pub use replay::{Message, replay, replay_rounds};
-pub use request::{MAX_SIZE, Request};
+pub use request::Request;
 pub use reverse::reduce_of_gather;
-pub use simulate::{Simulation, Usage, busiest, simulate};
+pub use simulate::{Simulation, simulate};
 pub use threads::are_many;
 pub use timeline::{Cargo, TimedMessage, Timeline};
 pub use transfer::{
     CandidateOutcome, ChunkList, LowerBound, Provenance, Schedule, TopologyRef, Transfer, TransferKind, makespan,
 };
+pub use usage::{Usage, busiest};
 pub use verify::{
     Rejection, TIME_TOLERANCE, VerifiedSchedule, Violation, check_asked, clearly_before, verify, verify_compressed,
 };

@@ -2,12 +2,9 @@
 //!
 //! The principal type is [`Request`].
 
-use crate::{Collective, DemandError, RankSet, ReduceOp};
+use crate::{Collective, DemandError, MAX_SIZE, RankSet, ReduceOp};
 use serde::{Deserialize, Serialize};
 use topology::{Bytes, Rank};
-
-/// The largest buffer, in bytes (one PiB): sizes stay exact as `f64`.
-pub const MAX_SIZE: u64 = 1 << 50;
 
 /// What a user asks for. [`Demand::new`] checks it and derives the chunks.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]

@@ -5,8 +5,8 @@
 //! combining message carries (two ranks may exchange theirs at the same time). So the new times are used only if the
 //! verifier accepts them and they are not slower; otherwise the stated times stand.
 
-use crate::{Message, Schedule, Timeline, VerifiedSchedule, replay, verify};
-use topology::{Bytes, LinkId, Micros, ResourceId};
+use crate::{Message, Schedule, Timeline, Usage, VerifiedSchedule, busiest, replay, verify};
+use topology::{LinkId, Micros, ResourceId};
 
 /// The result of playing a schedule.
 #[derive(Clone, PartialEq, Debug)]
@@ -23,39 +23,11 @@ pub struct Simulation {
     pub resources: Vec<Usage>,
 }
 
-/// How much one link or resource was used.
-#[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub struct Usage {
-    /// How long it was busy.
-    pub busy: Micros,
-    /// The part of the makespan that it was busy, 0 to 1.
-    pub utilisation: f64,
-    /// The bytes that it carried.
-    pub bytes: Bytes,
-    /// The number of messages.
-    pub messages: usize,
-}
-
-impl Usage {
-    /// Counts one message that keeps it busy for `busy`.
-    pub fn add(&mut self, busy: Micros, bytes: Bytes) {
-        self.busy += busy;
-        self.bytes += bytes;
-        self.messages += 1;
-    }
-}
-
 impl Simulation {
     /// The most utilised link and the most utilised resource that carry anything (the lowest id among equals).
     pub fn busiest(&self) -> (Option<LinkId>, Option<ResourceId>) {
         (busiest(&self.links).map(LinkId::from_index), busiest(&self.resources).map(ResourceId::from_index))
     }
-}
-
-/// The most utilised of links or of resources that carry anything (the lowest among equals).
-pub fn busiest(usages: &[Usage]) -> Option<usize> {
-    let used = usages.iter().enumerate().filter(|(_, usage)| usage.messages > 0);
-    used.reduce(|best, next| if next.1.busy > best.1.busy { next } else { best }).map(|(index, _)| index)
 }
 
 /// Plays `schedule` as early as its order allows.

@@ -10,7 +10,7 @@ use clap::ValueEnum;
 use interop::view;
 use interop::{msccl, mscclpp, nccl};
 use program::{VerifiedProgram, play};
-use schedule::{Collective, Request, Timeline};
+use schedule::{Request, Timeline};
 use serde_json::json;
 use std::io::{self, Write};
 use topology::{Rank, Topology};
@@ -125,10 +125,8 @@ fn planned_window(verified: &Verified) -> Option<(u64, u64)> {
 /// around the planned size, so that files for sizes that double have no gaps and do not overlap. For a gather, the
 /// runtimes count the bytes of one rank.
 fn window(args: &ExportArgs, planned: Option<(u64, u64)>, request: &Request, dialect: msccl::Dialect) -> (u64, u64) {
-    let ranks = match request.collective {
-        Collective::Gather | Collective::Scatter => request.members.len() as f64,
-        _ => 1.0,
-    };
+    let collective = request.collective;
+    let ranks = if collective.is_rooted() { collective.blocks(request.members.len()) as f64 } else { 1.0 };
     let size = request.size_bytes as f64;
     let (first, last) = match planned {
         Some((from, to)) => (from as f64, (to - 1) as f64),

@@ -106,7 +106,7 @@ pub(crate) fn measure(
     let mut probe = Slowed { probe: bench.probe()?, slowdown };
     let bar = screen.progress("profiling");
     let measured = profile(&mut probe, &options, &mut |progress| {
-        let topology::profile::Progress { stage, done, total, runs } = progress;
+        let topology::profile::ProfileProgress { stage, done, total, runs } = progress;
         bar.message(format!("{stage}: {done} of {total}, {runs} runs"));
     });
     let measured = measured.map_err(Failure::no)?;

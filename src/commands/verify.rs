@@ -132,13 +132,13 @@ struct UncheckedClaims {
 impl UncheckedClaims {
     fn of(schedule: &Schedule, compared: bool) -> Self {
         let chunks = match schedule.demand.request().collective {
-            _ if compared => None,
             Collective::AllToAllV => Some("--matrix F.csv"),
             Collective::Custom => Some("--demand F.yaml"),
             Collective::AllGather | Collective::ReduceScatter | Collective::AllReduce | Collective::AllToAll => None,
             Collective::Broadcast | Collective::Reduce | Collective::Gather | Collective::Scatter => None,
             Collective::SendRecv => None,
         };
+        let chunks = chunks.filter(|_| !compared);
         Self { bound: schedule.bound.clone(), gap: schedule.gap(), chunks }
     }
 }

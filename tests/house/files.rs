@@ -1,18 +1,11 @@
 //! Rules for every source file.
 
-use super::{ROOT, sources};
+use super::{ROOT, code, sources};
 use std::path::Path;
 
-/// The most lines of a file before its unit tests.
+/// The most lines of a file without its unit tests, and of a function.
 const LINES: usize = 400;
-
-/// Files that are still longer; this list may only shrink.
-const LONG: &[&str] = &[
-    "interop/src/msccl/parse.rs",
-    "interop/src/mscclpp/convert.rs",
-    "interop/src/mscclpp/tests/adversary.rs",
-    "schedule/tests/schedules/kinds.rs",
-];
+const FUNCTION_LINES: usize = 60;
 
 #[test]
 fn every_source_file_says_what_it_owns() {
@@ -24,12 +17,43 @@ fn every_source_file_says_what_it_owns() {
 #[test]
 fn no_file_is_too_long() {
     let long = |source: super::Source| {
-        let lines = source.before_tests().count();
-        (lines > LINES && !LONG.contains(&source.path.as_str()))
-            .then(|| format!("{} has {lines} lines before its tests", source.path))
+        let lines = source.lines();
+        (lines > LINES).then(|| format!("{} has {lines} lines without its tests", source.path))
     };
     let long: Vec<_> = sources("").into_iter().filter_map(long).collect();
     assert!(long.is_empty(), "more than {LINES} lines:\n{}", long.join("\n"));
+}
+
+#[test]
+fn no_function_is_too_long() {
+    let mut long = Vec::new();
+    for source in sources("").iter().filter(|source| !source.is_test()) {
+        for (name, lines) in functions(&source.code()) {
+            if lines > FUNCTION_LINES {
+                long.push(format!("{}: {name} has {lines} lines", source.path));
+            }
+        }
+    }
+    assert!(long.is_empty(), "more than {FUNCTION_LINES} lines:\n{}", long.join("\n"));
+}
+
+/// The functions of a piece of code, and how many lines each has.
+fn functions(code: &str) -> Vec<(&str, usize)> {
+    let mut found = Vec::new();
+    for (at, _) in code.match_indices("fn ") {
+        let name = code[at + 3..].split(|letter: char| !letter.is_alphanumeric() && letter != '_').next().unwrap();
+        if name.is_empty() || code[..at].ends_with(|before: char| before.is_alphanumeric() || before == '_') {
+            continue;
+        }
+        found.push((name, code[at..code::item_end(code, at)].lines().count()));
+    }
+    found
+}
+
+#[test]
+fn lines_of_functions_are_counted() {
+    let code = "impl A {\n    fn one() -> [u8; 2] {\n        if a { b }\n    }\n\n    fn two();\n}\nlet f: fn(u8);";
+    assert_eq!(functions(code), [("one", 3), ("two", 1)]);
 }
 
 #[test]

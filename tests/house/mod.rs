@@ -1,7 +1,9 @@
 //! Project rules that a program can check. Each file checks one kind: `crates` the imports between crates, `rooms` the
-//! imports inside a crate, `files` rules for every source file, `names` types and words, `data` machines and sketches,
-//! `documents` the documents.
+//! imports inside a crate, `files` rules for every source file, `collectives` that matches on collectives are exhaustive,
+//! `names` types and words, `data` machines and sketches, `documents` the documents. `code` reads source text.
 
+mod code;
+mod collectives;
 mod crates;
 mod data;
 mod documents;
@@ -48,13 +50,15 @@ struct Source {
 }
 
 impl Source {
-    /// The text before the unit tests at the end of the file, without comments.
+    /// The text without unit tests, comments, and what strings contain.
     fn code(&self) -> String {
-        self.before_tests().map(|line| line.split("//").next().unwrap_or("")).collect::<Vec<_>>().join("\n")
+        let plain = code::plain(&self.text);
+        code::without_tests(&plain, &plain)
     }
 
-    fn before_tests(&self) -> impl Iterator<Item = &str> {
-        self.text.lines().take_while(|line| !line.starts_with("#[cfg(test)]"))
+    /// How many lines there are without unit tests.
+    fn lines(&self) -> usize {
+        code::without_tests(&self.text, &code::plain(&self.text)).lines().count()
     }
 
     /// Whether the file is a test, a benchmark or something that only tests use.

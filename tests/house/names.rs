@@ -71,13 +71,20 @@ fn parts(name: &str) -> Vec<String> {
     parts
 }
 
+/// Whether one of these words is in a name, also as a plural.
+fn has_metaphor(name: &str) -> bool {
+    let is_metaphor = |part: &str| METAPHORS.contains(&part);
+    let singulars =
+        |part: &str| [part.strip_suffix('s'), part.strip_suffix("es")].into_iter().flatten().any(is_metaphor);
+    parts(name).iter().any(|part| is_metaphor(part) || singulars(part))
+}
+
 #[test]
 fn public_names_are_words_of_the_field() {
     let mut found = BTreeSet::new();
     for source in sources("").iter().filter(|source| !source.is_test()) {
         for declared in source.code().lines().filter_map(declared).filter(|declared| declared.is_public) {
-            let is_metaphor = |part: &String| METAPHORS.contains(&part.as_str());
-            if parts(declared.name).iter().any(is_metaphor) {
+            if has_metaphor(declared.name) {
                 found.insert(format!("{} {}: {}", declared.keyword, declared.name, source.path));
             }
         }
@@ -94,4 +101,7 @@ fn declarations_are_found() {
     assert_eq!(name("    type Item = u8;"), None);
     assert_eq!(name("let kind = structure;"), None);
     assert_eq!(parts("CutSet"), ["", "cut", "set"]);
+    assert!(
+        has_metaphor("Rival") && has_metaphor("rivals") && has_metaphor("of_two_tastes") && !has_metaphor("arrivals")
+    );
 }

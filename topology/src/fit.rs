@@ -256,7 +256,7 @@ fn point(bytes: u64, messages: u32, times: Vec<f64>) -> FitPoint {
 const SHAPES: [&[usize]; 7] = [&[1, 2], &[0, 2], &[0, 1, 2], &[2], &[1], &[0], &[0, 1]];
 
 /// One least-squares solution; absent parameters are zero.
-struct Solution {
+struct FitSolution {
     value: [f64; 3],
     covariance: [[f64; 3]; 3],
     /// The covariance that the scatter of the times alone causes.
@@ -264,7 +264,7 @@ struct Solution {
     misfit: f64,
 }
 
-impl Solution {
+impl FitSolution {
     fn predict(&self, point: &FitPoint) -> f64 {
         point.row().iter().zip(self.value).map(|(factor, value)| factor * value).sum()
     }
@@ -272,7 +272,7 @@ impl Solution {
 
 /// Minimises Σ weight·(time − row·value)² over the parameters in `shape`; `None` if they cannot be told apart or
 /// one comes out negative (the best non-negative fit then has another shape).
-fn solve(points: &[FitPoint], shape: &[usize]) -> Option<Solution> {
+fn solve(points: &[FitPoint], shape: &[usize]) -> Option<FitSolution> {
     let size = shape.len();
     // Columns differ by six orders of magnitude; scaled to at most one, elimination loses nothing.
     let largest = |parameter: usize| points.iter().map(|point| point.row()[parameter]).fold(0.0, f64::max);
@@ -296,7 +296,7 @@ fn solve(points: &[FitPoint], shape: &[usize]) -> Option<Solution> {
         row[size + 1 + i] = 1.0;
     }
     reduce(&mut table)?;
-    let mut solution = Solution { value: [0.0; 3], covariance: [[0.0; 3]; 3], noise: [[0.0; 3]; 3], misfit: 0.0 };
+    let mut solution = FitSolution { value: [0.0; 3], covariance: [[0.0; 3]; 3], noise: [[0.0; 3]; 3], misfit: 0.0 };
     for (i, &parameter) in shape.iter().enumerate() {
         solution.value[parameter] = table[i][size] / scale[i];
         for (j, &other) in shape.iter().enumerate() {

@@ -7,7 +7,6 @@
 //! This crate knows no solver and opens no socket; it reads files only through [`load`] and [`import::import_sys`].
 
 mod catalog;
-mod cluster;
 pub mod concurrent;
 mod connectivity;
 pub mod document;

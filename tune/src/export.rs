@@ -39,66 +39,54 @@ fn algorithm<'a>(table: &'a TuningTable, range: &ChoiceRange) -> Option<&'a str>
     plan.get("produced_by")?.get("strategy")?.as_str()?.strip_prefix("classic/")
 }
 
-/// Open MPI's number of a collective (the order of its enumeration), and of an algorithm in it.
-fn ompi_number(collective: Collective, algorithm: &str) -> Option<u32> {
-    Some(match (collective, algorithm) {
-        (Collective::AllReduce, "doubling") => 3,
-        (Collective::AllReduce, "ring") => 4,
-        (Collective::AllGather, "bruck") => 2,
-        (Collective::AllGather, "recursive-doubling") => 3,
-        (Collective::AllGather, "ring") => 4,
-        (Collective::AllToAll, "all-pairs") => 1,
-        (Collective::Broadcast, "binomial") => 6,
-        (Collective::Reduce, "binomial") => 5,
-        (Collective::ReduceScatter, "recursive-doubling") => 2,
-        (Collective::ReduceScatter, "ring") => 3,
-        (Collective::Gather | Collective::Scatter, "all-pairs") => 1,
-        (Collective::Gather | Collective::Scatter, "binomial") => 2,
-        _ => return None,
-    })
+/// What another library has for some textbook algorithms, by their names.
+type Counterparts<T> = &'static [(&'static str, T)];
+
+fn counterpart<T: Copy>(counterparts: Counterparts<T>, algorithm: &str) -> Option<T> {
+    counterparts.iter().find(|(name, _)| *name == algorithm).map(|(_, counterpart)| *counterpart)
 }
 
-const fn ompi_collective(collective: Collective) -> Option<u32> {
+/// Open MPI's number of a collective (the order of its enumeration), and of algorithms in it.
+const fn ompi_numbers(collective: Collective) -> Option<(u32, Counterparts<u32>)> {
     Some(match collective {
-        Collective::AllGather => 0,
-        Collective::AllReduce => 2,
-        Collective::AllToAll => 3,
-        Collective::Broadcast => 7,
-        Collective::Gather => 9,
-        Collective::Reduce => 11,
-        Collective::ReduceScatter => 12,
-        Collective::Scatter => 15,
-        _ => return None,
+        Collective::AllGather => (0, &[("bruck", 2), ("recursive-doubling", 3), ("ring", 4)]),
+        Collective::AllReduce => (2, &[("doubling", 3), ("ring", 4)]),
+        Collective::AllToAll => (3, &[("all-pairs", 1)]),
+        Collective::Broadcast => (7, &[("binomial", 6)]),
+        Collective::Gather => (9, &[("all-pairs", 1), ("binomial", 2)]),
+        Collective::Reduce => (11, &[("binomial", 5)]),
+        Collective::ReduceScatter => (12, &[("recursive-doubling", 2), ("ring", 3)]),
+        Collective::Scatter => (15, &[("all-pairs", 1), ("binomial", 2)]),
+        Collective::AllToAllV | Collective::SendRecv | Collective::Custom => return None,
     })
 }
 
-/// What UCC calls a collective and an algorithm of its `ucp` layer.
-fn ucc_names(collective: Collective, algorithm: &str) -> Option<(&'static str, &'static str)> {
-    Some(match (collective, algorithm) {
-        (Collective::AllReduce, "doubling") => ("allreduce", "knomial"),
-        (Collective::AllGather, "ring") => ("allgather", "ring"),
-        (Collective::AllGather, "bruck") => ("allgather", "bruck"),
-        (Collective::AllGather, "recursive-doubling") => ("allgather", "knomial"),
-        (Collective::AllToAll, "all-pairs") => ("alltoall", "pairwise"),
-        (Collective::Broadcast, "binomial") => ("bcast", "knomial"),
-        (Collective::Reduce, "binomial") => ("reduce", "knomial"),
-        (Collective::ReduceScatter, "ring") => ("reduce_scatter", "ring"),
-        (Collective::ReduceScatter, "recursive-doubling") => ("reduce_scatter", "knomial"),
-        (Collective::Gather, "binomial") => ("gather", "knomial"),
-        (Collective::Scatter, "binomial") => ("scatter", "knomial"),
-        _ => return None,
+/// What UCC calls a collective, and algorithms of its `ucp` layer.
+const fn ucc_names(collective: Collective) -> Option<(&'static str, Counterparts<&'static str>)> {
+    Some(match collective {
+        Collective::AllReduce => ("allreduce", &[("doubling", "knomial")]),
+        Collective::AllGather => {
+            ("allgather", &[("ring", "ring"), ("bruck", "bruck"), ("recursive-doubling", "knomial")])
+        }
+        Collective::AllToAll => ("alltoall", &[("all-pairs", "pairwise")]),
+        Collective::Broadcast => ("bcast", &[("binomial", "knomial")]),
+        Collective::Reduce => ("reduce", &[("binomial", "knomial")]),
+        Collective::ReduceScatter => ("reduce_scatter", &[("ring", "ring"), ("recursive-doubling", "knomial")]),
+        Collective::Gather => ("gather", &[("binomial", "knomial")]),
+        Collective::Scatter => ("scatter", &[("binomial", "knomial")]),
+        Collective::AllToAllV | Collective::SendRecv | Collective::Custom => return None,
     })
 }
 
-/// NCCL's counterpart of a textbook algorithm. The plan says nothing of protocols and channels.
-fn nccl_counterpart(collective: Collective, algorithm: &str) -> Option<NcclChoice> {
-    let algorithm = match (collective, algorithm) {
-        (Collective::AllReduce, "binomial") => NcclAlgorithm::Tree,
-        (Collective::AllReduce | Collective::AllGather | Collective::ReduceScatter, "ring")
-        | (Collective::Broadcast | Collective::Reduce, "chain") => NcclAlgorithm::Ring,
-        _ => return None,
-    };
-    Some(NcclChoice { algorithm, protocol: NcclProtocol::Simple, channels: None })
+/// NCCL's counterparts of textbook algorithms.
+const fn nccl_algorithms(collective: Collective) -> Counterparts<NcclAlgorithm> {
+    match collective {
+        Collective::AllReduce => &[("binomial", NcclAlgorithm::Tree), ("ring", NcclAlgorithm::Ring)],
+        Collective::AllGather | Collective::ReduceScatter => &[("ring", NcclAlgorithm::Ring)],
+        Collective::Broadcast | Collective::Reduce => &[("chain", NcclAlgorithm::Ring)],
+        Collective::AllToAll | Collective::AllToAllV | Collective::Gather | Collective::Scatter => &[],
+        Collective::SendRecv | Collective::Custom => &[],
+    }
 }
 
 /// Writes a table for another library. The text has no line for what that library cannot be told.
@@ -128,14 +116,14 @@ fn nccl(table: &TuningTable, notes: &mut Vec<String>, origin: &str) -> Result<St
     let mut rules = Vec::new();
     for (collective, range) in table.ranges() {
         let chosen = NcclChoice::of_range(table, range, origin)?;
-        let counterpart = || nccl_counterpart(collective, algorithm(table, range)?);
         let unmeasured = || {
-            let choice = counterpart()?;
+            let algorithm = counterpart(nccl_algorithms(collective), algorithm(table, range)?)?;
             notes.push(
                 "protocols and channels of schedules were not measured: their lines say `simple`, and leave channels to NCCL"
                     .to_owned(),
             );
-            Some(choice)
+            // The plan says nothing of protocols and channels.
+            Some(NcclChoice { algorithm, protocol: NcclProtocol::Simple, channels: None })
         };
         let choice = chosen.or_else(unmeasured).filter(|_| range.from_bytes <= NCCL_MOST);
         match choice.and_then(|choice| NcclRule::of_range(table, collective, range, choice)) {
@@ -154,12 +142,12 @@ fn nccl(table: &TuningTable, notes: &mut Vec<String>, origin: &str) -> Result<St
 }
 
 fn ompi(table: &TuningTable, notes: &mut Vec<String>) -> String {
-    let cells: Vec<_> = table.cells.iter().filter_map(|cell| Some((ompi_collective(cell.collective)?, cell))).collect();
+    let cells: Vec<_> = table.cells.iter().filter_map(|cell| Some((ompi_numbers(cell.collective)?, cell))).collect();
     let mut text = format!("{} # collectives\n", cells.len());
-    for (number, cell) in cells {
+    for ((number, algorithms), cell) in cells {
         let mut lines: Vec<(u64, u32)> = Vec::new();
         for range in &cell.ranges {
-            let known = algorithm(table, range).and_then(|algorithm| ompi_number(cell.collective, algorithm));
+            let known = algorithm(table, range).and_then(|algorithm| counterpart(algorithms, algorithm));
             if known.is_none() {
                 left(notes, "Open MPI", cell.collective, range);
             }
@@ -192,7 +180,11 @@ fn ompi(table: &TuningTable, notes: &mut Vec<String>) -> String {
 fn ucc(table: &TuningTable, notes: &mut Vec<String>) -> String {
     let mut parts = Vec::new();
     for (collective, range) in table.ranges() {
-        match algorithm(table, range).and_then(|algorithm| ucc_names(collective, algorithm)) {
+        let named = || {
+            let (name, algorithms) = ucc_names(collective)?;
+            Some((name, counterpart(algorithms, algorithm(table, range)?)?))
+        };
+        match named() {
             Some((name, algorithm)) => {
                 let end = range.to_bytes.map_or_else(|| "inf".to_owned(), |end| end.to_string());
                 let (from, ranks) = (range.from_bytes, table.key.ranks);

@@ -47,7 +47,7 @@ impl MeasuredTable {
 }
 
 impl CellSamples {
-    /// The candidates with their times, the fastest first. Who was only looked at has the time of that look.
+    /// The candidates with their times, the fastest first. Who was only screened has that time.
     pub fn ranking(&self) -> Vec<(String, Summary)> {
         ranked(&self.candidates, spans_count(&self.candidates))
     }
@@ -61,22 +61,24 @@ impl CellSamples {
     }
 
     /// The candidates that may be better than stock.
-    pub fn rivals(&self) -> Vec<String> {
+    pub fn may_beat_stock(&self) -> Vec<String> {
         let by_span = spans_count(&self.candidates);
         let times: Vec<Option<Summary>> = self.candidates.iter().map(|of| of.summary(by_span)).collect();
         let Some(stock) = times.first().copied().flatten() else { return Vec::new() };
         let may_win = |times: &Summary| times.low_us < stock.median_us;
-        let rivals =
+        let better =
             remaining(&times).into_iter().filter(|&index| index > 0 && times[index].as_ref().is_some_and(may_win));
-        rivals.map(|index| self.candidates[index].name.clone()).collect()
+        better.map(|index| self.candidates[index].name.clone()).collect()
     }
 }
 
 /// Candidates with their times, the fastest first.
 fn ranked(candidates: &[CandidateSamples], by_span: bool) -> Vec<(String, Summary)> {
-    let look = |of: &CandidateSamples| of.look_us.filter(|_| of.refusal.is_none()).and_then(|time| summarize(&[time]));
-    let looked = |of: &CandidateSamples| look(of).map(|time| Summary { samples: 0, ..time });
-    let timed = candidates.iter().filter_map(|of| Some((of.name.clone(), of.summary(by_span).or_else(|| looked(of))?)));
+    let screening =
+        |of: &CandidateSamples| of.screening_us.filter(|_| of.refusal.is_none()).and_then(|time| summarize(&[time]));
+    let screened = |of: &CandidateSamples| screening(of).map(|time| Summary { samples: 0, ..time });
+    let timed =
+        candidates.iter().filter_map(|of| Some((of.name.clone(), of.summary(by_span).or_else(|| screened(of))?)));
     let mut ranking: Vec<(String, Summary)> = timed.collect();
     ranking.sort_by(|one, other| one.1.median_us.total_cmp(&other.1.median_us));
     ranking
@@ -114,8 +116,8 @@ impl<'a> PooledCell<'a> {
                 pooled.spans_us.extend(candidate.spans_us.iter().map(|time| time * scale));
                 pooled.loops_us.extend(candidate.loops_us.iter().map(|time| time * scale));
                 pooled.invalid += candidate.invalid;
-                let looks = [pooled.look_us, candidate.look_us.map(|time| time * scale)];
-                pooled.look_us = looks.into_iter().flatten().reduce(f64::min);
+                let screenings = [pooled.screening_us, candidate.screening_us.map(|time| time * scale)];
+                pooled.screening_us = screenings.into_iter().flatten().reduce(f64::min);
                 pooled.refusal = pooled.refusal.take().or_else(|| candidate.refusal.clone());
             }
         }
@@ -217,8 +219,8 @@ pub fn edges_of(launches: &[Vec<CellSamples>], step: impl Fn(Collective) -> u64)
             let measured = MeasuredCollective::new(collective, launches, view);
             let mut sizes = measured.on_grid(&grid_of(launches, collective));
             for edge in smooth(&mut sizes) {
-                let rivals = [edge.below.1, edge.above.1].into_iter().filter(|choice| *choice != 0);
-                let names: Vec<&String> = rivals.map(|choice| &measured.names[choice]).collect();
+                let choices = [edge.below.1, edge.above.1].into_iter().filter(|choice| *choice != 0);
+                let names: Vec<&String> = choices.map(|choice| &measured.names[choice]).collect();
                 for bytes in around(edge, step(collective)).into_iter().flatten() {
                     work.entry((collective, bytes)).or_default().extend(names.iter().copied().cloned());
                 }
@@ -424,11 +426,11 @@ mod tests {
     }
 
     #[test]
-    fn who_was_only_looked_at_has_a_place_too() {
+    fn who_was_only_screened_has_a_place_too() {
         let mut launch = cell(64, 1.0, &[("stock", 10.0), ("ring", 5.0)]);
-        for (name, look_us) in [("slow()", Some(900.0)), ("late", None)] {
+        for (name, screening_us) in [("slow()", Some(900.0)), ("late", None)] {
             let (name, is_function) = (name.to_owned(), true);
-            launch.candidates.push(CandidateSamples { name, is_function, look_us, ..CandidateSamples::default() });
+            launch.candidates.push(CandidateSamples { name, is_function, screening_us, ..CandidateSamples::default() });
         }
         let names: Vec<String> = launch.ranking().into_iter().map(|(name, _)| name).collect();
         assert_eq!(names, ["ring", "stock", "slow()"]);

@@ -28,13 +28,13 @@ const MOST_SAMPLES: usize = 64;
 const BLOCK_US: f64 = 20_000.0;
 /// The share of a cell's time in which candidates are admitted; after it, no more are.
 const ADMISSION: f64 = 0.5;
-/// Calls of a look at a candidate's time.
-const LOOK: usize = 3;
-/// Looks at who seems to have no chance, after the first one: the processor may have done something else meanwhile.
-const MORE_LOOKS: usize = 2;
-/// A look that takes longer, in microseconds, is not repeated: what the processor does else is short beside it.
-const LONG_LOOK_US: f64 = 100_000.0;
-/// A candidate that takes so many times as long as the best one in all looks is not measured on.
+/// Calls of a screening: the first times of a candidate, before the comparison.
+const SCREENING: usize = 3;
+/// Screenings of who seems to have no chance, after the first one: the processor may have done something else meanwhile.
+const MORE_SCREENINGS: usize = 2;
+/// A screening that takes longer, in microseconds, is not repeated: what the processor does else is short beside it.
+const LONG_SCREENING_US: f64 = 100_000.0;
+/// A candidate that takes so many times as long as the best one in all screenings is not measured on.
 const NO_CHANCE: f64 = 4.0;
 /// Where every candidate is to be measured so and so often, ranks may be late at so many more calls before that is given up.
 const MOST_ROUNDS: usize = 4;
@@ -95,8 +95,7 @@ fn measure_cell(
     let count = cell.count(control.size(), options.dtype.size());
     let bytes = kind.size(control.size(), (count * options.dtype.size()) as u64);
     let serving = candidates.iter().enumerate().filter(|(index, candidate)| {
-        let is_asked = *index == 0 || cell.candidates.as_ref().is_none_or(|names| names.contains(&candidate.name));
-        is_asked && candidate.serves(control.size(), kind, count, bytes)
+        (*index == 0 || cell.asks_for(candidate)) && candidate.serves(control.size(), kind, count, bytes)
     });
     let mut bench = CellBench::new((control, watch), kind, (count, options.dtype), options.seed, options.limit)?;
     let mut contest = Contest(Vec::new());
@@ -109,7 +108,7 @@ fn measure_cell(
         {
             continue;
         }
-        // Where calls take long, the first look at all candidates alone would use up the time.
+        // Where calls take long, the first screening of all candidates alone would use up the time.
         let has_time = options.least_samples > 0 || Moment::now().since(begin) < share.mul_f64(ADMISSION);
         let mut is_late = [i64::from(index > 0 && !has_time)];
         control.broadcast(&mut is_late, 0)?;
@@ -118,8 +117,8 @@ fn measure_cell(
             _ => Contender::late(candidate),
         });
     }
-    // Looks tell who has no chance; a plan that takes long must not use up the time of the others.
-    let mut live = contest.look(&mut bench)?;
+    // Screenings tell who has no chance; a plan that takes long must not use up the time of the others.
+    let mut live = contest.screen(&mut bench)?;
     for round in 0.. {
         // Each round begins with another candidate.
         let turns: Vec<usize> = (0..live.len()).map(|turn| live[(turn + round) % live.len()]).collect();
@@ -170,13 +169,13 @@ impl Contest<'_> {
     }
 
     /// About how long each candidate takes; those that may be the best, and stock.
-    fn look(&mut self, bench: &mut CellBench<'_>) -> CommResult<Vec<usize>> {
+    fn screen(&mut self, bench: &mut CellBench<'_>) -> CommResult<Vec<usize>> {
         let mut slow: Vec<usize> = (0..self.0.len()).collect();
-        for _ in 0..1 + MORE_LOOKS {
+        for _ in 0..1 + MORE_SCREENINGS {
             for &place in &slow {
                 let contender = &mut self.0[place];
                 let Some(ready) = &contender.ready else { continue };
-                match bench.time_loop(ready, LOOK)? {
+                match bench.time_loop(ready, SCREENING)? {
                     // All ranks have the same number.
                     Ok(times) => contender.expected_us = contender.expected_us.min(times.slowest_us),
                     Err(refusal) => contender.refuse(refusal),
@@ -184,19 +183,19 @@ impl Contest<'_> {
             }
             slow = self.ready((0..self.0.len()).collect());
             slow.retain(|place| {
-                let look_us = LOOK as f64 * self.0[*place].expected_us;
-                !self.may_win(*place) && look_us <= LONG_LOOK_US
+                let screening_us = SCREENING as f64 * self.0[*place].expected_us;
+                !self.may_win(*place) && screening_us <= LONG_SCREENING_US
             });
         }
         for contender in &mut self.0 {
-            contender.samples.look_us = Some(contender.expected_us).filter(|time| time.is_finite());
+            contender.samples.screening_us = Some(contender.expected_us).filter(|time| time.is_finite());
         }
         let mut live = self.ready((0..self.0.len()).collect());
         live.retain(|place| *place == 0 || self.may_win(*place));
         Ok(live)
     }
 
-    /// Whether the looks leave a candidate a chance.
+    /// Whether the screenings leave a candidate a chance.
     fn may_win(&self, place: usize) -> bool {
         let best = self.0.iter().map(|contender| contender.expected_us).fold(f64::INFINITY, f64::min);
         self.0[place].expected_us <= NO_CHANCE * best

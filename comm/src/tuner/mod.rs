@@ -81,6 +81,12 @@ pub struct CellWork {
     pub candidates: Option<Vec<String>>,
 }
 
+impl CellWork {
+    fn asks_for(&self, candidate: &TuneCandidate) -> bool {
+        self.candidates.as_ref().is_none_or(|names| names.contains(&candidate.name))
+    }
+}
+
 /// What was measured of a candidate.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct CandidateSamples {
@@ -89,10 +95,10 @@ pub struct CandidateSamples {
     /// Whether it is no plan, so that only a program can do it.
     #[serde(default)]
     pub is_function: bool,
-    /// The time of one of a few calls, in microseconds, on the slowest rank. Whoever takes several times as long as the best one
+    /// The time of one of a few calls before the comparison (its screening), in microseconds, on the slowest rank. Whoever takes several times as long as the best one
     /// is not measured on.
-    #[serde(default)]
-    pub look_us: Option<f64>,
+    #[serde(default, rename = "look_us")]
+    pub screening_us: Option<f64>,
     /// Times from the first rank's begin to the last one's end, in microseconds.
     pub spans_us: Vec<f64>,
     /// Times of one call in loops without pauses, in microseconds, on the slowest rank.

@@ -27,7 +27,7 @@ const MAX_SLOTS: u64 = 1 << 24;
 
 /// A program, and the place of each of its steps in the file.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Imported {
+pub struct ImportedAlgorithm {
     /// The program. Until it is bound to a topology, each connection stands for a link with the same number.
     pub program: Program,
     /// For each rank and threadblock, the steps' numbers and places in the file.
@@ -43,7 +43,7 @@ struct StepOrigin {
     number: u32,
 }
 
-impl Imported {
+impl ImportedAlgorithm {
     /// Converts a violation of the program to one of the file.
     pub fn blame(&self, violation: program::ProgramViolation) -> FileViolation {
         let origin = |at: StepAt| {
@@ -71,7 +71,7 @@ impl Imported {
 ///
 /// # Errors
 /// The header does not give a demand, or gives one that is too large.
-pub fn import(algorithm: &Algorithm, in_place: bool, size_bytes: u64) -> Result<Imported, FileViolation> {
+pub fn import(algorithm: &Algorithm, in_place: bool, size_bytes: u64) -> Result<ImportedAlgorithm, FileViolation> {
     let demand = demand(algorithm, size_bytes)?;
     let layout = Layout::new(demand.clone(), in_place).map_err(|error| too_large(algorithm, error.to_string()))?;
     let split = split(algorithm, demand.request().collective);
@@ -97,7 +97,7 @@ pub fn import(algorithm: &Algorithm, in_place: bool, size_bytes: u64) -> Result<
         tempo: Tempo::default(),
         demand,
     };
-    Ok(Imported { program, origins, gpus: starts })
+    Ok(ImportedAlgorithm { program, origins, gpus: starts })
 }
 
 fn too_large(algorithm: &Algorithm, reason: String) -> FileViolation {
@@ -124,12 +124,7 @@ pub(super) fn collective(operation: ClaimedCollective) -> Option<Collective> {
 
 /// Into how many slots a chunk of the file is cut.
 fn split(algorithm: &Algorithm, collective: Collective) -> u32 {
-    match collective {
-        Collective::AllReduce | Collective::AllGather | Collective::ReduceScatter | Collective::AllToAll => {
-            algorithm.ranks / gcd(algorithm.ranks, algorithm.chunks)
-        }
-        _ => 1,
-    }
+    if collective.is_rooted() { 1 } else { algorithm.ranks / gcd(algorithm.ranks, algorithm.chunks) }
 }
 
 fn gcd(a: u32, b: u32) -> u32 {
@@ -142,20 +137,13 @@ fn demand(algorithm: &Algorithm, size_bytes: u64) -> Result<Arc<Demand>, FileVio
     let operation = algorithm.operation.ok_or_else(|| FileViolation::new(at, missing))?;
     let collective = collective(operation).ok_or_else(|| FileViolation::new(at, Rule::NoDemand { operation }))?;
     let (ranks, chunks, split) = (u64::from(ranks), u64::from(chunks), u64::from(split(algorithm, collective)));
-    // Gathered buffers count once for every rank that has them.
-    let caller = match collective {
-        Collective::Gather | Collective::Scatter => chunks * ranks * 2,
-        _ => chunks * split * ranks * 2,
-    };
+    let caller = chunks * split * ranks * 2;
     let scratch: u64 = algorithm.gpus.iter().map(|gpu| u64::from(gpu.scratch_chunks) * split).sum();
     if caller + scratch > MAX_SLOTS {
         let reason = format!("its buffers have {} slots, and {MAX_SLOTS} are supported", caller + scratch);
         return Err(too_large(algorithm, reason));
     }
-    let per_rank = match collective {
-        Collective::Broadcast | Collective::Reduce | Collective::Gather | Collective::Scatter => chunks,
-        _ => chunks * split / ranks,
-    };
+    let per_rank = if collective.is_rooted() { chunks } else { chunks * split / ranks };
     let mut request = Request::new(collective, ranks as usize, size_bytes).with_chunks(per_rank as u32);
     request.root = request.root.map(|_| root(algorithm, collective));
     Demand::new(request).map(Arc::new).map_err(|error| too_large(algorithm, error.to_string()))
@@ -163,7 +151,7 @@ fn demand(algorithm: &Algorithm, size_bytes: u64) -> Result<Arc<Demand>, FileVio
 
 /// The rank that the steps treat as the root.
 fn root(algorithm: &Algorithm, collective: Collective) -> Rank {
-    let collects = matches!(collective, Collective::Reduce | Collective::Gather);
+    let collects = collective.ends_at_root();
     let mut passive = algorithm.gpus.iter().filter(|gpu| {
         let mut steps = gpu.blocks.iter().flat_map(|block| &block.steps);
         !steps.any(|step| if collects { step.kind.sends() } else { step.kind.receives() })

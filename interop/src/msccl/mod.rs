@@ -7,6 +7,7 @@
 //! \[1\] Cowan et al., "MSCCLang: Microsoft Collective Communication Language", ASPLOS 2023; the reader in
 //! microsoft/msccl, `src/graph/topo.cc`. \[2\] Azure/msccl-executor-nccl, `src/misc/msccl/msccl_parser.cc`.
 
+mod attributes;
 mod document;
 mod export;
 mod fit;
@@ -24,7 +25,7 @@ pub use document::{
     ThreadblockElement,
 };
 pub use export::{AlgorithmExportError, AlgorithmExportOptions, export};
-pub use import::{Imported, import};
+pub use import::{ImportedAlgorithm, import};
 pub use judge::{FileVerdict, ServedCall, judge};
 pub use parse::{Parsed, parse};
 pub use violation::{FileViolation, Rule};

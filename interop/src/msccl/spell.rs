@@ -11,7 +11,6 @@ use super::document::{
 use super::export::AlgorithmExportOptions;
 use program::rewrite::cost;
 use program::{self, Buffer, Instruction, Layout, LayoutError, Program, RankProgram, Slice, StepRef};
-use schedule::Collective;
 use std::collections::BTreeMap;
 use topology::Rank;
 
@@ -23,11 +22,8 @@ pub(super) fn spell(
 ) -> Result<Algorithm, LayoutError> {
     let request = program.demand.request();
     let layout = Layout::new(program.demand.clone(), false)?;
-    let chunks = match request.collective {
-        Collective::Gather | Collective::Scatter => request.chunks_per_rank,
-        Collective::Broadcast | Collective::Reduce => request.chunks_per_rank,
-        _ => request.chunks_per_rank * request.members.len() as u32,
-    };
+    let parts = if request.collective.is_rooted() { 1 } else { request.members.len() as u32 };
+    let chunks = request.chunks_per_rank * parts;
     let spellings: Vec<Spelling> = program.ranks.iter().map(Spelling::of).collect();
     let messages = MessagePlaces::of(program, &spellings);
     let gpu = |(rank, spelling): (usize, &Spelling)| {

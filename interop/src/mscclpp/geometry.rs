@@ -73,14 +73,7 @@ impl PlanGeometry {
 
     /// The number of chunks in a call's size, where the size is that of nccl-tests.
     pub(super) fn chunks_in_size(&self) -> u32 {
-        match self.collective {
-            Collective::AllGather
-            | Collective::ReduceScatter
-            | Collective::Gather
-            | Collective::Scatter
-            | Collective::AllToAll => self.block * self.ranks,
-            _ => self.block,
-        }
+        self.block * self.collective.blocks(self.ranks as usize) as u32
     }
 
     /// C of the demand: chunks per rank (per pair for alltoall).
@@ -92,29 +85,22 @@ impl PlanGeometry {
 
 /// Chunks of a block, or the reason why the declared counts do not match the collective.
 fn block(collective: Collective, ranks: u32, input: u32, output: u32, in_place: bool) -> Result<u32, PlanFault> {
+    let [ratio_in, ratio_out] = collective.buffer_blocks(ranks.into()).map(|blocks| blocks as u32);
+    let fits = |chunks: u32, ratio: u32| chunks > 0 && chunks.is_multiple_of(ratio);
+    let (from_input, from_output) = (input / ratio_in.max(1), output / ratio_out.max(1));
+    let whole = fits(input, ratio_in) && fits(output, ratio_out) && from_input == from_output;
     // In place one of the two may be absent, because it is part of the other.
-    let pair = |ratio_in: u32, ratio_out: u32| {
-        let fits = |chunks: u32, ratio: u32| chunks > 0 && chunks.is_multiple_of(ratio);
-        let (from_input, from_output) = (input / ratio_in.max(1), output / ratio_out.max(1));
-        let whole = fits(input, ratio_in) && fits(output, ratio_out) && from_input == from_output;
-        if whole || (in_place && output == 0 && fits(input, ratio_in)) {
-            return Ok(from_input);
-        }
-        if in_place && input == 0 && fits(output, ratio_out) {
-            return Ok(from_output);
-        }
-        let reason = format!(
-            "an {collective} over {ranks} ranks has {ratio_in} and {ratio_out} blocks of input and output, \
-             which {input} and {output} chunks are not"
-        );
-        Err(PlanFault::Invalid { reason })
-    };
-    match collective {
-        Collective::AllGather | Collective::Gather => pair(1, ranks),
-        Collective::ReduceScatter | Collective::Scatter => pair(ranks, 1),
-        Collective::AllToAll => pair(ranks, ranks),
-        _ => pair(1, 1),
+    if whole || (in_place && output == 0 && fits(input, ratio_in)) {
+        return Ok(from_input);
     }
+    if in_place && input == 0 && fits(output, ratio_out) {
+        return Ok(from_output);
+    }
+    let reason = format!(
+        "an {collective} over {ranks} ranks has {ratio_in} and {ratio_out} blocks of input and output, \
+         which {input} and {output} chunks are not"
+    );
+    Err(PlanFault::Invalid { reason })
 }
 
 /// All loops' units.
@@ -228,12 +214,15 @@ impl Cells {
             let start = next;
             let separate = [start, start + input, start + input + output];
             let [i, o, s] = separate;
-            starts.push(match (geometry.in_place, geometry.collective) {
-                (false, _) => separate,
-                (_, Collective::AllGather | Collective::Gather) => [o + rank * block, o, s],
-                (_, Collective::ReduceScatter | Collective::Scatter) => [i, i + rank * block, s],
-                _ => [i, i, s],
-            });
+            let in_place = match geometry.collective {
+                Collective::AllGather | Collective::Gather => [o + rank * block, o, s],
+                Collective::ReduceScatter | Collective::Scatter => [i, i + rank * block, s],
+                Collective::AllReduce | Collective::AllToAll | Collective::AllToAllV | Collective::Broadcast => {
+                    [i, i, s]
+                }
+                Collective::Reduce | Collective::SendRecv | Collective::Custom => [i, i, s],
+            };
+            starts.push(if geometry.in_place { in_place } else { separate });
             next += total;
             ends.push(next as u32);
             scratch_room.push(scratch as u32);

@@ -19,6 +19,7 @@
 //! order is judged for one, two and three iterations per chunk and, where iterations share scratch, for enough
 //! iterations to use it twice. Results are checked for one iteration, because an iteration accesses only its own part.
 
+mod builder;
 mod convert;
 mod document;
 mod export;

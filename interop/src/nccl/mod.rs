@@ -113,15 +113,7 @@ pub fn rings(plan: &VerifiedSchedule) -> Result<RingGraph, RingExportError> {
     }
     let request = schedule.demand.request();
     let (collective, members) = (request.collective, request.members.len());
-    let passes_all = matches!(
-        collective,
-        Collective::AllGather
-            | Collective::ReduceScatter
-            | Collective::AllReduce
-            | Collective::Broadcast
-            | Collective::Reduce
-    );
-    if !passes_all || members != ranks || ranks < 2 {
+    if !passes_all_members(collective) || members != ranks || ranks < 2 {
         return Err(RingExportError::Collective { collective, members, ranks });
     }
     let mut shares: BTreeMap<Vec<Rank>, usize> = BTreeMap::new();
@@ -149,6 +141,16 @@ fn greatest_common_divisor(a: usize, b: usize) -> usize {
 struct ChunkWay {
     next: Vec<Option<Rank>>,
     previous: Vec<Option<Rank>>,
+}
+
+/// Whether what a ring carries passes all members.
+fn passes_all_members(collective: Collective) -> bool {
+    match collective {
+        Collective::AllGather | Collective::ReduceScatter | Collective::AllReduce => true,
+        Collective::Broadcast | Collective::Reduce => true,
+        Collective::AllToAll | Collective::AllToAllV | Collective::Gather | Collective::Scatter => false,
+        Collective::SendRecv | Collective::Custom => false,
+    }
 }
 
 fn ways(schedule: &Schedule, ranks: usize) -> Result<Vec<ChunkWay>, RingExportError> {

@@ -186,7 +186,9 @@ fn enqueue(
     let own = match call.collective {
         Collective::AllGather => Some(recv + u64::from(comm.rank().0) * block as u64),
         Collective::Broadcast => (Ok(comm.rank().0) == u32::try_from(call.root)).then_some(recv),
-        _ => Some(recv),
+        Collective::AllReduce | Collective::ReduceScatter | Collective::AllToAll | Collective::AllToAllV => Some(recv),
+        Collective::Reduce | Collective::Gather | Collective::Scatter => Some(recv),
+        Collective::SendRecv | Collective::Custom => Some(recv),
     };
     if let Some(own) = own.filter(|own| *own != send) {
         // SAFETY: as above; NCCL permits no other overlap.

@@ -42,7 +42,7 @@ struct PlacedDelivery {
 }
 
 /// A local copy from the slot where a value is to the output slot where it must be.
-struct Homing {
+struct FinalCopy {
     /// The last transfer that it waits for.
     ready: Option<u32>,
     src: Slot,
@@ -81,7 +81,7 @@ impl<'a> Emitter<'a> {
             // Steps of one message stand together.
             runs().for_each(|run| self.add(run));
         }
-        self.bring_home();
+        self.copy_to_outputs();
         for (rank, parts) in self.ranks.iter_mut().zip(self.placement.scratch_parts) {
             rank.scratch_parts = parts;
         }
@@ -169,42 +169,42 @@ impl<'a> Emitter<'a> {
     }
 
     /// Copies to the output the chunks that a rank wants and has elsewhere, the earliest first.
-    fn bring_home(&mut self) {
-        let mut homings: Vec<Vec<Homing>> = Vec::new();
-        homings.resize_with(self.ranks.len(), Vec::new);
+    fn copy_to_outputs(&mut self) {
+        let mut copies: Vec<Vec<FinalCopy>> = Vec::new();
+        copies.resize_with(self.ranks.len(), Vec::new);
         for id in self.flow.value_ids().filter(|&id| self.flow[id].is_final) {
             let rank = self.flow[id].rank;
-            homings[rank.index()].extend(self.homing(id));
+            copies[rank.index()].extend(self.final_copy(id));
         }
-        for (index, mut homings) in homings.into_iter().enumerate() {
+        for (index, mut copies) in copies.into_iter().enumerate() {
             let rank = Rank::from_index(index);
-            homings.extend(self.own_block(rank));
-            homings.sort_unstable_by_key(|homing| (homing.ready, homing.dst));
-            if homings.is_empty() {
+            copies.extend(self.own_block(rank));
+            copies.sort_unstable_by_key(|copy| (copy.ready, copy.dst));
+            if copies.is_empty() {
                 continue;
             }
-            let homings = readers_first(homings);
+            let copies = readers_first(copies);
             let threadblocks = &mut self.ranks[index].threadblocks;
             threadblocks.push(Threadblock::default());
             let local = threadblocks.len() as u32 - 1;
             let slices = self.slices;
-            let joins = |a: &Homing, b: &Homing| {
+            let joins = |a: &FinalCopy, b: &FinalCopy| {
                 let last = |slot: Slot| slot.plus(a.count - 1);
                 // In one buffer, a slice and its copy might overlap.
                 let apart = a.src.buffer != a.dst.buffer;
                 apart && a.ready == b.ready && slices.joins(last(a.src), b.src) && slices.joins(last(a.dst), b.dst)
             };
-            for run in homings.chunk_by(joins) {
-                let count = run.iter().map(|homing| homing.count).sum();
-                let copy = Instruction::Copy { src: run[0].src.slice(count), dst: run[0].dst.slice(count) };
-                let after = run.iter().flat_map(|homing| homing.after.iter().copied()).collect();
-                self.push(rank, local, copy, after, None);
+            for run in copies.chunk_by(joins) {
+                let count = run.iter().map(|copy| copy.count).sum();
+                let instruction = Instruction::Copy { src: run[0].src.slice(count), dst: run[0].dst.slice(count) };
+                let after = run.iter().flat_map(|copy| copy.after.iter().copied()).collect();
+                self.push(rank, local, instruction, after, None);
             }
         }
     }
 
     /// The copy that a final value needs; `None` if it is in its output slot.
-    fn homing(&self, id: ValueId) -> Option<Homing> {
+    fn final_copy(&self, id: ValueId) -> Option<FinalCopy> {
         let value = &self.flow[id];
         let (src, dst) = (self.placement.slot(id), self.slices.layout.output_slot(value.chunk, value.rank)?);
         if src == dst {
@@ -217,16 +217,16 @@ impl<'a> Emitter<'a> {
         let ready = ready.max();
         let mut after: Vec<StepRef> = old.into_iter().flat_map(|old| self.released(old, None)).collect();
         after.extend(self.written(id));
-        Some(Homing { ready, src, dst, count: 1, after })
+        Some(FinalCopy { ready, src, dst, count: 1, after })
     }
 
     /// The copies of the block that an alltoall keeps for itself.
-    fn own_block(&self, rank: Rank) -> Vec<Homing> {
+    fn own_block(&self, rank: Rank) -> Vec<FinalCopy> {
         let own = self.slices.layout.own_block(rank).filter(|own| own.input != own.output);
         let Some(own) = own.filter(|_| self.plan.is_first(rank)) else { return Vec::new() };
         let slot = |slice: Slice| Slot { buffer: slice.buffer, index: slice.index };
         let (src, dst, count) = (slot(own.input), slot(own.output), own.output.count);
-        let run = |at, count| Homing { ready: None, src: src.plus(at), dst: dst.plus(at), count, after: Vec::new() };
+        let run = |at, count| FinalCopy { ready: None, src: src.plus(at), dst: dst.plus(at), count, after: Vec::new() };
         if self.slices.single { (0..count).map(|at| run(at, 1)).collect() } else { vec![run(0, count)] }
     }
 }
@@ -234,16 +234,16 @@ impl<'a> Emitter<'a> {
 /// Sorts the copies of one rank so that each is made before its source is overwritten; otherwise their order stays.
 /// Such an order exists: only a chunk of the input can be in the output slot of another, and both buffers list chunks
 /// in ascending order. So of copies that depend on each other, all move up or all move down.
-fn readers_first(homings: Vec<Homing>) -> Vec<Homing> {
-    let reader: BTreeMap<Slot, usize> = homings.iter().enumerate().map(|(index, homing)| (homing.src, index)).collect();
-    let mut left: Vec<Option<Homing>> = homings.into_iter().map(Some).collect();
+fn readers_first(copies: Vec<FinalCopy>) -> Vec<FinalCopy> {
+    let reader: BTreeMap<Slot, usize> = copies.iter().enumerate().map(|(index, copy)| (copy.src, index)).collect();
+    let mut left: Vec<Option<FinalCopy>> = copies.into_iter().map(Some).collect();
     let mut ordered = Vec::with_capacity(left.len());
     for first in 0..left.len() {
         let begin = ordered.len();
         let mut next = Some(first);
-        while let Some(homing) = next.and_then(|index| left[index].take()) {
-            next = reader.get(&homing.dst).copied();
-            ordered.push(homing);
+        while let Some(copy) = next.and_then(|index| left[index].take()) {
+            next = reader.get(&copy.dst).copied();
+            ordered.push(copy);
         }
         ordered[begin..].reverse();
     }

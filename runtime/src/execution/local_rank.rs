@@ -11,10 +11,10 @@ use crate::interpreter::{Interpreter, Pacing};
 use crate::memory::heap::Area;
 use crate::memory::segment::Segment;
 use crate::numbers::CallNumber;
-use crate::pacing::keeper::Keeper;
 use crate::pacing::messages::MessageOrder;
 use crate::pacing::order::ResourceOrder;
 use crate::pacing::pace::{Emulation, Pacer};
+use crate::pacing::sequencer::Sequencer;
 use crate::plan::ByteSpan;
 use crate::plan::RankPlan;
 use crate::plan::geometry::Geometry;
@@ -182,10 +182,10 @@ impl<'a> LocalRank<'a> {
         let unlinked = || RunError::Program { rank: plan.rank, fault: "it runs before its lanes are open".to_owned() };
         let lanes = self.lanes.as_mut().ok_or_else(unlinked)?;
         let pacer = emulation.map(|of| Pacer::new(segment, &self.place.arena, of, plan, &self.order, number));
-        let keeper = self.message_order.as_ref().map(|order| Keeper::new(order, plan));
+        let sequencer = self.message_order.as_ref().map(|order| Sequencer::new(order, plan));
         let memory = CallMemory { call, scratch: &mut self.scratch };
         let stamp = Stamp::new(number, self.place.digest, self.place.work);
-        Ok(Interpreter::new(plan, lanes, memory, Pacing { pacer, keeper }, stamp))
+        Ok(Interpreter::new(plan, lanes, memory, Pacing { pacer, sequencer }, stamp))
     }
 }
 

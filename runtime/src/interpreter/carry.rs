@@ -20,9 +20,9 @@ impl Interpreter<'_> {
         };
         let cursor = &mut self.cursors[block];
         (cursor.done, cursor.forwarded) = (received.0, sent.0);
-        if let Some(keeper) = &mut self.keeper {
-            // With a keeper, no step is fused.
-            keeper.passed(block, step, cursor.step, tile, received.1);
+        if let Some(sequencer) = &mut self.sequencer {
+            // With a sequencer, no step is fused.
+            sequencer.passed(block, step, cursor.step, tile, received.1);
         }
         Ok((received.0, sent.0) != (done, forwarded))
     }

@@ -18,8 +18,8 @@ use crate::error::{RunError, RunResult, Stamp};
 use crate::interpreter::buffers::CallMemory;
 use crate::interpreter::lanes::Lanes;
 use crate::interpreter::recorder::{Recorder, StepTime};
-use crate::pacing::keeper::Keeper;
 use crate::pacing::pace::Pacer;
+use crate::pacing::sequencer::Sequencer;
 use crate::plan::{ByteSpan, RankPlan};
 use crate::verdict::Phase;
 use program::{ConnectionId, Instruction, RankProgram, Step, StepRef};
@@ -66,7 +66,7 @@ pub(crate) struct Pacing<'a> {
     /// On an emulated machine.
     pub(crate) pacer: Option<Pacer<'a>>,
     /// Between computers.
-    pub(crate) keeper: Option<Keeper<'a>>,
+    pub(crate) sequencer: Option<Sequencer<'a>>,
 }
 
 /// One run of a rank's program.
@@ -76,7 +76,7 @@ pub(crate) struct Interpreter<'a> {
     lanes: &'a mut Lanes,
     memory: CallMemory<'a>,
     pacer: Option<Pacer<'a>>,
-    keeper: Option<Keeper<'a>>,
+    sequencer: Option<Sequencer<'a>>,
     stamp: Stamp,
     /// For each threadblock, the first slot that was not yet offered before its send began: tile, step, slot.
     ahead: Vec<(usize, usize, u32)>,
@@ -93,7 +93,7 @@ impl<'a> Interpreter<'a> {
         plan: &'a RankPlan<'a>,
         lanes: &'a mut Lanes,
         memory: CallMemory<'a>,
-        Pacing { pacer, keeper }: Pacing<'a>,
+        Pacing { pacer, sequencer }: Pacing<'a>,
         stamp: Stamp,
     ) -> Self {
         let own = plan.own();
@@ -107,7 +107,7 @@ impl<'a> Interpreter<'a> {
             lanes,
             memory,
             pacer,
-            keeper,
+            sequencer,
             stamp,
             ahead,
             opened,
@@ -166,34 +166,36 @@ impl<'a> Interpreter<'a> {
 
     /// Admits the incoming messages that may arrive now.
     fn admit(&mut self) -> RunResult<()> {
-        let Some(keeper) = &mut self.keeper else { return Ok(()) };
-        while let Some((lane, bytes)) = keeper.admit() {
+        let Some(sequencer) = &mut self.sequencer else { return Ok(()) };
+        while let Some((lane, bytes)) = sequencer.admit() {
             self.lanes.incoming.admit(lane, bytes)?;
         }
         Ok(())
     }
 
-    /// Tells the keeper which messages could be sent, so that they begin in order.
+    /// Tells the sequencer which messages could be sent, so that they begin in order.
     fn call(&mut self) {
-        let Some(mut keeper) = self.keeper.take() else { return };
+        let Some(mut sequencer) = self.sequencer.take() else { return };
         for (block, cursor) in self.cursors.iter().enumerate() {
             let (index, tile) = (cursor.step, cursor.tile);
             if cursor.started || tile == self.plan.geometry.tiles() {
                 continue;
             }
-            if let Some(place) = keeper.waits(block, index, tile)
+            if let Some(place) = sequencer.waits(block, index, tile)
                 && self.near_the_last(tile)
                 && self.dependencies_met(block, index, tile)
             {
-                keeper.is_ready(place);
+                sequencer.is_ready(place);
             }
         }
-        self.keeper = Some(keeper);
+        self.sequencer = Some(sequencer);
     }
 
     /// Whether a step has to wait with its message until earlier messages have passed.
     fn may_send(&mut self, block: usize, index: usize, tile: usize) -> WaitFor {
-        self.keeper.as_mut().map_or(WaitFor::Nothing, |keeper| keeper.may_send(block, index, tile, Moment::now()))
+        self.sequencer
+            .as_mut()
+            .map_or(WaitFor::Nothing, |sequencer| sequencer.may_send(block, index, tile, Moment::now()))
     }
 
     fn step(&self, block: usize) -> &'a Step {

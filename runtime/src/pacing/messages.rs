@@ -3,7 +3,7 @@
 //! The principal type is [`MessageOrder`]. A plan assumes that messages which share a network interface pass it one
 //! after the other, or as its times say. But sockets share the interface evenly among all messages that are ready. Then
 //! messages that other ranks wait for are late, and queues overflow where many messages meet. So a rank keeps the order
-//! of the plan ([`Keeper`](crate::pacing::keeper::Keeper)).
+//! of the plan ([`Sequencer`](crate::pacing::sequencer::Sequencer)).
 //!
 //! The orders of both directions come from one order of all messages ([`crate::pacing::order::line_up`]). All waits of
 //! the program point backwards in it, so no cycle arises. Tiles follow each other. Not every message is limited by this

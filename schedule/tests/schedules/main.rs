@@ -2,6 +2,7 @@
 #![cfg(test)]
 
 mod causes;
+mod counted;
 mod files;
 mod kinds;
 mod mutations;

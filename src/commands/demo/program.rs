@@ -50,7 +50,13 @@ impl Vectors {
         let ended = match collective {
             Collective::AllGather => comm.all_gather(send, receive),
             Collective::AllToAll => comm.all_to_all(send, receive),
-            _ => comm.all_reduce_into(send, receive, Op::Sum),
+            Collective::AllReduce => comm.all_reduce_into(send, receive, Op::Sum),
+            Collective::ReduceScatter | Collective::AllToAllV | Collective::Broadcast | Collective::Reduce => {
+                return Err(uncalled(*collective));
+            }
+            Collective::Gather | Collective::Scatter | Collective::SendRecv | Collective::Custom => {
+                return Err(uncalled(*collective));
+            }
         };
         ended.map_err(Failure::no)
     }
@@ -58,12 +64,16 @@ impl Vectors {
     /// How many elements are not what they must be: rank r sends r + 1 everywhere.
     fn wrong(&self, comm: &Communicator) -> u64 {
         let (ranks, length) = (comm.size(), self.receive.len());
-        let expected = |at: usize| match self.collective {
-            Collective::AllReduce => (ranks * (ranks + 1) / 2) as f32,
-            _ => (at * ranks / length.max(1) + 1) as f32,
+        let expected = |at: usize| match self.collective.combines() {
+            true => (ranks * (ranks + 1) / 2) as f32,
+            false => (at * ranks / length.max(1) + 1) as f32,
         };
         self.receive.iter().enumerate().filter(|(at, value)| **value != expected(*at)).count() as u64
     }
+}
+
+fn uncalled(collective: Collective) -> Failure {
+    Failure::no(anyhow::anyhow!("the program of the demo does not call {collective}"))
 }
 
 /// Runs one rank; rank 0 prints what it has measured.

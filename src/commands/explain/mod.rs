@@ -227,23 +227,23 @@ fn worth(leverage: &Leverage, makespan: Micros) -> String {
 /// The result of each strategy at its best chunk count.
 fn candidate_lines(candidates: &[CandidateOutcome], width: usize) -> String {
     let mut best: Vec<&CandidateOutcome> = Vec::new();
-    let time_of = |rival: &CandidateOutcome| rival.makespan_us.unwrap_or(f64::INFINITY);
-    for rival in candidates {
-        match best.iter_mut().find(|it| it.strategy == rival.strategy) {
-            Some(found) if time_of(rival) < time_of(found) => *found = rival,
+    let time_of = |candidate: &CandidateOutcome| candidate.makespan_us.unwrap_or(f64::INFINITY);
+    for candidate in candidates {
+        match best.iter_mut().find(|it| it.strategy == candidate.strategy) {
+            Some(found) if time_of(candidate) < time_of(found) => *found = candidate,
             Some(_) => {}
-            None => best.push(rival),
+            None => best.push(candidate),
         }
     }
-    let rows = best.into_iter().map(|rival| {
+    let rows = best.into_iter().map(|candidate| {
         vec![
-            rival.strategy.clone(),
-            rival.chunks_per_rank.to_string(),
-            rival.makespan_us.map_or_else(|| "–".to_owned(), time),
-            rival
+            candidate.strategy.clone(),
+            candidate.chunks_per_rank.to_string(),
+            candidate.makespan_us.map_or_else(|| "–".to_owned(), time),
+            candidate
                 .note
                 .as_ref()
-                .map_or_else(|| rival.stop_reason.clone(), |note| format!("{}: {note}", rival.stop_reason)),
+                .map_or_else(|| candidate.stop_reason.clone(), |note| format!("{}: {note}", candidate.stop_reason)),
         ]
     });
     let rows: Vec<_> = rows.collect();

@@ -302,7 +302,7 @@ impl<T: Element + From<u8> + PartialEq> LoopVectors<T> {
             Collective::AllToAll => (all, all),
             Collective::Gather => (count, if is_root { all } else { 0 }),
             Collective::Scatter => (if is_root { all } else { 0 }, count),
-            other => return Err(unserved(other)),
+            Collective::SendRecv | Collective::AllToAllV | Collective::Custom => return Err(unserved(job.collective)),
         };
         Ok(Self {
             send: LoopBuffer::new(comm, job.buffers, sent, sent_by(comm.rank(), job))?,
@@ -347,13 +347,12 @@ impl<T: Element + From<u8> + PartialEq> LoopVectors<T> {
         let expected = |at: usize| match job.collective {
             Collective::AllReduce | Collective::ReduceScatter | Collective::Reduce => combined(),
             Collective::Broadcast | Collective::Scatter => sent_by(job.root, job),
-            _ => sent_by(at * ranks / receive.len().max(1), job),
+            Collective::AllGather | Collective::AllToAll | Collective::Gather | Collective::SendRecv => {
+                sent_by(at * ranks / receive.len().max(1), job)
+            }
+            Collective::AllToAllV | Collective::Custom => sent_by(at * ranks / receive.len().max(1), job),
         };
-        let has_none = match job.collective {
-            Collective::Reduce | Collective::Gather => !is_root,
-            Collective::Broadcast => is_root,
-            _ => false,
-        };
+        let has_none = if is_root { job.collective == Collective::Broadcast } else { job.collective.ends_at_root() };
         if has_none {
             return 0;
         }

@@ -23,6 +23,19 @@ struct RankLine {
     refusal: Option<CandidateRefusal>,
 }
 
+/// Makes the folder of the logs, without the files of these ranks from an earlier run.
+///
+/// # Errors
+/// If the folder cannot be made.
+pub(super) fn prepare(folder: &Path, ranks: usize) -> Outcome {
+    std::fs::create_dir_all(folder).map_err(|error| io_failure(folder, error))?;
+    // Another rank of a launcher may write already.
+    for rank in 0..ranks {
+        drop(std::fs::remove_file(folder.join(format!("rank-{rank}.jsonl"))));
+    }
+    Ok(())
+}
+
 /// The lines of one rank in one launch.
 pub(super) struct RankLog {
     file: File,

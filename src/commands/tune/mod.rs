@@ -14,7 +14,7 @@ mod winners;
 use crate::amounts::step_of;
 use crate::cli::{TuneArgs, TuneCommand, TuneMeasureArgs};
 use crate::content::Content;
-use crate::failure::{Failure, Outcome, io_failure};
+use crate::failure::{Failure, Outcome};
 use crate::interrupt;
 use crate::launch::config_of;
 use crate::plan;
@@ -61,14 +61,8 @@ pub(crate) fn run_rank() -> Outcome {
     rank::run()
 }
 
-fn measure(args: &TuneMeasureArgs, screen: &Screen) -> Outcome {
-    // Local ranks are ended first.
-    let cancel = args.launch.ranks.map(|_| interrupt::cancels());
-    if cancel.is_none() {
-        interrupt::ends(screen);
-    }
-    let folder = tempfile::tempdir().map_err(Failure::no)?;
-    let options = TuneOptions {
+fn options(args: &TuneMeasureArgs) -> TuneOptions {
+    TuneOptions {
         collectives: args.collective.clone(),
         sizes: args.sizes.0.clone(),
         dtype: args.dtype,
@@ -77,9 +71,18 @@ fn measure(args: &TuneMeasureArgs, screen: &Screen) -> Outcome {
         limit: args.timeout,
         seed: args.seed,
         least_samples: args.least_samples,
-    };
+    }
+}
+
+fn measure(args: &TuneMeasureArgs, screen: &Screen) -> Outcome {
+    // Local ranks are ended first.
+    let cancel = args.launch.ranks.map(|_| interrupt::cancels());
+    if cancel.is_none() {
+        interrupt::ends(screen);
+    }
+    let folder = tempfile::tempdir().map_err(Failure::no)?;
     let mut job = TuneJob {
-        options,
+        options: options(args),
         plans: args.plans.clone(),
         named: named(args)?,
         work: None,
@@ -100,11 +103,7 @@ fn measure(args: &TuneMeasureArgs, screen: &Screen) -> Outcome {
     }
     if let Some(log) = &args.log {
         screen.may_write([&log.join("report.json")])?;
-        std::fs::create_dir_all(log).map_err(|error| io_failure(log, error))?;
-        // Another rank of a launcher may write already.
-        for rank in 0..args.launch.ranks.unwrap_or(0) {
-            drop(std::fs::remove_file(log.join(format!("rank-{rank}.jsonl"))));
-        }
+        log::prepare(log, args.launch.ranks.unwrap_or(0) as usize)?;
     }
     let tuning = Tuning { args, screen, begin: Instant::now() };
     let measured = match args.launch.ranks {
@@ -244,10 +243,10 @@ impl Tuning<'_> {
     fn next_work(&self, launches: &[Vec<CellSamples>], ranks: usize) -> Vec<CellWork> {
         let mut work: Vec<CellWork> = Vec::new();
         for cell in launches.iter().flatten() {
-            let rivals = cell.rivals();
+            let candidates = cell.may_beat_stock();
             let known = work.iter().any(|known| (known.collective, known.bytes) == (cell.collective, cell.bytes));
-            if !rivals.is_empty() && !known {
-                work.push(CellWork { collective: cell.collective, bytes: cell.bytes, candidates: Some(rivals) });
+            if !candidates.is_empty() && !known {
+                work.push(CellWork { collective: cell.collective, bytes: cell.bytes, candidates: Some(candidates) });
             }
         }
         let edges = edges_of(launches, |collective| step_of(collective, ranks, self.args.dtype));

@@ -26,7 +26,7 @@ const LARGE: [u64; 3] = [400_000, 4_000_000, 600_000_000];
 /// Chunk counts to try for `request` on `topology`, ascending; never empty.
 pub fn chunk_counts(topology: &Topology, request: &Request) -> Vec<u32> {
     // Chunks that the demand lists (pair by pair, or one by one) are not cut.
-    if matches!(request.collective, Collective::AllToAllV | Collective::Custom) {
+    if request.collective.is_listed() {
         return vec![1];
     }
     let slowest = topology.links().iter().map(|link| link.beta.0).fold(0.0, f64::max);
@@ -36,10 +36,10 @@ pub fn chunk_counts(topology: &Topology, request: &Request) -> Vec<u32> {
     // A link for every pair, and some of the links use more switches than others.
     let is_direct =
         links.len() >= ranks * (ranks - 1) && links.iter().any(|link| link.resources.len() != links[0].resources.len());
-    let large = match request.collective {
-        Collective::AllToAll if is_direct => LARGE[2],
-        Collective::AllToAll => LARGE[1],
-        _ => LARGE[0],
+    let large = match (request.collective == Collective::AllToAll, is_direct) {
+        (false, _) => LARGE[0],
+        (true, false) => LARGE[1],
+        (true, true) => LARGE[2],
     };
     let worthwhile = |&count: &u32| {
         let request = request.clone().with_chunks(count);
@@ -49,12 +49,14 @@ pub fn chunk_counts(topology: &Topology, request: &Request) -> Vec<u32> {
         bytes >= 1.0 && (is_free || slowest * bytes >= alpha) && routes <= large
     };
     let fastest = links.iter().map(|link| link.beta.0).fold(f64::INFINITY, f64::min);
+    let cut = (if is_delay { PIPELINED } else { COUNTS }, 0.0);
     let (counts, least) = match request.collective {
         Collective::Broadcast | Collective::Reduce => {
             (FOLLOWING, (request.size_bytes as f64 * fastest / alpha).sqrt() / COARSE)
         }
-        _ if is_delay => (PIPELINED, 0.0),
-        _ => (COUNTS, 0.0),
+        Collective::AllGather | Collective::ReduceScatter | Collective::AllReduce | Collective::AllToAll => cut,
+        Collective::AllToAllV | Collective::Gather | Collective::Scatter => cut,
+        Collective::SendRecv | Collective::Custom => cut,
     };
     let counts: Vec<u32> = std::iter::once(1).chain(counts.iter().copied().take_while(worthwhile)).collect();
     let coarse = counts.iter().take_while(|&&count| f64::from(count) < least).count();

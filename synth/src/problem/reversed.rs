@@ -182,7 +182,14 @@ fn collecting(demand: &Demand, collectors: &Collectors) -> Result<Demand, Demand
         Collective::ReduceScatter => plain(demand, Collective::AllGather, request.chunks_per_rank, None),
         Collective::Reduce => plain(demand, Collective::Broadcast, request.chunks_per_rank, request.root),
         Collective::AllReduce => halved_all_reduce(demand, collectors),
-        _ => relisted(demand, collectors, |chunk, at| match chunk.combine {
+        Collective::AllGather
+        | Collective::AllToAll
+        | Collective::AllToAllV
+        | Collective::Broadcast
+        | Collective::Gather
+        | Collective::Scatter
+        | Collective::SendRecv
+        | Collective::Custom => relisted(demand, collectors, |chunk, at| match chunk.combine {
             true => (RankSet::one(at), chunk.holders.iter().copied().chain([at]).collect()),
             false => (chunk.holders.clone(), chunk.holders.clone()),
         }),
@@ -191,13 +198,13 @@ fn collecting(demand: &Demand, collectors: &Collectors) -> Result<Demand, Demand
 
 /// The second half: each collector's sum goes to all ranks that want it.
 fn spreading(demand: &Demand, collectors: &Collectors) -> Result<Demand, DemandError> {
-    match demand.request().collective {
-        Collective::AllReduce => halved_all_reduce(demand, collectors),
-        _ => relisted(demand, collectors, |chunk, at| match chunk.combine {
-            true => (RankSet::one(at), chunk.wanted_by.clone()),
-            false => (chunk.holders.clone(), chunk.wanted_by.clone()),
-        }),
+    if demand.request().collective == Collective::AllReduce {
+        return halved_all_reduce(demand, collectors);
     }
+    relisted(demand, collectors, |chunk, at| match chunk.combine {
+        true => (RankSet::one(at), chunk.wanted_by.clone()),
+        false => (chunk.holders.clone(), chunk.wanted_by.clone()),
+    })
 }
 
 /// Either half of an AllReduce: an AllGather, or a Broadcast where one rank collects everything.

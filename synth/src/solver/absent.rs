@@ -1,7 +1,7 @@
 //! What stands for the solver where the crate is built without the feature `solver`: programs that only want textbook
 //! algorithms do not link HiGHS.
 
-use super::{Column, Controls, Incumbent, Model, Outcome};
+use super::{Column, Controls, Model, ModelIncumbent, SolverOutcome};
 use crate::problem::SynthError;
 
 fn none<T>() -> Result<T, SynthError> {
@@ -16,8 +16,8 @@ pub(crate) fn solve(
     _model: &Model,
     _start: &[(Column, f64)],
     _controls: &Controls<'_>,
-    _on_incumbent: &mut dyn FnMut(Incumbent),
-) -> Result<Outcome, SynthError> {
+    _on_incumbent: &mut dyn FnMut(ModelIncumbent),
+) -> Result<SolverOutcome, SynthError> {
     none()
 }
 

@@ -7,7 +7,7 @@
 
 #![allow(unsafe_code)]
 
-use super::{Column, Controls, Ending, Incumbent, Model, Outcome, Solution};
+use super::{Column, Controls, Ending, Model, ModelIncumbent, Solution, SolverOutcome};
 use crate::problem::SynthError;
 use highs_sys as sys;
 use std::any::Any;
@@ -26,11 +26,11 @@ pub(crate) fn solve(
     model: &Model,
     start: &[(Column, f64)],
     controls: &Controls<'_>,
-    on_incumbent: &mut dyn FnMut(Incumbent),
-) -> Result<Outcome, SynthError> {
+    on_incumbent: &mut dyn FnMut(ModelIncumbent),
+) -> Result<SolverOutcome, SynthError> {
     if controls.deadline.has_passed() {
         let ending = Ending::Limit { incumbent: None, bound: f64::NEG_INFINITY };
-        return Ok(Outcome { ending, iterations: 0, nodes: 0 });
+        return Ok(SolverOutcome { ending, iterations: 0, nodes: 0 });
     }
     let mut highs = Handle::new()?;
     highs.configure(controls)?;
@@ -43,7 +43,7 @@ pub(crate) fn solve(
     }
     let stopped = watch.stopped;
     let ending = highs.ending(model, status, stopped)?;
-    Ok(Outcome { ending, iterations: highs.iterations(), nodes: highs.nodes() })
+    Ok(SolverOutcome { ending, iterations: highs.iterations(), nodes: highs.nodes() })
 }
 
 /// Multipliers of the rows of `model` that show that its relaxation has no solution. `None` if the relaxation has one,
@@ -296,7 +296,7 @@ fn check(status: c_int, what: impl FnOnce() -> String) -> Result<(), SynthError>
 /// The state of the callback during one run.
 struct SolverWatch<'a> {
     controls: &'a Controls<'a>,
-    on_incumbent: &'a mut dyn FnMut(Incumbent),
+    on_incumbent: &'a mut dyn FnMut(ModelIncumbent),
     stopped: bool,
     panic: Option<Box<dyn Any + Send>>,
 }
@@ -305,7 +305,10 @@ impl SolverWatch<'_> {
     /// Handles one callback; true asks HiGHS to stop.
     fn hear(&mut self, kind: c_int, news: &sys::HighsCallbackDataOut) -> bool {
         if kind == sys::kHighsCallbackMipImprovingSolution {
-            (self.on_incumbent)(Incumbent { objective: news.objective_function_value, bound: news.mip_dual_bound });
+            (self.on_incumbent)(ModelIncumbent {
+                objective: news.objective_function_value,
+                bound: news.mip_dual_bound,
+            });
             return false;
         }
         // HiGHS leaves a counter negative in the callbacks that do not report it.

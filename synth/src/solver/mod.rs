@@ -191,7 +191,7 @@ pub(crate) fn solver_ray(model: &Model) -> Option<Vec<f64>> {
 
 /// A report of the solver while it runs.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Incumbent {
+pub(crate) struct ModelIncumbent {
     /// The objective of the best solution so far.
     pub(crate) objective: f64,
     /// The best proven bound on the objective.
@@ -234,7 +234,7 @@ pub(crate) enum Ending {
 
 /// How a solve ended, and the work that it took.
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) struct Outcome {
+pub(crate) struct SolverOutcome {
     pub(crate) ending: Ending,
     /// Simplex iterations in all; may exceed the limit by the iterations between two callbacks.
     pub(crate) iterations: u64,

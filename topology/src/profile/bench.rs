@@ -55,7 +55,7 @@ pub(super) struct Bench<'p> {
     probe: &'p mut dyn Probe,
     /// Runs of the probe so far.
     pub(super) runs: usize,
-    heard: &'p mut dyn FnMut(super::Progress),
+    heard: &'p mut dyn FnMut(super::ProfileProgress),
     pub(super) stage: &'static str,
     started: Instant,
     /// The measured times alone: less than what has passed, except on simulated machines.
@@ -67,7 +67,7 @@ pub(super) struct Bench<'p> {
 }
 
 impl<'p> Bench<'p> {
-    pub(super) fn new(probe: &'p mut dyn Probe, heard: &'p mut dyn FnMut(super::Progress)) -> Self {
+    pub(super) fn new(probe: &'p mut dyn Probe, heard: &'p mut dyn FnMut(super::ProfileProgress)) -> Self {
         let (started, measured) = (Instant::now(), Duration::ZERO);
         Self { probe, runs: 0, heard, stage: "sizes", started, measured, until: None, was_late: false }
     }
@@ -91,7 +91,7 @@ impl<'p> Bench<'p> {
 
     /// Reports the progress of the stage.
     pub(super) fn report(&mut self, done: usize, total: usize) {
-        (self.heard)(super::Progress { stage: self.stage, done, total, runs: self.runs });
+        (self.heard)(super::ProfileProgress { stage: self.stage, done, total, runs: self.runs });
     }
 
     /// The times of all exchanges in each of `repetitions`.

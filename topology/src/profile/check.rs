@@ -5,7 +5,7 @@
 
 use super::ProfileError;
 use super::bench::{Bench, spans};
-use super::{ProfileOptions, Progress};
+use super::{ProfileOptions, ProfileProgress};
 use crate::concurrent::{Sharing, together};
 use crate::robust::median;
 use crate::{Exchange, Micros, Probe, Rank, Topology};
@@ -52,7 +52,7 @@ pub fn check(
     seed: u64,
     until: Option<Instant>,
 ) -> Result<Vec<HeldOut>, ProfileError> {
-    let mut heard = |_: Progress| {};
+    let mut heard = |_: ProfileProgress| {};
     let mut bench = Bench::new(probe, &mut heard);
     let mut dice = Dice(seed);
     let mut answers = Vec::new();

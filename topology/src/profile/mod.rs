@@ -146,7 +146,7 @@ const SHORTEST: f64 = 131_072.0;
 
 /// How far a profile has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Progress {
+pub struct ProfileProgress {
     /// What is being done.
     pub stage: &'static str,
     /// How many of its parts are done.
@@ -194,7 +194,7 @@ pub enum ProfileError {
 pub fn profile(
     probe: &mut dyn Probe,
     options: &ProfileOptions,
-    heard: &mut dyn FnMut(Progress),
+    heard: &mut dyn FnMut(ProfileProgress),
 ) -> Result<Measured, ProfileError> {
     let ranks = probe.rank_count();
     let links = ranks as u128 * (ranks as u128).saturating_sub(1);

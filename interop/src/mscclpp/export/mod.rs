@@ -165,13 +165,9 @@ fn expressible(verified: &VerifiedProgram) -> Result<(), PlanExportError> {
 /// divides by both.
 fn blocks(program: &Program) -> (u32, u32) {
     let request = program.demand.request();
-    let (parts, ranks) = (program.shape.parts(), request.ranks as u32);
-    match request.collective {
-        Collective::AllGather | Collective::Gather => (parts, ranks * parts),
-        Collective::ReduceScatter | Collective::Scatter => (ranks * parts, parts),
-        Collective::AllToAll => (ranks * parts, ranks * parts),
-        _ => (parts, parts),
-    }
+    let blocks = request.collective.buffer_blocks(request.ranks as u64);
+    let [input, output] = blocks.map(|blocks| blocks as u32 * program.shape.parts());
+    (input, output)
 }
 
 /// The channels: one pair for each connection, in the order of connections, so that both ends have the same numbering.

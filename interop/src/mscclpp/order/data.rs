@@ -84,12 +84,7 @@ impl PlanReplay<'_> {
         self.overlaps(item.at, sources, targets);
         for (spans, writes) in [(sources, false), (targets, true)] {
             for &span in spans {
-                // The switch also stores to its own rank, even if the value is there already.
-                if writes
-                    && sources
-                        .iter()
-                        .any(|source| sources.len() == 1 && source.first == span.first && source.packet == span.packet)
-                {
+                if writes && is_in_place(span, sources) {
                     continue;
                 }
                 let pattern = (span, packets);
@@ -112,17 +107,22 @@ impl PlanReplay<'_> {
         if targets.iter().any(|span| span.packet) {
             self.packets.clocks.insert(op, Rc::new(clock));
         }
-        if let Some(PortRef { channel, lane, signal, flush }) = port {
-            // A port executes its tasks in order.
-            if let Some(own) = self.ports.get_mut(&(block, channel)) {
-                own.clock[component as usize] += 1;
-            }
-            if let Some(counter) = signal {
-                self.give(block, lane, counter, Some(channel), false);
-            }
-            if flush {
-                self.flush(block, lane, channel);
-            }
+        if let Some(port) = port {
+            self.pass_port(block, component, port);
+        }
+    }
+
+    /// A port executes its tasks in order: the next one, then the signal and the flush that belong to this one.
+    fn pass_port(&mut self, block: usize, component: u32, port: PortRef) {
+        let PortRef { channel, lane, signal, flush } = port;
+        if let Some(own) = self.ports.get_mut(&(block, channel)) {
+            own.clock[component as usize] += 1;
+        }
+        if let Some(counter) = signal {
+            self.give(block, lane, counter, Some(channel), false);
+        }
+        if flush {
+            self.flush(block, lane, channel);
         }
     }
 
@@ -205,4 +205,10 @@ impl PlanReplay<'_> {
             self.remote.last.insert((owner, access.component), (access, span.first, writes));
         }
     }
+}
+
+/// Whether a transfer writes where its only source is: the switch also stores to its own rank, even if the value is there
+/// already.
+fn is_in_place(target: CellSpan, sources: &[CellSpan]) -> bool {
+    matches!(sources, [source] if source.first == target.first && source.packet == target.packet)
 }

@@ -57,12 +57,12 @@ impl PlanReplay<'_> {
         for (counter, state) in self.script.counters.iter().zip(&self.counters) {
             for take in &state.doubtful {
                 let free = |give: &&Give| !take.is_before(give);
-                let rivals = |&number: &usize| {
-                    let rivals = state.gives.iter().filter(free).filter(|other| !state.gives[number].is_before(other));
-                    rivals.clone().nth(take.needed.saturating_sub(1)).map(|rival| rival.op)
+                let other_give = |&number: &usize| {
+                    let others = state.gives.iter().filter(free).filter(|other| !state.gives[number].is_before(other));
+                    others.clone().nth(take.needed.saturating_sub(1)).map(|give| give.op)
                 };
-                if let Some(rival) = take.certain.iter().find_map(rivals) {
-                    let other = self.log[rival as usize];
+                if let Some(op) = take.certain.iter().find_map(other_give) {
+                    let other = self.log[op as usize];
                     let fault = PlanFault::Ambiguous { what: counter.to_string(), which: "signal", other };
                     self.violations.push(PlanViolation { at: PlanLocation::Op(self.log[take.op as usize]), fault });
                 }

@@ -4,4 +4,5 @@ mod adversary;
 mod mutants;
 mod round_trip;
 mod samples;
+mod spots;
 mod verdicts;

@@ -29,7 +29,7 @@ pub(super) enum Scenario {
 
 /// How a rank ends.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Ending {
+pub(super) enum RankEnding {
     /// It decides this.
     Decides(String),
     Hangs,
@@ -40,7 +40,7 @@ pub(super) enum Ending {
 const RANKS: usize = 3;
 
 /// Runs a scenario on the real protocol. Returns the simulation and how every rank ends.
-fn ours(scenario: Scenario) -> (SimulatedWorld, Vec<Ending>) {
+fn ours(scenario: Scenario) -> (SimulatedWorld, Vec<RankEnding>) {
     let fault = match scenario {
         Scenario::Stops(rank) => InjectedFault::Stop(Party::Worker(rank), FOR_EVER),
         Scenario::ThrowsBeforeTheBarrier(rank) => InjectedFault::NoPlan(rank),
@@ -66,11 +66,11 @@ fn ours(scenario: Scenario) -> (SimulatedWorld, Vec<Ending>) {
         None => "nothing".to_owned(),
     };
     let ending = |rank: usize| match (&world.hosts[rank], rank) {
-        (host, 1..) if host.agent == PartyState::Runs => Ending::Hangs,
+        (host, 1..) if host.agent == PartyState::Runs => RankEnding::Hangs,
         (host, 1..) if matches!(host.outcome, Some(AgentOutcome::Abandoned(_))) => {
-            Ending::Decides("nobody decides".to_owned())
+            RankEnding::Decides("nobody decides".to_owned())
         }
-        _ => Ending::Decides(decided.clone()),
+        _ => RankEnding::Decides(decided.clone()),
     };
     let endings = (0..RANKS).map(ending).collect();
     (world, endings)
@@ -83,19 +83,23 @@ fn verdict(world: &SimulatedWorld) -> Verdict {
     }
 }
 
-fn decides(what: &str) -> Ending {
-    Ending::Decides(what.to_owned())
+fn decides(what: &str) -> RankEnding {
+    RankEnding::Decides(what.to_owned())
 }
 
 /// Whether all ranks decide the same.
-fn agreed(endings: &[Ending]) -> bool {
-    matches!(endings.first(), Some(Ending::Decides(_))) && endings.iter().all(|ending| *ending == endings[0])
+fn agreed(endings: &[RankEnding]) -> bool {
+    matches!(endings.first(), Some(RankEnding::Decides(_))) && endings.iter().all(|ending| *ending == endings[0])
 }
 
 #[test]
 fn the_verdict_travels_on_the_suspect_channel() {
     let endings = naive::play(Scenario::Stops(1), RANKS);
-    assert_eq!(endings, [Ending::Hangs, Ending::Stopped, Ending::Hangs], "who asks about a time-out waits for ever");
+    assert_eq!(
+        endings,
+        [RankEnding::Hangs, RankEnding::Stopped, RankEnding::Hangs],
+        "who asks about a time-out waits for ever"
+    );
     let (world, endings) = ours(Scenario::Stops(1));
     assert!(agreed(&endings), "{endings:?}");
     assert_eq!((verdict(&world).rank, verdict(&world).cause), (Rank(1), Cause::Silent));
@@ -106,7 +110,7 @@ fn local_exceptions_desynchronise_the_sequence() {
     let endings = naive::play(Scenario::ThrowsBeforeTheBarrier(1), RANKS);
     // Its question about failures is its first collective and meets their barrier. Theirs about time-outs meets
     // nothing.
-    assert!(!agreed(&endings) && endings.contains(&Ending::Hangs), "{endings:?}");
+    assert!(!agreed(&endings) && endings.contains(&RankEnding::Hangs), "{endings:?}");
     let (world, endings) = ours(Scenario::ThrowsBeforeTheBarrier(1));
     assert!(agreed(&endings), "{endings:?}");
     assert_eq!((verdict(&world).rank, verdict(&world).cause), (Rank(1), Cause::Failed));
@@ -127,7 +131,7 @@ fn who_could_not_ask_decides_alone() {
 #[test]
 fn the_fallback_measures_again_as_often_as_each_clock_says() {
     let endings = naive::play(Scenario::Clocks(1), RANKS);
-    assert_eq!(endings, [decides("measured"), Ending::Hangs, decides("measured")]);
+    assert_eq!(endings, [decides("measured"), RankEnding::Hangs, decides("measured")]);
     let (_, endings) = ours(Scenario::Clocks(1));
     assert!(agreed(&endings) && endings[0] == decides("measured"), "{endings:?}");
 }
@@ -138,7 +142,7 @@ fn if_one_times_out_all_do_is_not_true() {
     let endings = naive::play(Scenario::FailsBeforeEntry(1), RANKS);
     assert!(!agreed(&endings) && endings[0] == decides("timed out"), "{endings:?}");
     let endings = naive::play(Scenario::LeavesInTime(1), RANKS);
-    assert!(endings.contains(&Ending::Hangs) && endings.contains(&decides("timed out")), "{endings:?}");
+    assert!(endings.contains(&RankEnding::Hangs) && endings.contains(&decides("timed out")), "{endings:?}");
     let (world, endings) = ours(Scenario::FailsBeforeEntry(1));
     assert!(agreed(&endings), "{endings:?}");
     assert_eq!((verdict(&world).rank, verdict(&world).cause), (Rank(1), Cause::Died));
@@ -149,7 +153,7 @@ fn if_one_times_out_all_do_is_not_true() {
 #[test]
 fn the_second_start_hangs_where_one_rank_finds_the_answer_in_its_cache() {
     let endings = naive::play(Scenario::KnowsTheAnswer(1), RANKS);
-    assert_eq!(endings, [Ending::Hangs, decides("cached"), Ending::Hangs]);
+    assert_eq!(endings, [RankEnding::Hangs, decides("cached"), RankEnding::Hangs]);
     let (world, endings) = ours(Scenario::KnowsTheAnswer(1));
     assert!(agreed(&endings), "{endings:?}");
     assert_eq!((verdict(&world).rank, verdict(&world).cause), (Rank(1), Cause::Disagrees));

@@ -56,9 +56,9 @@ fn assert_all_left(world: &SimulatedWorld) {
     for (rank, host) in world.hosts.iter().enumerate() {
         assert!(rank == 0 || host.agent != PartyState::Runs, "agent {rank} waits for ever: {setup:?}");
         // For others, a worker without orders from its stopped agent looks stopped as well.
-        let keeper = if rank == 0 { world.coordinator } else { host.agent };
+        let agent = if rank == 0 { world.coordinator } else { host.agent };
         assert!(
-            host.worker != PartyState::Runs || keeper == PartyState::Stopped,
+            host.worker != PartyState::Runs || agent == PartyState::Stopped,
             "worker {rank} waits for ever: {setup:?}"
         );
     }

@@ -4,7 +4,7 @@
 //! carries the work: a barrier with a time-out before each trial, and afterwards a reduction of flags without a
 //! time-out. A rank's n-th collective meets the n-th of every other rank, even if the two have different meanings.
 
-use super::history::{Ending, Scenario};
+use super::history::{RankEnding, Scenario};
 
 /// The next call of a rank on the channel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -117,10 +117,10 @@ impl SimulatedRank {
 }
 
 /// Runs a scenario. Returns how each of `ranks` ranks ends.
-pub(super) fn play(scenario: Scenario, ranks: usize) -> Vec<Ending> {
+pub(super) fn play(scenario: Scenario, ranks: usize) -> Vec<RankEnding> {
     let mut all: Vec<SimulatedRank> =
         (0..ranks).map(|rank| SimulatedRank { scenario, rank, place: RankProgress::Begin, measured: 0 }).collect();
-    let mut endings: Vec<Option<Ending>> = vec![None; ranks];
+    let mut endings: Vec<Option<RankEnding>> = vec![None; ranks];
     let mut calls: Vec<Option<RankCall>> = vec![None; ranks];
     let mut last: Vec<Option<CallOutcome>> = vec![None; ranks];
     loop {
@@ -130,8 +130,8 @@ pub(super) fn play(scenario: Scenario, ranks: usize) -> Vec<Ending> {
             }
             match all[rank].next(last[rank]) {
                 Next::Call(call) => calls[rank] = Some(call),
-                Next::Decided(what) => endings[rank] = Some(Ending::Decides(what.to_owned())),
-                Next::Stopped => endings[rank] = Some(Ending::Stopped),
+                Next::Decided(what) => endings[rank] = Some(RankEnding::Decides(what.to_owned())),
+                Next::Stopped => endings[rank] = Some(RankEnding::Stopped),
             }
         }
         if calls.iter().all(Option::is_none) {
@@ -161,5 +161,5 @@ pub(super) fn play(scenario: Scenario, ranks: usize) -> Vec<Ending> {
             break;
         }
     }
-    endings.into_iter().map(|ending| ending.unwrap_or(Ending::Hangs)).collect()
+    endings.into_iter().map(|ending| ending.unwrap_or(RankEnding::Hangs)).collect()
 }

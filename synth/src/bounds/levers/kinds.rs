@@ -71,7 +71,7 @@ impl HardwareKind {
 
     /// The parts of `topology` with everything of this kind `factor` times as fast. A link that was as slow as one of
     /// these resources gets faster with it.
-    pub(crate) fn hastened(&self, topology: &Topology, factor: f64) -> TopologyParts {
+    pub(crate) fn faster(&self, topology: &Topology, factor: f64) -> TopologyParts {
         let mut parts = parts(topology);
         match &self.members {
             Members::Links(links) => {

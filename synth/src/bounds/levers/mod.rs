@@ -122,8 +122,8 @@ struct LeverTrial<'a> {
 impl LeverTrial<'_> {
     fn faster(&self, kind: &HardwareKind, utilisation: f64) -> Option<Lever> {
         let topology = &self.problem.topology;
-        let margin = self.problem_on(kind.hastened(topology, MARGIN))?;
-        let purchase = self.problem_on(kind.hastened(topology, PURCHASE))?;
+        let margin = self.problem_on(kind.faster(topology, MARGIN))?;
+        let purchase = self.problem_on(kind.faster(topology, PURCHASE))?;
         let price = self.bound - bounds(&margin, self.deadline).best_at_any_chunking().value;
         Some(Lever {
             name: kind.name.clone(),

@@ -100,7 +100,12 @@ fn algorithms(collective: Collective) -> Vec<TextbookAlgorithm> {
             algorithm("classic/ring", Linear, ring::all_to_all),
             algorithm("classic/tree", Logarithmic, tree::shortest_paths),
         ],
-        _ => vec![
+        Collective::AllToAllV
+        | Collective::SendRecv
+        | Collective::Custom
+        | Collective::ReduceScatter
+        | Collective::AllReduce
+        | Collective::Reduce => vec![
             algorithm("classic/all-pairs", One, exchange::all_pairs),
             algorithm("classic/tree", Logarithmic, tree::shortest_paths),
         ],

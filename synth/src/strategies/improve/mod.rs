@@ -188,7 +188,7 @@ mod tests {
     use std::sync::Arc;
     use topology::{Micros, resolve};
 
-    const TASTE: RepairWeights = RepairWeights { price: 1.0, noise: 0.2, push: 0.1, overlook: 0.05 };
+    const WEIGHTS: RepairWeights = RepairWeights { price: 1.0, noise: 0.2, push: 0.1, overlook: 0.05 };
 
     fn problem(spec: &str, collective: Collective, size: u64, sketch: &str) -> Problem {
         let topology = Arc::new(resolve(spec).expect("a known topology"));
@@ -231,7 +231,7 @@ mod tests {
             {
                 let label = format!("{collective} on {spec}");
                 let problem = problem(spec, collective, 160_000, sketch);
-                let mut chain = Chain::from_nothing(&problem, TASTE, &Deadline::default(), random())
+                let mut chain = Chain::from_nothing(&problem, WEIGHTS, &Deadline::default(), random())
                     .expect("every rank can be reached");
                 let built = chain.makespan;
                 check(&problem, &chain.best, built, &label);
@@ -246,7 +246,7 @@ mod tests {
     fn a_plan_survives_becoming_a_draft() {
         let problem = problem("ndv2x2", Collective::AllGather, 16_000_000, "");
         let chain =
-            Chain::from_nothing(&problem, TASTE, &Deadline::default(), random()).expect("every rank can be reached");
+            Chain::from_nothing(&problem, WEIGHTS, &Deadline::default(), random()).expect("every rank can be reached");
         let transfers = replay(&problem.demand, &problem.topology, &chain.best.messages()).expect("playable");
         let holds = |chunk, rank| problem.demand.chunk(chunk).holders.has(rank);
         let draft = Draft::of(&transfers, 16, holds, problem.demand.chunks().len());

@@ -40,7 +40,7 @@ struct PathLabel {
     cost: f64,
     arrival: Micros,
     link: LinkId,
-    ride: MessageChoice,
+    choice: MessageChoice,
     way: Way,
 }
 
@@ -208,7 +208,7 @@ impl TreeGrowth<'_, '_> {
                 continue;
             }
             if let Some(way) = self.problem.constraints.after(topology, self.ways[rank.index()], link) {
-                let label = PathLabel { way, ..self.ride(link, ready) };
+                let label = PathLabel { way, ..self.label_over(link, ready) };
                 if self.labels[to].is_none_or(|known| label.cost < known.cost) {
                     self.labels[to] = Some(label);
                 }
@@ -217,7 +217,7 @@ impl TreeGrowth<'_, '_> {
     }
 
     /// The best way to use link `id` for a chunk that is at its sender at `ready`.
-    fn ride(&mut self, id: LinkId, ready: Micros) -> PathLabel {
+    fn label_over(&mut self, id: LinkId, ready: Micros) -> PathLabel {
         let (link, demand) = (self.topology.link(id), &self.problem.demand);
         let bytes = demand.bytes_of(self.chunk);
         let duration = link.transfer_time(bytes);
@@ -238,7 +238,7 @@ impl TreeGrowth<'_, '_> {
             cost,
             arrival: start + duration,
             link: id,
-            ride: MessageChoice::New(start),
+            choice: MessageChoice::New(start),
             way: Way::default(),
         };
         if !merging_pays(link) {
@@ -258,7 +258,7 @@ impl TreeGrowth<'_, '_> {
             let delay = (arrival - visit.start - link.transfer_time(all)).0;
             let cost = (arrival + noise).0 + self.weights.price * (link.beta * bytes).0.max(delay);
             if cost < best.cost && !self.blinks() {
-                best = PathLabel { cost, arrival, ride: MessageChoice::Join(visit.id), ..best };
+                best = PathLabel { cost, arrival, choice: MessageChoice::Join(visit.id), ..best };
             }
         }
         best
@@ -280,7 +280,7 @@ impl TreeGrowth<'_, '_> {
         let mut served = 0;
         for (to, label) in path.into_iter().rev() {
             served += usize::from(self.standing[to.index()] == Standing::Missing);
-            match label.ride {
+            match label.choice {
                 MessageChoice::Join(id) => self.draft.join(id, to, self.chunk),
                 MessageChoice::New(start) => {
                     self.draft.send(label.link, to, self.chunk, start);

@@ -354,7 +354,7 @@ impl<'a> MatchingSearch<'a> {
             merge,
             turn,
             batch: 1 << (lot % 4),
-            choosy: lot / 4 % 2 == 0,
+            skips_nearby: lot / 4 % 2 == 0,
             urgency,
             rarity,
             chance,

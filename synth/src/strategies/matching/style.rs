@@ -15,7 +15,7 @@ pub(super) struct Style {
     /// How many chunks a link with large α waits for, to pay α once.
     pub(super) batch: u32,
     /// Whether such a link skips the chunks that its receiver can get from nearby.
-    pub(super) choosy: bool,
+    pub(super) skips_nearby: bool,
     /// What a link does if another link will bring the same chunk sooner.
     pub(super) patience: WaitRule,
 }

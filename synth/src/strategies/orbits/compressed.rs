@@ -44,8 +44,11 @@ pub fn wants_compression(problem: &Problem, limit: usize) -> bool {
 }
 
 fn is_repeated(problem: &Problem) -> bool {
-    use Collective::{AllGather, AllReduce, AllToAll, ReduceScatter};
-    [AllGather, ReduceScatter, AllReduce, AllToAll].contains(&problem.demand.request().collective)
+    match problem.demand.request().collective {
+        Collective::AllGather | Collective::ReduceScatter | Collective::AllReduce | Collective::AllToAll => true,
+        Collective::AllToAllV | Collective::Broadcast | Collective::Reduce | Collective::Gather => false,
+        Collective::Scatter | Collective::SendRecv | Collective::Custom => false,
+    }
 }
 
 /// Whether the schedule is compressed where symmetries allow it: because a plain one would have more transfers than are

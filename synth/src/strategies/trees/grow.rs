@@ -112,14 +112,14 @@ impl<'a> Grower<'a> {
         &mut self,
         unit: &TreeUnit,
         load: &mut Load<'_>,
-        haste: LatenessPrice,
+        lateness_price: LatenessPrice,
         salt: u32,
     ) -> Option<(Vec<LinkId>, f64)> {
         let chunk = self.problem.demand.chunk(unit.chunks[0]);
         self.places.fill(None);
         self.free.fill(0.0);
         self.queue.clear();
-        let step = GrowthParameters { unit, haste, salt };
+        let step = GrowthParameters { unit, lateness_price, salt };
         for holder in chunk.holders.iter().copied() {
             let place = TreeLabel {
                 parent: None,
@@ -158,7 +158,13 @@ impl<'a> Grower<'a> {
     }
 
     /// Adds `tree` to `load`, and returns its price.
-    pub(super) fn again(&mut self, unit: &TreeUnit, tree: &[LinkId], load: &mut Load<'_>, haste: LatenessPrice) -> f64 {
+    pub(super) fn again(
+        &mut self,
+        unit: &TreeUnit,
+        tree: &[LinkId],
+        load: &mut Load<'_>,
+        lateness_price: LatenessPrice,
+    ) -> f64 {
         let topology = &*self.problem.topology;
         let chunk = self.problem.demand.chunk(unit.chunks[0]);
         self.free.fill(0.0);
@@ -172,7 +178,7 @@ impl<'a> Grower<'a> {
             price += load.price(unit.size, id);
             load.add(unit.size, id);
             if chunk.wanted_by.has(link.to) {
-                price += haste.0 * arrival[link.to.index()] / self.mean_time;
+                price += lateness_price.0 * arrival[link.to.index()] / self.mean_time;
             }
         }
         price
@@ -233,7 +239,7 @@ impl<'a> Grower<'a> {
         let price = before + load.price(step.unit.size, id);
         let departure = self.departure(id, from.arrival);
         let arrival = departure + self.machine.duration(step.unit.size, id);
-        let key = Key::new(price + step.haste.0 * arrival / self.mean_time);
+        let key = Key::new(price + step.lateness_price.0 * arrival / self.mean_time);
         Some((key, TreeLabel { parent: Some(id), price, departure, arrival, way, in_tree: false }))
     }
 
@@ -246,7 +252,7 @@ impl<'a> Grower<'a> {
             at = self.problem.topology.link(link).from;
         }
         let late = self.places[rank.index()].map_or(0.0, |place| place.arrival);
-        let mut spent = step.haste.0 * late / self.mean_time;
+        let mut spent = step.lateness_price.0 * late / self.mean_time;
         for &link in path.iter().rev() {
             spent += load.price(step.unit.size, link);
             load.add(step.unit.size, link);
@@ -269,7 +275,7 @@ impl<'a> Grower<'a> {
 /// The parameters that stay the same while one tree grows.
 struct GrowthParameters<'a> {
     unit: &'a TreeUnit,
-    haste: LatenessPrice,
+    lateness_price: LatenessPrice,
     /// Decides between links of the same price.
     salt: u32,
 }

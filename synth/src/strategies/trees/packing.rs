@@ -119,7 +119,7 @@ pub(super) fn pack(
     let mut order: Vec<usize> = (0..units.all.len()).collect();
     for round in 0..ROUNDS {
         load.set_steepness(steepness);
-        let haste = haste(problem, units, style, &load);
+        let lateness_price = lateness_price(problem, units, style, &load);
         shuffle(&mut order, random);
         for &index in &order {
             if best.is_some() && deadline.has_passed() || deadline.has_passed_for_all() {
@@ -128,11 +128,11 @@ pub(super) fn pack(
             let (unit, old) = (&units.all[index], std::mem::take(&mut trees[index]));
             old.iter().for_each(|&link| load.remove(unit.size, link));
             let before = (round > 0).then(|| {
-                let price = grower.again(unit, &old, &mut load, haste);
+                let price = grower.again(unit, &old, &mut load, lateness_price);
                 old.iter().for_each(|&link| load.remove(unit.size, link));
                 price
             });
-            let (new, price) = grower.grow(unit, &mut load, haste, random.next_u32())?;
+            let (new, price) = grower.grow(unit, &mut load, lateness_price, random.next_u32())?;
             trees[index] = match before {
                 Some(before) if before <= price => {
                     new.iter().for_each(|&link| load.remove(unit.size, link));
@@ -158,7 +158,7 @@ pub(super) fn pack(
 }
 
 /// Chosen such that one hop less is worth a link with the load that the style allows.
-fn haste(problem: &Problem, units: &TreeUnits, style: PackingStyle, load: &Load<'_>) -> LatenessPrice {
+fn lateness_price(problem: &Problem, units: &TreeUnits, style: PackingStyle, load: &Load<'_>) -> LatenessPrice {
     let Some(link) = problem.topology.links().first() else { return LatenessPrice(0.0) };
     let bytes = units.all.iter().map(|unit| unit.bytes.0).fold(0.0, f64::max);
     let part = load.steepness() * (link.occupancy(topology::Bytes(bytes)).0 / style.target);

@@ -275,19 +275,19 @@ impl<'a> SpreadState<'a> {
 
     /// Whether a link with large α should wait for more chunks.
     fn is_too_little(&mut self, link: LinkId) -> bool {
-        self.style.choosy && self.dear.get(link.index()) == Some(&true) && self.count(link) < self.style.batch
+        self.style.skips_nearby && self.dear.get(link.index()) == Some(&true) && self.count(link) < self.style.batch
     }
 
     /// How many chunks could go over a link now; if there are very many, a lower bound.
     fn count(&mut self, link: LinkId) -> u32 {
         let mut count = 0;
-        let choosy = self.style.choosy && self.dear.get(link.index()) == Some(&true);
+        let skips_nearby = self.style.skips_nearby && self.dear.get(link.index()) == Some(&true);
         let candidates = self.candidates(link);
         let mut looks = 0;
         for word in 0..self.words() {
             looks += 1;
             let mut set = candidates.word(word);
-            while choosy && set != 0 {
+            while skips_nearby && set != 0 {
                 let chunk = ChunkId((word * 64) as u32 + set.trailing_zeros());
                 set &= set - 1;
                 count += u32::from(!self.is_at_hand(link, chunk));

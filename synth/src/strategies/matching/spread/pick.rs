@@ -63,7 +63,7 @@ impl SpreadState<'_> {
             let way = self.ways[chunk.index() * ranks + link.from.index()];
             instance.problem.constraints.after(instance.topology, way, id)?;
         }
-        if style.choosy && self.dear.get(id.index()) == Some(&true) && self.is_at_hand(id, chunk) {
+        if style.skips_nearby && self.dear.get(id.index()) == Some(&true) && self.is_at_hand(id, chunk) {
             return None;
         }
         if !self.arrival.is_empty() && self.comes_sooner(id, chunk, now) {

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_of_one_kind_of_link_is_one_enclave() {
+    fn a_machine_of_one_kind_of_link_is_one_fast_component() {
         for (spec, optimum) in [("ring:5,alpha=0.5us,bandwidth=50GiBps,direction=both", 2.0), ("clique:5", 1.0)] {
             let problem = problem(spec, Collective::AllGather, 5 << 20);
             let step = problem.topology.links()[0].transfer_time(topology::Bytes((1 << 20) as f64)).0;

@@ -71,7 +71,11 @@ pub(crate) fn size(request: &Request, chunks: &[Chunk]) -> Result<Option<u64>, D
         Collective::Custom if !chunks.is_empty() && chunks.iter().all(is_own) => {
             buffers.iter().flatten().copied().fold(0.0, f64::max)
         }
-        _ => return Ok(None),
+        Collective::Custom | Collective::AllGather | Collective::ReduceScatter | Collective::AllReduce => {
+            return Ok(None);
+        }
+        Collective::AllToAll | Collective::Broadcast | Collective::Reduce | Collective::Gather => return Ok(None),
+        Collective::Scatter | Collective::SendRecv => return Ok(None),
     };
     // Equal parts of a whole number add up to it again, except for the rounding of doubles.
     let is_whole = (largest - largest.round()).abs() <= ROUNDING.max(largest * 1e-15);

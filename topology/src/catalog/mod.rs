@@ -4,13 +4,15 @@
 //! file, and [`load`], which adds paths and is the only place of this crate that reads a file. [`list`] tells
 //! what there is, from the same tables.
 
+mod cluster;
+
 use crate::document::PathSegment::Key;
 use crate::document::{Document, Syntax};
 use crate::family::FAMILIES;
 use crate::machine::{self, BUILT_IN, MachineDescription};
 use crate::spec::Spec;
 use crate::spelling::{closest, shorten};
-use crate::{Topology, TopologyError, TopologyResult, cluster, interchange};
+use crate::{Topology, TopologyError, TopologyResult, interchange};
 use serde::Serialize;
 use serde::de::IgnoredAny;
 use std::io::Read;

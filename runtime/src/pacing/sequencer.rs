@@ -1,6 +1,6 @@
 //! Keeps messages between computers in the order of the plan, in one run.
 //!
-//! The principal type is [`Keeper`]. A rank begins to send a message when the messages before it have passed as far as
+//! The principal type is [`Sequencer`]. A rank begins to send a message when the messages before it have passed as far as
 //! the plan assumes for that time. It admits incoming messages by the same rule: beyond its first bytes, a message
 //! needs credit ([`crate::transport::ReceiveLane::admit`]).
 
@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 const LEAD: usize = 64 << 10;
 
 /// Keeps the order in one run.
-pub(crate) struct Keeper<'a> {
+pub(crate) struct Sequencer<'a> {
     order: &'a MessageOrder,
     sends: MessageGate<'a>,
     /// The messages that could leave and have not begun.
@@ -24,7 +24,7 @@ pub(crate) struct Keeper<'a> {
     receives: MessageGate<'a>,
 }
 
-impl<'a> Keeper<'a> {
+impl<'a> Sequencer<'a> {
     pub(crate) fn new(order: &'a MessageOrder, plan: &'a RankPlan<'a>) -> Self {
         let (sends, receives) =
             (MessageGate::new(&order.sends, plan, 0), MessageGate::new(&order.receives, plan, LEAD));
@@ -143,30 +143,30 @@ mod tests {
         }
     }
 
-    /// The keeper of rank 0 for messages of 1000 bytes that all leave their computer.
-    fn with_keeper(program: &Program, tiles: u32, test: impl FnOnce(&mut Keeper<'_>, &dyn Fn(usize) -> Step)) {
+    /// The sequencer of rank 0 for messages of 1000 bytes that all leave their computer.
+    fn with_sequencer(program: &Program, tiles: u32, test: impl FnOnce(&mut Sequencer<'_>, &dyn Fn(usize) -> Step)) {
         let plan = plan(program, 1000 * u64::from(tiles), tiles);
         let order = MessageOrder::of(&plan, |_| true).unwrap();
         let step = |block: usize| program.ranks[0].threadblocks[block].steps[0].clone();
-        test(&mut Keeper::new(&order, &plan), &step);
+        test(&mut Sequencer::new(&order, &plan), &step);
     }
 
-    fn may_send(keeper: &mut Keeper<'_>, [block, index, tile]: [usize; 3]) -> bool {
+    fn may_send(sequencer: &mut Sequencer<'_>, [block, index, tile]: [usize; 3]) -> bool {
         let now = Moment::now();
-        keeper.may_send(block, index, tile, now) == WaitFor::Nothing
+        sequencer.may_send(block, index, tile, now) == WaitFor::Nothing
     }
 
     #[test]
     fn a_message_leaves_when_the_one_before_it_has_left() {
         let program = program(&[(true, 1, [0.0, 10.0]), (true, 2, [10.0, 20.0]), (true, 1, [20.0, 30.0])]);
-        with_keeper(&program, 1, |keeper, step| {
-            assert!(!may_send(keeper, [1, 0, 0]) && may_send(keeper, [0, 0, 0]));
-            keeper.passed(0, &step(0), 0, 0, 999);
-            assert!(!may_send(keeper, [1, 0, 0]));
-            keeper.passed(0, &step(0), 0, 0, 1);
-            assert!(may_send(keeper, [1, 0, 0]) && !may_send(keeper, [0, 1, 0]));
-            keeper.passed(1, &step(1), 0, 0, 1000);
-            assert!(may_send(keeper, [0, 1, 0]));
+        with_sequencer(&program, 1, |sequencer, step| {
+            assert!(!may_send(sequencer, [1, 0, 0]) && may_send(sequencer, [0, 0, 0]));
+            sequencer.passed(0, &step(0), 0, 0, 999);
+            assert!(!may_send(sequencer, [1, 0, 0]));
+            sequencer.passed(0, &step(0), 0, 0, 1);
+            assert!(may_send(sequencer, [1, 0, 0]) && !may_send(sequencer, [0, 1, 0]));
+            sequencer.passed(1, &step(1), 0, 0, 1000);
+            assert!(may_send(sequencer, [0, 1, 0]));
         });
     }
 
@@ -179,35 +179,35 @@ mod tests {
             program.tempo.bottlenecks = [0, 1, 0].map(|id| [Some(ResourceId(id)); 2]).into();
             program
         };
-        with_keeper(&program(true), 1, |keeper, step| {
-            keeper.is_ready(0);
-            assert!(!may_send(keeper, [1, 0, 0]) && may_send(keeper, [0, 0, 0]));
-            keeper.passed(0, &step(0), 0, 0, 999);
-            assert!(!may_send(keeper, [1, 0, 0]));
+        with_sequencer(&program(true), 1, |sequencer, step| {
+            sequencer.is_ready(0);
+            assert!(!may_send(sequencer, [1, 0, 0]) && may_send(sequencer, [0, 0, 0]));
+            sequencer.passed(0, &step(0), 0, 0, 999);
+            assert!(!may_send(sequencer, [1, 0, 0]));
         });
-        with_keeper(&program(true), 1, |keeper, step| {
-            assert!(!may_send(keeper, [2, 0, 0]) && may_send(keeper, [1, 0, 0]));
-            assert!(may_send(keeper, [0, 0, 0]) && !may_send(keeper, [2, 0, 0]));
-            keeper.passed(0, &step(0), 0, 0, 1000);
-            assert!(may_send(keeper, [2, 0, 0]));
+        with_sequencer(&program(true), 1, |sequencer, step| {
+            assert!(!may_send(sequencer, [2, 0, 0]) && may_send(sequencer, [1, 0, 0]));
+            assert!(may_send(sequencer, [0, 0, 0]) && !may_send(sequencer, [2, 0, 0]));
+            sequencer.passed(0, &step(0), 0, 0, 1000);
+            assert!(may_send(sequencer, [2, 0, 0]));
         });
         let program = program(false);
         let plan = plan(&program, 1 << 20, 1);
         let order = MessageOrder::of(&plan, |_| true).unwrap();
-        let mut keeper = Keeper::new(&order, &plan);
+        let mut sequencer = Sequencer::new(&order, &plan);
         let lane = |index: u32| Some((ConnectionId(index), 1 << 20));
-        assert_eq!([(); 3].map(|()| keeper.admit()), [lane(0), lane(1), None]);
+        assert_eq!([(); 3].map(|()| sequencer.admit()), [lane(0), lane(1), None]);
     }
 
     #[test]
     fn messages_that_the_plan_has_at_once_leave_as_far_apart() {
         let program = program(&[(true, 1, [0.0, 40.0]), (true, 2, [10.0, 20.0]), (true, 3, [10.0, 20.0])]);
-        with_keeper(&program, 1, |keeper, step| {
-            assert!(may_send(keeper, [0, 0, 0]));
-            keeper.passed(0, &step(0), 0, 0, 249);
-            assert!(!may_send(keeper, [1, 0, 0]));
-            keeper.passed(0, &step(0), 0, 0, 1);
-            assert!(may_send(keeper, [1, 0, 0]) && may_send(keeper, [2, 0, 0]));
+        with_sequencer(&program, 1, |sequencer, step| {
+            assert!(may_send(sequencer, [0, 0, 0]));
+            sequencer.passed(0, &step(0), 0, 0, 249);
+            assert!(!may_send(sequencer, [1, 0, 0]));
+            sequencer.passed(0, &step(0), 0, 0, 1);
+            assert!(may_send(sequencer, [1, 0, 0]) && may_send(sequencer, [2, 0, 0]));
         });
     }
 
@@ -219,14 +219,14 @@ mod tests {
         program.tempo.ports = vec![MicrosPerByte(1.0); 2];
         let plan = plan(&program, 1_000_000, 1);
         let order = MessageOrder::of(&plan, |_| true).unwrap();
-        let mut keeper = Keeper::new(&order, &plan);
-        assert!(may_send(&mut keeper, [0, 0, 0]));
-        keeper.passed(0, &program.ranks[0].threadblocks[0].steps[0], 0, 0, 1_000_000);
+        let mut sequencer = Sequencer::new(&order, &plan);
+        assert!(may_send(&mut sequencer, [0, 0, 0]));
+        sequencer.passed(0, &program.ranks[0].threadblocks[0].steps[0], 0, 0, 1_000_000);
         let now = Moment::now();
-        let WaitFor::Moment(turn) = keeper.may_send(1, 0, 0, now) else { panic!("it waits for more than time") };
+        let WaitFor::Moment(turn) = sequencer.may_send(1, 0, 0, now) else { panic!("it waits for more than time") };
         let waits = turn.since(now).as_secs_f64() * HEADROOM;
         assert!((0.5..1.0).contains(&waits), "{waits} s");
-        assert_eq!(keeper.may_send(1, 0, 0, turn.after(Duration::from_micros(1))), WaitFor::Nothing);
+        assert_eq!(sequencer.may_send(1, 0, 0, turn.after(Duration::from_micros(1))), WaitFor::Nothing);
     }
 
     /// A fast message beside a slow one leaves the slow one its rate of the port that both share.
@@ -251,58 +251,62 @@ mod tests {
         let program = program(&[(false, 1, [0.0, 10.0]), (false, 2, [10.0, 20.0]), (false, 3, [20.0, 30.0])]);
         let plan = plan(&program, 1 << 20, 1);
         let order = MessageOrder::of(&plan, |_| true).unwrap();
-        let mut keeper = Keeper::new(&order, &plan);
+        let mut sequencer = Sequencer::new(&order, &plan);
         let step = |block: usize| &program.ranks[0].threadblocks[block].steps[0];
-        assert!(keeper.admit().is_some() && keeper.admit().is_none());
-        keeper.passed(1, step(1), 0, 0, LEAD);
-        keeper.passed(0, step(0), 0, 0, 1 << 20);
-        assert_eq!(keeper.admit(), Some((ConnectionId(1), 1 << 20)));
-        keeper.passed(1, step(1), 0, 0, (1 << 20) - 2 * LEAD - 1);
-        assert_eq!(keeper.admit(), None);
-        keeper.passed(1, step(1), 0, 0, 1);
-        assert_eq!(keeper.admit(), Some((ConnectionId(2), 1 << 20)));
+        assert!(sequencer.admit().is_some() && sequencer.admit().is_none());
+        sequencer.passed(1, step(1), 0, 0, LEAD);
+        sequencer.passed(0, step(0), 0, 0, 1 << 20);
+        assert_eq!(sequencer.admit(), Some((ConnectionId(1), 1 << 20)));
+        sequencer.passed(1, step(1), 0, 0, (1 << 20) - 2 * LEAD - 1);
+        assert_eq!(sequencer.admit(), None);
+        sequencer.passed(1, step(1), 0, 0, 1);
+        assert_eq!(sequencer.admit(), Some((ConnectionId(2), 1 << 20)));
     }
 
     #[test]
     fn messages_of_a_lane_follow_each_other_without_a_pause() {
         let program = program(&[(true, 1, [0.0, 10.0]), (true, 1, [10.0, 20.0]), (true, 2, [20.0, 30.0])]);
-        with_keeper(&program, 1, |keeper, _| {
-            assert!(may_send(keeper, [0, 0, 0]) && may_send(keeper, [0, 1, 0]) && !may_send(keeper, [1, 0, 0]));
+        with_sequencer(&program, 1, |sequencer, _| {
+            assert!(
+                may_send(sequencer, [0, 0, 0]) && may_send(sequencer, [0, 1, 0]) && !may_send(sequencer, [1, 0, 0])
+            );
         });
     }
 
     #[test]
     fn a_tile_follows_all_of_the_one_before() {
         let program = program(&[(true, 1, [0.0, 10.0]), (true, 2, [0.0, 10.0])]);
-        with_keeper(&program, 2, |keeper, step| {
-            assert!(may_send(keeper, [0, 0, 0]) && may_send(keeper, [1, 0, 0]));
-            keeper.passed(0, &step(0), 0, 0, 1000);
-            assert!(!may_send(keeper, [0, 0, 1]));
-            keeper.passed(1, &step(1), 0, 0, 1000);
-            assert!(may_send(keeper, [0, 0, 1]) && may_send(keeper, [1, 0, 1]) && !may_send(keeper, [0, 0, 2]));
+        with_sequencer(&program, 2, |sequencer, step| {
+            assert!(may_send(sequencer, [0, 0, 0]) && may_send(sequencer, [1, 0, 0]));
+            sequencer.passed(0, &step(0), 0, 0, 1000);
+            assert!(!may_send(sequencer, [0, 0, 1]));
+            sequencer.passed(1, &step(1), 0, 0, 1000);
+            assert!(
+                may_send(sequencer, [0, 0, 1]) && may_send(sequencer, [1, 0, 1]) && !may_send(sequencer, [0, 0, 2])
+            );
         });
     }
 
     #[test]
     fn messages_are_let_in_shortly_before_their_turn() {
         let program = program(&[(false, 1, [0.0, 10.0]), (false, 2, [10.0, 20.0]), (true, 3, [0.0, 5.0])]);
-        with_keeper(&program, 1, |keeper, _| {
+        with_sequencer(&program, 1, |sequencer, _| {
             // Both are shorter than the lead. Messages that are sent have an order of their own.
             assert_eq!(
-                [(); 3].map(|()| keeper.admit()),
+                [(); 3].map(|()| sequencer.admit()),
                 [Some((ConnectionId(0), 1000)), Some((ConnectionId(1), 1000)), None]
             );
-            assert!(may_send(keeper, [2, 0, 0]));
+            assert!(may_send(sequencer, [2, 0, 0]));
         });
         let plan = plan(&program, 1 << 20, 1);
         let order = MessageOrder::of(&plan, |_| true).unwrap();
-        let mut keeper = Keeper::new(&order, &plan);
-        assert_eq!([(); 2].map(|()| keeper.admit()), [Some((ConnectionId(0), 1 << 20)), None]);
+        let mut sequencer = Sequencer::new(&order, &plan);
+        assert_eq!([(); 2].map(|()| sequencer.admit()), [Some((ConnectionId(0), 1 << 20)), None]);
         let step = program.ranks[0].threadblocks[0].steps[0].clone();
-        keeper.passed(0, &step, 0, 0, (1 << 20) - LEAD - 1);
-        assert_eq!(keeper.admit(), None);
-        keeper.passed(0, &step, 0, 0, 1);
-        assert_eq!(keeper.admit(), Some((ConnectionId(1), 1 << 20)));
+        sequencer.passed(0, &step, 0, 0, (1 << 20) - LEAD - 1);
+        assert_eq!(sequencer.admit(), None);
+        sequencer.passed(0, &step, 0, 0, 1);
+        assert_eq!(sequencer.admit(), Some((ConnectionId(1), 1 << 20)));
     }
 
     #[test]
