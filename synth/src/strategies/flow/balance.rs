@@ -197,7 +197,7 @@ impl<'a> Balance<'a> {
         let wanted = self.quotient.sources.iter().flat_map(|source| &source.wanted);
         let bytes = wanted.map(|some| some.bytes.0).fold(0.0, f64::max);
         let uses = (0..self.quotient.orbits()).flat_map(|orbit| self.quotient.uses(orbit));
-        uses.map(|it| it.alpha * self.weights.alpha + it.beta * bytes).fold(0.0, f64::max)
+        uses.map(|it| it.busy(self.weights.alpha, Bytes(bytes))).fold(0.0, f64::max)
     }
 
     /// Offers a new path to all chunks of a source, and lets each choose; returns the number of visits.
@@ -233,7 +233,7 @@ impl<'a> Balance<'a> {
         let mut price = 0.0;
         let hop = hop.and_then(|hop| self.hops.get(hop.min(HOPS - 1)));
         for it in self.quotient.uses(orbit) {
-            let more = it.alpha * self.weights.alpha + it.beta * bytes.0;
+            let more = it.busy(self.weights.alpha, bytes);
             price += self.loads.added(it.seller, more) + hop.map_or(0.0, |hop| hop.added(it.seller, more));
         }
         price
@@ -266,7 +266,7 @@ impl<'a> Balance<'a> {
     fn charge(&mut self, path: &[LinkId], bytes: Bytes, sign: f64) {
         for (hop, &link) in path.iter().enumerate() {
             for it in self.quotient.uses(self.quotient.orbit(link)) {
-                let more = sign * (it.alpha * self.weights.alpha + it.beta * bytes.0);
+                let more = sign * it.busy(self.weights.alpha, bytes);
                 self.loads.change(it.seller, more);
                 if let Some(hop) = self.hops.get_mut(hop.min(HOPS - 1)) {
                     hop.change(it.seller, more);

@@ -29,7 +29,7 @@ use rand_pcg::rand_core::SeedableRng;
 use rounds::{Aligned, rounds};
 use schedule::{Message, Schedule, Transfer, makespan, replay};
 use staged::MemberPaths;
-use topology::{LinkId, Micros};
+use topology::{Bytes, LinkId, Micros};
 
 /// The strategy `flow`.
 #[derive(Clone, Copy, Debug)]
@@ -218,8 +218,8 @@ impl FlowSearch<'_> {
     fn try_stages(&mut self) {
         let Problem { topology, demand, constraints } = self.problem;
         let chunks = demand.chunks().len();
-        let bytes = demand.chunk_ids().map(|id| demand.bytes_of(id).0).sum::<f64>() / chunks.max(1) as f64;
-        let matters = |link: &topology::Link| link.beta.0 * bytes < DEAR * link.alpha.0;
+        let bytes = Bytes(demand.chunk_ids().map(|id| demand.bytes_of(id).0).sum::<f64>() / chunks.max(1) as f64);
+        let matters = |link: &topology::Link| link.byte_time(bytes) < link.alpha * DEAR;
         let is_free =
             !constraints.limits_ways() && constraints.owners.is_empty() && constraints.own_chunks_first.is_none();
         if self.is_over()

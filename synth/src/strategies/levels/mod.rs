@@ -51,7 +51,7 @@ impl Strategy for Levels {
             return Err(refused("there are too many deliveries"));
         }
         let slowest =
-            problem.topology.links().iter().map(|link| (link.beta * demand.chunk_bytes()).0 - 4.0 * link.alpha.0);
+            problem.topology.links().iter().map(|link| link.byte_time(demand.chunk_bytes()).0 - 4.0 * link.alpha.0);
         if !context.is_alone && slowest.fold(f64::NEG_INFINITY, f64::max) > 0.0 {
             return Err(refused("bandwidth matters more than latency"));
         }

@@ -118,7 +118,7 @@ impl Traits {
         Self {
             shared: !topology.resources().is_empty(),
             dear: most > 2.0 * least,
-            long: topology.links().iter().all(|link| 8.0 * link.alpha.0 < (link.beta * bytes).0),
+            long: topology.links().iter().all(|link| 8.0 * link.alpha.0 < link.byte_time(bytes).0),
         }
     }
 }

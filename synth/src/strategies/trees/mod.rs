@@ -128,7 +128,7 @@ fn worthwhile(problem: &Problem, context: &Context<'_>) -> Result<(), SynthError
         return Ok(());
     }
     let bytes = problem.demand.chunk_bytes();
-    if problem.topology.links().iter().all(|link| (link.beta * bytes).0 < 2.0 * link.alpha.0) {
+    if problem.topology.links().iter().all(|link| link.byte_time(bytes).0 < 2.0 * link.alpha.0) {
         return Err(refused("latency dominates".to_owned()));
     }
     let close = |incumbent: &Schedule| incumbent.makespan().0 <= context.bound.0 * (1.0 + WORTHWHILE);
