@@ -14,7 +14,7 @@
 //! | broadcast, reduce | `0 .. C` |
 //! | sendrecv | `m·C + c`, from member m to the next |
 
-use crate::{Collective, DemandError, RankSet, ReduceOp, listed};
+use crate::{Collective, DemandError, RankSet, ReduceOp, TIME_TOLERANCE, listed};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use topology::{Bytes, Rank};
@@ -301,7 +301,7 @@ impl Demand {
     /// `ChunkBytes` unless `bytes` is in `[quotient, quotient + 1]`.
     pub fn with_chunk_bytes(mut self, bytes: Bytes) -> Result<Self, DemandError> {
         let quotient = self.request.chunk_bytes();
-        let tolerance = 1e-7 * quotient.0.max(1.0);
+        let tolerance = TIME_TOLERANCE * quotient.0.max(1.0);
         if !(bytes.0 >= quotient.0 - tolerance && bytes.0 <= quotient.0 + 1.0 + tolerance) {
             return Err(DemandError::ChunkBytes { given: bytes, quotient });
         }

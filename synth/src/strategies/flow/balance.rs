@@ -16,10 +16,11 @@ use super::quotient::{HolderDemand, Quotient};
 use crate::problem::Deadline;
 use crate::problem::distance::LimitedPaths;
 use crate::problem::options::DeadlinePoll;
+use crate::problem::tolerance::reaches;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
 use schedule::ChunkId;
-use topology::{Bytes, LinkId};
+use topology::{Bytes, LinkId, Micros};
 
 /// The powers of loads, round by round; later rounds use the last one.
 const POWERS: [i32; 12] = [3, 4, 6, 8, 8, 12, 16, 16, 24, 32, 48, 64];
@@ -161,7 +162,7 @@ impl<'a> Balance<'a> {
             stale = if peak < self.best * (1.0 - PROGRESS) { 0 } else { stale + 1 };
             self.keep();
             let settled = stale >= PATIENCE && round >= POWERS.len();
-            if settled || self.best <= effort.floor * (1.0 + 1e-9) && round > 1 || left < 0 {
+            if settled || reaches(Micros(self.best), Micros(effort.floor)) && round > 1 || left < 0 {
                 break;
             }
         }

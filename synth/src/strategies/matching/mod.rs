@@ -18,7 +18,7 @@ use crate::ordering::queues::Priorities;
 use crate::ordering::without_idle_copies;
 use crate::problem::distance::PathTree;
 use crate::problem::merging::merging_pays_somewhere;
-use crate::problem::tolerance::EQUAL;
+use crate::problem::tolerance::{EQUAL, beats, reaches};
 use crate::problem::{Problem, StopReason, SynthError};
 use crate::strategies::bundles::{WORK, of_bearable_size};
 use crate::strategies::reversal::check_copies;
@@ -87,9 +87,8 @@ struct MatchingPlan {
 impl MatchingPlan {
     /// Whether it is faster, or equally fast with fewer transfers.
     fn is_better_than(&self, other: &Self) -> bool {
-        let tolerance = other.makespan.0 * EQUAL;
         let fewer = self.transfers.len() < other.transfers.len();
-        self.makespan.0 < other.makespan.0 - tolerance || (fewer && self.makespan.0 <= other.makespan.0 + tolerance)
+        beats(self.makespan, other.makespan) || fewer && reaches(self.makespan, other.makespan)
     }
 }
 

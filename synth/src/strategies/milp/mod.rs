@@ -11,10 +11,12 @@ mod pipeline;
 mod windows;
 
 use crate::problem::reach::check_reachable;
+use crate::problem::tolerance::beats;
 use crate::problem::{Limits, Problem, SearchOptions, StopReason, SynthError};
 use crate::strategies::matching::Matching;
 use crate::strategies::reversal::check_copies;
 use crate::strategies::{Attempt, Context, Strategy};
+use schedule::{Schedule, Transfer};
 
 /// The name of the strategy; its two formulations have their own.
 const NAME: &str = "milp";
@@ -50,6 +52,13 @@ impl Strategy for Milp {
         let raced = race(problem, &Context { deadline: &deadline, ..*context });
         with_windows(problem, context, raced)
     }
+}
+
+/// Whether the makespan is smaller, or no larger with clearly earlier arrivals, which count by `weight`.
+fn is_better(new: &Schedule, old: &Schedule, weight: impl Fn(&Transfer) -> f64) -> bool {
+    let arrivals = |schedule: &Schedule| schedule.transfers.iter().map(|it| it.end.0 * weight(it)).sum::<f64>();
+    beats(new.makespan(), old.makespan())
+        || new.makespan() <= old.makespan() && arrivals(new) < arrivals(old) * (1.0 - 1e-6)
 }
 
 /// The attempts of both formulations, and what windows make of the best schedule. Where the strategy runs alone and
