@@ -19,7 +19,7 @@ use crate::ordering::queues::{Priorities, order};
 use crate::problem::merging::merging_pays_somewhere;
 use crate::problem::reach::check_reachable;
 use crate::problem::tolerance::beats;
-use crate::problem::{Problem, StopReason, SynthError};
+use crate::problem::{Problem, StopReason, StrategyKind, SynthError};
 use crate::strategies::{Attempt, Context, Strategy};
 use crate::symmetry::Mirror;
 use balance::{Balance, BalanceEffort, RouteWeights};
@@ -35,7 +35,7 @@ use topology::{Bytes, LinkId, Micros};
 #[derive(Clone, Copy, Debug)]
 pub struct Flow;
 
-const NAME: &str = "flow";
+const NAME: &str = StrategyKind::Flow.as_str();
 /// Finding symmetries may take one part in this many of the time left.
 const MIRROR_PART: u32 = 4;
 /// The work of the search for routes, in visits of links and paths: a second or two.
@@ -68,8 +68,8 @@ const MOST_REORDERED: usize = 1 << 15;
 const TIES: f64 = 1e-3;
 
 impl Strategy for Flow {
-    fn name(&self) -> &'static str {
-        NAME
+    fn kind(&self) -> StrategyKind {
+        StrategyKind::Flow
     }
 
     fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
