@@ -1,47 +1,46 @@
 //! The collectives and reduction operators, spelled as the command line and the files spell them.
 
-use serde::{Deserialize, Serialize};
-use std::fmt;
 use std::str::FromStr;
 
-macro_rules! spelled {
-    ($(#[$doc:meta])* $name:ident, $what:literal, { $($(#[$vdoc:meta])* $variant:ident => $text:literal),+ $(,)? }) => {
+/// An enum whose values are words in files and on the command line.
+#[macro_export]
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident => $text:literal),+ $(,)? }) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-        #[serde(rename_all = "lowercase")]
-        pub enum $name { $($(#[$vdoc])* $variant),+ }
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, ::serde::Serialize, ::serde::Deserialize)]
+        pub enum $name { $($(#[$vdoc])* #[serde(rename = $text)] $variant),+ }
 
         impl $name {
-            /// Every value, in the order the documentation lists them.
+            /// Every value, in the order of the documentation.
             pub const ALL: &[Self] = &[$(Self::$variant),+];
 
-            /// The spelling in files and on the command line.
-            pub fn as_str(self) -> &'static str {
+            /// The word in files and on the command line.
+            pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $text),+ }
             }
-        }
 
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.pad(self.as_str())
+            /// The value of a word.
+            pub fn from_word(word: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|value| value.as_str() == word)
+            }
+
+            /// The words of all values, with spaces between.
+            pub fn known() -> String {
+                Self::ALL.iter().map(|value| value.as_str()).collect::<Vec<_>>().join(" ")
             }
         }
 
-        impl FromStr for $name {
-            type Err = String;
-            fn from_str(text: &str) -> Result<Self, String> {
-                Self::ALL.iter().copied().find(|value| value.as_str() == text).ok_or_else(|| {
-                    let known: Vec<_> = Self::ALL.iter().map(|value| value.as_str()).collect();
-                    format!("unknown {} `{text}`; one of: {}", $what, known.join(" "))
-                })
+        impl ::std::fmt::Display for $name {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                f.pad(self.as_str())
             }
         }
     };
 }
 
-spelled! {
+words! {
     /// A collective operation. Semantics and sizes are those of nccl-tests (see `docs/formats.md`).
-    Collective, "collective", {
+    Collective {
         /// Every member ends with every member's part.
         AllGather => "allgather",
         /// Every member ends with its part of the sum.
@@ -64,6 +63,20 @@ spelled! {
         SendRecv => "sendrecv",
         /// Chunks listed one by one.
         Custom => "custom",
+    }
+}
+
+impl FromStr for Collective {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::from_word(text).ok_or_else(|| format!("unknown collective `{text}`; one of: {}", Self::known()))
+    }
+}
+
+impl FromStr for ReduceOp {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::from_word(text).ok_or_else(|| format!("unknown reduction `{text}`; one of: {}", Self::known()))
     }
 }
 
@@ -123,10 +136,10 @@ impl Collective {
     }
 }
 
-spelled! {
+words! {
     /// How values are combined. All are treated as associative and commutative; sums of floats follow the
     /// program's fixed order.
-    ReduceOp, "reduction", {
+    ReduceOp {
         /// a + b
         Sum => "sum",
         /// a · b
@@ -143,6 +156,8 @@ spelled! {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde::{Deserialize, Serialize};
+    use std::fmt;
 
     #[test]
     fn the_spelling_is_one_for_files_command_line_and_display() {

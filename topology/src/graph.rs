@@ -1,8 +1,8 @@
 //! The topology graph and its cost model.
 //!
 //! The principal type is [`Topology`]. It is immutable and always valid: its only constructor is [`Topology::new`],
-//! which checks every id and every cost. The α–β model is defined only here, on [`Link`] and [`Resource`]; no other
-//! code multiplies a β by a number of bytes.
+//! which checks every id and every cost. The α–β model is defined only here, on [`Link`] and [`Resource`]. Other code asks
+//! them for times, and uses a β itself only as a price per byte: a coefficient of a linear program or of a flow.
 
 use crate::{Bytes, LinkId, Micros, MicrosPerByte, Rank, ResourceId, TopologyError, TopologyResult};
 use serde::{Deserialize, Serialize};
@@ -41,10 +41,16 @@ pub struct Link {
 }
 
 impl Link {
+    /// The part of a message's time that its bytes take: β·b.
+    #[inline]
+    pub fn byte_time(&self, bytes: Bytes) -> Micros {
+        self.beta * bytes
+    }
+
     /// From the start of a message of `bytes` to its arrival: α + β·b.
     #[inline]
     pub fn transfer_time(&self, bytes: Bytes) -> Micros {
-        self.alpha + self.beta * bytes
+        self.alpha + self.byte_time(bytes)
     }
 
     /// How long a message of `bytes` keeps the link busy: β·b, and α where α occupies.
@@ -72,6 +78,12 @@ pub struct Resource {
 }
 
 impl Resource {
+    /// The part of a message's time here that its bytes take: β·b.
+    #[inline]
+    pub fn byte_time(&self, bytes: Bytes) -> Micros {
+        self.beta * bytes
+    }
+
     /// How long a message of `bytes` over `link` keeps this resource busy, from the message's start.
     #[inline]
     pub fn occupancy(&self, link: &Link, bytes: Bytes) -> Micros {

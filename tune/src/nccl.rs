@@ -12,58 +12,35 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::fmt::Write;
 
-/// Names that also are numbers of NCCL's interface.
-macro_rules! names {
-    ($(#[$doc:meta])* $type:ident { $($(#[$variant_doc:meta])* $name:ident = $text:literal,)+ }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-        pub enum $type { $($(#[$variant_doc])* #[serde(rename = $text)] $name),+ }
-
-        impl $type {
-            /// All, in the order of NCCL's numbers.
-            pub const ALL: &[Self] = &[$(Self::$name),+];
-
-            /// The name in files.
-            pub fn as_str(self) -> &'static str {
-                match self { $(Self::$name => $text),+ }
-            }
-
-            fn parse(text: &str) -> Option<Self> {
-                Self::ALL.iter().copied().find(|known| known.as_str() == text)
-            }
-        }
-    };
-}
-
-names! {
+schedule::words! {
     /// An algorithm of NCCL. Its position is NCCL's number.
     NcclAlgorithm {
         /// A binary tree, or two.
-        Tree = "tree",
+        Tree => "tree",
         /// Rings.
-        Ring = "ring",
+        Ring => "ring",
         /// Reduction in the network, every GPU for itself.
-        CollNetDirect = "collnet_direct",
+        CollNetDirect => "collnet_direct",
         /// Reduction in the network, along a chain of GPUs.
-        CollNetChain = "collnet_chain",
+        CollNetChain => "collnet_chain",
         /// Reduction in the NVLink switch.
-        Nvls = "nvls",
+        Nvls => "nvls",
         /// The same in machines, with a tree between them.
-        NvlsTree = "nvls_tree",
+        NvlsTree => "nvls_tree",
         /// Parallel aggregated trees.
-        Pat = "pat",
+        Pat => "pat",
     }
 }
 
-names! {
+schedule::words! {
     /// A protocol of NCCL. Its position is NCCL's number.
     NcclProtocol {
         /// Data and flags together: least latency.
-        Ll = "ll",
+        Ll => "ll",
         /// The same in lines of 128 bytes.
-        Ll128 = "ll128",
+        Ll128 => "ll128",
         /// Bulk slots: most bandwidth.
-        Simple = "simple",
+        Simple => "simple",
     }
 }
 
@@ -264,8 +241,8 @@ impl NcclRule {
         };
         let channels = optional(5)?;
         let choice = NcclChoice {
-            algorithm: NcclAlgorithm::parse(fields[3]).ok_or_else(|| unknown("algorithm", fields[3]))?,
-            protocol: NcclProtocol::parse(fields[4]).ok_or_else(|| unknown("protocol", fields[4]))?,
+            algorithm: NcclAlgorithm::from_word(fields[3]).ok_or_else(|| unknown("algorithm", fields[3]))?,
+            protocol: NcclProtocol::from_word(fields[4]).ok_or_else(|| unknown("protocol", fields[4]))?,
             channels,
         };
         let rule = Self {

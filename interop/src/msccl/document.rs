@@ -20,7 +20,7 @@ impl fmt::Display for TextPosition {
     }
 }
 
-words! {
+schedule::words! {
     /// How bytes cross a connection.
     Protocol {
         /// Bulk slots with head and tail counters.
@@ -32,7 +32,7 @@ words! {
     }
 }
 
-words! {
+schedule::words! {
     /// The collective that a file claims to compute.
     ClaimedCollective {
         /// Every rank ends with the sum.
@@ -64,7 +64,7 @@ words! {
     }
 }
 
-words! {
+schedule::words! {
     /// One of a rank's buffers.
     Space {
         /// The data that the caller sends.
@@ -76,7 +76,7 @@ words! {
     }
 }
 
-words! {
+schedule::words! {
     /// The type of a step.
     StepType {
         /// Sends the source.

@@ -284,7 +284,7 @@ pub struct IterContext {
     pub num_chunks: u32,
 }
 
-words! {
+schedule::words! {
     /// The use of scratch.
     ScratchUse {
         /// Data, ordered by signals.
@@ -294,7 +294,7 @@ words! {
     }
 }
 
-words! {
+schedule::words! {
     /// One of a rank's buffers.
     PlanBuffer {
         /// The data that the caller sends.
@@ -306,7 +306,7 @@ words! {
     }
 }
 
-words! {
+schedule::words! {
     /// The media for data and signals.
     ChannelType {
         /// Loads and stores to mapped memory.
@@ -320,7 +320,7 @@ words! {
     }
 }
 
-words! {
+schedule::words! {
     /// The reductions.
     Reduction {
         /// a + b
@@ -332,7 +332,7 @@ words! {
     }
 }
 
-words! {
+schedule::words! {
     /// The names of operations.
     OpName {
         /// Synchronizes all threads of the threadblock.

@@ -1,6 +1,7 @@
 //! Assigns channels to connections.
 
 use crate::{Connection, ConnectionId, Program};
+use petgraph::unionfind::UnionFind;
 use std::collections::{BTreeMap, BTreeSet};
 use topology::Rank;
 
@@ -26,28 +27,22 @@ pub fn assign(program: &mut Program, peers: usize) -> bool {
 
 /// Groups of connections that must have one channel because they share threadblocks, ascending.
 fn tied(program: &Program) -> Vec<Vec<ConnectionId>> {
-    let mut parent: Vec<usize> = (0..program.connections.len()).collect();
-    fn root(parent: &mut [usize], mut of: usize) -> usize {
-        while parent[of] != of {
-            parent[of] = parent[parent[of]];
-            of = parent[of];
-        }
-        of
-    }
+    let mut joined = UnionFind::new(program.connections.len());
     for block in program.ranks.iter().flat_map(|rank| &rank.threadblocks) {
         let mut lanes =
             block.steps.iter().flat_map(|step| [step.instruction.sends_to(), step.instruction.receives_from()]);
         let Some(first) = lanes.by_ref().flatten().next() else { continue };
         for lane in lanes.flatten() {
-            let (a, b) = (root(&mut parent, first.index()), root(&mut parent, lane.index()));
-            parent[a.max(b)] = a.min(b);
+            joined.union(first.index(), lane.index());
         }
     }
     let mut groups: BTreeMap<usize, Vec<ConnectionId>> = BTreeMap::new();
-    for lane in 0..parent.len() {
-        groups.entry(root(&mut parent, lane)).or_default().push(ConnectionId(lane as u32));
+    for (lane, group) in (0..).zip(joined.into_labeling()) {
+        groups.entry(group).or_default().push(ConnectionId(lane));
     }
-    groups.into_values().collect()
+    let mut groups: Vec<_> = groups.into_values().collect();
+    groups.sort_unstable();
+    groups
 }
 
 /// The current use of each channel.

@@ -9,6 +9,7 @@ use super::fuse::fuse;
 use super::order::line_up;
 use super::{cost, regroup};
 use crate::{ConnectionId, Instruction, Program, RankProgram, Step};
+use petgraph::unionfind::UnionFind;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use topology::Rank;
@@ -167,7 +168,8 @@ fn handing_on(rank: &RankProgram) -> Vec<(usize, usize)> {
 /// Groups of connections that must have the same channel, because they share threadblocks. No two connections of a
 /// group join the same ranks, and no rank has too many peers in one direction.
 struct Components {
-    parent: Vec<usize>,
+    joined: UnionFind<usize>,
+    /// For each group, at the place of its representative, the ranks that its connections join.
     ends: Vec<BTreeSet<(Rank, Rank)>>,
     /// For each group, the number of peers to which a rank sends (`true`) or from which it receives.
     load: Vec<BTreeMap<(Rank, bool), usize>>,
@@ -178,7 +180,7 @@ impl Components {
     fn of(program: &Program, peers: usize) -> Self {
         let lanes = &program.connections;
         let mut components = Self {
-            parent: (0..lanes.len()).collect(),
+            joined: UnionFind::new(lanes.len()),
             ends: lanes.iter().map(|lane| BTreeSet::from([(lane.from, lane.to)])).collect(),
             load: lanes.iter().map(|lane| BTreeMap::from([((lane.from, true), 1), ((lane.to, false), 1)])).collect(),
             peers,
@@ -192,17 +194,9 @@ impl Components {
         components
     }
 
-    fn root(&mut self, mut of: usize) -> usize {
-        while self.parent[of] != of {
-            self.parent[of] = self.parent[self.parent[of]];
-            of = self.parent[of];
-        }
-        of
-    }
-
     /// Whether the two connections may share a threadblock; if so, they are joined.
     fn join(&mut self, a: ConnectionId, b: ConnectionId) -> bool {
-        let (a, b) = (self.root(a.index()), self.root(b.index()));
+        let (a, b) = (self.joined.find_mut(a.index()), self.joined.find_mut(b.index()));
         if a == b {
             return true;
         }
@@ -219,7 +213,11 @@ impl Components {
         for (end, more) in std::mem::take(&mut self.load[small]) {
             *self.load[large].entry(end).or_default() += more;
         }
-        self.parent[small] = large;
+        self.joined.union(a, b);
+        if self.joined.find(a) == small {
+            self.ends.swap(large, small);
+            self.load.swap(large, small);
+        }
         true
     }
 }

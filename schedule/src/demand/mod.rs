@@ -16,7 +16,7 @@
 
 mod listed;
 
-use crate::{Chunk, ChunkId, Collective, DemandError, MAX_CHUNKS, RankSet, ReduceOp, Request};
+use crate::{Chunk, ChunkId, Collective, DemandError, MAX_CHUNKS, RankSet, ReduceOp, Request, TIME_TOLERANCE};
 use topology::{Bytes, Rank};
 
 /// What must move.
@@ -205,7 +205,7 @@ impl Demand {
     /// `ChunkBytes` unless `bytes` is in `[quotient, quotient + 1]`.
     pub fn with_chunk_bytes(mut self, bytes: Bytes) -> Result<Self, DemandError> {
         let quotient = self.request.chunk_bytes();
-        let tolerance = 1e-7 * quotient.0.max(1.0);
+        let tolerance = TIME_TOLERANCE * quotient.0.max(1.0);
         if !(bytes.0 >= quotient.0 - tolerance && bytes.0 <= quotient.0 + 1.0 + tolerance) {
             return Err(DemandError::ChunkBytes { given: bytes, quotient });
         }

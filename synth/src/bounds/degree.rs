@@ -234,8 +234,8 @@ impl RankLinkGroups {
             let alpha = links.clone().map(|link| link.alpha.0).fold(f64::INFINITY, f64::min);
             let occupies = links.clone().all(|link| link.latency == Latency::Occupies);
             let latency = if occupies { Latency::Occupies } else { Latency::Pipelines };
-            let shared = resource.map(|id| Paces::new(alpha, (topology.resource(id).beta * bytes).0, latency));
-            let own = links.map(|link| Paces::new(link.alpha.0, (link.beta * bytes).0, link.latency)).collect();
+            let shared = resource.map(|id| Paces::new(alpha, topology.resource(id).byte_time(bytes).0, latency));
+            let own = links.map(|link| Paces::new(link.alpha.0, link.byte_time(bytes).0, link.latency)).collect();
             GroupPaces { of: LinkGroup { resource, links: members }, shared, own }
         };
         Self { groups: members.into_iter().map(group).collect() }

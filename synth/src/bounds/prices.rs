@@ -18,7 +18,7 @@ use crate::bounds::multicommodity::{ConcurrentFlow, concurrent_flow};
 use crate::problem::distance::PathTree;
 use crate::problem::{Deadline, Problem};
 use schedule::{ChunkId, RankSet};
-use topology::{LinkId, Micros, Rank, ResourceId, Topology};
+use topology::{Bytes, LinkId, Micros, Rank, ResourceId, Topology};
 
 /// The most shortest-path trees; the chunks of other sources count as free, which keeps the bound valid.
 const SOURCES: usize = 1024;
@@ -182,10 +182,10 @@ impl Bought {
         let mut resources = vec![0.0; topology.resources().len()];
         let mut links = vec![0.0; bytes_on.len()];
         for (id, bytes) in topology.link_ids().zip(bytes_on) {
-            let link = topology.link(id);
-            links[id.index()] = link.beta.0 * bytes;
+            let (link, bytes) = (topology.link(id), Bytes(bytes));
+            links[id.index()] = link.byte_time(bytes).0;
             for &resource in &link.resources {
-                resources[resource.index()] += topology.resource(resource).beta.0 * bytes;
+                resources[resource.index()] += topology.resource(resource).byte_time(bytes).0;
             }
         }
         Some(Self { links, resources, paid })

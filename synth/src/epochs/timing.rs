@@ -5,12 +5,12 @@
 //! are tried both ways: whether the chunks of one epoch travel as one message or as several, and whether the order of
 //! the epochs or a list schedule by longest remaining path is better.
 
-use crate::problem::distance::Key;
+use crate::ordering::earliest_first;
+use crate::problem::tolerance::faster_or_fewer;
 use crate::problem::{Problem, SynthError};
 use schedule::{ChunkId, Message, Schedule, Transfer, TransferKind, replay};
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
-use topology::{Bytes, FreeTimes, LinkId, Micros, Rank};
+use std::collections::{BTreeMap, BTreeSet};
+use topology::{LinkId, Micros, Rank};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Departure {
@@ -33,7 +33,7 @@ pub(crate) fn schedule_of(
     let mut candidates = Vec::new();
     // The list scheduler ignores `own_chunks_first`; the order of the epochs obeys it.
     if problem.constraints.own_chunks_first.is_none() {
-        candidates.push(one_by_one(&list_order(problem, &sends)));
+        candidates.push(earliest_first(problem, &one_by_one(&sends)));
     }
     sends.sort_by(|a, b| {
         let remaining = b.remaining.total_cmp(&a.remaining);
@@ -44,18 +44,11 @@ pub(crate) fn schedule_of(
     for messages in candidates {
         let transfers = replay(&problem.demand, &problem.topology, &messages)
             .map_err(|error| SynthError::Order { strategy, error })?;
-        if best.as_ref().is_none_or(|best| is_better(&transfers, best)) {
+        if best.as_ref().is_none_or(|best| faster_or_fewer(&transfers, best)) {
             best = Some(transfers);
         }
     }
     Ok(Schedule::new(&problem.topology, problem.demand.clone(), best.unwrap_or_default(), strategy))
-}
-
-/// Whether the makespan is smaller, or equal with fewer messages.
-fn is_better(transfers: &[Transfer], best: &[Transfer]) -> bool {
-    let end = |transfers: &[Transfer]| transfers.iter().map(|transfer| transfer.end.0).fold(0.0, f64::max);
-    let (new, old) = (end(transfers), end(best));
-    new < old * (1.0 - 1e-9) || (new <= old * (1.0 + 1e-9) && transfers.len() < best.len())
 }
 
 /// A departure that some rank needs.
@@ -102,39 +95,6 @@ fn add_remaining_paths(problem: &Problem, sends: &mut [Send]) {
         let from = longest.entry((chunk, send.from)).or_default();
         *from = from.max(send.remaining);
     }
-}
-
-/// The order of a list scheduler that ignores epochs: the first to start goes first, then the longest remaining path.
-fn list_order(problem: &Problem, sends: &[Send]) -> Vec<Send> {
-    let (topology, demand) = (&problem.topology, &problem.demand);
-    let mut waiting: BTreeMap<(ChunkId, Rank), Vec<usize>> = BTreeMap::new();
-    let mut queue: BinaryHeap<Reverse<(Key, Reverse<Key>, usize)>> = BinaryHeap::new();
-    for (index, send) in sends.iter().enumerate() {
-        if demand.chunk(send.departure.chunk).holders.has(send.from) {
-            queue.push(Reverse((Key::new(0.0), Reverse(Key::new(send.remaining.0)), index)));
-        } else {
-            waiting.entry((send.departure.chunk, send.from)).or_default().push(index);
-        }
-    }
-    let mut free = FreeTimes::new(topology);
-    let mut order = Vec::with_capacity(sends.len());
-    while let Some(Reverse((ready, priority, index))) = queue.pop() {
-        let (ready, send) = (ready.value(), sends[index]);
-        let (chunk, id) = (send.departure.chunk, send.departure.link);
-        let start = free.earliest(topology, id).0;
-        if start > ready {
-            queue.push(Reverse((Key::new(start), priority, index)));
-            continue;
-        }
-        let bytes: Bytes = demand.bytes_of(chunk);
-        free.occupy(topology, id, Micros(ready), bytes);
-        order.push(send);
-        let end = ready + topology.link(id).transfer_time(bytes).0;
-        for next in waiting.remove(&(chunk, send.to)).unwrap_or_default() {
-            queue.push(Reverse((Key::new(end), Reverse(Key::new(sends[next].remaining.0)), next)));
-        }
-    }
-    order
 }
 
 fn message(chunks: &[Send]) -> Message {

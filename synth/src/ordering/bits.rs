@@ -1,4 +1,4 @@
-//! A dense matrix of bits.
+//! A dense matrix of bits: the only sets of bits of this crate.
 //!
 //! The principal type is [`BitMatrix`]: one row per rank or link, one column per chunk. A few word operations per 64
 //! chunks give the chunks that a link could carry, so that no list of (chunk, destination) pairs is needed.
@@ -25,6 +25,10 @@ impl BitMatrix {
         self.words[row * self.words_per_row + column / 64] >> (column % 64) & 1 == 1
     }
 
+    pub(crate) fn clear(&mut self, row: usize, column: usize) {
+        self.words[row * self.words_per_row + column / 64] &= !(1 << (column % 64));
+    }
+
     pub(crate) fn set(&mut self, row: usize, column: usize) {
         self.words[row * self.words_per_row + column / 64] |= 1 << (column % 64);
     }
@@ -39,6 +43,8 @@ mod tests {
         let mut bits = BitMatrix::new(3, 65);
         bits.set(1, 64);
         bits.set(2, 0);
+        bits.set(0, 1);
+        bits.clear(0, 1);
         assert_eq!([bits.row(0), bits.row(1), bits.row(2)], [[0, 0], [0, 1], [1, 0]]);
         assert!(bits.has(1, 64) && bits.has(2, 0) && !bits.has(1, 0));
     }

@@ -51,8 +51,7 @@ pub(crate) fn interleaved(
             if takes_too_long(messages.len(), deadline) {
                 return Ok(best);
             }
-            let Some(order) = network.order(rule, deadline) else { return Ok(best) };
-            let order: Vec<Message> = order.into_iter().map(|index| messages[index].clone()).collect();
+            let Some(order) = network.ordered(rule, deadline) else { return Ok(best) };
             let transfers = play(&order)?;
             if makespan(&transfers) < makespan(&best) {
                 best = transfers;
@@ -60,6 +59,13 @@ pub(crate) fn interleaved(
         }
     }
     Ok(best)
+}
+
+/// `messages`, which are given in a valid order, such that the one that can leave first does, and of several the one with
+/// the longest way still before it.
+pub(crate) fn earliest_first(problem: &Problem, messages: &[Message]) -> Vec<Message> {
+    let ordered = DependencyGraph::new(problem, messages).ordered(PriorityRule::EarliestFirst, &Deadline::default());
+    ordered.unwrap_or_else(|| messages.to_vec())
 }
 
 /// Whether there is too little time for one rule. Few messages take negligible time.
@@ -170,6 +176,12 @@ impl<'a> DependencyGraph<'a> {
     }
 
     /// The messages in the order in which the rule sends them; `None` if the time is up before.
+    fn ordered(&self, rule: PriorityRule, deadline: &Deadline) -> Option<Vec<Message>> {
+        let order = self.order(rule, deadline)?;
+        Some(order.into_iter().map(|index| self.messages[index].clone()).collect())
+    }
+
+    /// The same as positions.
     fn order(&self, rule: PriorityRule, deadline: &Deadline) -> Option<Vec<usize>> {
         let mut state = SchedulingState::new(self);
         let mut open = self.waits_for.clone();

@@ -163,7 +163,7 @@ impl<'a> Planning<'a, '_> {
             }
             let before = best_makespan(&searches);
             self.run_wave(&mut searches, &wave)?;
-            let contains = |kind| wave.iter().flatten().any(|line| line.kind == kind);
+            let contains = |kind| wave.iter().flatten().any(|line| line.kind() == kind);
             if contains(StrategyKind::Improve) {
                 found.gain = 1.0 - best_makespan(&searches) / before;
             }
@@ -251,7 +251,7 @@ impl<'a> Planning<'a, '_> {
     fn is_due(&self, searches: &[CountSearch<'_>], line: &StrategyLine) -> bool {
         let is_in_time = !self.deadline.has_passed_for_all();
         let is_willing = match line.due {
-            _ if self.options.strategy == Some(line.kind) => is_in_time,
+            _ if self.options.strategy == Some(line.kind()) => is_in_time,
             Due::Never => false,
             Due::UnlessInterrupted => is_in_time && !self.options.cancel.is_cancelled(),
             // However late it is: a limit too short for the machine gives the first answer as early as possible.

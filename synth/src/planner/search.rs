@@ -5,7 +5,7 @@
 
 use crate::bounds::{Bound, Bounds};
 use crate::polish::prefer::preference_grade;
-use crate::problem::tolerance::{EQUAL, beats, reaches};
+use crate::problem::tolerance::{beats, bound_below, reaches};
 use crate::problem::{Cancel, Candidate, DEFAULT_GAP, Milestone, Problem, StopReason, StrategyKind, SynthError};
 use crate::sketch::obey;
 use crate::strategies::Attempt;
@@ -137,11 +137,11 @@ impl<'a> CountSearch<'a> {
     /// preferences, fewer transfers decide.
     fn improves(&self, schedule: &Schedule) -> bool {
         let Some(best) = &self.best else { return true };
-        let (makespan, tolerance) = (schedule.makespan(), best.makespan.0 * EQUAL);
+        let makespan = schedule.makespan();
         let graded =
             |schedule: &Schedule| preference_grade(schedule, &self.problem.topology, &self.problem.constraints);
-        makespan.0 < best.makespan.0 - tolerance
-            || (makespan.0 <= best.makespan.0 + tolerance && graded(schedule) < graded(best.schedule.schedule()))
+        beats(makespan, best.makespan)
+            || reaches(makespan, best.makespan) && graded(schedule) < graded(best.schedule.schedule())
     }
 
     /// Judges the schedules of a warm start that solve this problem.
@@ -259,13 +259,6 @@ fn by_makespan(searches: &[CountSearch<'_>]) -> Vec<usize> {
 
 fn reached(search: &CountSearch<'_>) -> f64 {
     search.makespan().map_or(f64::INFINITY, |makespan| makespan.0)
-}
-
-/// The bound, rounded down to the makespan if both are equal: no reader should see a bound that is beaten by 10⁻¹².
-fn bound_below(bound: &LowerBound, makespan: Micros) -> LowerBound {
-    let equal = (bound.value.0 - makespan.0).abs() <= bound.value.0 * EQUAL;
-    let value = if equal { bound.value.min(makespan) } else { bound.value };
-    LowerBound { value, name: bound.name.clone() }
 }
 
 /// Applies both independent checks: the verifier, and the check against the sketch.

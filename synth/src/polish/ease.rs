@@ -16,7 +16,7 @@ use crate::problem::distance::Key;
 use schedule::{ChunkId, Demand, Schedule, TIME_TOLERANCE, Transfer, TransferKind, clearly_before};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
-use topology::{Bytes, LinkId, Micros, Rank};
+use topology::{LinkId, Micros, Rank};
 
 /// Schedules that carry more chunks, summed over messages, stay as they are: a single late message hardly delays them.
 const MOST_CARRIED: usize = 1 << 15;
@@ -85,7 +85,7 @@ impl<'a> EasingDraft<'a> {
         let (demand, transfers) = (&schedule.demand, &schedule.transfers);
         let mut links: BTreeMap<(LinkId, u64), Vec<usize>> = BTreeMap::new();
         for (index, transfer) in transfers.iter().enumerate() {
-            let bytes: Bytes = transfer.chunks.iter().map(|&chunk| demand.bytes_of(chunk)).sum();
+            let bytes = demand.message_bytes(&transfer.chunks);
             links.entry((transfer.link, bytes.0.to_bits())).or_default().push(index);
         }
         let links: Vec<Vec<usize>> = links.into_values().filter(|messages| messages.len() > 1).collect();

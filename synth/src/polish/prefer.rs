@@ -71,9 +71,8 @@ fn steps(transfers: &[Transfer], demand: &Demand) -> u32 {
 fn loads(transfers: &[Transfer], demand: &Demand, topology: &Topology) -> Vec<f64> {
     let mut loads = vec![0.0; topology.links().len()];
     for transfer in transfers {
-        let bytes =
-            transfer.chunks.iter().map(|&chunk| demand.bytes_of(chunk)).fold(topology::Bytes::ZERO, |a, b| a + b);
-        loads[transfer.link.index()] += (topology.link(transfer.link).beta * bytes).0;
+        let bytes = demand.message_bytes(&transfer.chunks);
+        loads[transfer.link.index()] += topology.link(transfer.link).byte_time(bytes).0;
     }
     loads
 }

@@ -79,7 +79,7 @@ fn wanting(demand: &Demand) -> Vec<Rank> {
 pub(crate) fn choices(problem: &Problem) -> Vec<Collectors> {
     let demand = &*problem.demand;
     let mut choices = vec![Collectors { label: "", ranks: wanting(demand) }];
-    let is_small = |link: &topology::Link| (link.beta * demand.chunk_bytes()).0 < link.alpha.0;
+    let is_small = |link: &topology::Link| link.byte_time(demand.chunk_bytes()) < link.alpha;
     if demand.request().collective == Collective::AllReduce && problem.topology.links().iter().all(is_small) {
         let root = centre(problem);
         choices.push(Collectors { label: "/rooted", ranks: vec![root; demand.chunks().len()] });

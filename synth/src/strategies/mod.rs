@@ -1,7 +1,7 @@
 //! The contract between the planner and its strategies.
 //!
-//! A strategy proposes schedules; it never judges them. To add one: a folder with a type that implements
-//! [`Strategy`], and one line in the planner's table.
+//! A strategy proposes schedules; it never judges them. To add one: a folder here with a type that implements
+//! [`Strategy`], its name in `StrategyKind`, and one line in the planner's table.
 
 mod bundles;
 pub(crate) mod classic;
@@ -17,7 +17,7 @@ pub(crate) mod trees;
 
 use crate::bounds::{Bound, Bounds};
 use crate::problem::tolerance::reaches;
-use crate::problem::{Deadline, Problem, Progress, SearchOptions, StopReason, SynthError};
+use crate::problem::{Deadline, Problem, Progress, SearchOptions, StopReason, StrategyKind, SynthError};
 use crate::symmetry::Symmetries;
 use schedule::Schedule;
 use topology::Micros;
@@ -32,8 +32,8 @@ pub struct Context<'a> {
     pub incumbent: Option<&'a Schedule>,
     /// The best proven lower bound: no schedule is faster.
     pub bound: Micros,
-    /// Whether the user named this strategy, so that it runs alone. Then it also tries what is not worth the time in a
-    /// portfolio.
+    /// Whether the user named this strategy, so that it runs alone. Then it runs even where it is not
+    /// [worthwhile](Strategy::is_worthwhile), and tries [larger](Self::most) problems.
     pub is_alone: bool,
     /// Whether halves of reductions are joined as they are, at once: without a bound of each, and without looking for a better
     /// order of all messages.
@@ -45,6 +45,11 @@ pub struct Context<'a> {
 }
 
 impl Context<'_> {
+    /// The most of what grows with the problem: `alone` where the user named the strategy, else `among_others`.
+    pub(crate) fn most(&self, alone: usize, among_others: usize) -> usize {
+        if self.is_alone { alone } else { among_others }
+    }
+
     /// A makespan that is good enough: a search that reaches it stops.
     pub fn goal(&self) -> Micros {
         self.bound * (1.0 + self.options.gap)
@@ -71,8 +76,21 @@ pub struct Attempt {
 
 /// A way of finding schedules.
 pub trait Strategy: Sync {
+    /// Which one it is.
+    fn kind(&self) -> StrategyKind;
+
     /// The name in reports.
-    fn name(&self) -> &'static str;
+    fn name(&self) -> &'static str {
+        self.kind().as_str()
+    }
+
+    /// Where the strategy is one of several: whether it may find something that is worth its part of the time.
+    ///
+    /// # Errors
+    /// [`SynthError::NotApplicable`] if not.
+    fn is_worthwhile(&self, _problem: &Problem, _context: &Context<'_>) -> Result<(), SynthError> {
+        Ok(())
+    }
 
     /// Proposes schedules for `problem`, one or more (ring, tree, …). The demand of `problem` reduces nothing.
     ///

@@ -40,7 +40,7 @@ pub(crate) fn propose(
     strategy: &dyn Strategy,
 ) -> Result<Vec<Attempt>, SynthError> {
     if !problem.demand.chunks().iter().any(|chunk| chunk.combine) {
-        return strategy.propose(problem, context);
+        return propose_copies(problem, context, strategy);
     }
     let mut attempts = Vec::new();
     let mut refusal = None;
@@ -69,6 +69,18 @@ pub(crate) fn propose(
     Ok(attempts)
 }
 
+/// What `strategy` proposes for a problem without sums; among others only where that is worthwhile.
+fn propose_copies(
+    problem: &Problem,
+    context: &Context<'_>,
+    strategy: &dyn Strategy,
+) -> Result<Vec<Attempt>, SynthError> {
+    if !context.is_alone {
+        strategy.is_worthwhile(problem, context)?;
+    }
+    strategy.propose(problem, context)
+}
+
 /// What `strategy` proposes for the whole problem, planned as two halves.
 fn propose_halves(
     halves: &Halves<'_>,
@@ -83,7 +95,7 @@ fn propose_halves(
             _ => context.bound,
         };
         let context = Context { incumbent: None, bound, ..*context };
-        strategy.propose(half, &context)
+        propose_copies(half, &context, strategy)
     };
     let collected = ask(&halves.collect)?;
     let spread = halves.spread.as_ref().map(ask).transpose()?;

@@ -5,8 +5,7 @@
 //! does not determine which contributions a sum contains. There the messages are replayed in rounds, as they were made.
 
 use super::SizeTask;
-use schedule::{Message, Provenance, Schedule, Transfer, TransferKind, VerifiedSchedule, replay, replay_rounds};
-use std::collections::BTreeMap;
+use schedule::{Message, Origin, Provenance, Schedule, TransferKind, VerifiedSchedule, replay, replay_rounds};
 use topology::Micros;
 
 /// The part of a plan that holds for every size.
@@ -22,15 +21,15 @@ pub(super) struct SendOrder {
 }
 
 impl SendOrder {
-    pub(super) fn new(schedule: &VerifiedSchedule) -> Self {
-        let schedule = schedule.schedule().clone();
+    pub(super) fn new(verified: &VerifiedSchedule) -> Self {
+        let schedule = verified.schedule().clone();
         let request = schedule.demand.request();
         let reduces = schedule.transfers.iter().any(|transfer| transfer.kind == TransferKind::Reduce);
         let mut produced_by = schedule.produced_by.clone();
         produced_by.options.insert("planned_for_bytes".to_owned(), request.size_bytes.to_string());
         Self {
             messages: schedule.transfers.iter().map(Message::from).collect(),
-            rounds: if reduces { rounds(&schedule.transfers) } else { Vec::new() },
+            rounds: if reduces { rounds(verified) } else { Vec::new() },
             chunks_per_rank: request.chunks_per_rank,
             produced_by,
             origin: (request.size_bytes, schedule),
@@ -74,24 +73,25 @@ impl SendOrder {
     }
 }
 
-/// The lengths of runs of transfers in which no transfer waits for another of the same run.
-fn rounds(transfers: &[Transfer]) -> Vec<usize> {
-    let mut rounds = Vec::new();
-    let (mut first, mut arrivals) = (0, BTreeMap::new());
-    for (index, transfer) in transfers.iter().enumerate() {
-        let waits = |chunk| {
-            let arrival: Option<&Micros> = arrivals.get(&(transfer.from, chunk));
-            arrival.is_some_and(|end| end.0 <= transfer.start.0 * (1.0 + schedule::TIME_TOLERANCE))
-        };
-        if transfer.chunks.iter().copied().any(waits) {
-            rounds.push(index - first);
-            (first, arrivals) = (index, BTreeMap::new());
-        }
-        for &chunk in &transfer.chunks {
-            let arrival = arrivals.entry((transfer.to, chunk)).or_insert(transfer.end);
-            *arrival = arrival.min(transfer.end);
+/// The lengths of runs of transfers in which no transfer carries a value that another of the same run makes.
+fn rounds(schedule: &VerifiedSchedule) -> Vec<usize> {
+    let mut waits_for: Vec<Option<u32>> = vec![None; schedule.schedule().transfers.len()];
+    for chunk in schedule.schedule().demand.chunk_ids() {
+        let deliveries = schedule.order().deliveries(chunk);
+        for delivery in deliveries {
+            if let Origin::Delivery(id) = delivery.source() {
+                let last = &mut waits_for[delivery.transfer as usize];
+                *last = (*last).max(Some(deliveries[id.index()].transfer));
+            }
         }
     }
-    rounds.push(transfers.len() - first);
+    let (mut rounds, mut first) = (Vec::new(), 0);
+    for (index, last) in waits_for.iter().enumerate() {
+        if last.is_some_and(|last| (first..index).contains(&(last as usize))) {
+            rounds.push(index - first);
+            first = index;
+        }
+    }
+    rounds.push(waits_for.len() - first);
     rounds
 }

@@ -16,7 +16,7 @@ mod tree;
 
 use crate::problem::distance::PathTree;
 use crate::problem::reach::check_reachable;
-use crate::problem::{Problem, StopReason, SynthError};
+use crate::problem::{Problem, StopReason, StrategyKind, SynthError};
 use crate::strategies::reversal::check_copies;
 use crate::strategies::{Attempt, Context, Strategy};
 use schedule::{ChunkId, ChunkList, Collective, Message, Schedule, Transfer, TransferKind, makespan, replay};
@@ -113,8 +113,8 @@ fn algorithms(collective: Collective) -> Vec<TextbookAlgorithm> {
 }
 
 impl Strategy for Classic {
-    fn name(&self) -> &'static str {
-        "classic"
+    fn kind(&self) -> StrategyKind {
+        StrategyKind::Classic
     }
 
     fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {

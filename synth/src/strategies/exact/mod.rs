@@ -18,7 +18,7 @@ pub use pareto::{Front, ParetoPoint, Reach, Reason, Refuted, Relaxation, pareto}
 use crate::bounds::{Bound, Bounds, Proof};
 use crate::epochs::timing::schedule_of;
 use crate::problem::tolerance::{beats, reaches};
-use crate::problem::{Deadline, Problem, Progress, StopReason, SynthError, check_reachable};
+use crate::problem::{Deadline, Problem, Progress, StopReason, StrategyKind, SynthError, check_reachable};
 use crate::solver::Controls;
 use crate::strategies::reversal::check_copies;
 use crate::strategies::{Attempt, Context, Strategy};
@@ -28,12 +28,10 @@ use schedule::Schedule;
 use topology::Micros;
 
 /// The name in reports.
-const NAME: &str = "exact";
+const NAME: &str = StrategyKind::Exact.as_str();
 
 /// The most departures of a model.
 const MOST_DEPARTURES: usize = 80_000;
-/// The same where this strategy is one of several.
-const MOST_AMONG_OTHERS: usize = 6_000;
 /// The most ends that are tried for one cut of time.
 const MOST_ENDS: usize = 24;
 
@@ -42,15 +40,15 @@ const MOST_ENDS: usize = 24;
 pub struct Exact;
 
 impl Strategy for Exact {
-    fn name(&self) -> &'static str {
-        NAME
+    fn kind(&self) -> StrategyKind {
+        StrategyKind::Exact
     }
 
     fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
         check_copies(problem, NAME)?;
         refuse_rules(problem)?;
         let mut search = ExactSearch::new(problem, context);
-        if routes(problem) > search.most {
+        if routes(problem) > MOST_DEPARTURES {
             return Err(not_applicable(
                 "its models would have too many columns; symmetric or local methods go further",
             ));
@@ -68,7 +66,6 @@ impl Strategy for Exact {
 struct ExactSearch<'a> {
     problem: &'a Problem,
     context: &'a Context<'a>,
-    most: usize,
     /// The best schedule found, if it is better than the incumbent.
     found: Option<Schedule>,
     /// The makespan to beat.
@@ -84,7 +81,6 @@ impl<'a> ExactSearch<'a> {
         Self {
             problem,
             context,
-            most: if context.is_alone { MOST_DEPARTURES } else { MOST_AMONG_OTHERS },
             found: None,
             best: context.incumbent.map(Schedule::makespan),
             proven: Micros::ZERO,
@@ -141,7 +137,7 @@ impl<'a> ExactSearch<'a> {
         };
         let activity = format!("can it end before {:.3} µs", ends[0].0);
         (self.context.progress)(Progress { strategy: NAME, incumbent: self.best, bound: None, activity });
-        let ask = |&end: &Micros| decide(periods, false, end, self.most, &controls);
+        let ask = |&end: &Micros| decide(periods, false, end, MOST_DEPARTURES, &controls);
         match ends {
             [one, other] if self.context.options.threads != Some(1) => std::thread::scope(|scope| {
                 let other = scope.spawn(|| ask(other));

@@ -15,7 +15,9 @@ use super::{NAME, not_applicable};
 use crate::bounds::bounds;
 use crate::epochs::timing::{Departure, schedule_of};
 use crate::problem::reversed::reversed_spreading;
-use crate::problem::{Deadline, Problem, Progress, SearchOptions, StopReason, SynthError, check_reachable};
+use crate::problem::{
+    Deadline, Problem, Progress, SearchOptions, StopReason, StrategyKind, SynthError, check_reachable,
+};
 use crate::solver::Controls;
 use crate::strategies::reversal::propose;
 use crate::strategies::{Attempt, Context, Strategy};
@@ -378,8 +380,8 @@ fn free_of_alpha(problem: &Problem) -> Problem {
 struct Given(Vec<Departure>);
 
 impl Strategy for Given {
-    fn name(&self) -> &'static str {
-        NAME
+    fn kind(&self) -> StrategyKind {
+        StrategyKind::Exact
     }
 
     fn propose(&self, problem: &Problem, _: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {

@@ -63,7 +63,7 @@ impl<'a> Periods<'a> {
     fn occupancy(&self, link: &Link) -> Micros {
         match self.messages {
             MessageCapacity::Single => link.occupancy(self.bytes),
-            MessageCapacity::Merged => link.beta * self.bytes,
+            MessageCapacity::Merged => link.byte_time(self.bytes),
         }
     }
 
@@ -91,7 +91,7 @@ impl<'a> Periods<'a> {
         }
         let occupancy = |user: &LinkId| match self.messages {
             MessageCapacity::Single => resource.occupancy(link(user), self.bytes),
-            MessageCapacity::Merged => resource.beta * self.bytes,
+            MessageCapacity::Merged => resource.byte_time(self.bytes),
         };
         let shortest = users.iter().map(occupancy).fold(Micros(f64::INFINITY), Micros::min);
         match users.is_empty() {
@@ -258,7 +258,7 @@ pub(super) fn cuts<'a>(problem: &'a Problem, messages: MessageCapacity, makespan
     let Some(bytes) = chunk_size(problem) else { return Vec::new() };
     let mut lengths: Vec<f64> = Vec::new();
     for link in allowed(problem) {
-        let occupancy = if messages == MessageCapacity::Single { link.occupancy(bytes) } else { link.beta * bytes };
+        let occupancy = if messages == MessageCapacity::Single { link.occupancy(bytes) } else { link.byte_time(bytes) };
         lengths.extend([link.transfer_time(bytes).0, occupancy.0]);
         lengths.sort_by(f64::total_cmp);
         lengths.dedup_by(|next, kept| *next - *kept <= SLACK * *kept);

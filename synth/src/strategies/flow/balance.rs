@@ -16,10 +16,11 @@ use super::quotient::{HolderDemand, Quotient};
 use crate::problem::Deadline;
 use crate::problem::distance::LimitedPaths;
 use crate::problem::options::DeadlinePoll;
+use crate::problem::tolerance::reaches;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
 use schedule::ChunkId;
-use topology::{Bytes, LinkId};
+use topology::{Bytes, LinkId, Micros};
 
 /// The powers of loads, round by round; later rounds use the last one.
 const POWERS: [i32; 12] = [3, 4, 6, 8, 8, 12, 16, 16, 24, 32, 48, 64];
@@ -161,7 +162,7 @@ impl<'a> Balance<'a> {
             stale = if peak < self.best * (1.0 - PROGRESS) { 0 } else { stale + 1 };
             self.keep();
             let settled = stale >= PATIENCE && round >= POWERS.len();
-            if settled || self.best <= effort.floor * (1.0 + 1e-9) && round > 1 || left < 0 {
+            if settled || reaches(Micros(self.best), Micros(effort.floor)) && round > 1 || left < 0 {
                 break;
             }
         }
@@ -197,7 +198,7 @@ impl<'a> Balance<'a> {
         let wanted = self.quotient.sources.iter().flat_map(|source| &source.wanted);
         let bytes = wanted.map(|some| some.bytes.0).fold(0.0, f64::max);
         let uses = (0..self.quotient.orbits()).flat_map(|orbit| self.quotient.uses(orbit));
-        uses.map(|it| it.alpha * self.weights.alpha + it.beta * bytes).fold(0.0, f64::max)
+        uses.map(|it| it.busy(self.weights.alpha, Bytes(bytes))).fold(0.0, f64::max)
     }
 
     /// Offers a new path to all chunks of a source, and lets each choose; returns the number of visits.
@@ -233,7 +234,7 @@ impl<'a> Balance<'a> {
         let mut price = 0.0;
         let hop = hop.and_then(|hop| self.hops.get(hop.min(HOPS - 1)));
         for it in self.quotient.uses(orbit) {
-            let more = it.alpha * self.weights.alpha + it.beta * bytes.0;
+            let more = it.busy(self.weights.alpha, bytes);
             price += self.loads.added(it.seller, more) + hop.map_or(0.0, |hop| hop.added(it.seller, more));
         }
         price
@@ -266,7 +267,7 @@ impl<'a> Balance<'a> {
     fn charge(&mut self, path: &[LinkId], bytes: Bytes, sign: f64) {
         for (hop, &link) in path.iter().enumerate() {
             for it in self.quotient.uses(self.quotient.orbit(link)) {
-                let more = sign * (it.alpha * self.weights.alpha + it.beta * bytes.0);
+                let more = sign * it.busy(self.weights.alpha, bytes);
                 self.loads.change(it.seller, more);
                 if let Some(hop) = self.hops.get_mut(hop.min(HOPS - 1)) {
                     hop.change(it.seller, more);

@@ -19,7 +19,7 @@ use crate::ordering::queues::{Priorities, order};
 use crate::problem::merging::merging_pays_somewhere;
 use crate::problem::reach::check_reachable;
 use crate::problem::tolerance::beats;
-use crate::problem::{Problem, StopReason, SynthError};
+use crate::problem::{Problem, StopReason, StrategyKind, SynthError};
 use crate::strategies::{Attempt, Context, Strategy};
 use crate::symmetry::Mirror;
 use balance::{Balance, BalanceEffort, RouteWeights};
@@ -29,13 +29,13 @@ use rand_pcg::rand_core::SeedableRng;
 use rounds::{Aligned, rounds};
 use schedule::{Message, Schedule, Transfer, makespan, replay};
 use staged::MemberPaths;
-use topology::{LinkId, Micros};
+use topology::{Bytes, LinkId, Micros};
 
 /// The strategy `flow`.
 #[derive(Clone, Copy, Debug)]
 pub struct Flow;
 
-const NAME: &str = "flow";
+const NAME: &str = StrategyKind::Flow.as_str();
 /// Finding symmetries may take one part in this many of the time left.
 const MIRROR_PART: u32 = 4;
 /// The work of the search for routes, in visits of links and paths: a second or two.
@@ -68,8 +68,8 @@ const MOST_REORDERED: usize = 1 << 15;
 const TIES: f64 = 1e-3;
 
 impl Strategy for Flow {
-    fn name(&self) -> &'static str {
-        NAME
+    fn kind(&self) -> StrategyKind {
+        StrategyKind::Flow
     }
 
     fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
@@ -218,8 +218,8 @@ impl FlowSearch<'_> {
     fn try_stages(&mut self) {
         let Problem { topology, demand, constraints } = self.problem;
         let chunks = demand.chunks().len();
-        let bytes = demand.chunk_ids().map(|id| demand.bytes_of(id).0).sum::<f64>() / chunks.max(1) as f64;
-        let matters = |link: &topology::Link| link.beta.0 * bytes < DEAR * link.alpha.0;
+        let bytes = Bytes(demand.chunk_ids().map(|id| demand.bytes_of(id).0).sum::<f64>() / chunks.max(1) as f64);
+        let matters = |link: &topology::Link| link.byte_time(bytes) < link.alpha * DEAR;
         let is_free =
             !constraints.limits_ways() && constraints.owners.is_empty() && constraints.own_chunks_first.is_none();
         if self.is_over()

@@ -12,7 +12,7 @@ use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
 use schedule::{ChunkId, RankSet};
 use std::collections::BTreeMap;
-use topology::{Bytes, Latency, LinkId, Micros, Rank, ResourceId};
+use topology::{Bytes, LinkId, Micros, Rank, ResourceId};
 
 /// How long a message over a link keeps the link itself, or a resource, busy.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -23,6 +23,13 @@ pub(crate) struct SellerUse {
     pub(crate) alpha: f64,
     /// Busy time per byte, in µs.
     pub(crate) beta: f64,
+}
+
+impl SellerUse {
+    /// How long `bytes` keep the seller busy, in µs, where α counts with a weight.
+    pub(crate) fn busy(&self, alpha_weight: f64, bytes: Bytes) -> f64 {
+        self.alpha * alpha_weight + self.beta * bytes.0
+    }
 }
 
 /// Chunks with the same holders, the same usable links and the same destination.
@@ -75,10 +82,7 @@ impl<'a> Quotient<'a> {
     fn fill_uses(&mut self) {
         let topology = &self.problem.topology;
         self.uses = vec![Vec::new(); self.sellers];
-        let occupying = |link: LinkId| match topology.link(link).latency {
-            Latency::Occupies => topology.link(link).alpha.0,
-            Latency::Pipelines => 0.0,
-        };
+        let occupying = |link: LinkId| topology.link(link).occupancy(Bytes::ZERO).0;
         for link in topology.link_ids() {
             let orbit = self.orbit[link.index()];
             if self.uses[orbit as usize].is_empty() {

@@ -20,7 +20,7 @@ mod recreate;
 mod ruin;
 
 use crate::problem::tolerance::beats;
-use crate::problem::{Limits, Problem, StopReason, SynthError};
+use crate::problem::{Limits, Problem, StopReason, StrategyKind, SynthError};
 use crate::strategies::matching::Matching;
 use crate::strategies::reversal::check_copies;
 use crate::strategies::{Attempt, Context, Strategy};
@@ -53,8 +53,8 @@ const MOST_WORSE: f64 = 1.25;
 const BUILT: u64 = 8;
 
 impl Strategy for Improve {
-    fn name(&self) -> &'static str {
-        "improve"
+    fn kind(&self) -> StrategyKind {
+        StrategyKind::Improve
     }
 
     fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
@@ -74,7 +74,7 @@ impl Strategy for Improve {
         let improvement = Improvement { problem, context, incumbent, steps: steps as u32 };
         let mut attempt = improvement.attempt();
         if started.is_some() {
-            attempt.note = Some(format!("began with a plan of its own, by {}", Matching.name()));
+            attempt.note = Some(format!("began with a plan of its own, by {}", StrategyKind::Matching.as_str()));
         }
         attempt.schedule = attempt.schedule.or(started);
         Ok(vec![attempt])

@@ -256,7 +256,7 @@ impl TreeGrowth<'_, '_> {
             let arrival = departs + link.transfer_time(all + bytes);
             // The chunks already in the message arrive later; this delay is part of the cost.
             let delay = (arrival - visit.start - link.transfer_time(all)).0;
-            let cost = (arrival + noise).0 + self.weights.price * (link.beta * bytes).0.max(delay);
+            let cost = (arrival + noise).0 + self.weights.price * link.byte_time(bytes).0.max(delay);
             if cost < best.cost && !self.blinks() {
                 best = PathLabel { cost, arrival, choice: MessageChoice::Join(visit.id), ..best };
             }

@@ -10,7 +10,7 @@
 
 mod balance;
 
-use crate::problem::{Deadline, Problem, StopReason, SynthError};
+use crate::problem::{Deadline, Problem, StopReason, StrategyKind, SynthError};
 use crate::strategies::reversal::check_copies;
 use crate::strategies::{Attempt, Context, Strategy};
 use balance::{LinkChoice, balanced};
@@ -22,7 +22,7 @@ use topology::{LinkId, Rank};
 #[derive(Clone, Copy, Debug)]
 pub struct Levels;
 
-const NAME: &str = "levels";
+const NAME: &str = StrategyKind::Levels.as_str();
 const MOST: usize = 1 << 22;
 /// The most chunks, because balancing the arrivals at one rank in one step takes quadratic time.
 const MOST_CHUNKS: usize = 1 << 13;
@@ -31,33 +31,13 @@ const MOST_CHUNKS: usize = 1 << 13;
 const LONG: f64 = 64.0;
 
 impl Strategy for Levels {
-    fn name(&self) -> &'static str {
-        NAME
+    fn kind(&self) -> StrategyKind {
+        StrategyKind::Levels
     }
 
     fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
+        check(problem)?;
         let demand = &*problem.demand;
-        let refused = |why: &str| SynthError::NotApplicable { strategy: NAME, why: why.to_owned() };
-        check_copies(problem, NAME)?;
-        if problem.constraints.limits_ways() || problem.constraints.own_chunks_first.is_some() {
-            return Err(refused("the sketch limits ways or orders messages"));
-        }
-        let everybody = |chunk: &Chunk| chunk.wanted_by.len() == problem.topology.rank_count();
-        if !demand.chunks().iter().all(everybody) {
-            return Err(refused("not everybody wants everything"));
-        }
-        let chunks = demand.chunks().len();
-        if chunks > MOST_CHUNKS || chunks * problem.topology.rank_count() > MOST {
-            return Err(refused("there are too many deliveries"));
-        }
-        let slowest =
-            problem.topology.links().iter().map(|link| (link.beta * demand.chunk_bytes()).0 - 4.0 * link.alpha.0);
-        if !context.is_alone && slowest.fold(f64::NEG_INFINITY, f64::max) > 0.0 {
-            return Err(refused("bandwidth matters more than latency"));
-        }
-        if !context.is_alone && context.bound.0 > LONG * latency(problem) {
-            return Err(refused("so much data takes far longer than the longest way"));
-        }
         let messages = in_steps(problem, context.deadline).ok_or_else(|| match context.deadline.has_passed() {
             true => SynthError::NothingYet,
             false => refused("some rank is out of reach"),
@@ -67,6 +47,44 @@ impl Strategy for Levels {
         let schedule = Schedule::new(&problem.topology, problem.demand.clone(), transfers, NAME);
         Ok(vec![Attempt { name: NAME.to_owned(), schedule: Some(schedule), stop: StopReason::Exhausted, note: None }])
     }
+
+    fn is_worthwhile(&self, problem: &Problem, context: &Context<'_>) -> Result<(), SynthError> {
+        check(problem)?;
+        let slowest = problem
+            .topology
+            .links()
+            .iter()
+            .map(|link| link.byte_time(problem.demand.chunk_bytes()).0 - 4.0 * link.alpha.0);
+        if slowest.fold(f64::NEG_INFINITY, f64::max) > 0.0 {
+            return Err(refused("bandwidth matters more than latency"));
+        }
+        if context.bound.0 > LONG * latency(problem) {
+            return Err(refused("so much data takes far longer than the longest way"));
+        }
+        Ok(())
+    }
+}
+
+fn refused(why: &str) -> SynthError {
+    SynthError::NotApplicable { strategy: NAME, why: why.to_owned() }
+}
+
+/// Checks that the problem is of a kind that this strategy plans.
+fn check(problem: &Problem) -> Result<(), SynthError> {
+    let demand = &*problem.demand;
+    check_copies(problem, NAME)?;
+    if problem.constraints.limits_ways() || problem.constraints.own_chunks_first.is_some() {
+        return Err(refused("the sketch limits ways or orders messages"));
+    }
+    let everybody = |chunk: &Chunk| chunk.wanted_by.len() == problem.topology.rank_count();
+    if !demand.chunks().iter().all(everybody) {
+        return Err(refused("not everybody wants everything"));
+    }
+    let chunks = demand.chunks().len();
+    if chunks > MOST_CHUNKS || chunks * problem.topology.rank_count() > MOST {
+        return Err(refused("there are too many deliveries"));
+    }
+    Ok(())
 }
 
 /// All messages, step by step; `None` if some rank cannot be reached, or the time is up before.

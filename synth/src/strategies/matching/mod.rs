@@ -18,8 +18,8 @@ use crate::ordering::queues::Priorities;
 use crate::ordering::without_idle_copies;
 use crate::problem::distance::PathTree;
 use crate::problem::merging::merging_pays_somewhere;
-use crate::problem::tolerance::EQUAL;
-use crate::problem::{Problem, StopReason, SynthError};
+use crate::problem::tolerance::{EQUAL, beats, reaches};
+use crate::problem::{Problem, StopReason, StrategyKind, SynthError};
 use crate::strategies::bundles::{WORK, of_bearable_size};
 use crate::strategies::reversal::check_copies;
 use crate::strategies::{Attempt, Context, Strategy};
@@ -51,14 +51,28 @@ const ROUNDS: u32 = 6;
 const REPAIRS: u32 = 31;
 /// The most repairs of one restart per chunk with one destination: few chunks have few arrangements.
 const REPAIRS_PER_CHUNK: u32 = 4;
+/// The most chunks per message, restart by restart.
+const MERGES: [usize; 4] = [1, usize::MAX, 2, 4];
+/// Which links choose first, restart by restart; `None` is what is usual on the machine.
+const TURNS: [Option<TurnOrder>; 8] = {
+    use TurnOrder::{Bulk, MostLacking, Scarce};
+    [Some(Scarce), Some(Scarce), Some(Scarce), Some(MostLacking), None, Some(Bulk), Some(Bulk), Some(Bulk)]
+};
+/// Where bytes decide, all links are alike and no port is shared: of this many restarts, the one of this number lets the
+/// ranks that lack most go first, without merging. All others let the links with the fewest candidates choose first.
+const EVENING_OUT: (u32, u32) = (16, 11);
+/// What a restart aims at while there is no plan, in bounds.
+const AIMS: [f64; 4] = [1.001, 1.02, 1.1, 1.3];
+/// What a restart aims at then: the part of the way from the bound to the best plan.
+const REACHES: [f64; 4] = [1.0, 0.5, 0.75, 0.25];
 /// The cost of repeating a message for its images and of timing it, in links examined at 64 chunks.
 const REPEATING: usize = 4;
 /// The cost of scheduling a chunk on one link of its way, in links examined at 64 chunks.
 const SCHEDULING: usize = 32;
 
 impl Strategy for Matching {
-    fn name(&self) -> &'static str {
-        "matching"
+    fn kind(&self) -> StrategyKind {
+        StrategyKind::Matching
     }
 
     fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
@@ -87,9 +101,8 @@ struct MatchingPlan {
 impl MatchingPlan {
     /// Whether it is faster, or equally fast with fewer transfers.
     fn is_better_than(&self, other: &Self) -> bool {
-        let tolerance = other.makespan.0 * EQUAL;
         let fewer = self.transfers.len() < other.transfers.len();
-        self.makespan.0 < other.makespan.0 - tolerance || (fewer && self.makespan.0 <= other.makespan.0 + tolerance)
+        beats(self.makespan, other.makespan) || fewer && reaches(self.makespan, other.makespan)
     }
 }
 
@@ -118,7 +131,7 @@ impl Traits {
         Self {
             shared: !topology.resources().is_empty(),
             dear: most > 2.0 * least,
-            long: topology.links().iter().all(|link| 8.0 * link.alpha.0 < (link.beta * bytes).0),
+            long: topology.links().iter().all(|link| 8.0 * link.alpha.0 < link.byte_time(bytes).0),
         }
     }
 }
@@ -287,9 +300,9 @@ impl<'a> MatchingSearch<'a> {
         let bound = self.context.bound;
         match best {
             None if number < BATCH / 2 => Micros(f64::INFINITY),
-            None => bound * [1.001, 1.02, 1.1, 1.3][number as usize % 4],
+            None => bound * AIMS[number as usize % AIMS.len()],
             Some(best) => {
-                let reach = [1.0, 0.5, 0.75, 0.25][number as usize % 4];
+                let reach = REACHES[number as usize % REACHES.len()];
                 (bound + (best.makespan - bound) * reach).min(best.makespan * (1.0 - EQUAL))
             }
         }
@@ -326,7 +339,7 @@ impl<'a> MatchingSearch<'a> {
         if !merging_pays_somewhere(self.instance.topology) {
             return 1;
         }
-        [1, usize::MAX, 2, 4][number as usize % 4]
+        MERGES[number as usize % MERGES.len()]
     }
 
     fn style(&self, number: u32, random: &mut Pcg64Mcg) -> Style {
@@ -335,19 +348,18 @@ impl<'a> MatchingSearch<'a> {
         let (rarity, chance) = (weight(), 0.01 + weight() * weight() * 0.5);
         let Traits { shared, dear, long } = self.traits;
         let plain = long && !shared && !dear;
+        let evens_out = plain && number % EVENING_OUT.0 == EVENING_OUT.1;
         let merge = match self.merge(number) {
-            _ if plain && number % 16 == 11 => 1,
+            _ if evens_out => 1,
             some @ 2..=4 if dear => some + random.next_u32() as usize % 5,
             most => most,
         };
-        let turn = match number % 8 {
-            _ if plain && number % 16 == 11 => TurnOrder::MostLacking,
+        let usual = if shared { TurnOrder::MostLacking } else { TurnOrder::Scarce };
+        let turn = match TURNS[number as usize % TURNS.len()] {
+            _ if evens_out => TurnOrder::MostLacking,
             _ if plain => TurnOrder::Scarce,
-            0..3 => TurnOrder::Scarce,
-            3 => TurnOrder::MostLacking,
-            5.. if merge > 1 => TurnOrder::Bulk,
-            _ if shared => TurnOrder::MostLacking,
-            _ => TurnOrder::Scarce,
+            Some(TurnOrder::Bulk) if merge == 1 => usual,
+            turn => turn.unwrap_or(usual),
         };
         let lot = if merge > 1 && dear { random.next_u32() } else { 0 };
         Style {

@@ -114,7 +114,7 @@ impl<'a> Routing<'a> {
                 let tree = self.tree(id, |link| {
                     let lacking = Bytes((bytes.0 - left[link.index()]).max(0.0));
                     let link = topology.link(link);
-                    (link.beta * lacking).0 + DETOUR * link.transfer_time(bytes).0
+                    link.byte_time(lacking).0 + DETOUR * link.transfer_time(bytes).0
                 });
                 let route = self.path(&tree, id);
                 route.iter().for_each(|link| left[link.index()] -= bytes.0);

@@ -6,7 +6,7 @@
 
 use super::MatchingSearch;
 use super::instance::Instance;
-use crate::problem::{Problem, SynthError};
+use crate::problem::{Problem, StrategyKind, SynthError};
 use crate::strategies::bundles::{WORK, of_bearable_size};
 use crate::strategies::{Attempt, Context, Strategy};
 use crate::symmetry::Mirror;
@@ -15,13 +15,13 @@ use crate::symmetry::Mirror;
 #[derive(Clone, Copy, Debug)]
 pub struct Symmetric;
 
-const NAME: &str = "symmetric";
+const NAME: &str = StrategyKind::Symmetric.as_str();
 /// The number of symmetry groups that are tried; they share the work of one search.
 const GROUPS: usize = 2;
 
 impl Strategy for Symmetric {
-    fn name(&self) -> &'static str {
-        NAME
+    fn kind(&self) -> StrategyKind {
+        StrategyKind::Symmetric
     }
 
     fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {

@@ -11,13 +11,15 @@ mod pipeline;
 mod windows;
 
 use crate::problem::reach::check_reachable;
-use crate::problem::{Limits, Problem, SearchOptions, StopReason, SynthError};
+use crate::problem::tolerance::beats;
+use crate::problem::{Limits, Problem, SearchOptions, StopReason, StrategyKind, SynthError};
 use crate::strategies::matching::Matching;
 use crate::strategies::reversal::check_copies;
 use crate::strategies::{Attempt, Context, Strategy};
+use schedule::{Schedule, Transfer};
 
 /// The name of the strategy; its two formulations have their own.
-const NAME: &str = "milp";
+const NAME: &str = StrategyKind::Milp.as_str();
 
 /// The most chunks × links; with more, no model would be small enough.
 const MAX_ROUTES: usize = 400_000;
@@ -34,15 +36,15 @@ const GREEDY: u32 = 8;
 pub struct Milp;
 
 impl Strategy for Milp {
-    fn name(&self) -> &'static str {
-        NAME
+    fn kind(&self) -> StrategyKind {
+        StrategyKind::Milp
     }
 
     fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
         check_copies(problem, NAME)?;
         check_reachable(problem)?;
         let routes = problem.demand.chunks().len().saturating_mul(problem.topology.links().len());
-        if routes > if context.is_alone { MAX_ROUTES } else { MAX_AMONG_OTHERS } {
+        if routes > context.most(MAX_ROUTES, MAX_AMONG_OTHERS) {
             let why = format!("its models start at {routes} 0/1 columns; symmetric or local methods go further");
             return Err(SynthError::NotApplicable { strategy: NAME, why });
         }
@@ -50,6 +52,13 @@ impl Strategy for Milp {
         let raced = race(problem, &Context { deadline: &deadline, ..*context });
         with_windows(problem, context, raced)
     }
+}
+
+/// Whether the makespan is smaller, or no larger with clearly earlier arrivals, which count by `weight`.
+fn is_better(new: &Schedule, old: &Schedule, weight: impl Fn(&Transfer) -> f64) -> bool {
+    let arrivals = |schedule: &Schedule| schedule.transfers.iter().map(|it| it.end.0 * weight(it)).sum::<f64>();
+    beats(new.makespan(), old.makespan())
+        || new.makespan() <= old.makespan() && arrivals(new) < arrivals(old) * (1.0 - 1e-6)
 }
 
 /// The attempts of both formulations, and what windows make of the best schedule. Where the strategy runs alone and
@@ -90,7 +99,7 @@ fn with_windows(
     // A schedule that no model has made better goes by the name of the strategy that has made it.
     if let Some(start) = greedy.filter(|_| found.is_none()) {
         let note = Some("the start of the windows, which no model has made better".to_owned());
-        attempts.push(Attempt { name: Matching.name().to_owned(), schedule: Some(start), stop, note });
+        attempts.push(Attempt { name: StrategyKind::Matching.as_str().to_owned(), schedule: Some(start), stop, note });
     }
     attempts.push(Attempt { name: windows::NAME.to_owned(), schedule: found, stop, note });
     Ok(attempts)

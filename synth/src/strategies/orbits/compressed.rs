@@ -9,7 +9,7 @@ use super::{Base, Orbits};
 use crate::bounds::{Bounds, bounds};
 use crate::problem::passages::{deliveries, passages, verification_time};
 use crate::problem::reversed::halves;
-use crate::problem::tolerance::{EQUAL, reaches};
+use crate::problem::tolerance::{EQUAL, bound_below, reaches};
 use crate::problem::{
     Candidate, Constraints, Deadline, Milestone, Problem, Progress, Report, SearchOptions, StopReason, StrategyKind,
     SynthError,
@@ -185,16 +185,11 @@ fn attempt(problem: &Problem, context: &Context<'_>, claim: LowerBound) -> Resul
         version: env!("CARGO_PKG_VERSION").to_owned(),
         ..Provenance::default()
     };
-    let value = if (claim.value.0 - makespan.0).abs() <= claim.value.0 * EQUAL {
-        claim.value.min(makespan)
-    } else {
-        claim.value
-    };
     let base = Schedule {
         topology: TopologyRef::to(&problem.topology),
         demand: problem.demand.clone(),
         transfers: base.transfers,
-        bound: Some(LowerBound { value, name: claim.name }),
+        bound: Some(bound_below(&claim, makespan)),
         produced_by,
     };
     let compressed = CompressedSchedule { base, generators: orbits.into_generators() };

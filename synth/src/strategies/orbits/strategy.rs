@@ -5,7 +5,7 @@
 
 use super::Orbits;
 use crate::problem::tolerance::reaches;
-use crate::problem::{Problem, StopReason, SynthError};
+use crate::problem::{Problem, StopReason, StrategyKind, SynthError};
 use crate::strategies::bundles::of_bearable_size;
 use crate::strategies::{Attempt, Context, Strategy};
 use schedule::Schedule;
@@ -14,11 +14,11 @@ use schedule::Schedule;
 #[derive(Clone, Copy, Debug)]
 pub struct OrbitWalk;
 
-pub(super) const NAME: &str = "orbits";
+pub(super) const NAME: &str = StrategyKind::Orbits.as_str();
 
 impl Strategy for OrbitWalk {
-    fn name(&self) -> &'static str {
-        NAME
+    fn kind(&self) -> StrategyKind {
+        StrategyKind::Orbits
     }
 
     fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {

@@ -5,11 +5,13 @@
 use super::jobs::{ChunkJob, Jobs};
 use super::machine::LoadedMachine;
 use super::play::{Direction, Horizon, PlayedTrees, TreePlayer, durations};
+use crate::problem::tolerance::{beats, reaches};
 use crate::problem::{Deadline, Problem};
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
 use schedule::TransferKind;
 use std::collections::BTreeMap;
+use topology::Micros;
 
 /// The most (rank, chunk) pairs for which detours are allowed; for more, chunks keep to their trees.
 const MOST_PLACES: usize = 1 << 25;
@@ -63,7 +65,7 @@ pub(super) fn justified(
     let mut since = 0;
     for pass in 0..effort.passes {
         since += 1;
-        if since > MOST_STALE || best.makespan <= effort.bound * (1.0 + 1e-9) || deadline.has_passed() {
+        if since > MOST_STALE || reaches(Micros(best.makespan), Micros(effort.bound)) || deadline.has_passed() {
             break;
         }
         let times: Vec<f64> = durations(problem, &last.jobs, machine).collect();
@@ -83,7 +85,7 @@ pub(super) fn justified(
         let forwards = Direction::Forwards { detours };
         let Some(played) = player.play(&ranked(&latest), forwards, deadline) else { break };
         last = TimedJobs::new(problem, &last.jobs, played);
-        if last.makespan < best.makespan * (1.0 - 1e-9) {
+        if beats(Micros(last.makespan), Micros(best.makespan)) {
             best = last.clone();
             stale = 0;
             since = 0;

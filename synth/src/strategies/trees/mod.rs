@@ -15,7 +15,7 @@ mod packing;
 mod play;
 
 use crate::ordering::without_idle_copies;
-use crate::problem::{Deadline, Problem, StopReason, SynthError};
+use crate::problem::{Deadline, Problem, StopReason, StrategyKind, SynthError};
 use crate::strategies::reversal::check_copies;
 use crate::strategies::{Attempt, Context, Strategy};
 use crate::symmetry::Mirror;
@@ -33,7 +33,7 @@ use schedule::{Message, Schedule, replay};
 #[derive(Clone, Copy, Debug)]
 pub struct Trees;
 
-const NAME: &str = "trees";
+const NAME: &str = StrategyKind::Trees.as_str();
 /// The number of symmetry groups that are tried.
 const GROUPS: usize = 2;
 /// A group with more orbits of ranks than this saves too little for the schedules that it forbids.
@@ -57,13 +57,12 @@ const CLOSE: f64 = 0.004;
 const STYLES: [f64; 3] = [1.1, 1.0, 0.85];
 
 impl Strategy for Trees {
-    fn name(&self) -> &'static str {
-        NAME
+    fn kind(&self) -> StrategyKind {
+        StrategyKind::Trees
     }
 
     fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
         check(problem)?;
-        worthwhile(problem, context)?;
         let mirrors = mirrors(problem, context)?;
         let is_plain = mirrors.iter().all(|mirror| mirror.order() == 1);
         if !context.is_alone && is_plain && !problem.topology.resources().is_empty() {
@@ -83,6 +82,11 @@ impl Strategy for Trees {
             true => SynthError::NothingYet,
             false => refused("no tree reaches everybody who wants a chunk".to_owned()),
         })
+    }
+
+    fn is_worthwhile(&self, problem: &Problem, context: &Context<'_>) -> Result<(), SynthError> {
+        check(problem)?;
+        worthwhile(problem, context)
     }
 
     fn propose_directly(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
@@ -117,21 +121,18 @@ fn messages(problem: &Problem) -> usize {
 /// Whether the number of decisions is affordable; images need no decisions.
 fn is_affordable(problem: &Problem, mirror: &Mirror, context: &Context<'_>) -> bool {
     let looks = problem.demand.chunks().chunk_by(|a, b| a == b).count() * problem.topology.links().len();
-    let most = if context.is_alone { MOST_MESSAGES } else { MOST_AMONG_OTHERS };
+    let most = context.most(MOST_MESSAGES, MOST_AMONG_OTHERS);
     let messages = messages(problem);
     messages <= MOST_MESSAGES && messages / mirror.order() <= most && looks / mirror.order() <= MOST_LOOKS
 }
 
-/// In a portfolio, whether trees can gain anything: α does not dominate, and there is a gap left.
+/// Whether trees can gain anything: α does not dominate, and there is a gap left.
 fn worthwhile(problem: &Problem, context: &Context<'_>) -> Result<(), SynthError> {
-    if context.is_alone {
-        return Ok(());
-    }
     let bytes = problem.demand.chunk_bytes();
-    if problem.topology.links().iter().all(|link| (link.beta * bytes).0 < 2.0 * link.alpha.0) {
+    if problem.topology.links().iter().all(|link| link.byte_time(bytes).0 < 2.0 * link.alpha.0) {
         return Err(refused("latency dominates".to_owned()));
     }
-    let close = |incumbent: &Schedule| incumbent.makespan().0 <= context.bound.0 * (1.0 + WORTHWHILE);
+    let close = |incumbent: &Schedule| incumbent.makespan() <= context.bound * (1.0 + WORTHWHILE);
     match context.incumbent.is_some_and(close) {
         true => Err(refused("the best so far is close to the bound".to_owned())),
         false => Ok(()),

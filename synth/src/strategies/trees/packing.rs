@@ -12,13 +12,13 @@ use super::both_ways::ways_back;
 use super::grow::{Grower, LatenessPrice, TreeUnit};
 use super::load::Load;
 use super::machine::LoadedMachine;
-use crate::problem::tolerance::EQUAL;
+use crate::problem::tolerance::{beats, reaches};
 use crate::problem::{Deadline, Problem};
 use crate::symmetry::Mirror;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
 use schedule::ChunkId;
-use topology::LinkId;
+use topology::{LinkId, Micros};
 
 /// The first η, its factor of growth per round, and its largest value.
 const STEEPNESS: [f64; 3] = [6.0, 1.5, 90.0];
@@ -143,13 +143,13 @@ pub(super) fn pack(
             };
         }
         let peak = load.peak();
-        if best.as_ref().is_none_or(|best| peak < best.peak * (1.0 - EQUAL)) {
+        if best.as_ref().is_none_or(|best| beats(Micros(peak), Micros(best.peak))) {
             best = Some(Packing { trees: trees.clone(), peak });
             stale = 0;
         } else if steepness >= steepest {
             stale += 1;
         }
-        if peak <= style.target * (1.0 + EQUAL) || stale == PATIENCE {
+        if reaches(Micros(peak), Micros(style.target)) || stale == PATIENCE {
             break;
         }
         steepness = (steepness * growth).min(steepest);
@@ -179,7 +179,7 @@ mod tests {
     use rand_pcg::rand_core::SeedableRng;
     use schedule::{Collective, Demand, Request};
     use std::sync::Arc;
-    use topology::{Latency, Link, Micros, MicrosPerByte, Rank, Topology, TopologyParts};
+    use topology::{Latency, Link, MicrosPerByte, Rank, Topology, TopologyParts};
 
     /// So many bytes that α does not matter.
     fn problem(topology: Topology, trees: u32) -> Problem {

@@ -9,6 +9,7 @@
 
 use super::jobs::Jobs;
 use super::machine::LoadedMachine;
+use crate::ordering::bits::BitMatrix;
 use crate::problem::distance::Key;
 use crate::problem::{Deadline, Problem};
 use std::cmp::Reverse;
@@ -60,11 +61,10 @@ pub(super) struct PlayedTrees {
 }
 
 /// The chunks that ranks have, and the deliveries that have not begun; used by detours.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct DetourHoldings {
-    words: usize,
-    has: Vec<u64>,
-    needs: Vec<u64>,
+    has: BitMatrix,
+    needs: BitMatrix,
     /// By rank and chunk: the job that delivers the chunk.
     job: Vec<u32>,
 }
@@ -72,18 +72,14 @@ struct DetourHoldings {
 impl DetourHoldings {
     fn new(problem: &Problem, jobs: &Jobs) -> Self {
         let (ranks, chunks) = (problem.topology.rank_count(), problem.demand.chunks().len());
-        let words = chunks.div_ceil(64);
-        let (has, needs) = (vec![0; words * ranks], vec![0; words * ranks]);
-        let mut holdings = Self { words, has, needs, job: vec![NONE; ranks * chunks] };
+        let (has, needs) = (BitMatrix::new(ranks, chunks), BitMatrix::new(ranks, chunks));
+        let mut holdings = Self { has, needs, job: vec![NONE; ranks * chunks] };
         for (id, chunk) in problem.demand.chunk_ids().zip(problem.demand.chunks()) {
-            chunk
-                .holders
-                .iter()
-                .for_each(|holder| holdings.has[holder.index() * words + id.index() / 64] |= 1 << (id.0 % 64));
+            chunk.holders.iter().for_each(|holder| holdings.has.set(holder.index(), id.index()));
         }
         for (number, job) in jobs.all.iter().enumerate() {
             let to = problem.topology.link(job.link).to.index();
-            holdings.needs[to * words + job.chunk.index() / 64] |= 1 << (job.chunk.0 % 64);
+            holdings.needs.set(to, job.chunk.index());
             holdings.job[to * chunks + job.chunk.index()] = number as u32;
         }
         holdings
@@ -130,7 +126,7 @@ impl<'a> TreePlayer<'a> {
             open: vec![0; count],
             begun: vec![false; count],
             detours: None,
-            holdings: DetourHoldings::default(),
+            holdings: DetourHoldings { has: BitMatrix::new(0, 0), needs: BitMatrix::new(0, 0), job: Vec::new() },
             planned: Vec::new(),
             candidates: Vec::new(),
             idle: Vec::new(),
@@ -208,7 +204,7 @@ impl<'a> TreePlayer<'a> {
                     if self.detours.is_some() {
                         let to = problem.topology.link(self.jobs.all[job as usize].link).to;
                         let chunk = self.jobs.all[job as usize].chunk;
-                        self.holdings.has[to.index() * self.holdings.words + chunk.index() / 64] |= 1 << (chunk.0 % 64);
+                        self.holdings.has.set(to.index(), chunk.index());
                         problem.topology.outgoing(to).iter().for_each(|&link| self.consider(link, now));
                     }
                 }
@@ -281,12 +277,11 @@ impl<'a> TreePlayer<'a> {
     /// The most urgent job that `link` could take over from another link.
     fn offer(&self, link: LinkId, now: f64, horizon: f64, urgency: &[u32]) -> Option<u32> {
         let ends = self.problem.topology.link(link);
-        let DetourHoldings { words, has, needs, job } = &self.holdings;
-        let (from, to) = (ends.from.index() * words, ends.to.index() * words);
+        let DetourHoldings { has, needs, job } = &self.holdings;
         let mut best: Option<(u32, u32)> = None;
         let mut looks = 0;
-        for word in 0..*words {
-            let mut both = has[from + word] & needs[to + word];
+        for (word, (has, needs)) in has.row(ends.from.index()).iter().zip(needs.row(ends.to.index())).enumerate() {
+            let mut both = has & needs;
             while both != 0 {
                 let chunk = word * 64 + both.trailing_zeros() as usize;
                 both &= both - 1;
@@ -348,7 +343,7 @@ impl<'a> TreePlayer<'a> {
             self.plan(job, -1.0);
             let to = self.problem.topology.link(link).to;
             let chunk = self.jobs.all[job].chunk;
-            self.holdings.needs[to.index() * self.holdings.words + chunk.index() / 64] &= !(1 << (chunk.0 % 64));
+            self.holdings.needs.clear(to.index(), chunk.index());
         }
         let range = machine.range(link);
         for (&slot, busy) in machine.slots()[range.clone()].iter().zip(&machine.busy(size)[range]) {

@@ -119,7 +119,7 @@ pub(super) fn natural_epochs(problem: &Problem, costs: &[Link]) -> Vec<Micros> {
     for link in costs {
         lengths.extend([link.occupancy(largest), link.transfer_time(largest)]);
         // Where α is large, messages of several chunks determine the times.
-        if link.occupancy(Bytes::ZERO) > link.beta * largest * 0.2 {
+        if link.occupancy(Bytes::ZERO) > link.byte_time(largest) * 0.2 {
             lengths.extend([2.0, 4.0, 8.0].map(|chunks| link.occupancy(largest * chunks)));
         }
     }

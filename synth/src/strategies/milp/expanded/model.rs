@@ -104,7 +104,7 @@ impl<'a> ExpansionBuilder<'a> {
             let window = self.grid.link_window(link);
             let room = window.room - window.shared_alpha.unwrap_or(Micros::ZERO);
             let weigh = |bytes: Bytes| match window.shared_alpha {
-                Some(_) => link.beta * bytes,
+                Some(_) => link.byte_time(bytes),
                 None => link.occupancy(bytes),
             };
             let departures = std::mem::take(&mut self.on_link[id.index()]);

@@ -15,6 +15,7 @@
 //!
 //! [1] Shah et al., "TACCL: Guiding Collective Algorithm Synthesis using Communication Sketches", NSDI 2023, §4.3.
 
+use super::super::is_better;
 use super::units::Units;
 use crate::problem::tolerance::{EQUAL, beats};
 use crate::problem::{Problem, SynthError};
@@ -78,7 +79,7 @@ pub(super) fn tighten(
         };
         let messages = solution.and_then(|solution| contiguity.units.in_order(&contiguity.groups(&solution)));
         let found = messages.and_then(|messages| timed(problem, &messages, strategy));
-        let better = found.filter(|found| is_better(found, &best));
+        let better = found.filter(|found| is_better(found, &best, |it| it.chunks.len() as f64));
         stale = if better.is_some() { 0 } else { stale + 1 };
         from += 1;
         best = better.unwrap_or(best);
@@ -92,16 +93,6 @@ pub(super) fn tighten(
 fn timed(problem: &Problem, messages: &[Message], strategy: &str) -> Option<Schedule> {
     let transfers = replay(&problem.demand, &problem.topology, messages).ok()?;
     Some(Schedule::new(&problem.topology, problem.demand.clone(), transfers, strategy))
-}
-
-/// Whether the makespan is smaller, or equal with earlier arrivals.
-fn is_better(new: &Schedule, old: &Schedule) -> bool {
-    let arrivals = |schedule: &Schedule| {
-        let weighed = |it: &schedule::Transfer| it.end.0 * it.chunks.len() as f64;
-        schedule.transfers.iter().map(weighed).sum::<f64>()
-    };
-    let (now, before) = (new.makespan().0, old.makespan().0);
-    now < before * (1.0 - EQUAL) || (now <= before && arrivals(new) < arrivals(old) * (1.0 - 1e-6))
 }
 
 /// The departures of all chunks that could join another chunk or be split off.

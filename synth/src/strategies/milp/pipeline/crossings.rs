@@ -321,7 +321,7 @@ impl<'a> FastComponents<'a> {
                 .iter()
                 .map(|&chunk| Micros(self.distance(&demand.chunk(chunk).holders, chunk, unit)[link.from.index()]));
             let start = fetched.fold(free.earliest(topology, crossing.link), Micros::max);
-            let bytes = crossing.chunks.iter().map(|&chunk| demand.bytes_of(chunk)).fold(Bytes::ZERO, |a, b| a + b);
+            let bytes = demand.message_bytes(&crossing.chunks);
             free.occupy(topology, crossing.link, start, bytes);
             TimedCrossing { crossing: crossing.clone(), start, end: start + link.transfer_time(bytes) }
         };

@@ -17,7 +17,7 @@ impl FastComponents<'_> {
         let bytes = self.problem.demand.chunk_bytes();
         let links = self.slow().iter().map(|&id| self.problem.topology.link(id));
         let alone = links.clone().map(|link| link.transfer_time(bytes));
-        let shared = links.filter(|link| link.alpha <= link.beta * bytes).map(|link| link.beta * bytes);
+        let shared = links.filter(|link| link.alpha <= link.byte_time(bytes)).map(|link| link.byte_time(bytes));
         let (alone, shared) = (distinct(alone.collect()), distinct(shared.collect()));
         let turns = alone.first().into_iter().chain(shared.first());
         distinct(turns.map(|&turn| turn * (horizon / turn / MOST_TURNS).ceil().max(1.0)).collect())

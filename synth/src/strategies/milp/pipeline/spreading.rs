@@ -269,7 +269,7 @@ impl SpreadModelBuilder<'_> {
         let mut departures = self.on_link[id.index()].clone();
         departures.sort_by_key(|(departure, _)| departure.first);
         for together in departures.chunk_by(|a, b| a.0.first == b.0.first) {
-            let time = |departure: &FastDeparture| link.beta * self.problem.demand.bytes_of(departure.chunk);
+            let time = |departure: &FastDeparture| link.byte_time(self.problem.demand.bytes_of(departure.chunk));
             let room = self.calendar.between(together[0].0.first, together[0].0.last) - link.alpha;
             let terms = together.iter().map(|(departure, column)| (*column, time(departure).0)).collect();
             self.share(terms, room);

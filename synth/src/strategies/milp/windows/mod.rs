@@ -7,6 +7,7 @@
 
 mod model;
 
+use super::is_better;
 use crate::problem::tolerance::beats;
 use crate::problem::{Problem, SynthError};
 use crate::sketch::obey;
@@ -79,7 +80,7 @@ pub(super) fn improved(
         let played = solution.and_then(|it| replay(&problem.demand, &problem.topology, &window.messages(&it)).ok());
         let found = played.map(|it| Schedule::new(&problem.topology, problem.demand.clone(), it, NAME));
         let obeys = |found: &Schedule| obey(found, &problem.topology, &problem.constraints).is_empty();
-        match found.filter(|found| is_better(found, &best) && obeys(found)) {
+        match found.filter(|found| is_better(found, &best, |_| 1.0) && obeys(found)) {
             Some(found) => {
                 stale = if beats(found.makespan(), best.makespan()) { 0 } else { stale + 1 };
                 gained |= beats(found.makespan(), schedule.makespan());
@@ -90,13 +91,6 @@ pub(super) fn improved(
         size = if is_proven { (size + 2).min(MOST) } else { (size * 3 / 4).max(LEAST) };
     }
     Ok((gained.then_some(best), solved))
-}
-
-/// Whether the makespan is smaller, or equal with earlier arrivals.
-fn is_better(new: &Schedule, old: &Schedule) -> bool {
-    let arrivals = |schedule: &Schedule| schedule.transfers.iter().map(|it| it.end.0).sum::<f64>();
-    beats(new.makespan(), old.makespan())
-        || new.makespan() <= old.makespan() && arrivals(new) < arrivals(old) * (1.0 - 1e-6)
 }
 
 /// About `size` messages to free: one that ends late, and others near it in time, at its ranks first.

@@ -3,6 +3,7 @@
 //! The principal type is [`WalkState`].
 
 use super::{BaseWay, ChunkOnLink, Preference, Sent, Walk, WalkStyle, ordered};
+use crate::ordering::bits::BitMatrix;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 use smallvec::SmallVec;
@@ -17,34 +18,12 @@ const WAITING: usize = 4;
 /// A candidate of an orbit of links: the receivers that are preferred, then the nearest, then in random order.
 type WalkCandidate = Reverse<(u32, u32, u32, u32, LinkId)>;
 
-/// A set of (chunk, rank) pairs, one bit each.
-struct ChunkRankSet {
-    ranks: usize,
-    words: Vec<u64>,
-}
-
-impl ChunkRankSet {
-    fn new(chunks: usize, ranks: usize) -> Self {
-        Self { ranks, words: vec![0; (chunks * ranks).div_ceil(64)] }
-    }
-
-    fn has(&self, chunk: u32, rank: Rank) -> bool {
-        let place = chunk as usize * self.ranks + rank.index();
-        self.words[place / 64] >> (place % 64) & 1 == 1
-    }
-
-    fn set(&mut self, chunk: u32, rank: Rank) {
-        let place = chunk as usize * self.ranks + rank.index();
-        self.words[place / 64] |= 1 << (place % 64);
-    }
-}
-
 pub(super) struct WalkState<'a> {
     walk: &'a Walk<'a>,
     style: WalkStyle,
     random: Pcg64Mcg,
-    /// Held or on its way.
-    promised: ChunkRankSet,
+    /// By base chunk and rank: held or on its way.
+    promised: BitMatrix,
     pub(super) missing: usize,
     /// The candidates of each orbit of links.
     waiting: Vec<BinaryHeap<WalkCandidate>>,
@@ -77,7 +56,7 @@ impl<'a> WalkState<'a> {
             walk,
             style,
             random: Pcg64Mcg::seed_from_u64(style.seed),
-            promised: ChunkRankSet::new(walk.chunks.len(), walk.problem.topology.rank_count()),
+            promised: BitMatrix::new(walk.chunks.len(), walk.problem.topology.rank_count()),
             missing: walk.deliveries,
             waiting: vec![BinaryHeap::new(); orbits],
             free: vec![Micros::ZERO; walk.orbits.servers.count()],
@@ -95,11 +74,15 @@ impl<'a> WalkState<'a> {
         }
         for (chunk, base) in (0..).zip(&walk.chunks) {
             let holders = &walk.problem.demand.chunk(base.id).holders;
-            holders.iter().for_each(|&rank| state.promised.set(chunk, rank));
+            holders.iter().for_each(|&rank| state.promised.set(chunk as usize, rank.index()));
             holders.iter().for_each(|&rank| state.extend_reach(chunk, rank));
             holders.iter().for_each(|&rank| state.offer(chunk, rank));
         }
         state
+    }
+
+    fn is_promised(&self, chunk: u32, rank: Rank) -> bool {
+        self.promised.has(chunk as usize, rank.index())
     }
 
     fn wake(&mut self, orbit: u32) {
@@ -117,7 +100,7 @@ impl<'a> WalkState<'a> {
             BaseWay::Everywhere(distance) => {
                 for &link in topology.outgoing(rank) {
                     let to = topology.link(link).to;
-                    if !self.promised.has(chunk, to) && walk.problem.allows(base.id, link) {
+                    if !self.is_promised(chunk, to) && walk.problem.allows(base.id, link) {
                         self.add(distance[to.index()], chunk, link);
                     }
                 }
@@ -177,7 +160,7 @@ impl<'a> WalkState<'a> {
     fn first_key(&mut self, orbit: u32) -> Option<(u32, u32)> {
         while let Some(&Reverse((preferred, urgency, lot, chunk, link))) = self.waiting[orbit as usize].peek() {
             let now = self.preferred(chunk, link);
-            let is_needed = !self.promised.has(chunk, self.walk.problem.topology.link(link).to);
+            let is_needed = !self.is_promised(chunk, self.walk.problem.topology.link(link).to);
             if is_needed && now == preferred {
                 return Some((preferred, urgency));
             }
@@ -280,7 +263,7 @@ impl<'a> WalkState<'a> {
             && let Some(item) = self.pop(orbit)
         {
             let to = self.walk.problem.topology.link(item.link).to;
-            if !self.promised.has(item.chunk, to) {
+            if !self.is_promised(item.chunk, to) {
                 self.promise(item);
                 items.push(item);
             } else if items.is_empty() && contested.len() < 4 && by_place.contains_key(&(item.chunk, to)) {
@@ -309,7 +292,7 @@ impl<'a> WalkState<'a> {
         }
         while let Some(instead) = self.pop(*other) {
             let to = topology.link(instead.link).to;
-            if !self.promised.has(instead.chunk, to) {
+            if !self.is_promised(instead.chunk, to) {
                 items[0] = instead;
                 by_place.insert((instead.chunk, to), index);
                 self.promise(instead);
@@ -321,7 +304,7 @@ impl<'a> WalkState<'a> {
 
     fn promise(&mut self, item: ChunkOnLink) {
         let to = self.walk.problem.topology.link(item.link).to;
-        self.promised.set(item.chunk, to);
+        self.promised.set(item.chunk as usize, to.index());
         self.extend_reach(item.chunk, to);
         self.missing -= 1;
     }
