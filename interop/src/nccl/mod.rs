@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use topology::{LinkId, Rank, Topology};
 
-words! {
+schedule::words! {
     /// What the links of a machine are for NCCL. It uses the protocol LL128 only over NVLink, whose stores of 128 bytes are not torn.
     PathType {
         /// NVLink, directly or through switches.

@@ -16,8 +16,11 @@
 
 mod listed;
 
-use crate::{Chunk, ChunkId, Collective, DemandError, MAX_CHUNKS, RankSet, ReduceOp, Request, TIME_TOLERANCE};
+use crate::{Chunk, ChunkId, Collective, DemandError, MAX_CHUNKS, RankSet, ReduceOp, Request};
 use topology::{Bytes, Rank};
+
+/// The relative error that a number of bytes in a file may have. Times have a tolerance of their own, the verifier's.
+const BYTES_TOLERANCE: f64 = 1e-7;
 
 /// What must move.
 #[derive(Clone, Debug)]
@@ -205,7 +208,7 @@ impl Demand {
     /// `ChunkBytes` unless `bytes` is in `[quotient, quotient + 1]`.
     pub fn with_chunk_bytes(mut self, bytes: Bytes) -> Result<Self, DemandError> {
         let quotient = self.request.chunk_bytes();
-        let tolerance = TIME_TOLERANCE * quotient.0.max(1.0);
+        let tolerance = BYTES_TOLERANCE * quotient.0.max(1.0);
         if !(bytes.0 >= quotient.0 - tolerance && bytes.0 <= quotient.0 + 1.0 + tolerance) {
             return Err(DemandError::ChunkBytes { given: bytes, quotient });
         }
