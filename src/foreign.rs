@@ -12,6 +12,7 @@ use schedule::{Findings, ReduceOp};
 use serde_json::{Value, json};
 use std::fmt;
 use std::sync::Arc;
+use synth::sketch::SketchFile;
 use topology::Topology;
 
 /// The size of a call for which a plan is judged, if the user gives none.
@@ -72,6 +73,12 @@ fn is_xml(text: &str) -> bool {
 pub(crate) fn no_plan(text: &str, origin: &str) -> Option<Failure> {
     const START: usize = 1000;
     let start: String = text.chars().take(START).collect();
+    if !start.trim_start().starts_with('{') && SketchFile::parse(text, origin).is_ok() {
+        let what = anyhow::anyhow!("{origin}: this is a sketch, not a plan");
+        return Some(Failure::bad_input(what).hint(format!(
+            "`antiphon sketch check {origin} --topology SPEC` checks it, `verify PLAN --sketch {origin}` whether a plan obeys it"
+        )));
+    }
     let (kind, _) = start.split_once("antiphon-")?.1.split_once('/')?;
     let (what, hint) = match kind {
         "topology" | "machine" | "cluster" => (
@@ -81,7 +88,7 @@ pub(crate) fn no_plan(text: &str, origin: &str) -> Option<Failure> {
             ),
         ),
         "sweep" => ("an index of plans", "the plans are the files that it names".to_owned()),
-        "tuning" => ("a tuning table", "the plans are the files that it names".to_owned()),
+        "table" => ("a tuning table", format!("`antiphon run --table {origin}` uses it")),
         _ => return None,
     };
     Some(Failure::bad_input(anyhow::anyhow!("{origin}: this is {what} (antiphon-{kind}), not a plan")).hint(hint))

@@ -91,7 +91,12 @@ impl Screen {
     /// Prints one line (or a ready block of lines) on stdout.
     pub(crate) fn line(&self, text: &str) {
         let mut out = std::io::stdout().lock();
-        match writeln!(out, "{text}").and_then(|()| out.flush()) {
+        self.keep(writeln!(out, "{text}").and_then(|()| out.flush()));
+    }
+
+    /// Remembers why output was lost.
+    fn keep(&self, written: io::Result<()>) {
+        match written {
             // A reader that has closed the pipe needs no more lines.
             Err(error) if error.kind() != ErrorKind::BrokenPipe => *self.lost.borrow_mut() = Some(error),
             _ => {}
@@ -125,6 +130,21 @@ impl Screen {
         if !self.json && !self.quiet {
             self.line(text);
         }
+    }
+
+    /// Prints a table of any length for people, line by line.
+    pub(crate) fn say_table<R: Iterator<Item = Vec<String>>>(&self, header: &[&str], rows: impl Fn() -> R) {
+        if self.json || self.quiet {
+            return;
+        }
+        let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+        let mut written = Ok(());
+        long_table(header, rows, |text| {
+            if written.is_ok() {
+                written = writeln!(out, "{text}");
+            }
+        });
+        self.keep(written.and_then(|()| out.flush()));
     }
 
     /// Prints a remark on stderr.
@@ -233,6 +253,20 @@ pub(crate) fn percent(gap: Option<f64>) -> String {
     gap.map_or_else(|| "–".to_owned(), |gap| format!("{:.2} %", gap * 100.0))
 }
 
+/// The lines of a table of any length: the rows are made twice and never kept, so that they take no memory.
+pub(crate) fn long_table<R: Iterator<Item = Vec<String>>>(
+    header: &[&str],
+    rows: impl Fn() -> R,
+    mut print: impl FnMut(&str),
+) {
+    let mut widths: Vec<usize> = header.iter().map(|cell| cell.chars().count()).collect();
+    for row in rows() {
+        widths.iter_mut().zip(&row).for_each(|(width, cell)| *width = cell.chars().count().max(*width));
+    }
+    print(&line(&widths, header.iter().copied(), header.len()));
+    rows().for_each(|row| print(&line(&widths, row.iter().map(String::as_str), header.len())));
+}
+
 /// Aligns rows into columns: the first column to the left, the others to the right.
 pub(crate) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     aligned(header, rows, header.len())
@@ -254,17 +288,19 @@ fn aligned(header: &[&str], rows: &[Vec<String>], words: usize) -> String {
         cells.chain([header[column].chars().count()]).max().unwrap_or(0)
     };
     let widths: Vec<usize> = (0..header.len()).map(width).collect();
-    let line = |cells: Vec<&str>| {
-        let padded = cells.iter().zip(&widths).enumerate().map(|(column, (cell, width))| match column {
-            0 => format!("{cell:<width$}"),
-            _ if column >= words => format!("{cell:<width$}"),
-            _ => format!("{cell:>width$}"),
-        });
-        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
-    };
-    let mut lines = vec![line(header.to_vec())];
-    lines.extend(rows.iter().map(|row| line(row.iter().map(String::as_str).collect())));
+    let mut lines = vec![line(&widths, header.iter().copied(), words)];
+    lines.extend(rows.iter().map(|row| line(&widths, row.iter().map(String::as_str), words)));
     lines.join("\n")
+}
+
+/// One line of a table.
+fn line<'c>(widths: &[usize], cells: impl Iterator<Item = &'c str>, words: usize) -> String {
+    let padded = cells.zip(widths).enumerate().map(|(column, (cell, width))| match column {
+        0 => format!("{cell:<width$}"),
+        _ if column >= words => format!("{cell:<width$}"),
+        _ => format!("{cell:>width$}"),
+    });
+    padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@
 //! `antiphon tune` as well. A plan serves any data type, any reduction, and calls in place or not. It is verified before it is
 //! used. A plan that cannot serve a call is never used silently: stock serves the call, and one line says why.
 
+mod fit;
+
 use crate::numbers::mixed;
 use crate::stock::CallKind;
 use program::{LowerOptions, VerifiedProgram, adds_differently, check, lower};
@@ -48,6 +50,10 @@ struct EntryRange {
 
 impl EntryRange {
     const ALL: Self = Self { from_bytes: 0, to_bytes: None, machines: None };
+
+    fn holds(&self, bytes: u64) -> bool {
+        bytes >= self.from_bytes && self.to_bytes.is_none_or(|end| bytes < end)
+    }
 }
 
 /// Numbers of machines, counted anew in the order of their first ranks.
@@ -179,11 +185,17 @@ impl PlanTable {
     /// # Errors
     /// [`TableFault`] if rules that this library does not know have made it, or a plan is none.
     pub(crate) fn add_tuned(&mut self, table: &TuningTable, origin: &str) -> Result<(), TableFault> {
-        let TableKey { machines, policy, .. } = &table.key;
+        let TableKey { machines, policy, version, .. } = &table.key;
         if *policy != TuningTable::POLICY {
             let known = TuningTable::POLICY;
             return Err(TableFault(format!(
                 "{origin}: it was made by the rules {policy}, and this library has {known}"
+            )));
+        }
+        if version != env!("CARGO_PKG_VERSION") {
+            let (version, own) = (topology::shorten(version), env!("CARGO_PKG_VERSION"));
+            return Err(TableFault(format!(
+                "{origin}: version `{version}` has measured it, and this is {own}; hint: `antiphon tune` measures again"
             )));
         }
         let machines: Arc<[u32]> = machines.as_slice().into();
@@ -289,20 +301,6 @@ impl PlanTable {
         &self.entries[entry].plan.name
     }
 
-    /// Why tuned plans do not serve ranks on these machines (counted in the order of their first ranks), if that is so.
-    pub fn misfit(&self, machines: &[u32]) -> Option<String> {
-        let (origin, key) = self.keys.iter().find(|(_, key)| key.machines != machines)?;
-        let count = |of: &[u32]| of.iter().max().map_or(0, |last| last + 1);
-        Some(format!(
-            "{origin} was measured with {} ranks on {} machines, placed in another way than these {} ranks on {}: stock serves \
-             their calls",
-            key.ranks,
-            count(&key.machines),
-            machines.len(),
-            count(machines),
-        ))
-    }
-
     /// Which entry serves a call of so many bytes, as the collective counts them: the first one that does. The ranks are on
     /// these machines.
     pub(crate) fn find(&self, machines: &[u32], kind: CallKind, bytes: u64) -> Option<usize> {
@@ -319,7 +317,7 @@ impl PlanTable {
         let request = plan.schedule.demand.request();
         let is_for_all = request.members.len() == request.ranks && request.ranks == ranks;
         let is_such = request.collective == kind.collective && request.root == kind.root;
-        is_for_all && is_such && bytes >= range.from_bytes && range.to_bytes.is_none_or(|end| bytes < end)
+        is_for_all && is_such && range.holds(bytes)
     }
 
     /// The plan of an entry as a file.

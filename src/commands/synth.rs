@@ -153,11 +153,14 @@ const RUNNERS_UP: usize = 3;
 fn report(report: &Report, schedule: &Schedule, output: Option<&Path>, screen: &Screen) -> String {
     let Report { makespan_us, lower_bound_us, bound, gap, strategy, stop_reason, seconds, candidates, .. } = report;
     let warm = report.warm_start.as_ref().map_or(String::new(), |warm| format!("\nbegan with   a plan by {warm}"));
-    let shown = if screen.is_verbose() { candidates.iter().collect() } else { closest(candidates) };
-    let rows = shown.iter().map(|candidate| {
+    let shown = match screen.is_verbose() {
+        true => told_once(candidates),
+        false => closest(candidates).into_iter().map(|it| (it, it.chunks_per_rank.to_string())).collect(),
+    };
+    let rows = shown.iter().map(|(candidate, chunks)| {
         vec![
             candidate.strategy.clone(),
-            candidate.chunks_per_rank.to_string(),
+            chunks.clone(),
             candidate.makespan_us.map_or_else(|| "–".to_owned(), time),
             candidate.transfers.to_string(),
             format!("{:.3} s", candidate.seconds),
@@ -166,6 +169,7 @@ fn report(report: &Report, schedule: &Schedule, output: Option<&Path>, screen: &
     });
     let rows: Vec<_> = rows.collect();
     let rest = match candidates.len() - rows.len() {
+        _ if screen.is_verbose() => String::new(),
         0 => String::new(),
         rest => format!("\n… and {rest} more (-v)"),
     };
@@ -182,6 +186,26 @@ fn report(report: &Report, schedule: &Schedule, output: Option<&Path>, screen: &
         percent(*gap),
         table_with_remarks(&["candidate", "chunks", "makespan", "transfers", "took", "ended"], &rows, screen.width()),
     )
+}
+
+/// All candidates with their chunk counts; what a strategy cannot plan for the same reason at several is one line.
+fn told_once(candidates: &[Candidate]) -> Vec<(&Candidate, String)> {
+    let mut told: Vec<(&Candidate, String)> = Vec::new();
+    for candidate in candidates {
+        let is_same = |other: &Candidate| {
+            candidate.makespan_us.is_none()
+                && other.makespan_us.is_none()
+                && (&other.strategy, other.stop_reason, &other.note)
+                    == (&candidate.strategy, candidate.stop_reason, &candidate.note)
+        };
+        let count = candidate.chunks_per_rank.to_string();
+        match told.iter_mut().find(|(other, _)| is_same(other)) {
+            Some((_, counts)) if counts.split(',').all(|known| known != count) => *counts += &format!(",{count}"),
+            Some(_) => {}
+            None => told.push((candidate, count)),
+        }
+    }
+    told
 }
 
 /// The best candidates, one for each strategy, the winner first.

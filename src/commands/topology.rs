@@ -54,9 +54,9 @@ fn show(topology: &Topology, screen: &Screen) -> Outcome {
         screen.line(&topology::to_json(topology));
         return Ok(());
     }
-    let rows = topology.link_ids().map(|id| {
+    let row = |id| {
         let link = topology.link(id);
-        let resources: Vec<_> = link.resources.iter().map(|&id| topology.resource(id).name.clone()).collect();
+        let resources: Vec<_> = link.resources.iter().map(|&id| topology.resource(id).name.as_str()).collect();
         vec![
             id.to_string(),
             format!("{} → {}", link.from, link.to),
@@ -65,10 +65,10 @@ fn show(topology: &Topology, screen: &Screen) -> Outcome {
             format!("{:?}", link.latency).to_lowercase(),
             resources.join(" "),
         ]
-    });
-    let rows: Vec<_> = rows.collect();
+    };
     screen.say(&summary(topology));
-    screen.say(&table(&["link", "ranks", "α", "bandwidth", "latency", "resources"], &rows));
+    let header = ["link", "ranks", "α", "bandwidth", "latency", "resources"];
+    screen.say_table(&header, || topology.link_ids().map(row));
     if !topology.resources().is_empty() {
         screen.say(&format!("\n{}", shared(topology)));
     }

@@ -5,6 +5,7 @@
 //! after parsing (a rank out of range). [`Document::fault`] finds the place of such a fault: it reads the text again,
 //! up to a path such as `links[3].to`. This second pass happens only when there is an error to show.
 
+use crate::plain_words::plain_words;
 use crate::spelling::shorten_message;
 use serde::de::{
     DeserializeOwned, DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor,
@@ -143,7 +144,8 @@ impl<'a> Document<'a> {
     fn json_error(&self, error: &serde_json::Error) -> TextError {
         let text = error.to_string();
         // The position is printed in front, as in all other messages.
-        let reason = shorten_message(text.rsplit_once(" at line ").map_or(text.as_str(), |(reason, _)| reason));
+        let reason = text.rsplit_once(" at line ").map_or(text.as_str(), |(reason, _)| reason);
+        let reason = shorten_message(&plain_words(reason));
         TextError { origin: self.origin.to_owned(), line: error.line().max(1), column: error.column().max(1), reason }
     }
 
@@ -158,7 +160,7 @@ impl<'a> Document<'a> {
         };
         let place = error.location().filter(|location| location.line() > 0);
         let (line, column) = place.map_or((1, 1), |place| (place.line() as usize, place.column() as usize));
-        TextError { origin: self.origin.to_owned(), line, column, reason: shorten_message(&reason) }
+        TextError { origin: self.origin.to_owned(), line, column, reason: shorten_message(&plain_words(&reason)) }
     }
 }
 

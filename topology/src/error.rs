@@ -1,6 +1,7 @@
 //! What can be wrong with a description of a machine.
 
 use crate::document::TextError;
+use crate::quantity::show_number;
 use crate::{LinkId, Rank, ResourceId};
 
 /// The result of anything in this crate that can fail.
@@ -60,7 +61,7 @@ pub enum TopologyError {
         resource: ResourceId,
     },
     /// A cost is negative, infinite or not a number.
-    #[error("{owner}: {what} is {value}, but must be a number from 0 to 10¹⁵")]
+    #[error("{owner}: {what} is {}, but must be a number from 0 to 10¹⁵", show_number(*.value))]
     BadCost {
         /// The link or resource, in words.
         owner: String,
@@ -94,7 +95,7 @@ pub enum TopologyError {
         count: usize,
     },
     /// Something is wrong in the SPEC that was asked for.
-    #[error("`{spec}`: {cause}")]
+    #[error("{}", in_spec(.spec, .cause))]
     InSpec {
         /// The SPEC as typed (shortened if long).
         spec: String,
@@ -142,6 +143,12 @@ pub enum TopologyError {
         /// Why, in the words of the operating system.
         reason: String,
     },
+}
+
+/// The SPEC is not repeated where the cause quotes it.
+fn in_spec(spec: &str, cause: &TopologyError) -> String {
+    let (quoted, cause) = (format!("`{spec}`"), cause.to_string());
+    if cause.contains(&quoted) { cause } else { format!("{quoted}: {cause}") }
 }
 
 fn hint(suggestion: &Option<String>) -> String {

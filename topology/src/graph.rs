@@ -4,14 +4,16 @@
 //! which checks every id and every cost. The α–β model is defined only here, on [`Link`] and [`Resource`]. Other code asks
 //! them for times, and uses a β itself only as a price per byte: a coefficient of a linear program or of a flow.
 
+use crate::adjacency::Adjacency;
 use crate::{Bytes, LinkId, Micros, MicrosPerByte, Rank, ResourceId, TopologyError, TopologyResult};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use std::sync::OnceLock;
 
 /// The most ranks a topology may have (the largest published torus has 40 000).
 pub const MAX_RANKS: usize = 1 << 17;
-/// The most links a topology may have (a clique of 2048 has four million).
-pub const MAX_LINKS: usize = 1 << 23;
+/// The most links a topology may have: a clique of 2048 has about as many.
+pub const MAX_LINKS: usize = 1 << 22;
 
 /// What the α of a link does to the link itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -116,6 +118,17 @@ pub struct Topology {
     /// The links that leave a rank, by receiver: a binary search finds the links of a pair.
     by_receiver: Adjacency,
     users: Adjacency,
+    digest: KnownDigest,
+}
+
+/// The digest, once somebody has asked for it. It follows from the rest, so topologies are compared without it.
+#[derive(Clone, Debug, Default)]
+struct KnownDigest(OnceLock<String>);
+
+impl PartialEq for KnownDigest {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
 }
 
 impl Topology {
@@ -141,7 +154,7 @@ impl Topology {
         let uses = uses.flat_map(|(id, link)| link.resources.iter().map(move |resource| (id, resource.index())));
         let users = Adjacency::new(parts.resources.len(), uses);
         let by_receiver = outgoing.sorted_by_key(|link| parts.links[link.index()].to);
-        Ok(Self { machine_of, outgoing, incoming, by_receiver, users, parts })
+        Ok(Self { machine_of, outgoing, incoming, by_receiver, users, parts, digest: KnownDigest::default() })
     }
 
     /// The name: a SPEC, or what a file said.
@@ -239,7 +252,7 @@ impl Topology {
     /// An AllGather planned on the reversed topology, played backwards, is a ReduceScatter on this one.
     #[must_use]
     pub fn reversed(&self) -> Self {
-        let mut reversed = self.clone();
+        let mut reversed = Self { digest: KnownDigest::default(), ..self.clone() };
         for link in &mut reversed.parts.links {
             std::mem::swap(&mut link.from, &mut link.to);
         }
@@ -251,13 +264,17 @@ impl Topology {
     /// The same machine without α: messages cost only the time of their bytes.
     #[must_use]
     pub fn without_alpha(&self) -> Self {
-        let mut free = self.clone();
+        let mut free = Self { digest: KnownDigest::default(), ..self.clone() };
         free.parts.links.iter_mut().for_each(|link| link.alpha = Micros::ZERO);
         free
     }
 
     /// SHA-256 over everything but the name, in hexadecimal: equal digests mean equal machines.
     pub fn digest(&self) -> String {
+        self.digest.0.get_or_init(|| self.computed_digest()).clone()
+    }
+
+    fn computed_digest(&self) -> String {
         let mut hash = Sha256::new();
         let mut number = |value: u64| hash.update(value.to_le_bytes());
         number(self.parts.ranks as u64);
@@ -277,47 +294,6 @@ impl Topology {
         self.parts.resources.iter().for_each(|resource| number(resource.beta.0.to_bits()));
         let digest = hash.finalize();
         digest.iter().map(|byte| format!("{byte:02x}")).collect()
-    }
-}
-
-/// For each of a dense set of owners, an ascending list of links; one allocation for all.
-#[derive(Clone, PartialEq, Debug)]
-struct Adjacency {
-    starts: Vec<u32>,
-    links: Vec<LinkId>,
-}
-
-impl Adjacency {
-    /// From (link index, owner) pairs in ascending link order.
-    fn new(owners: usize, pairs: impl Iterator<Item = (usize, usize)> + Clone) -> Self {
-        let mut starts = vec![0u32; owners + 1];
-        for (_, owner) in pairs.clone() {
-            starts[owner + 1] += 1;
-        }
-        for owner in 0..owners {
-            starts[owner + 1] += starts[owner];
-        }
-        let mut next = starts.clone();
-        let mut links = vec![LinkId(0); starts[owners] as usize];
-        for (link, owner) in pairs {
-            links[next[owner] as usize] = LinkId::from_index(link);
-            next[owner] += 1;
-        }
-        Self { starts, links }
-    }
-
-    /// The same, with the links of each owner in the order of a key, ascending among equals.
-    fn sorted_by_key<K: Ord>(&self, key: impl Fn(LinkId) -> K) -> Self {
-        let mut sorted = self.clone();
-        for owner in self.starts.windows(2) {
-            sorted.links[owner[0] as usize..owner[1] as usize].sort_by_key(|&link| key(link));
-        }
-        sorted
-    }
-
-    #[inline]
-    fn of(&self, owner: usize) -> &[LinkId] {
-        &self.links[self.starts[owner] as usize..self.starts[owner + 1] as usize]
     }
 }
 

@@ -6,6 +6,7 @@
 
 use crate::document::PathSegment::{Index, Key};
 use crate::document::{Document, PathSegment, TextError};
+use crate::quantity::show_number;
 use crate::spelling::shorten;
 use crate::{Latency, Link, LinkId, Micros, MicrosPerByte, Rank, Resource, ResourceId};
 use crate::{MAX_RANKS, Topology, TopologyError, TopologyParts, TopologyResult};
@@ -68,7 +69,7 @@ fn cost<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     if value.is_finite() && value >= 0.0 {
         return Ok(value);
     }
-    Err(serde::de::Error::custom(format!("a cost must be a finite number ≥ 0, not {value}")))
+    Err(serde::de::Error::custom(format!("a cost must be a finite number ≥ 0, not {}", show_number(value))))
 }
 
 /// Prints a topology, digest included: a header, then one line for each link and resource.
@@ -330,9 +331,9 @@ mod tests {
             ("0.7", "-0.7", 7, "finite number ≥ 0, not -0.7"),
             ("0.7", "NaN", 7, "expected value"),
             ("0.7", "1e999", 7, "out of range"),
-            ("0.7", "\"0.7\"", 7, "invalid type: string"),
+            ("0.7", "\"0.7\"", 7, "found the text"),
             ("2e-5", "-2e-5", 7, "finite number ≥ 0"),
-            ("\"pipelines\"", "\"flies\"", 8, "unknown variant `flies`"),
+            ("\"pipelines\"", "\"flies\"", 8, "unknown word `flies`"),
             ("[0]}", "[1]}", 8, "uses resource 1"),
             ("2.6, \"beta_us_per_byte\": 8e-5", "2.6, \"beta_us_per_byte\": 7e-5", 8, "below the 0.00008"),
             ("tx\", \"beta_us_per_byte\": 8e-5", "tx\", \"beta_us_per_byte\": -8e-5", 10, "finite number ≥ 0"),

@@ -6,6 +6,7 @@
 //!
 //! This crate knows no solver and opens no socket; it reads files only through [`load`] and [`import::import_sys`].
 
+mod adjacency;
 mod catalog;
 pub mod concurrent;
 mod connectivity;
@@ -20,6 +21,7 @@ mod interchange;
 mod line;
 mod machine;
 mod measured;
+mod plain_words;
 mod probe;
 pub mod profile;
 pub mod quantity;
@@ -30,7 +32,7 @@ mod spelling;
 pub mod symmetry;
 mod units;
 
-pub use catalog::{Listing, list, load, open_input, read_text, resolve};
+pub use catalog::{Listing, list, load, load_within, open_input, read_text, resolve};
 pub use error::{TopologyError, TopologyResult};
 pub use free_times::FreeTimes;
 pub use graph::{Latency, Link, MAX_LINKS, MAX_RANKS, Resource, Topology, TopologyParts};

@@ -277,10 +277,14 @@ pub fn show_rates(beta: MicrosPerByte) -> String {
     format!("{} ({} Gbit/s)", show_bandwidth(beta), show_number(8.0 * beta.gbps()))
 }
 
-/// Prints any number with four significant digits, without trailing zeros.
+/// Prints any number with four significant digits, without trailing zeros; very large ones as `1.5e20`.
 pub fn show_number(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         return value.to_string();
+    }
+    if value.abs() >= 1e15 {
+        // The shortest digits of the number with four digits.
+        return format!("{value:.3e}").parse().map_or_else(|_| value.to_string(), |short: f64| format!("{short:e}"));
     }
     let magnitude = value.abs().log10().floor() as i32;
     let decimals = (3 - magnitude).clamp(0, 12) as usize;

@@ -5,7 +5,7 @@
 
 use crate::quantity::{parse_bandwidth, parse_duration};
 use crate::spelling::{closest, shorten};
-use crate::{Latency, Micros, MicrosPerByte, TopologyError, TopologyResult};
+use crate::{Latency, MAX_LINKS, Micros, MicrosPerByte, TopologyError, TopologyResult};
 
 /// Longer SPECs are refused unread; the longest sensible one has a few hundred letters.
 const MAX_LENGTH: usize = 4096;
@@ -19,6 +19,8 @@ pub(crate) struct Spec<'a> {
     pub(crate) name: &'a str,
     /// What stands between `:` and the first `,`.
     pub(crate) params: Option<&'a str>,
+    /// The most links that it may name.
+    pub(crate) most_links: usize,
     settings: Vec<(&'a str, &'a str)>,
 }
 
@@ -62,7 +64,7 @@ impl<'a> Spec<'a> {
             }
             settings.push((key, value));
         }
-        Ok(Self { text, name, params, settings })
+        Ok(Self { text, name, params, most_links: MAX_LINKS, settings })
     }
 
     /// The value of a key, if it is given.

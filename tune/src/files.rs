@@ -8,6 +8,7 @@ use std::fs::{File, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use topology::document::{Document, TextError};
 
 /// Why a table is not usable.
 #[derive(Debug, thiserror::Error)]
@@ -48,11 +49,8 @@ pub enum TableError {
 
 /// A table from its text; `origin` names the source in errors.
 pub(crate) fn parse<T: DeserializeOwned>(text: &str, origin: &str) -> Result<T, TableError> {
-    serde_json::from_str(text).map_err(|error| TableError::Syntax {
-        path: origin.to_owned(),
-        line: error.line(),
-        column: error.column(),
-        message: error.to_string(),
+    Document::json(origin, text).parse().map_err(|TextError { origin: path, line, column, reason: message }| {
+        TableError::Syntax { path, line, column, message }
     })
 }
 
@@ -91,6 +89,12 @@ pub(crate) fn write(table: &impl Serialize, path: &Path) -> Result<(), TableErro
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_mistake_has_one_place() {
+        let error = parse::<u32>("\n x", "t.json").unwrap_err().to_string();
+        assert!(error.starts_with("t.json:2:2: ") && !error.contains("line"), "{error}");
+    }
 
     #[test]
     fn a_link_to_a_table_stays_one() {

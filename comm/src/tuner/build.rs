@@ -375,7 +375,13 @@ mod tests {
 
     fn table(launches: &[Vec<CellSamples>], plans: &[&str]) -> TuningTable {
         let texts = plans.iter().map(|name| ((*name).to_owned(), "{}".to_owned())).collect();
-        let key = TableKey { ranks: 2, machines: vec![0, 0], topology: None, version: String::new(), policy: 1 };
+        let key = TableKey {
+            ranks: 2,
+            machines: vec![0, 0],
+            topology: None,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            policy: 1,
+        };
         table_of(launches, &texts, key, "f32", |_| 4).unwrap().table
     }
 
@@ -471,7 +477,13 @@ mod tests {
         let mut refused = cell(64, 1.0, &[("stock", 10.0), ("mine", 1.0)]);
         let why = "3 elements of rank 1 are wrong".to_owned();
         refused.candidates[1].refusal = Some(CandidateRefusal { rank: 1, phase: TrialPhase::Check, why });
-        let key = TableKey { ranks: 2, machines: vec![0, 0], topology: None, version: String::new(), policy: 1 };
+        let key = TableKey {
+            ranks: 2,
+            machines: vec![0, 0],
+            topology: None,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            policy: 1,
+        };
         let made = table_of(&[vec![refused]], &BTreeMap::new(), key, "f32", |_| 4).unwrap();
         assert_eq!((made.refused.len(), made.refused[0].launch, made.refused[0].refusal.rank), (1, 1, 1));
         assert_eq!(choice(&made.table, 64), None);

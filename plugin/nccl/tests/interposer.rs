@@ -164,7 +164,7 @@ fn collectives_go_on_to_nccl_silently() {
 }
 
 const TABLE: &str = r#"{"format": "antiphon-table/1",
-    "key": {"ranks": 4, "machines": [0, 0, 0, 0], "version": "1", "policy": 1},
+    "key": {"ranks": 4, "machines": [0, 0, 0, 0], "version": "0.1.0", "policy": 1},
     "cells": [{"collective": "allreduce", "ranges": [
         {"from_bytes": 0, "to_bytes": 100, "plan": null, "evidence": []},
         {"from_bytes": 100, "to_bytes": 200, "plan": "n", "evidence": []},

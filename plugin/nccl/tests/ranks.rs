@@ -203,7 +203,7 @@ fn table_for(ranks: usize, from_bytes: u64) -> Value {
         let ours = json!({"from_bytes": from_bytes, "to_bytes": null, "plan": name, "evidence": []});
         cells.push(json!({"collective": name, "ranges": [stock, ours]}));
     }
-    let key = json!({"ranks": ranks, "machines": vec![0; ranks], "version": "1", "policy": 1});
+    let key = json!({"ranks": ranks, "machines": vec![0; ranks], "version": "0.1.0", "policy": 1});
     json!({"format": "antiphon-table/1", "key": key, "cells": cells, "plans": texts})
 }
 

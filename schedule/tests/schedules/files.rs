@@ -188,7 +188,7 @@ fn what_is_no_schedule_is_an_error_with_a_place() {
         EXAMPLE.replacen(old, new, 1)
     };
     check_error("", expect!["bad.json:1:1: EOF while parsing a value"]);
-    check_error("[1, 2]", expect!["bad.json:1:2: invalid type: integer `1`, expected a string"]);
+    check_error("[1, 2]", expect!["bad.json:1:2: found the number `1`, expected a text"]);
     check_error(&EXAMPLE[..700], expect!["bad.json:59:17: EOF while parsing a value"]);
     check_error(
         &with("schedule/1", "schedule/9"),
@@ -203,7 +203,7 @@ fn what_is_no_schedule_is_an_error_with_a_place() {
     check_error(
         &with("allgather", "allgathr"),
         expect![
-            "bad.json:6:25: unknown variant `allgathr`, expected one of `allgather`, `reducescatter`, `allreduce`, `alltoall`, `alltoallv`, `broadcast`, `reduce`, `gather`, `scatter`, `sendrecv`, `custom`"
+            "bad.json:6:25: unknown word `allgathr`, expected one of `allgather`, `reducescatter`, `allreduce`, `alltoall`, `alltoallv`, `broadcast`, `reduce`, `gather`, `scatter`, `sendrecv`, `custom`"
         ],
     );
     check_error(&with("\"id\": 1", "\"id\": 0"), expect!["bad.json:37:2: chunk id 0 is used twice"]);
@@ -214,7 +214,7 @@ fn what_is_no_schedule_is_an_error_with_a_place() {
     );
     check_error(
         &with("\"from\": 0", "\"from\": -1"),
-        expect!["bad.json:55:13: invalid value: integer `-1`, expected u32"],
+        expect!["bad.json:55:13: found the number `-1`, expected a whole number from 0 to 4294967295"],
     );
     check_error(
         &with("\"ranks\": 3", "\"ranks\": 1000000000"),

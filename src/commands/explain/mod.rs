@@ -102,7 +102,10 @@ pub(crate) fn run(args: &ExplainArgs, screen: &Screen) -> Outcome {
             }
         }
     };
-    screen.result(&as_json(&explained)?, || for_people(&explained, screen.width()))?;
+    match screen.is_json() {
+        true => screen.result(&as_json(&explained)?, String::new)?,
+        false => screen.say(for_people(&explained, screen).trim_end()),
+    }
     match explained.analyzed.map_or(0, |analyzed| analyzed.wrong) {
         0 => Ok(()),
         wrong => Err(Failure::no(anyhow::anyhow!("{wrong} elements are wrong"))),
@@ -159,7 +162,7 @@ fn as_json(explained: &Explained) -> Outcome<Value> {
     answer("explain", Some(&TopologyRef::to(&explained.timeline.topology)), Some(&explained.request), &rest)
 }
 
-fn for_people(explained: &Explained, width: usize) -> String {
+fn for_people(explained: &Explained, screen: &Screen) -> String {
     let Explained { timeline, path, .. } = explained;
     let topology = &timeline.topology;
     let makespan = time(timeline.makespan().0);
@@ -188,15 +191,26 @@ fn for_people(explained: &Explained, width: usize) -> String {
     }));
     let (latency, bandwidth, idle) = (time(path.latency.0), time(path.bandwidth.0), time(path.idle.0));
     lines.push(format!("critical path: {latency} of α, {bandwidth} of bytes moving, {idle} idle"));
-    lines.extend(path.steps.iter().map(|step| format!("  {step}")));
+    lines.extend(step_lines(path, screen.is_verbose()));
     lines.push(String::new());
     lines.push(usage::table(topology, &explained.links, &explained.resources, SHOWN));
     lines.extend(explained.leverage.as_ref().map(|leverage| worth(leverage, explained.timeline.makespan())));
     lines.extend(explained.analyzed.as_ref().map(analyze::text));
     if !explained.candidates.is_empty() {
-        lines.push(format!("\n{}", candidate_lines(&explained.candidates, width)));
+        lines.push(format!("\n{}", candidate_lines(&explained.candidates, screen.width())));
     }
     lines.join("\n")
+}
+
+/// The steps of the critical path; of a long path only the first and the last ones, unless `all` are wanted.
+fn step_lines(path: &CriticalPath, all: bool) -> Vec<String> {
+    let mut lines: Vec<String> = path.steps.iter().map(|step| format!("  {step}")).collect();
+    if !all && lines.len() > 2 * SHOWN + 1 {
+        let middle = SHOWN..lines.len() - SHOWN;
+        let more = format!("  … {} more (-v or --json shows all)", middle.len());
+        lines.splice(middle, [more]);
+    }
+    lines
 }
 
 /// The bound of all plans, and what would lower it.

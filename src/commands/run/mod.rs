@@ -122,7 +122,7 @@ impl RunSession<'_> {
         for size in sizes {
             self.bar.message("planning");
             let chosen = match (&table, size) {
-                (Some(table), Some(size)) => table.part(self.args, ranks, size, self.bench)?,
+                (Some(table), Some(size)) => table.part(self.args, ranks, size, (self.bench, self.screen))?,
                 _ => None,
             };
             let parts = match fixed {

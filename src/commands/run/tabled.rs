@@ -47,14 +47,18 @@ impl RunTable {
         args: &RunArgs,
         ranks: usize,
         size: u64,
-        bench: &Workbench,
+        (bench, screen): (&Workbench, &Screen),
     ) -> Outcome<Option<GroupPlans>> {
         let collective = args.collective.unwrap_or(Collective::AllReduce);
         let mut asked = Request::new(collective, ranks, size);
         asked.op = collective.combines().then_some(args.op.unwrap_or(ReduceOp::Sum));
         asked.root = collective.is_rooted().then_some(Rank(args.root.unwrap_or(0)));
         asked.size_bytes = count(&asked, size, args.dtype, 1).1;
-        let Some(found) = self.table.schedule_for(&self.machines, &asked) else { return Ok(None) };
+        let Some(found) = self.table.schedule_for(&self.machines, &asked) else {
+            let why = self.table.why_not(&self.machines, &asked);
+            why.iter().for_each(|why| screen.note(&format!("note: {why}")));
+            return Ok(None);
+        };
         let (schedule, _) = found.map_err(|why| Failure::bad_input(anyhow::anyhow!(why)))?;
         let installed = bench.install(&schedule)?;
         let name = format!("{} (table)", schedule.schedule().produced_by.strategy);

@@ -48,7 +48,7 @@ pub(super) fn conclude(
         _ if out_of_time => stopped_by_time(&options.cancel),
         _ if settled => StopReason::Settled,
         // It was optimal at its own chunk count only, while other counts were open.
-        StopReason::Optimal => StopReason::Exhausted,
+        StopReason::Optimal => StopReason::Done,
         stop => stop,
     };
     let mut best = best.schedule;

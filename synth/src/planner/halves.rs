@@ -66,7 +66,7 @@ impl<'a> Planning<'a, '_> {
         }
         for (name, index, joint) in self.pairs(&halves, &collect, &spread)? {
             while searches.len() <= index && self.open_next(searches) {}
-            let attempt = Attempt { name, schedule: Some(joint), stop: StopReason::Exhausted, note: None };
+            let attempt = Attempt { name, schedule: Some(joint), stop: StopReason::Done, note: None };
             self.judge_all(&mut searches[index], vec![attempt], started.elapsed().as_secs_f64());
         }
         (found.collect, found.spread) = (collect, spread);

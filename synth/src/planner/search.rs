@@ -150,7 +150,7 @@ impl<'a> CountSearch<'a> {
             let attempt = Attempt {
                 name: schedule.produced_by.strategy.clone(),
                 schedule: Some(schedule.clone()),
-                stop: StopReason::Exhausted,
+                stop: StopReason::Done,
                 note: Some("was there before".to_owned()),
             };
             let candidate = self.judge(attempt, 0.0, seed);
@@ -163,7 +163,8 @@ impl<'a> CountSearch<'a> {
         let stop_reason = match error {
             SynthError::NothingYet => stopped_by_time(cancel),
             SynthError::NotApplicable { .. } => StopReason::NotApplicable,
-            _ => StopReason::Exhausted,
+            SynthError::Infeasible { .. } => StopReason::Infeasible,
+            _ => StopReason::Failed,
         };
         self.candidates.push(Candidate {
             strategy: strategy.to_owned(),

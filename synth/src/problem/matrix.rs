@@ -14,7 +14,8 @@
 
 use schedule::{Chunk, Collective, RankSet, ReduceOp, Request};
 use serde::Deserialize;
-use serde::de::{Deserializer, Error as _};
+use serde::de::{self, Deserializer, Error as _, Visitor};
+use std::fmt;
 use topology::document::{Document, PathSegment, TextError};
 use topology::quantity::{RankSpan, listed};
 use topology::{Bytes, Rank};
@@ -80,11 +81,25 @@ struct GroupLine {
 }
 
 /// Bytes, as a number or with a unit.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum ByteCount {
-    Number(u64),
-    Text(String),
+struct ByteCount(u64);
+
+impl<'de> Deserialize<'de> for ByteCount {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Written;
+        impl Visitor<'_> for Written {
+            type Value = ByteCount;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a size such as 4096 or 1KB")
+            }
+            fn visit_u64<E: de::Error>(self, bytes: u64) -> Result<ByteCount, E> {
+                Ok(ByteCount(bytes))
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<ByteCount, E> {
+                topology::quantity::parse_bytes(text).map(ByteCount).map_err(E::custom)
+            }
+        }
+        deserializer.deserialize_any(Written)
+    }
 }
 
 impl GroupLine {
@@ -97,11 +112,7 @@ impl GroupLine {
         if collective.is_listed() {
             return Err(format!("the chunks of {collective} do not follow from its size; `chunks` lists them"));
         }
-        let size_bytes = match size {
-            ByteCount::Number(bytes) => bytes,
-            ByteCount::Text(text) => topology::quantity::parse_bytes(&text).map_err(|error| error.to_string())?,
-        };
-        let standard = Request::new(collective, 0, size_bytes);
+        let standard = Request::new(collective, 0, size.0);
         let first = standard.root.and(members.first().copied());
         Ok(Request { root: root.map(Rank).or(first), op: op.or(standard.op), members, ..standard })
     }
@@ -114,7 +125,7 @@ struct ChunkLine {
     from: Vec<Rank>,
     #[serde(deserialize_with = "ranks")]
     to: Vec<Rank>,
-    bytes: Option<u64>,
+    bytes: Option<ByteCount>,
     #[serde(default)]
     reduce: bool,
 }
@@ -150,7 +161,12 @@ pub fn parse_demand(text: &str, origin: &str) -> Result<DemandLines, TextError> 
             if set.len() == listed { Ok(set) } else { Err(document.fault(&path, "a rank is listed twice")) }
         };
         let (holders, wanted_by) = (set(from, "from")?, set(to, "to")?);
-        chunks.push(Chunk { holders, wanted_by, combine: reduce, bytes: bytes.map(|bytes| Bytes(bytes as f64)) });
+        chunks.push(Chunk {
+            holders,
+            wanted_by,
+            combine: reduce,
+            bytes: bytes.map(|ByteCount(bytes)| Bytes(bytes as f64)),
+        });
     }
     Ok(DemandLines::Chunks(chunks))
 }
@@ -170,6 +186,12 @@ mod tests {
     fn chunks_read_and_unknown_keys_have_a_position() {
         let parsed = parse_demand("chunks:\n  - {from: [0], to: [1-2], bytes: 4}\n", "d.yaml").unwrap();
         let DemandLines::Chunks(chunks) = parsed else { panic!("it lists chunks") };
+        assert_eq!(parse_demand("chunks:\n  - {from: [0], to: [1-2], bytes: 4KB}\n", "d.yaml"), {
+            let bytes = Some(Bytes(4000.0));
+            Ok(DemandLines::Chunks(vec![Chunk { bytes, ..chunks[0].clone() }]))
+        });
+        let error = parse_demand("chunks:\n  - {from: [0], to: [1], bytes: 1.5}\n", "d.yaml").unwrap_err().to_string();
+        assert!(error.starts_with("d.yaml:2:") && error.contains("a size such as 4096 or 1KB"), "{error}");
         assert_eq!(chunks[0].wanted_by[..], [Rank(1), Rank(2)]);
         let error = parse_demand("chunks:\n  - {from: [0], too: [1]}\n", "d.yaml").unwrap_err().to_string();
         assert!(error.starts_with("d.yaml:2:"), "{error}");

@@ -22,7 +22,9 @@ pub enum StopReason {
     /// The constraints admit no schedule.
     Infeasible,
     /// The search tried everything within its clock-free limits.
-    Exhausted,
+    Done,
+    /// The strategy, or its solver, ended with an error.
+    Failed,
     /// Restarts with other seeds gain little.
     Settled,
 }
@@ -36,7 +38,8 @@ impl fmt::Display for StopReason {
             Self::Interrupted => "interrupted",
             Self::NotApplicable => "not applicable",
             Self::Infeasible => "infeasible",
-            Self::Exhausted => "exhausted",
+            Self::Done => "done",
+            Self::Failed => "failed",
             Self::Settled => "settled: restarts gain little",
         })
     }

@@ -339,6 +339,8 @@ mod tests {
         check("own_chunks_first: maybe\n", expect!["s.yaml:1:19: expected true or false"]);
         check("chunks_per_rank: 0\n", expect!["s.yaml:1:18: `0` is not a number of chunks (1 or more)"]);
         check("chunks_per_rank: 1000000000000\n", expect!["s.yaml:1:18: expected a whole number ≥ 0"]);
+        let many = expect!["s.yaml:1:18: `4000000000` is not a number of chunks up to 16777216"];
+        check("chunks_per_rank: 4000000000\n", many);
         check("chunks_per_rank: 1.5\n", expect!["s.yaml:1:18: expected a whole number ≥ 0"]);
         check("max_machine_hops: 0\n", expect!["s.yaml:1:19: `0` is not a number of machine hops (1 or more)"]);
         check(

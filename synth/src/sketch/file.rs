@@ -84,7 +84,11 @@ impl SketchFile {
 
     /// The chunk count that the sketch names; zero is an error.
     pub(super) fn chunks_per_rank(&self) -> Result<Option<u32>, SketchError> {
-        self.at_least_one(self.body.chunks_per_rank.as_ref(), "a number of chunks (1 or more)")
+        let chunks = self.body.chunks_per_rank.as_ref();
+        match chunks.filter(|chunks| chunks.value as usize > schedule::MAX_CHUNKS) {
+            Some(chunks) => Err(self.bad_value(chunks, "a number of chunks up to 16777216")),
+            None => self.at_least_one(chunks, "a number of chunks (1 or more)"),
+        }
     }
 
     pub(super) fn max_machine_hops(&self) -> Result<Option<(u32, u32)>, SketchError> {

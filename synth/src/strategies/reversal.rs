@@ -129,7 +129,7 @@ fn compose(
         };
         copies = &schedule.transfers;
         // Two optimal halves need not make an optimal whole.
-        stop = if stop == StopReason::Optimal { StopReason::Exhausted } else { stop };
+        stop = if stop == StopReason::Optimal { StopReason::Done } else { stop };
         stop = if partner.stop == StopReason::TimeLimit { StopReason::TimeLimit } else { stop };
     }
     let schedule = match context.joins_as_they_are {

@@ -12,7 +12,7 @@ use crate::family::FAMILIES;
 use crate::machine::{self, BUILT_IN, MachineDescription};
 use crate::spec::Spec;
 use crate::spelling::{closest, shorten};
-use crate::{Topology, TopologyError, TopologyResult, interchange};
+use crate::{MAX_LINKS, Topology, TopologyError, TopologyResult, interchange};
 use serde::Serialize;
 use serde::de::IgnoredAny;
 use std::io::Read;
@@ -21,9 +21,9 @@ use std::os::unix::fs::FileTypeExt;
 /// The largest file that is read: the largest clique takes about as much.
 const MAX_FILE_BYTES: u64 = 1 << 30;
 
-/// Folders of files that another process opened and handed over to this one.
 /// Some editors write it in front of a text.
 const BYTE_ORDER_MARK: char = '\u{feff}';
+/// Folders of files that another process opened and handed over to this one.
 const OPENED: [&str; 3] = ["/dev/stdin", "/dev/fd/", "/proc/self/fd/"];
 
 /// What makes a SPEC a path even without a slash.
@@ -46,10 +46,21 @@ pub fn resolve(spec: &str) -> TopologyResult<Topology> {
 /// As [`resolve`]; [`TopologyError::Unreadable`] for a file that cannot be read, and [`TopologyError::InText`]
 /// with `path:line:column` for one that is wrong.
 pub fn load(spec: &str) -> TopologyResult<Topology> {
-    match path_end(spec) {
-        Some(end) => in_spec(spec, Spec::parse(spec, Some(end)).and_then(|parsed| from_file(&parsed))),
-        None => resolve(spec),
-    }
+    load_within(spec, MAX_LINKS)
+}
+
+/// The same for a SPEC that stands in a file, which is short: it may name at most so many links. A list of links in a
+/// file of its own may be longer.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_within(spec: &str, most_links: usize) -> TopologyResult<Topology> {
+    let end = path_end(spec);
+    let found = Spec::parse(spec, end).and_then(|mut parsed| {
+        parsed.most_links = most_links.min(MAX_LINKS);
+        if end.is_some() { from_file(&parsed) } else { named(&parsed) }
+    });
+    in_spec(spec, found)
 }
 
 /// One entry of [`list`].

@@ -15,7 +15,7 @@ pub(super) const CLIQUE: Family = Family {
 
 fn build(spec: &Spec<'_>) -> TopologyResult<TopologyParts> {
     let count = u128::from(spec.count()?);
-    let ranks = check_counts(count, count * (count - 1))?;
+    let ranks = check_counts(spec, count, count * (count - 1))?;
     let cost = spec.costs(1)?[0];
     let links = ordered_pairs(ranks).map(|(from, to)| link(from, to, cost, &[])).collect();
     Ok(TopologyParts { ranks, links, ..TopologyParts::default() })

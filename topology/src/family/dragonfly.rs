@@ -68,7 +68,7 @@ impl DragonflyShape {
 fn build(spec: &Spec<'_>) -> TopologyResult<TopologyParts> {
     let sizes = spec.sizes(3)?;
     let count = sizes.iter().fold(1u128, |count, size| count.saturating_mul(u128::from(*size)));
-    let ranks = check_counts(count, count.saturating_mul(count - 1))?;
+    let ranks = check_counts(spec, count, count.saturating_mul(count - 1))?;
     let costs = spec.costs(3)?;
     let (port, inside, between) = (costs[0], costs[1], costs[2]);
     let (groups, routers) = (sizes[0] as usize, sizes[1] as usize);

@@ -39,7 +39,7 @@ fn build(spec: &Spec<'_>) -> TopologyResult<TopologyParts> {
     let dimensions = spec.params.map_or(2, |params| params.matches('x').count() + 1).clamp(2, 4);
     let sizes = spec.sizes(dimensions)?;
     let count = sizes.iter().fold(1u128, |count, size| count.saturating_mul(u128::from(*size)));
-    let ranks = check_counts(count, count.saturating_mul(count - 1))?;
+    let ranks = check_counts(spec, count, count.saturating_mul(count - 1))?;
     let costs = spec.costs(dimensions)?;
     let ratios = spec.ratios("oversubscription", dimensions - 1, 1.0)?;
     let each_level = spec.get("bandwidth").is_some_and(|text| per_slash(text).len() > 1);

@@ -96,7 +96,7 @@ enum GridShape {
 
 fn grid(spec: &Spec<'_>, sizes: &[u64], shape: GridShape) -> TopologyResult<TopologyParts> {
     let count = sizes.iter().fold(1u128, |count, size| count.saturating_mul(u128::from(*size)));
-    let ranks = check_counts(count, count.saturating_mul(2 * sizes.len() as u128))?;
+    let ranks = check_counts(spec, count, count.saturating_mul(2 * sizes.len() as u128))?;
     let costs = spec.costs(sizes.len())?;
     let mut links: Vec<Link> = Vec::new();
     let mut neighbours: Vec<(usize, LinkCost)> = Vec::new();

@@ -10,7 +10,7 @@ mod fat_tree;
 mod grid;
 mod switch;
 
-use crate::graph::{MAX_LINKS, MAX_RANKS};
+use crate::graph::MAX_RANKS;
 use crate::spec::{LinkCost, Spec};
 use crate::{Link, Rank, ResourceId, TopologyError, TopologyParts, TopologyResult};
 
@@ -56,8 +56,8 @@ impl Family {
 }
 
 /// Refuses counts over the limits of this build; returns the ranks as an index.
-fn check_counts(ranks: u128, links: u128) -> TopologyResult<usize> {
-    for (what, count, limit) in [("ranks", ranks, MAX_RANKS), ("links", links, MAX_LINKS)] {
+fn check_counts(spec: &Spec<'_>, ranks: u128, links: u128) -> TopologyResult<usize> {
+    for (what, count, limit) in [("ranks", ranks, MAX_RANKS), ("links", links, spec.most_links)] {
         if count > limit as u128 {
             let count = u64::try_from(count).unwrap_or(u64::MAX);
             return Err(TopologyError::TooMany { what, count, limit: limit as u64 });

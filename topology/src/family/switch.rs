@@ -18,7 +18,7 @@ pub(super) const SWITCH: Family = Family {
 
 fn build(spec: &Spec<'_>) -> TopologyResult<TopologyParts> {
     let count = u128::from(spec.count()?);
-    let ranks = check_counts(count, count * (count - 1))?;
+    let ranks = check_counts(spec, count, count * (count - 1))?;
     let cost = spec.costs(1)?[0];
     // Rank r sends through resource 2r and receives through 2r + 1.
     let links = ordered_pairs(ranks).map(|(from, to)| link(from, to, cost, &[2 * from, 2 * to + 1])).collect();

@@ -11,7 +11,7 @@ use super::file::{
 use crate::document::Document;
 use crate::document::PathSegment::Key;
 use crate::spec::{LATENCIES, Spec, unknown_word};
-use crate::{Latency, Link, MAX_LINKS, MAX_RANKS, Micros, MicrosPerByte, Rank, Resource, ResourceId};
+use crate::{Latency, Link, MAX_RANKS, Micros, MicrosPerByte, Rank, Resource, ResourceId};
 use crate::{TopologyError, TopologyParts, TopologyResult};
 
 /// Builds `machines` machines with the costs that `spec` chooses. The file has been checked.
@@ -34,7 +34,7 @@ pub(super) fn compile(
         .filter_map(|((name, part), path)| Some(Carrier { name, part, path: path? }))
         .collect();
     let links = carriers.iter().map(|carrier| carrier.link_count(file.ranks, machines)).sum();
-    refuse_beyond("links", links, MAX_LINKS as u64)?;
+    refuse_beyond("links", links, spec.most_links as u64)?;
     let layout = MachineLayout { ranks: file.ranks as usize, machines: machines as usize, latency };
     Ok(layout.build(&carriers))
 }

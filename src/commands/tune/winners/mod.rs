@@ -186,7 +186,13 @@ mod tests {
         let ring = Some("a <ring> & \"b\"");
         TuningTable {
             format: TuningTable::FORMAT.to_owned(),
-            key: TableKey { ranks: 3, machines: vec![0; 3], topology: None, version: String::new(), policy: 1 },
+            key: TableKey {
+                ranks: 3,
+                machines: vec![0; 3],
+                topology: None,
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                policy: 1,
+            },
             cells: vec![
                 TableCell {
                     collective: Collective::AllReduce,

@@ -210,7 +210,7 @@ fn attempt(
 /// What an algorithm has come to.
 fn planned(problem: &Problem, context: &Context<'_>, name: &str, transfers: Vec<Transfer>) -> Attempt {
     let schedule = Schedule::new(&problem.topology, problem.demand.clone(), transfers, name);
-    let stop = if schedule.makespan() <= context.bound { StopReason::Optimal } else { StopReason::Exhausted };
+    let stop = if schedule.makespan() <= context.bound { StopReason::Optimal } else { StopReason::Done };
     Attempt { name: name.to_owned(), schedule: Some(schedule), stop, note: None }
 }
 

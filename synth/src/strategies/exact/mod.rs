@@ -183,7 +183,7 @@ impl<'a> ExactSearch<'a> {
         let stop = match self.best {
             Some(best) if reaches(best, bound) => StopReason::Optimal,
             _ if self.context.deadline.has_passed() => StopReason::TimeLimit,
-            _ => StopReason::Exhausted,
+            _ => StopReason::Done,
         };
         let note = (self.proven > Micros::ZERO).then(|| {
             let Self { proven, how, .. } = &self;

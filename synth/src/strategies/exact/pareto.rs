@@ -387,7 +387,7 @@ impl Strategy for Given {
     fn propose(&self, problem: &Problem, _: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
         let schedule = schedule_of(problem, self.0.clone(), NAME)?;
         let name = NAME.to_owned();
-        Ok(vec![Attempt { name, schedule: Some(schedule), stop: StopReason::Exhausted, note: None }])
+        Ok(vec![Attempt { name, schedule: Some(schedule), stop: StopReason::Done, note: None }])
     }
 }
 

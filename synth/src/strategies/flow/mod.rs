@@ -275,7 +275,7 @@ impl FlowSearch<'_> {
         let stop = match () {
             () if self.is_good_enough() => StopReason::Optimal,
             () if self.context.deadline.has_passed() => StopReason::TimeLimit,
-            () => StopReason::Exhausted,
+            () => StopReason::Done,
         };
         let symmetric = if images > 1 { format!("; {images} images of each") } else { String::new() };
         let routes = format!("routes keep the busiest busy for {:.1?} µs{symmetric}", self.peaks);

@@ -111,7 +111,7 @@ impl Improvement<'_> {
         let stop = match () {
             () if self.is_good_enough(best.as_deref()) => StopReason::Optimal,
             () if self.context.deadline.has_passed() => StopReason::TimeLimit,
-            () => StopReason::Exhausted,
+            () => StopReason::Done,
         };
         let schedule = best
             .map(|transfers| Schedule::new(&self.problem.topology, self.problem.demand.clone(), transfers, "improve"));

@@ -45,7 +45,7 @@ impl Strategy for Levels {
         let order = |error| SynthError::Order { strategy: NAME, error };
         let transfers = replay(demand, &problem.topology, &messages).map_err(order)?;
         let schedule = Schedule::new(&problem.topology, problem.demand.clone(), transfers, NAME);
-        Ok(vec![Attempt { name: NAME.to_owned(), schedule: Some(schedule), stop: StopReason::Exhausted, note: None }])
+        Ok(vec![Attempt { name: NAME.to_owned(), schedule: Some(schedule), stop: StopReason::Done, note: None }])
     }
 
     fn is_worthwhile(&self, problem: &Problem, context: &Context<'_>) -> Result<(), SynthError> {

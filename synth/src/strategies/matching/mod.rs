@@ -152,7 +152,7 @@ impl<'a> MatchingSearch<'a> {
     fn new(instance: &'a Instance<'a>, context: &'a Context<'a>, work: u64) -> Self {
         let flow = concurrent_flow(instance.problem, context.deadline);
         let traits = Traits::of(instance);
-        Self { instance, context, work, flow, traits, best: None, stop: StopReason::Exhausted }
+        Self { instance, context, work, flow, traits, best: None, stop: StopReason::Done }
     }
 
     fn is_good_enough(&self) -> bool {

@@ -92,7 +92,7 @@ fn with_windows(
     let stop = match () {
         () if found.as_ref().is_some_and(|found| context.is_enough(found.makespan())) => StopReason::Optimal,
         () if context.deadline.has_passed() => StopReason::TimeLimit,
-        () => StopReason::Exhausted,
+        () => StopReason::Done,
     };
     let begun = if greedy.is_some() { " from the greedy schedule" } else { "" };
     let note = Some(format!("{solved} windows{begun}"));
@@ -128,7 +128,7 @@ fn both(
     let failed = |name: &str, error: &SynthError| Attempt {
         name: name.to_owned(),
         schedule: None,
-        stop: StopReason::Exhausted,
+        stop: StopReason::Failed,
         note: Some(error.to_string()),
     };
     match (expanded, pipeline) {

@@ -127,9 +127,13 @@ fn candidate(
         chunks_per_rank,
         makespan_us: found.map(|found| found.makespan().0),
         transfers: found.map_or(0, |found| found.transfers() as usize),
-        stop_reason: match found {
-            Some(found) if reaches(found.makespan(), goal) => StopReason::GapLimit,
-            _ => StopReason::Exhausted,
+        stop_reason: match attempt {
+            Ok(found) if reaches(found.makespan(), goal) => StopReason::GapLimit,
+            Ok(_) => StopReason::Done,
+            Err(SynthError::NothingYet) => StopReason::TimeLimit,
+            Err(SynthError::NotApplicable { .. }) => StopReason::NotApplicable,
+            Err(SynthError::Infeasible { .. }) => StopReason::Infeasible,
+            Err(_) => StopReason::Failed,
         },
         seconds,
         note: match attempt {
@@ -146,7 +150,7 @@ fn report(schedule: &VerifiedCompressed, options: &SearchOptions, candidates: Ve
         Some(gap) if gap <= EQUAL => StopReason::Optimal,
         Some(gap) if gap <= options.gap * (1.0 + EQUAL) + EQUAL => StopReason::GapLimit,
         _ if options.cancel.is_cancelled() => StopReason::Interrupted,
-        _ => StopReason::Exhausted,
+        _ => StopReason::Done,
     };
     Report {
         makespan_us: base.makespan().0,

@@ -47,7 +47,7 @@ fn walk(problem: &Problem, context: &Context<'_>) -> Option<Attempt> {
     let stop = match schedule.makespan() {
         makespan if reaches(makespan, context.bound) => StopReason::Optimal,
         makespan if context.is_enough(makespan) => StopReason::GapLimit,
-        _ => StopReason::Exhausted,
+        _ => StopReason::Done,
     };
     Some(Attempt { name, schedule: Some(schedule), stop, note: None })
 }

@@ -71,7 +71,7 @@ fn attempt(
     let schedule = Schedule::new(&problem.topology, problem.demand.clone(), transfers, &name);
     let busiest = packing.peak / context.bound.0;
     let note = format!("{} trees, busiest link or port {busiest:.4} of the bound", units.all.len());
-    let stop = if context.deadline.has_passed() { StopReason::TimeLimit } else { StopReason::Exhausted };
+    let stop = if context.deadline.has_passed() { StopReason::TimeLimit } else { StopReason::Done };
     Some(Attempt { name, schedule: Some(schedule), stop, note: Some(note) })
 }
 

@@ -193,7 +193,7 @@ fn attempt(problem: &Problem, context: &Context<'_>, mirror: &Mirror, idle: f64,
         timed.makespan,
         packing.peak / context.bound.0
     );
-    let stop = if context.deadline.has_passed() { StopReason::TimeLimit } else { StopReason::Exhausted };
+    let stop = if context.deadline.has_passed() { StopReason::TimeLimit } else { StopReason::Done };
     Some(Attempt { name, schedule: Some(schedule), stop, note: Some(note) })
 }
 

@@ -31,7 +31,7 @@ pub(super) fn attempt(problem: &Problem, context: &Context<'_>) -> Result<Attemp
     let stop = match () {
         () if search.is_good_enough() => StopReason::Optimal,
         () if context.deadline.has_passed() => StopReason::TimeLimit,
-        () => StopReason::Exhausted,
+        () => StopReason::Done,
     };
     let note = (!search.findings.is_empty()).then(|| search.findings.join("; "));
     Ok(Attempt { name: NAME.to_owned(), schedule: search.found, stop, note })
@@ -133,7 +133,7 @@ mod tests {
         let best = attempt(&problem, &quick(), None).schedule.unwrap();
         let again = attempt(&problem, &quick(), Some(&best));
         // No schedule with one chunk per message is faster, but the bound also holds for merged messages.
-        assert_eq!((again.schedule, again.stop), (None, StopReason::Exhausted));
+        assert_eq!((again.schedule, again.stop), (None, StopReason::Done));
         let unproven = attempt_from(&problem, &quick(), Some(&best), Micros(7000.0));
         assert!(unproven.schedule.is_none_or(|schedule| schedule.makespan() < best.makespan()));
         let mut worse = best.clone();

@@ -50,7 +50,7 @@ pub(super) fn attempt(problem: &Problem, context: &Context<'_>) -> Result<Attemp
     let stop = match () {
         () if search.is_good_enough() => StopReason::Optimal,
         () if context.deadline.has_passed() => StopReason::TimeLimit,
-        () => StopReason::Exhausted,
+        () => StopReason::Done,
     };
     let note = search.note();
     Ok(Attempt { name: NAME.to_owned(), schedule: search.found, stop, note })
