@@ -398,7 +398,7 @@ fn searches_that_ended_are_done_and_broken_ones_have_failed() {
     let shown = here("synth --topology ring:5 --collective allgather --size 1MB --time-limit 1s -v -o plan.json").ok();
     assert!(shown.stdout.contains("  done") && !shown.stdout.contains("exhausted"), "{}", shown.stdout);
     // Files that older versions have written hold the old word.
-    let old = read(&folder.path().join("plan.json")).replace("\"done\"", "\"exhausted\"");
+    let old = fs::read_to_string(folder.path().join("plan.json")).unwrap().replace("\"done\"", "\"exhausted\"");
     assert!(old.contains("\"exhausted\""), "{old}");
     fs::write(folder.path().join("old.json"), old).unwrap();
     here("verify old.json").ok();
