@@ -90,7 +90,7 @@ fn wrong_execution_plans_are_refused_with_line_and_reason() {
     type Change<'a> = &'a dyn Fn(&mut Value);
     let wrong: [(Change<'_>, i32, &str); 9] = [
         (&|plan| plan["zebra"] = 1.into(), 2, "unknown field `zebra`"),
-        (&|plan| ops(plan, 0, &|ops| ops[0]["name"] = "sigal".into()), 2, "unknown variant `sigal`"),
+        (&|plan| ops(plan, 0, &|ops| ops[0]["name"] = "sigal".into()), 2, "unknown word `sigal`"),
         (&|plan| drop(plan["gpus"].as_array_mut().unwrap().pop()), 1, "does not exist"),
         (&|plan| ops(plan, 0, &|ops| without(ops, "signal")), 1, "waits for ever"),
         (&|plan| ops(plan, 0, &|ops| without(ops, "wait")), 1, "before anything says"),

@@ -25,6 +25,7 @@ mod random;
 mod reductions;
 mod schedules;
 mod sketches;
+mod small_files;
 mod sweep;
 mod together;
 mod traps;

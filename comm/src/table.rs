@@ -17,6 +17,7 @@ use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use topology::Topology;
+use topology::document::{Document, TextError};
 use tune::{NcclChoice, TableKey, TuningTable};
 
 /// Plans from files.
@@ -100,7 +101,6 @@ pub struct TableFault(String);
 /// What the `format` key of the index of `synth --sizes` says.
 const SWEEP_FORMAT: &str = "antiphon-sweep/1";
 
-/// The index of `synth --sizes`.
 #[derive(Deserialize)]
 struct SweepIndex {
     windows: Vec<SweepWindow>,
@@ -114,7 +114,6 @@ struct SweepWindow {
     file: String,
 }
 
-/// What the `format` key of a file says.
 #[derive(Deserialize)]
 struct FormatKey {
     format: String,
@@ -156,21 +155,25 @@ impl PlanTable {
 
     fn add(&mut self, path: &Path) -> Result<(), TableFault> {
         let text = text_of(path)?;
-        let key: FormatKey = serde_json::from_str(&text).map_err(|error| fault(path, error))?;
+        let shown = path.display().to_string();
+        let (document, wrong) = (Document::json(&shown, &text), |error: TextError| TableFault(error.to_string()));
+        let key: FormatKey = document.parse().map_err(wrong)?;
         let folder = path.parent().unwrap_or(Path::new("."));
         match key.format.as_str() {
             file::FORMAT => self.push(&path.display().to_string(), &text, EntryRange::ALL),
             SWEEP_FORMAT => {
-                let index: SweepIndex = serde_json::from_str(&text).map_err(|error| fault(path, error))?;
+                let index: SweepIndex = document.parse().map_err(wrong)?;
                 let windows = index.windows.into_iter();
                 windows.map(|it| (it.file, it.from_bytes, it.to_bytes)).try_for_each(|it| self.add_plan(folder, it))
             }
             TuningTable::FORMAT => {
-                let shown = path.display().to_string();
                 let table = TuningTable::parse(&text, &shown).map_err(|error| TableFault(error.to_string()))?;
                 self.add_tuned(&table, &shown)
             }
-            other => Err(fault(path, format!("the format `{other}` is neither that of a plan nor that of a table"))),
+            other => Err(fault(
+                path,
+                format!("the format `{}` is neither that of a plan nor that of a table", topology::shorten(other)),
+            )),
         }
     }
 

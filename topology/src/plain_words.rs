@@ -3,7 +3,7 @@
 //! The principal function is [`plain_words`].
 
 /// What parsers call a value, and what it is for people. A longer name stands before a shorter one that it begins with.
-const EXPECTED: [(&str, &str); 18] = [
+const EXPECTED: [(&str, &str); 20] = [
     ("expected sequence start", "expected a list such as `[…]`"),
     ("expected mapping start", "expected keys with values such as `{key: value}`"),
     ("expected string scalar", "expected a text"),
@@ -16,6 +16,8 @@ const EXPECTED: [(&str, &str); 18] = [
     ("expected u64", "expected a whole number ≥ 0"),
     ("expected u32", "expected a whole number from 0 to 4294967295"),
     ("expected u8", "expected a whole number from 0 to 255"),
+    ("expected i32", "expected a whole number"),
+    ("expected i64", "expected a whole number"),
     ("expected f64", "expected a number"),
     ("invalid usize", "expected a whole number ≥ 0"),
     ("invalid u64", "expected a whole number ≥ 0"),
