@@ -11,7 +11,7 @@ use crate::failure::{Failure, Outcome};
 use crate::foreign;
 use crate::plan::{self, Verified};
 use crate::screen::{Screen, percent, table, table_with_remarks, time};
-use program::play;
+use program::{VerifiedProgram, play};
 use schedule::explain::{CriticalPath, Wait, critical_path};
 use schedule::{
     CandidateOutcome, Cargo, LowerBound, Request, Timeline, TopologyRef, Usage, VerifiedSchedule, busiest, simulate,
@@ -78,29 +78,7 @@ pub(crate) fn run(args: &ExplainArgs, screen: &Screen) -> Outcome {
                 "--analyze is for schedules, whose messages have predicted times"
             )));
         }
-        Verified::Programs(programs) => {
-            let topology = plan::needed_topology(spec)?;
-            let program = foreign::bound(&programs[0], &topology, None)?;
-            let played = play(&program, &topology).map_err(Failure::no)?;
-            let (links, resources) = played.timeline.usage();
-            let request = program.program().demand.request().clone();
-            let title = plan::describe_request(&request);
-            let (timeline, path) = (played.timeline, played.path);
-            Explained {
-                title,
-                request,
-                timeline,
-                path,
-                links,
-                resources,
-                strategy: None,
-                bound: None,
-                gap: None,
-                leverage: None,
-                candidates: Vec::new(),
-                analyzed: None,
-            }
-        }
+        Verified::Programs(programs) => of_program(&programs[0], spec)?,
     };
     match screen.is_json() {
         true => screen.result(&as_json(&explained)?, String::new)?,
@@ -110,6 +88,31 @@ pub(crate) fn run(args: &ExplainArgs, screen: &Screen) -> Outcome {
         0 => Ok(()),
         wrong => Err(Failure::no(anyhow::anyhow!("{wrong} elements are wrong"))),
     }
+}
+
+/// What explains a program of another tool, played on the machine of `spec`.
+fn of_program(program: &VerifiedProgram, spec: Option<&str>) -> Outcome<Explained> {
+    let topology = plan::needed_topology(spec)?;
+    let bound = foreign::bound(program, &topology, None)?;
+    let played = play(&bound, &topology).map_err(Failure::no)?;
+    let (links, resources) = played.timeline.usage();
+    let request = bound.program().demand.request().clone();
+    let title = plan::describe_request(&request);
+    let (timeline, path) = (played.timeline, played.path);
+    Ok(Explained {
+        title,
+        request,
+        timeline,
+        path,
+        links,
+        resources,
+        strategy: None,
+        bound: None,
+        gap: None,
+        leverage: None,
+        candidates: Vec::new(),
+        analyzed: None,
+    })
 }
 
 fn leverage(schedule: &VerifiedSchedule, screen: &Screen) -> Leverage {
