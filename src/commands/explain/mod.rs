@@ -74,9 +74,8 @@ pub(crate) fn run(args: &ExplainArgs, screen: &Screen) -> Outcome {
             }
         }
         Verified::Programs(_) if args.analyze => {
-            return Err(Failure::bad_input(anyhow::anyhow!(
-                "--analyze is for schedules, whose messages have predicted times"
-            )));
+            let why = "--analyze is for schedules, whose messages have predicted times";
+            return Err(Failure::bad_input(anyhow::anyhow!(why)));
         }
         Verified::Programs(programs) => {
             let topology = plan::needed_topology(spec)?;
@@ -84,13 +83,11 @@ pub(crate) fn run(args: &ExplainArgs, screen: &Screen) -> Outcome {
             let played = play(&program, &topology).map_err(Failure::no)?;
             let (links, resources) = played.timeline.usage();
             let request = program.program().demand.request().clone();
-            let title = plan::describe_request(&request);
-            let (timeline, path) = (played.timeline, played.path);
             Explained {
-                title,
+                title: plan::describe_request(&request),
                 request,
-                timeline,
-                path,
+                timeline: played.timeline,
+                path: played.path,
                 links,
                 resources,
                 strategy: None,
