@@ -4,14 +4,11 @@
 //! which checks every id and every cost.
 
 use crate::adjacency::Adjacency;
-use crate::{Latency, Link, LinkId, Micros, Rank, Resource, ResourceId, TopologyError, TopologyResult};
+use crate::{
+    Latency, Link, LinkId, MAX_LINKS, MAX_RANKS, Micros, Rank, Resource, ResourceId, TopologyError, TopologyResult,
+};
 use sha2::{Digest, Sha256};
 use std::sync::OnceLock;
-
-/// The most ranks a topology may have (the largest published torus has 40 000).
-pub const MAX_RANKS: usize = 1 << 17;
-/// The most links a topology may have: a clique of 2048 has about as many.
-pub const MAX_LINKS: usize = 1 << 22;
 
 /// The parts a [`Topology`] is made of, not yet checked.
 #[derive(Clone, PartialEq, Debug, Default)]
