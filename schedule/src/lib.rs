@@ -24,6 +24,7 @@ mod simulate;
 pub mod testing;
 mod threads;
 mod timeline;
+mod tolerance;
 mod transfer;
 mod usage;
 mod verify;
@@ -44,10 +45,9 @@ pub use reverse::reduce_of_gather;
 pub use simulate::{Simulation, simulate};
 pub use threads::are_many;
 pub use timeline::{Cargo, TimedMessage, Timeline};
+pub use tolerance::{TIME_TOLERANCE, clearly_before};
 pub use transfer::{
     CandidateOutcome, ChunkList, LowerBound, Provenance, Schedule, TopologyRef, Transfer, TransferKind, makespan,
 };
 pub use usage::{Usage, busiest};
-pub use verify::{
-    Rejection, TIME_TOLERANCE, VerifiedSchedule, Violation, check_asked, clearly_before, verify, verify_compressed,
-};
+pub use verify::{Rejection, VerifiedSchedule, Violation, check_asked, verify, verify_compressed};

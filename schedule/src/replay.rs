@@ -6,7 +6,7 @@
 //! on the same link or resource have left. [`replay_rounds`] does the same for algorithms whose ranks exchange sums,
 //! which no order of single messages can express.
 
-use crate::verify::clearly_before;
+use crate::clearly_before;
 use crate::{ChunkId, ChunkList, Demand, ReplayError, Transfer, TransferKind};
 use std::collections::BTreeMap;
 use topology::{FreeTimes, LinkId, Micros, Rank, Topology};

@@ -1,97 +1,14 @@
-//! The topology graph and its cost model.
+//! The topology graph.
 //!
 //! The principal type is [`Topology`]. It is immutable and always valid: its only constructor is [`Topology::new`],
-//! which checks every id and every cost. The α–β model is defined only here, on [`Link`] and [`Resource`]. Other code asks
-//! them for times, and uses a β itself only as a price per byte: a coefficient of a linear program or of a flow.
+//! which checks every id and every cost.
 
 use crate::adjacency::Adjacency;
-use crate::{Bytes, LinkId, Micros, MicrosPerByte, Rank, ResourceId, TopologyError, TopologyResult};
-use serde::{Deserialize, Serialize};
+use crate::{
+    Latency, Link, LinkId, MAX_LINKS, MAX_RANKS, Micros, Rank, Resource, ResourceId, TopologyError, TopologyResult,
+};
 use sha2::{Digest, Sha256};
 use std::sync::OnceLock;
-
-/// The most ranks a topology may have (the largest published torus has 40 000).
-pub const MAX_RANKS: usize = 1 << 17;
-/// The most links a topology may have: a clique of 2048 has about as many.
-pub const MAX_LINKS: usize = 1 << 22;
-
-/// What the α of a link does to the link itself.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Latency {
-    /// The link is busy during α as well (TACCL, TACOS, SCCL: a threadblock is busy).
-    Occupies,
-    /// α is a pure delay (TE-CCL): the next message may start once the bytes have left.
-    Pipelines,
-}
-
-/// A directed link from one rank to another.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Link {
-    /// The sender.
-    pub from: Rank,
-    /// The receiver.
-    pub to: Rank,
-    /// Time per message.
-    pub alpha: Micros,
-    /// Time per byte; never below the β of a resource in `resources`.
-    pub beta: MicrosPerByte,
-    /// Whether α occupies the link.
-    pub latency: Latency,
-    /// What a message on this link also occupies.
-    pub resources: Box<[ResourceId]>,
-}
-
-impl Link {
-    /// The part of a message's time that its bytes take: β·b.
-    #[inline]
-    pub fn byte_time(&self, bytes: Bytes) -> Micros {
-        self.beta * bytes
-    }
-
-    /// From the start of a message of `bytes` to its arrival: α + β·b.
-    #[inline]
-    pub fn transfer_time(&self, bytes: Bytes) -> Micros {
-        self.alpha + self.byte_time(bytes)
-    }
-
-    /// How long a message of `bytes` keeps the link busy: β·b, and α where α occupies.
-    #[inline]
-    pub fn occupancy(&self, bytes: Bytes) -> Micros {
-        self.busy(self.beta, bytes)
-    }
-
-    #[inline]
-    fn busy(&self, beta: MicrosPerByte, bytes: Bytes) -> Micros {
-        match self.latency {
-            Latency::Occupies => self.alpha + beta * bytes,
-            Latency::Pipelines => beta * bytes,
-        }
-    }
-}
-
-/// Something that links share: it serves at most one message of its links at a time.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Resource {
-    /// A name a person recognises, such as `machine0.nic0.tx`.
-    pub name: String,
-    /// Time per byte.
-    pub beta: MicrosPerByte,
-}
-
-impl Resource {
-    /// The part of a message's time here that its bytes take: β·b.
-    #[inline]
-    pub fn byte_time(&self, bytes: Bytes) -> Micros {
-        self.beta * bytes
-    }
-
-    /// How long a message of `bytes` over `link` keeps this resource busy, from the message's start.
-    #[inline]
-    pub fn occupancy(&self, link: &Link, bytes: Bytes) -> Micros {
-        link.busy(self.beta, bytes)
-    }
-}
 
 /// The parts a [`Topology`] is made of, not yet checked.
 #[derive(Clone, PartialEq, Debug, Default)]

@@ -8,6 +8,11 @@ use std::fmt;
 use std::iter::Sum;
 use std::ops::{Add, AddAssign, Div, Mul, Sub};
 
+/// The most ranks a topology may have (the largest published torus has 40 000).
+pub const MAX_RANKS: usize = 1 << 17;
+/// The most links a topology may have: a clique of 2048 has about as many.
+pub const MAX_LINKS: usize = 1 << 22;
+
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*

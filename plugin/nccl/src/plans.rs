@@ -85,6 +85,15 @@ fn op_of(collective: Collective, number: c_int) -> Result<Option<ReduceOp>, Plan
     }
 }
 
+/// Whether plans can serve the calls of a collective.
+fn has_plans(collective: Collective) -> bool {
+    match collective {
+        Collective::AllReduce | Collective::AllGather | Collective::ReduceScatter | Collective::Broadcast => true,
+        Collective::AllToAll | Collective::AllToAllV | Collective::Reduce | Collective::Gather => false,
+        Collective::Scatter | Collective::SendRecv | Collective::Custom => false,
+    }
+}
+
 /// Puts a call into its stream by a plan.
 ///
 /// # Errors
@@ -96,8 +105,7 @@ pub(crate) fn run(call: &AskedCall) -> Result<PlannedCall, PlanRefusal> {
     if GROUPS.get() > 0 {
         return Err(PlanRefusal::Grouped);
     }
-    let is_served = [Collective::AllReduce, Collective::AllGather, Collective::ReduceScatter, Collective::Broadcast];
-    if !is_served.contains(&call.collective) {
+    if !has_plans(call.collective) {
         return Err(PlanRefusal::Collective);
     }
     if call.count == 0 {

@@ -7,11 +7,12 @@
 use super::layout::{ChunkEntry, File, GeneratorEntry, SymmetryEntry, TransferEntry};
 use super::{AnyScheduleFile, CompressedFile, ScheduleFile};
 use crate::TopologyRef;
+use crate::Violation;
+use crate::tolerance::differs;
 use crate::{
     Chunk, ChunkId, Collective, Demand, DemandError, Findings, Generator, LowerBound, RankSet, Request, Schedule,
     Transfer,
 };
-use crate::{Violation, verify};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use topology::{Bytes, Embedded, Micros};
@@ -224,9 +225,7 @@ fn matched(demand: &Demand, entries: &[ChunkEntry], mismatches: &mut Findings<Vi
             None if is_own_share(demand.request(), &class.0, &class.1) => {}
             None => extra.push((entry.id, class)),
         }
-        if let Some(stated) =
-            entry.bytes.filter(|bytes| verify::differs(Micros(bytes.0), Micros(demand.chunk_bytes().0)))
-        {
+        if let Some(stated) = entry.bytes.filter(|bytes| differs(Micros(bytes.0), Micros(demand.chunk_bytes().0))) {
             let expected = demand.chunk_bytes();
             mismatches.push(Violation::WrongChunkBytes { id: Some(entry.id), stated, expected });
         }
@@ -272,14 +271,14 @@ fn transfer(entry: TransferEntry, names: Option<&Names>, count: usize) -> Transf
 
 fn check_answer(schedule: &Schedule, stated: Micros, gap: Option<f64>, mismatches: &mut Findings<Violation>) {
     let actual = schedule.makespan();
-    if verify::differs(stated, actual) {
+    if differs(stated, actual) {
         mismatches.push(Violation::WrongMakespan { stated, actual });
     }
     let Some(stated) = gap else { return };
     let actual = schedule.gap();
     let wrong = match actual {
         // The ratios are compared, not the gaps: one part in 10⁷ of a gap near zero is no tolerance at all.
-        Some(actual) => verify::differs(Micros(1.0 + stated), Micros(1.0 + actual)),
+        Some(actual) => differs(Micros(1.0 + stated), Micros(1.0 + actual)),
         // With a bound of zero, every gap is accepted.
         None => schedule.bound.is_none(),
     };

@@ -3,7 +3,8 @@
 //! The principal function is [`check_asked`]. A schedule of an alltoallv or a custom collective lists its own chunks. A
 //! user who has the byte matrix or the demand file compares the two.
 
-use super::{Violation, differs};
+use super::Violation;
+use crate::tolerance::differs;
 use crate::{Demand, Findings, RankSet};
 use std::collections::BTreeMap;
 use topology::{Bytes, Micros};

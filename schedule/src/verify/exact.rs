@@ -5,9 +5,10 @@
 //! this exact time by the tolerance. Later messages use the exact times, not the stated ones, so a chain of messages
 //! cannot use the tolerance again and again.
 
+use super::Violation;
 use super::moments::Moments;
 use super::traffic::{ServerId, Tracks, Traffic};
-use super::{Violation, clearly_before};
+use crate::clearly_before;
 use crate::order::{Effect, Origin};
 use crate::{DeliveryId, Findings};
 use topology::{LinkId, Micros, ResourceId, Topology};

@@ -39,13 +39,8 @@ use crate::{CausalOrder, Findings, Provenance, Schedule};
 use moments::Moments;
 use std::fmt;
 use std::sync::Arc;
-use topology::{Micros, Topology};
+use topology::Topology;
 use traffic::{Plain, Tracks, Traffic};
-
-/// Times that differ by at most this part of the larger are equal, because they may have been printed, read and added
-/// up. All code that compares stated times must use the same tolerance: lowering must see the order of arrivals and
-/// departures that the verifier accepted.
-pub const TIME_TOLERANCE: f64 = 1e-7;
 
 /// A schedule that the verifier accepted; the only kind that can be simulated, lowered, saved or run.
 #[derive(Clone, PartialEq, Debug)]
@@ -160,13 +155,3 @@ impl fmt::Display for Rejection {
 }
 
 impl std::error::Error for Rejection {}
-
-/// Whether `a` is earlier than `b` by more than the tolerance.
-pub fn clearly_before(a: Micros, b: Micros) -> bool {
-    a.0 < b.0 - TIME_TOLERANCE * a.0.abs().max(b.0.abs())
-}
-
-/// Whether two times (or sizes, or ratios of them) differ by more than the tolerance.
-pub(crate) fn differs(a: Micros, b: Micros) -> bool {
-    clearly_before(a, b) || clearly_before(b, a)
-}

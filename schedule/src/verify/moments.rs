@@ -8,7 +8,7 @@
 //! to the message's arrival than to its departure. So a message that takes any time never lands before it leaves, and
 //! all departures and landings have one order.
 
-use super::TIME_TOLERANCE;
+use crate::TIME_TOLERANCE;
 use crate::threads::are_many;
 use rayon::prelude::*;
 use topology::Micros;

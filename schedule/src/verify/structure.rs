@@ -1,6 +1,7 @@
 //! Checks that every transfer is a message that demand and topology allow, with times that follow from the cost model.
 
-use super::{Violation, clearly_before, differs};
+use super::Violation;
+use crate::tolerance::{clearly_before, differs};
 use crate::{ChunkId, Findings, Schedule, Transfer, TransferKind};
 use std::borrow::Cow;
 use topology::{Micros, Topology};

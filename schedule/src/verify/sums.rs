@@ -4,8 +4,9 @@
 //! counted twice is a violation only where a rank ends with it: a sum that a complete copy overwrites later is useless,
 //! but not wrong.
 
+use super::Violation;
 use super::causality::{Play, complete_evidence, list};
-use super::{Violation, clearly_before};
+use crate::clearly_before;
 use crate::order::{DeliveryId, Effect, Origin};
 use crate::{Chunk, Delivery, TransferKind};
 use std::cmp::Reverse;

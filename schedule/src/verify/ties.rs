@@ -5,9 +5,9 @@
 //! in which every message, with all its chunks, comes after the messages that bring them. Messages that wait for each
 //! other in a cycle have no such order.
 
-use super::clearly_before;
 use super::moments::Moments;
 use super::traffic::{Tracks, Traffic, demand};
+use crate::clearly_before;
 use std::collections::BTreeMap;
 use topology::{Micros, Rank};
 

@@ -78,7 +78,7 @@ pub(super) fn conduct(args: &RunArgs, screen: &Screen) -> Outcome {
     if job.root >= ranks {
         return Err(bad("--root is not a rank"));
     }
-    if [Collective::SendRecv, Collective::AllToAllV, Collective::Custom].contains(&collective) {
+    if collective.is_listed() || collective == Collective::SendRecv {
         return Err(unserved(collective));
     }
     let is_first = config.as_ref().is_none_or(|config| config.rank == 0);

@@ -85,8 +85,8 @@ struct ByteCount(u64);
 
 impl<'de> Deserialize<'de> for ByteCount {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct SizeVisitor;
-        impl Visitor<'_> for SizeVisitor {
+        struct WrittenEntry;
+        impl Visitor<'_> for WrittenEntry {
             type Value = ByteCount;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a size such as 4096 or 1KB")
@@ -98,7 +98,7 @@ impl<'de> Deserialize<'de> for ByteCount {
                 topology::quantity::parse_bytes(text).map(ByteCount).map_err(E::custom)
             }
         }
-        deserializer.deserialize_any(SizeVisitor)
+        deserializer.deserialize_any(WrittenEntry)
     }
 }
 

@@ -10,7 +10,7 @@ mod fat_tree;
 mod grid;
 mod switch;
 
-use crate::graph::MAX_RANKS;
+use crate::MAX_RANKS;
 use crate::spec::{LinkCost, Spec};
 use crate::{Link, Rank, ResourceId, TopologyError, TopologyParts, TopologyResult};
 
