@@ -21,17 +21,6 @@ pub(crate) fn topology(spec: &str) -> Outcome<Arc<Topology>> {
     Ok(Arc::new(::topology::load(spec)?))
 }
 
-/// A SPEC in a plan file may name this many links, and more in proportion to the file: a short file takes little memory.
-const LINKS_OF_A_SHORT_FILE: usize = 1 << 20;
-/// How many more, for each byte.
-const LINKS_OF_A_BYTE: usize = 64;
-
-/// The topology of the SPEC that a plan file names.
-fn named_topology(spec: &str, text: &str) -> Outcome<Arc<Topology>> {
-    let most_links = text.len().saturating_mul(LINKS_OF_A_BYTE).max(LINKS_OF_A_SHORT_FILE);
-    Ok(Arc::new(::topology::load_within(spec, most_links)?))
-}
-
 /// To repair a plan may take one part in this many of a limited time.
 const REPAIR_PART: u32 = 4;
 
@@ -283,7 +272,7 @@ fn claim(text: &str, origin: &str, spec: Option<&str>) -> Outcome<Opened> {
     };
     let named = &stated.schedule.topology.name;
     let own = stated.topology.clone().filter(|_| spec.is_none());
-    let resolved = || spec.map_or_else(|| named_topology(named, text), topology);
+    let resolved = || spec.map_or_else(|| Ok(Arc::new(::topology::load_named(named, text.len())?)), topology);
     let topology = own.map_or_else(resolved, Ok).map_err(|failure| match spec {
         Some(_) => failure,
         None => failure

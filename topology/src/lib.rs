@@ -33,7 +33,7 @@ mod spelling;
 pub mod symmetry;
 mod units;
 
-pub use catalog::{Listing, list, load, load_within, open_input, read_text, resolve};
+pub use catalog::{Listing, list, load, load_named, open_input, read_text, resolve};
 pub use error::{TopologyError, TopologyResult};
 pub use free_times::FreeTimes;
 pub use graph::{Topology, TopologyParts};

@@ -49,12 +49,20 @@ pub fn load(spec: &str) -> TopologyResult<Topology> {
     load_within(spec, MAX_LINKS)
 }
 
-/// The same for a SPEC that stands in a file, which is short: it may name at most so many links. A list of links in a
-/// file of its own may be longer.
+/// A SPEC in a file may name this many links, and more in proportion to the file: a short file takes little memory.
+const LINKS_OF_A_SHORT_FILE: usize = 1 << 20;
+/// How many links for each byte of a longer file.
+const LINKS_OF_A_BYTE: usize = 64;
+
+/// The same for a SPEC that stands in a file of so many bytes.
 ///
 /// # Errors
-/// As [`load`].
-pub fn load_within(spec: &str, most_links: usize) -> TopologyResult<Topology> {
+/// As [`load`], and for more links than such a file may name.
+pub fn load_named(spec: &str, bytes: usize) -> TopologyResult<Topology> {
+    load_within(spec, bytes.saturating_mul(LINKS_OF_A_BYTE).max(LINKS_OF_A_SHORT_FILE))
+}
+
+fn load_within(spec: &str, most_links: usize) -> TopologyResult<Topology> {
     let end = path_end(spec);
     let found = Spec::parse(spec, end).and_then(|mut parsed| {
         parsed.most_links = most_links.min(MAX_LINKS);
