@@ -74,10 +74,9 @@ fn warn_of_long(problems: &[Problem], options: &SearchOptions, screen: &Screen) 
     let passages = synth::passages(problem);
     let needed = synth::verification_time(passages);
     if needed > limit {
+        let needed = time(needed.as_secs_f64() * 1e6);
         screen.note(&format!(
-            "note: in a plan, chunks pass links about {} million times; to verify that takes about {} s, more than the time limit",
-            (passages / 1e6).ceil(),
-            needed.as_secs_f64().ceil()
+            "note: chunks pass links about {passages:.0} times, which takes about {needed} to verify: longer than the time limit"
         ));
     }
 }

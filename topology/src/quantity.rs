@@ -180,8 +180,8 @@ impl std::str::FromStr for RankSpan {
 
 impl<'de> Deserialize<'de> for RankSpan {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct SpanVisitor;
-        impl Visitor<'_> for SpanVisitor {
+        struct RankSpanVisitor;
+        impl Visitor<'_> for RankSpanVisitor {
             type Value = RankSpan;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a rank such as 6, or a range such as 0-3")
@@ -195,7 +195,7 @@ impl<'de> Deserialize<'de> for RankSpan {
                 text.parse().map_err(E::custom)
             }
         }
-        deserializer.deserialize_any(SpanVisitor)
+        deserializer.deserialize_any(RankSpanVisitor)
     }
 }
 
