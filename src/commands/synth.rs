@@ -6,7 +6,7 @@ use crate::failure::{Failure, Outcome};
 use crate::interrupt;
 use crate::plan::{self, PlanningTask};
 use crate::screen::{Screen, percent, table_with_remarks, time};
-use schedule::Schedule;
+use schedule::{MOST_PLAIN_TRANSFERS, Schedule};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use synth::{
@@ -65,7 +65,10 @@ fn compressed(problems: &[Problem], options: &SearchOptions, screen: &Screen) ->
     let bar = screen.progress("planning");
     let found = synth::synthesize_compressed(problems, options, &|progress| bar.show(&progress));
     drop(bar);
-    found.map_err(|error| screen.note(&format!("note: no compressed plan: {error}"))).ok()
+    let must_be = synth::wants_compression(&problems[0], MOST_PLAIN_TRANSFERS);
+    let why = found.as_ref().err().filter(|_| must_be);
+    why.iter().for_each(|error| screen.note(&format!("note: no compressed plan: {error}")));
+    found.ok()
 }
 
 /// Says so where even the smallest plan takes longer to verify than the time limit.

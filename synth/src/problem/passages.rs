@@ -30,7 +30,7 @@ pub(crate) fn deliveries(problem: &Problem) -> u64 {
 /// About how often chunks pass links on shortest ways. A chunk that many want is relayed by ranks that want it, so each
 /// value passes one link; a chunk that one rank wants passes all links of its way.
 pub fn passages(problem: &Problem) -> f64 {
-    match problem.demand.is_unicast() {
+    match problem.demand.is_unicast() && !problem.demand.has_sums() {
         true => problem.demand.chunks().len() as f64 * mean_distance(&problem.topology),
         false => deliveries(problem) as f64,
     }

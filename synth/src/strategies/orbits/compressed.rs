@@ -26,6 +26,9 @@ use topology::Micros;
 /// The bounds may take one part in this many of the time left.
 const BOUND_PART: u32 = 5;
 
+/// Where compression has to save time: a base transfer takes about six times as long to plan as a plain one.
+const LEAST_IMAGES: usize = 8;
+
 /// A compressed plan, its report and its bounds.
 #[derive(Clone, Debug)]
 pub struct CompressedSynthesis {
@@ -179,7 +182,9 @@ fn attempt(problem: &Problem, context: &Context<'_>, claim: LowerBound) -> Resul
     if *problem.constraints != Constraints::none() {
         return Err(refused("a plan of so many transfers obeys no sketch yet"));
     }
-    let (orbits, base) = planned(problem, context)?;
+    let saves_time = context.deadline.is_limited() && !wants_compression(problem, MOST_PLAIN_TRANSFERS);
+    let least = if saves_time { LEAST_IMAGES } else { 1 };
+    let (orbits, base) = planned(problem, context, least)?;
     let makespan = base.makespan;
     let asked = context.options.strategy.map_or("auto", StrategyKind::as_str);
     let produced_by = Provenance {
@@ -200,10 +205,10 @@ fn attempt(problem: &Problem, context: &Context<'_>, claim: LowerBound) -> Resul
     verify_compressed(compressed, &problem.topology).map_err(|rejection| refused(format!("refused: {rejection}")))
 }
 
-/// The base of a plan for `problem`, and the group that repeats it.
-fn planned(problem: &Problem, context: &Context<'_>) -> Result<(Orbits, Base), SynthError> {
+/// The base of a plan for `problem`, and the group that repeats it, which has at least so many elements.
+fn planned(problem: &Problem, context: &Context<'_>, least: usize) -> Result<(Orbits, Base), SynthError> {
     if !problem.demand.chunks().iter().any(|chunk| chunk.combine) {
-        return spread(problem, &context.symmetries.shared(problem, context.deadline), context);
+        return spread(problem, &context.symmetries.shared(problem, context.deadline), (context, least));
     }
     let (collect, then) = halves(problem)?;
     // Turning all links around changes no symmetry of the machine, so it is searched only once.
@@ -211,11 +216,11 @@ fn planned(problem: &Problem, context: &Context<'_>) -> Result<(Orbits, Base), S
     // The bound of each half is not worth computing; only the whole is compared with its bound.
     let share = if then.is_some() { 0.5 } else { 1.0 };
     let context = Context { bound: context.bound * share, ..*context };
-    let (orbits, collected) = spread(&collect, &symmetries, &context)?;
+    let (orbits, collected) = spread(&collect, &symmetries, (&context, least))?;
     let mut transfers: Vec<Transfer> = collected.transfers.into_iter().rev().map(summing).collect();
     transfers.sort_by(|a, b| b.end.total_cmp(&a.end));
     if let Some(then) = then {
-        transfers.extend(spread(&then, &symmetries, &context)?.1.transfers);
+        transfers.extend(spread(&then, &symmetries, (&context, least))?.1.transfers);
     }
     let base = orbits.retimed(problem, transfers);
     Ok((orbits, base))
@@ -224,11 +229,14 @@ fn planned(problem: &Problem, context: &Context<'_>) -> Result<(Orbits, Base), S
 fn spread(
     problem: &Problem,
     symmetries: &[SharedSymmetry],
-    context: &Context<'_>,
+    (context, least): (&Context<'_>, usize),
 ) -> Result<(Orbits, Base), SynthError> {
     let orbits = Orbits::new(problem, symmetries).ok_or_else(|| {
         refused("no symmetries that commute, move every rank, link and chunk, and keep apart what shares a port")
     })?;
+    if orbits.order() < least {
+        return Err(refused(format!("{} images of each transfer save no time", orbits.order())));
+    }
     match orbits.spread(problem, context) {
         Some(base) => Ok((orbits, base)),
         None if context.deadline.has_passed() => Err(SynthError::NothingYet),
