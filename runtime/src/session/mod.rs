@@ -110,7 +110,23 @@ const LOOKS_ON_SHARED_CORES: u32 = 2;
 /// One rank among those that have met. Clones are the same rank, in other threads.
 #[derive(Clone)]
 pub struct Session {
+    /// Dropped before the parts. The thread that carries calls on is no user.
+    users: Option<Arc<SessionUsers>>,
     shared: Arc<SessionParts>,
+}
+
+/// All users of a session. The last one ends the thread that carries calls on. So it is this user, and not the thread, that
+/// drops the parts: then the others have been told that this rank leaves before its process can end.
+struct SessionUsers {
+    shared: Arc<SessionParts>,
+}
+
+impl Drop for SessionUsers {
+    fn drop(&mut self) {
+        if self.shared.mark.is_here() {
+            self.shared.progress.end(&self.shared.memory.bell());
+        }
+    }
 }
 
 struct SessionParts {
@@ -135,10 +151,9 @@ struct SessionParts {
 
 impl Drop for SessionParts {
     fn drop(&mut self) {
-        let is_fork = !self.mark.is_here();
-        self.progress.end(is_fork);
-        if is_fork {
-            // It belongs to the process of which this one is a fork.
+        if !self.mark.is_here() {
+            // Both belong to the process of which this one is a fork.
+            self.progress.forget();
             std::mem::forget(self.watch.take());
         }
     }
@@ -220,7 +235,7 @@ impl Session {
         let turn = Condvar::new();
         let mark = ForkMark::new().map_err(RunError::system("marking this process"))?;
         let progress = ProgressThread::new();
-        let shared = SessionParts {
+        let shared = Arc::new(SessionParts {
             rank,
             directory,
             memory,
@@ -234,8 +249,8 @@ impl Session {
             segments,
             progress,
             mark,
-        };
-        Ok(Self { shared: Arc::new(shared) })
+        });
+        Ok(Self { users: Some(Arc::new(SessionUsers { shared: shared.clone() })), shared })
     }
 
     /// How often a waiting call looks before it asks what time it is.

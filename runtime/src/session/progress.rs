@@ -9,7 +9,7 @@ use super::engine::Driver;
 use super::{Session, SessionParts};
 use crate::background;
 use crate::clock::Moment;
-use crate::memory::doorbell::{Patience, Waiter};
+use crate::memory::doorbell::{Doorbell, Patience, Waiter};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -94,19 +94,22 @@ impl ProgressThread {
         }
     }
 
-    /// Ends the thread. In a fork it does not exist.
-    pub(super) fn end(&mut self, is_fork: bool) {
-        let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        if is_fork {
-            return std::mem::forget(thread);
-        }
+    /// Ends the thread, which may sleep until this bell rings.
+    pub(super) fn end(&self, bell: &Doorbell) {
         *self.parking.state() = ThreadUse::Ended;
         self.parking.changed.notify_one();
-        // The thread itself may have been the last user of the session.
+        bell.ring();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // What a call gives back may hold the session.
         if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
             // It has not panicked, or somebody has seen it.
             let _ = thread.join();
         }
+    }
+
+    /// Forgets the thread, which does not exist in a fork.
+    pub(super) fn forget(&mut self) {
+        std::mem::forget(self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take());
     }
 }
 
@@ -123,7 +126,7 @@ fn look_after_calls(parking: &Parking, parts: &Weak<SessionParts>) {
     let mut pause = GRACE;
     while parking.pause(pause) {
         let Some(shared) = parts.upgrade() else { return };
-        pause = match (Session { shared }).look_after_calls(parking) {
+        pause = match (Session { users: None, shared }).look_after_calls(parking) {
             Outlook::Idle => GRACE,
             Outlook::Driven => LOOKING_AROUND,
         };
@@ -146,7 +149,8 @@ impl Session {
             let mut engine = self.engine();
             let now = Moment::now();
             let moved = engine.carry_on(now);
-            if engine.is_idle() || engine.followers > 0 {
+            let has_ended = *parking.state() == ThreadUse::Ended;
+            if has_ended || engine.is_idle() || engine.followers > 0 {
                 break engine;
             }
             drop(engine);

@@ -8,6 +8,7 @@ use program::VerifiedProgram;
 use program::testing::schedules::{self, Random};
 use program::testing::{STANDARD, checked, lowered};
 use schedule::{Collective, ReduceOp, VerifiedSchedule};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const LIMIT: Duration = Duration::from_secs(20);
 const WORLD: u64 = 1;
@@ -18,6 +19,11 @@ fn all(ranks: usize) -> Vec<Rank> {
 
 /// Sessions of threads that reach each other through sockets, as if each had a machine of its own.
 fn apart(ranks: usize) -> Vec<Session> {
+    apart_with(ranks, |_| None)
+}
+
+/// The same, with what each rank drops when it leaves.
+fn apart_with(ranks: usize, watch: impl Fn(usize) -> Option<Box<dyn Any + Send + Sync>>) -> Vec<Session> {
     let pollers: Vec<Poller> = (0..ranks).map(|_| Poller::new().unwrap()).collect();
     let mut sockets: Vec<Vec<(Rank, SocketPort)>> = (0..ranks).map(|_| Vec::new()).collect();
     for (from, to) in (0..ranks).flat_map(|from| (0..from).map(move |to| (from, to))) {
@@ -36,7 +42,7 @@ fn apart(ranks: usize) -> Vec<Session> {
             patience: Patience::of(ranks, 2),
             status: Arc::new(SessionStatus::new(vec![memory.clone()])),
             sockets: Some(sockets),
-            watch: None,
+            watch: watch(own),
             survivors: Arc::new(ThreadMeeting::default()),
             memory,
         })
@@ -308,5 +314,33 @@ fn a_call_that_is_given_up_is_refused() {
         });
         let error = told[1].as_ref().unwrap();
         assert!(matches!(error, RunError::Lane { .. } | RunError::Deadline { .. }), "{error}");
+    }
+}
+
+/// Sets a flag when it is dropped.
+struct Leaving(Arc<AtomicBool>);
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// The thread that carries calls on must not be the last one that holds the session: the process may end before it.
+#[test]
+fn who_uses_a_session_last_has_left_when_it_is_dropped() {
+    let program = sum(2);
+    for _ in 0..20 {
+        let left = Arc::new(AtomicBool::new(false));
+        let watch = |rank| (rank == 0).then(|| Box::new(Leaving(left.clone())) as Box<dyn Any + Send + Sync>);
+        let session = apart_with(2, watch).swap_remove(0);
+        let prepared = session.prepare(&program, &all(2), 1000, DType::F32).unwrap();
+        let input = vec![1.0_f32; prepared.lengths()[1] / 4];
+        let started = session.start_owned(&prepared, CallPlace::collective(WORLD, 1), None, input).unwrap();
+        while session.engine().driver != Driver::ProgressThread {
+            std::thread::yield_now();
+        }
+        drop((started, prepared, session));
+        assert!(left.load(Ordering::SeqCst));
     }
 }
