@@ -333,11 +333,14 @@ fn who_uses_a_session_last_has_left_when_it_is_dropped() {
     for _ in 0..20 {
         let left = Arc::new(AtomicBool::new(false));
         let watch = |rank| (rank == 0).then(|| Box::new(Leaving(left.clone())) as Box<dyn Any + Send + Sync>);
-        let session = apart_with(2, watch).swap_remove(0);
+        let mut sessions = apart_with(2, watch);
+        let session = sessions.swap_remove(0);
         let prepared = session.prepare(&program, &all(2), 1000, DType::F32).unwrap();
         let input = vec![1.0_f32; prepared.lengths()[1] / 4];
         let started = session.start_owned(&prepared, CallPlace::collective(WORLD, 1), None, input).unwrap();
+        let begun = Moment::now();
         while session.engine().driver != Driver::ProgressThread {
+            assert!(Moment::now().since(begun) < LIMIT, "no thread carries the call on");
             std::thread::yield_now();
         }
         drop((started, prepared, session));
