@@ -86,7 +86,7 @@ pub use memory_port::LongMessages;
 use places::{Directory, RankLocation, RankMemory};
 use ports::LanePorts;
 pub use prepared::Prepared;
-use progress::ProgressThread;
+use progress::{ProgressThread, SessionUsers};
 use run::RunProgress;
 use script::CallScript;
 pub use script::SequencedProgram;
@@ -111,22 +111,8 @@ const LOOKS_ON_SHARED_CORES: u32 = 2;
 #[derive(Clone)]
 pub struct Session {
     /// Dropped before the parts. The thread that carries calls on is no user.
-    users: Option<Arc<SessionUsers>>,
+    _users: Option<Arc<SessionUsers>>,
     shared: Arc<SessionParts>,
-}
-
-/// All users of a session. The last one ends the thread that carries calls on. So it is this user, and not the thread, that
-/// drops the parts: then the others have been told that this rank leaves before its process can end.
-struct SessionUsers {
-    shared: Arc<SessionParts>,
-}
-
-impl Drop for SessionUsers {
-    fn drop(&mut self) {
-        if self.shared.mark.is_here() {
-            self.shared.progress.end(&self.shared.memory.bell());
-        }
-    }
 }
 
 struct SessionParts {
@@ -250,7 +236,7 @@ impl Session {
             progress,
             mark,
         });
-        Ok(Self { users: Some(Arc::new(SessionUsers { shared: shared.clone() })), shared })
+        Ok(Self { _users: Some(Arc::new(SessionUsers(shared.clone()))), shared })
     }
 
     /// How often a waiting call looks before it asks what time it is.

@@ -113,6 +113,18 @@ impl ProgressThread {
     }
 }
 
+/// All users of a session. The last one ends the thread. So it is this user, and not the thread, that drops the parts: then the
+/// others have been told that this rank leaves before its process can end.
+pub(super) struct SessionUsers(pub(super) Arc<SessionParts>);
+
+impl Drop for SessionUsers {
+    fn drop(&mut self) {
+        if self.0.mark.is_here() {
+            self.0.progress.end(&self.0.memory.bell());
+        }
+    }
+}
+
 /// What the thread found.
 #[derive(Clone, Copy)]
 enum Outlook {
@@ -126,7 +138,7 @@ fn look_after_calls(parking: &Parking, parts: &Weak<SessionParts>) {
     let mut pause = GRACE;
     while parking.pause(pause) {
         let Some(shared) = parts.upgrade() else { return };
-        pause = match (Session { users: None, shared }).look_after_calls(parking) {
+        pause = match (Session { _users: None, shared }).look_after_calls(parking) {
             Outlook::Idle => GRACE,
             Outlook::Driven => LOOKING_AROUND,
         };
