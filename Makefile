@@ -1,7 +1,9 @@
 # Every target sets up what it needs. One build profile throughout, so that HiGHS is compiled once.
 CARGO ?= cargo
+# All tests are built from one selection of packages: another selection has other features, and compiles the workspace again.
+TEST = $(CARGO) test --release --locked --workspace
 
-.PHONY: all setup build demo readme-table test test-long models mpi-test python-test torch-test wheel kernels gpu-test gpu-bench cluster-test cluster-bench cluster-tuned lint bench bench-library bench-tuning install clean
+.PHONY: all setup build demo readme-table test test-long models mpi-test python-test torch-test tested tested-wheel wheel kernels gpu-test gpu-bench cluster-test cluster-bench cluster-tuned lint bench bench-library bench-tuning install clean
 
 all: build
 
@@ -20,14 +22,14 @@ readme-table: setup
 	ANTIPHON_UPDATE=1 $(CARGO) test --release --locked -p antiphon --test end_to_end -- the_demo_leaves
 
 test: setup
-	$(CARGO) test --release --locked --workspace --no-fail-fast
+	$(TEST) --no-fail-fast
 
 # Faults and fuzzing with more seeds than in `make test`.
 test-long: setup
 	@.ci/setup mpi || true
 	@.ci/setup fortran || true
 	@.ci/setup gpu || true
-	ANTIPHON_TEST_EFFORT=long $(CARGO) test --release --locked --workspace --no-fail-fast -- long_
+	ANTIPHON_TEST_EFFORT=long $(TEST) --no-fail-fast -- long_
 	@$(MAKE) --no-print-directory --keep-going models mpi-test python-test torch-test cluster-test
 
 # The code of lanes and bells in all orders that the memory model of C11 allows, and under Miri where a nightly compiler has it.
@@ -41,29 +43,39 @@ models: setup
 # Under a real mpirun. Where there is no MPI and none can be installed, it says so and is skipped.
 mpi-test: setup
 	@if .ci/setup mpi; then \
-		$(CARGO) test --release --locked -p antiphon --features mpi --test end_to_end -- long_mpi_ && \
-		$(CARGO) build --release --locked -p plugin && \
-		plugin/mpi/build.sh mpicc target/release/libantiphon_mpi.so && \
-		plugin/mpi/tests/run.sh mpicc mpirun target/release/libantiphon_mpi.so; \
+		$(TEST) --features antiphon/mpi --test end_to_end -- long_mpi_ && \
+		$(MAKE) --no-print-directory tested && \
+		plugin/mpi/build.sh mpicc target/tested/libantiphon_mpi.so && \
+		plugin/mpi/tests/run.sh mpicc mpirun target/tested/libantiphon_mpi.so; \
 	fi
 	@if .ci/setup mpich; then \
-		$(CARGO) build --release --locked -p plugin && \
-		ANTIPHON_LIB=target/release plugin/mpi/build.sh mpicc.mpich target/mpich/libantiphon_mpi.so && \
-		LD_LIBRARY_PATH=$(CURDIR)/target/release plugin/mpi/tests/run.sh mpicc.mpich mpirun.mpich target/mpich/libantiphon_mpi.so 2 3; \
+		$(MAKE) --no-print-directory tested && \
+		ANTIPHON_LIB=target/tested plugin/mpi/build.sh mpicc.mpich target/mpich/libantiphon_mpi.so && \
+		LD_LIBRARY_PATH=$(CURDIR)/target/tested plugin/mpi/tests/run.sh mpicc.mpich mpirun.mpich target/mpich/libantiphon_mpi.so 2 3; \
 	fi
+
+# What `make test` has built of what other programs use, in target/tested: the command and libantiphon.
+tested: setup
+	@$(TEST) --no-run
+	@mkdir -p target/tested
+	@cp -p target/release/antiphon target/release/deps/libantiphon.so target/tested
 
 # The wheel for this computer, with the command inside, in target/wheels. MANYLINUX=1 builds one for all Linux systems with glibc 2.28
 # or newer, for which it gets the compiler zig from PyPI (400 MB).
 wheel: build
 	@if .ci/setup python; then python/wheel.sh target/release/antiphon target/wheels; fi
 
-# The wheel, in fresh virtual environments with and without NumPy. Where there is no Python or no PyPI, it says so and is skipped.
-python-test: wheel
-	@if [ -x target/python/build/bin/maturin ]; then python/test.sh target/wheels; fi
+# A wheel with the command that `make test` has built.
+tested-wheel: tested
+	@if .ci/setup python; then python/wheel.sh target/tested/antiphon target/tested; fi
+
+# That wheel, in fresh virtual environments with and without NumPy. Where there is no Python or no PyPI, it says so and is skipped.
+python-test: tested-wheel
+	@if [ -x target/python/build/bin/maturin ]; then python/test.sh target/tested; fi
 
 # The same with PyTorch, which it gets from PyPI without CUDA (540 MB).
-torch-test: wheel
-	@if [ -x target/python/build/bin/maturin ] && .ci/setup torch; then python/torch-test.sh target/wheels; fi
+torch-test: tested-wheel
+	@if [ -x target/python/build/bin/maturin ] && .ci/setup torch; then python/torch-test.sh target/tested; fi
 
 # The interpreter kernel for GPUs, compiled anew by NVRTC from PyPI, which needs no GPU.
 kernels: setup
@@ -88,7 +100,7 @@ gpu-bench: setup
 # Between hosts that are network namespaces with shaped links: needs root, ip and tc, and says so where it skips.
 cluster-test: setup
 	@.ci/setup cluster || true
-	$(CARGO) test --release --locked --workspace --test cluster -- --nocapture --test-threads 1
+	$(TEST) --test cluster -- --nocapture --test-threads 1
 
 # Next to Open MPI and Gloo, in the same hosts and the same run (Debian: libopenmpi-dev openmpi-bin python3-torch).
 cluster-bench: setup
@@ -100,7 +112,7 @@ cluster-bench: setup
 cluster-tuned: setup
 	@.ci/setup cluster || true
 	@.ci/setup mpi || true
-	ANTIPHON_TEST_EFFORT=quiet $(CARGO) test --release --locked --workspace --test cluster -- --nocapture --test-threads 1 tuned
+	ANTIPHON_TEST_EFFORT=quiet $(TEST) --test cluster -- --nocapture --test-threads 1 tuned
 
 lint: setup
 	$(CARGO) fmt --all --check
@@ -116,7 +128,7 @@ bench: setup
 # What `antiphon tune` loses against an oracle that measures all candidates in launches of its own: mean at most 2 %, 95th percentile
 # 5 %, maximum 15 %. It takes about ten minutes, in which the computer must do nothing else.
 bench-tuning: setup
-	ANTIPHON_TEST_EFFORT=quiet $(CARGO) test --release --locked --workspace --test end_to_end -- tuning_regret --nocapture
+	ANTIPHON_TEST_EFFORT=quiet $(TEST) --test end_to_end -- tuning_regret --nocapture
 
 clean:
 	$(CARGO) clean
