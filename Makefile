@@ -56,7 +56,7 @@ mpi-test: setup
 
 # What `make test` has built of what other programs use, in target/tested: the command and libantiphon.
 tested: setup
-	@$(TEST) --no-run
+	@$(TEST) --no-run --quiet
 	@mkdir -p target/tested
 	@cp -p target/release/antiphon target/release/deps/libantiphon.so target/tested
 
