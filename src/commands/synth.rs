@@ -30,7 +30,7 @@ pub(crate) fn run(args: &SynthArgs, screen: &Screen) -> Outcome {
         return finish_compressed(&large, options.time_limit, args.output.as_deref(), screen);
     }
     warn_of_long(&task.problems, &options, screen);
-    options.time_limit = options.time_limit.map(|limit| limit.saturating_sub(started.elapsed()));
+    options.time_limit = options.time_limit.map(|limit| time_left(limit, started.elapsed()));
     let synthesis = synthesize(&task, warm.as_slice(), &options, args.request.sketch.as_deref(), screen)?;
     if let Some(path) = &args.output {
         plan::save(&synthesis.schedule, path)?;
@@ -69,6 +69,11 @@ fn compressed(problems: &[Problem], options: &SearchOptions, screen: &Screen) ->
     let why = found.as_ref().err().filter(|_| must_be);
     why.iter().for_each(|error| screen.note(&format!("note: no compressed plan: {error}")));
     found.ok()
+}
+
+/// What is left of a time limit. A limit that is used up is not zero, which means the first plan, however long it takes.
+fn time_left(limit: Duration, used: Duration) -> Duration {
+    limit.saturating_sub(used).max(limit.min(Duration::from_millis(1)))
 }
 
 /// Says so where even the smallest plan takes longer to verify than the time limit.
@@ -222,4 +227,19 @@ fn closest(candidates: &[Candidate]) -> Vec<&Candidate> {
         }
     }
     best
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Zero means the first plan, however long it takes: only who asks for that gets it.
+    #[test]
+    fn a_limit_that_is_used_up_is_not_zero() {
+        let (second, millisecond) = (Duration::from_secs(1), Duration::from_millis(1));
+        assert_eq!(time_left(second, Duration::from_millis(400)), Duration::from_millis(600));
+        assert_eq!(time_left(second, Duration::from_secs(9)), millisecond);
+        assert_eq!(time_left(millisecond / 2, second), millisecond / 2);
+        assert_eq!(time_left(Duration::ZERO, second), Duration::ZERO);
+    }
 }

@@ -1,7 +1,7 @@
 //! The conclusion of the planner: the best schedule of all searches, and the report.
 
 use super::Synthesis;
-use super::search::{CountSearch, accept, leader, stopped_by_time};
+use super::search::{CountSearch, accept, leader};
 use crate::polish::ease::eased;
 use crate::polish::prefer::prefer;
 use crate::problem::{
@@ -45,7 +45,7 @@ pub(super) fn conclude(
     let stop_reason = match best.stop {
         _ if optimal => StopReason::Optimal,
         _ if is_good_enough => StopReason::GapLimit,
-        _ if out_of_time => stopped_by_time(&options.cancel),
+        _ if out_of_time => StopReason::out_of_time(&options.cancel),
         _ if settled => StopReason::Settled,
         // It was optimal at its own chunk count only, while other counts were open.
         StopReason::Optimal => StopReason::Done,

@@ -31,7 +31,7 @@ use portfolio::{Auto, Begins, ChunkCounts, Due, LimitedTime, StrategyLine, chose
 pub use repair::{Repaired, repaired};
 use schedule::{Schedule, VerifiedSchedule};
 pub(crate) use search::accept;
-use search::{CountSearch, best_so_far, most_promising, stopped_by_time};
+use search::{CountSearch, best_so_far, most_promising};
 pub use sizes::{
     AtSize, FROM_BYTES, SizeSweep, SizeTask, TO_BYTES, TOLERANCE, Windowed, retimed, select_sizes, synthesize_sizes,
 };
@@ -314,7 +314,7 @@ impl<'a> Planning<'a, '_> {
             }
         };
         for attempt in attempts.iter_mut().filter(|attempt| attempt.stop == StopReason::TimeLimit) {
-            attempt.stop = stopped_by_time(&self.options.cancel);
+            attempt.stop = StopReason::out_of_time(&self.options.cancel);
         }
         search.raise_bounds(strategy.prove(search.problem, &search.bounds, &deadline)?);
         let seconds = started.elapsed().as_secs_f64() / attempts.len().max(1) as f64;

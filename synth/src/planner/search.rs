@@ -43,11 +43,6 @@ pub(super) struct Incumbent {
     pub(super) stop: StopReason,
 }
 
-/// The reason to report for a search that its deadline ended.
-pub(super) fn stopped_by_time(cancel: &Cancel) -> StopReason {
-    if cancel.is_cancelled() { StopReason::Interrupted } else { StopReason::TimeLimit }
-}
-
 impl<'a> CountSearch<'a> {
     /// A search at one of `counts` chunk counts that ends where the gap is at most `gap`; the synthesis began at
     /// `started`.
@@ -161,7 +156,7 @@ impl<'a> CountSearch<'a> {
     /// Records why a strategy has no schedule.
     pub(super) fn refuse(&mut self, strategy: &str, started: Instant, error: SynthError, cancel: &Cancel) {
         let stop_reason = match error {
-            SynthError::NothingYet => stopped_by_time(cancel),
+            SynthError::NothingYet => StopReason::out_of_time(cancel),
             SynthError::NotApplicable { .. } => StopReason::NotApplicable,
             SynthError::Infeasible { .. } => StopReason::Infeasible,
             _ => StopReason::Failed,

@@ -1,5 +1,6 @@
 //! The report of a synthesis: every candidate, its makespan, and why its search ended.
 
+use super::Cancel;
 use schedule::LowerBound;
 use serde::Serialize;
 use std::fmt;
@@ -27,6 +28,13 @@ pub enum StopReason {
     Failed,
     /// Restarts with other seeds gain little.
     Settled,
+}
+
+impl StopReason {
+    /// Of a search that its deadline ended: the time was up, or the user interrupted.
+    pub(crate) fn out_of_time(cancel: &Cancel) -> Self {
+        if cancel.is_cancelled() { Self::Interrupted } else { Self::TimeLimit }
+    }
 }
 
 impl fmt::Display for StopReason {
@@ -113,4 +121,17 @@ pub struct Progress {
     pub bound: Option<LowerBound>,
     /// What the strategy is doing, in a few words.
     pub activity: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interrupted_search_does_not_say_time_limit() {
+        let cancel = Cancel::default();
+        assert_eq!(StopReason::out_of_time(&cancel), StopReason::TimeLimit);
+        cancel.cancel();
+        assert_eq!(StopReason::out_of_time(&cancel), StopReason::Interrupted);
+    }
 }

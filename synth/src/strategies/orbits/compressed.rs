@@ -21,7 +21,6 @@ use schedule::{
     Transfer, TransferKind, VerifiedCompressed, verify_compressed,
 };
 use std::time::{Duration, Instant};
-use topology::Micros;
 
 /// The bounds may take one part in this many of the time left.
 const BOUND_PART: u32 = 5;
@@ -100,7 +99,7 @@ pub fn synthesize_compressed(
         };
         let attempt = attempt(problem, &context, claim);
         let chunks_per_rank = problem.demand.request().chunks_per_rank;
-        candidates.push(candidate(&attempt, chunks_per_rank, context.goal(), begun.elapsed().as_secs_f64()));
+        candidates.push(candidate(&attempt, chunks_per_rank, &context, begun.elapsed()));
         match attempt {
             Ok(found) => {
                 let is_enough = context.is_enough(found.makespan());
@@ -121,8 +120,8 @@ pub fn synthesize_compressed(
 fn candidate(
     attempt: &Result<VerifiedCompressed, SynthError>,
     chunks_per_rank: u32,
-    goal: Micros,
-    seconds: f64,
+    context: &Context,
+    took: Duration,
 ) -> Candidate {
     let found = attempt.as_ref().ok();
     Candidate {
@@ -131,14 +130,14 @@ fn candidate(
         makespan_us: found.map(|found| found.makespan().0),
         transfers: found.map_or(0, |found| found.transfers() as usize),
         stop_reason: match attempt {
-            Ok(found) if reaches(found.makespan(), goal) => StopReason::GapLimit,
+            Ok(found) if reaches(found.makespan(), context.goal()) => StopReason::GapLimit,
             Ok(_) => StopReason::Done,
-            Err(SynthError::NothingYet) => StopReason::TimeLimit,
+            Err(SynthError::NothingYet) => StopReason::out_of_time(&context.options.cancel),
             Err(SynthError::NotApplicable { .. }) => StopReason::NotApplicable,
             Err(SynthError::Infeasible { .. }) => StopReason::Infeasible,
             Err(_) => StopReason::Failed,
         },
-        seconds,
+        seconds: took.as_secs_f64(),
         note: match attempt {
             Ok(found) => Some(format!("{} base transfers", found.base().transfers.len())),
             Err(error) => Some(error.to_string()),
