@@ -41,20 +41,18 @@ models: setup
 	fi
 
 # Under a real mpirun. Where there is no MPI and none can be installed, it says so and is skipped.
-mpi-test: setup
+mpi-test: tested
 	@if .ci/setup mpi; then \
 		$(TEST) --features antiphon/mpi --test end_to_end -- long_mpi_ && \
-		$(MAKE) --no-print-directory tested && \
 		plugin/mpi/build.sh mpicc target/tested/libantiphon_mpi.so && \
 		plugin/mpi/tests/run.sh mpicc mpirun target/tested/libantiphon_mpi.so; \
 	fi
 	@if .ci/setup mpich; then \
-		$(MAKE) --no-print-directory tested && \
 		ANTIPHON_LIB=target/tested plugin/mpi/build.sh mpicc.mpich target/mpich/libantiphon_mpi.so && \
 		LD_LIBRARY_PATH=$(CURDIR)/target/tested plugin/mpi/tests/run.sh mpicc.mpich mpirun.mpich target/mpich/libantiphon_mpi.so 2 3; \
 	fi
 
-# What `make test` has built of what other programs use, in target/tested: the command and libantiphon.
+# Copies of the command and of libantiphon as `make test` builds them, in target/tested.
 tested: setup
 	@$(TEST) --no-run --quiet
 	@mkdir -p target/tested
