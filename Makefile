@@ -34,7 +34,7 @@ test-long: setup
 
 # The code of lanes and bells in all orders that the memory model of C11 allows, and under Miri where a nightly compiler has it.
 models: setup
-	$(CARGO) test --release --locked -p runtime --features model --lib session::models
+	$(TEST) --features runtime/model --test models
 	@if .ci/setup miri; then \
 		MIRIFLAGS=-Zmiri-disable-isolation CARGO_TARGET_DIR=target/miri $(CARGO) +nightly miri test --locked -p runtime --lib -- \
 			session::lane:: memory::doorbell:: session::buffers:: ; \

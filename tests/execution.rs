@@ -59,13 +59,13 @@ fn sockets_give_the_same_answers_as_shared_memory() {
     }
 }
 
-/// Every collective on 2 to 16 ranks, 6 sizes and all transports; with little effort, only a few of these.
+/// Every collective on up to 16 ranks, 6 sizes and all transports; with little effort, on 7 ranks.
 #[test]
 fn long_every_collective_rank_count_size_and_transport() {
     let long = std::env::var("ANTIPHON_TEST_EFFORT").is_ok_and(|effort| effort == "long");
-    let ranks: Vec<u32> = if long { (2..=16).collect() } else { vec![7] };
+    let ranks: &[u32] = if long { &[2, 3, 5, 8, 12, 13, 16] } else { &[7] };
     for collective in COLLECTIVES {
-        for ranks in &ranks {
+        for ranks in ranks {
             for transport in ["threads", "shm", "tcp"] {
                 let sizes = "0,4,52,4004,100012,1000000";
                 let line = format!("--collective {collective} --ranks {ranks} --size {sizes}");

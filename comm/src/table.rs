@@ -101,11 +101,13 @@ pub struct TableFault(String);
 /// What the `format` key of the index of `synth --sizes` says.
 const SWEEP_FORMAT: &str = "antiphon-sweep/1";
 
+/// The index that `antiphon synth --sizes` writes beside its plans.
 #[derive(Deserialize)]
 struct SweepIndex {
     windows: Vec<SweepWindow>,
 }
 
+/// The sizes that one of its plans is for.
 #[derive(Deserialize)]
 struct SweepWindow {
     from_bytes: u64,
@@ -302,25 +304,6 @@ impl PlanTable {
     /// How a plan was made, and its file.
     pub(crate) fn name(&self, entry: usize) -> &str {
         &self.entries[entry].plan.name
-    }
-
-    /// Which entry serves a call of so many bytes, as the collective counts them: the first one that does. The ranks are on
-    /// these machines.
-    pub(crate) fn find(&self, machines: &[u32], kind: CallKind, bytes: u64) -> Option<usize> {
-        (0..self.len()).find(|&entry| {
-            let of = self.entries[entry].range.machines.as_ref();
-            self.serves(entry, machines.len(), kind, bytes)
-                && of.is_none_or(|of| in_order(machines.iter().copied()).eq(of.iter().copied()))
-        })
-    }
-
-    /// Whether an entry serves calls of so many bytes among so many ranks.
-    pub(crate) fn serves(&self, entry: usize, ranks: usize, kind: CallKind, bytes: u64) -> bool {
-        let TableEntry { range, plan } = &self.entries[entry];
-        let request = plan.schedule.demand.request();
-        let is_for_all = request.members.len() == request.ranks && request.ranks == ranks;
-        let is_such = request.collective == kind.collective && request.root == kind.root;
-        is_for_all && is_such && range.holds(bytes)
     }
 
     /// The plan of an entry as a file.

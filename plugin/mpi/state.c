@@ -119,7 +119,7 @@ void antiphon_mpi_start(void) {
     PMPI_Comm_size(MPI_COMM_WORLD, &size);
     if (size == 1 || !is_wanted(rank, size) || !connect_ranks(rank, size, &handle)) return;
     const char *debug = getenv("ANTIPHON_DEBUG");
-    state->wants_statistics = is_set("ANTIPHON_STATS") || (debug && strcmp(debug, "info") == 0);
+    state->wants_statistics = debug && strcmp(debug, "info") == 0;
     state->looks = sysconf(_SC_NPROCESSORS_ONLN) >= size ? LOOKS : 1;
     antiphon_mpi_begin_choices(rank);
     antiphon_mpi_know_types();

@@ -1,4 +1,4 @@
-/* What was called, for those who ask: ANTIPHON_STATS, or ANTIPHON_DEBUG=info. */
+/* What was called, for those who ask with ANTIPHON_DEBUG=info. */
 #include "antiphon_mpi.h"
 #include <stdio.h>
 #include <string.h>

@@ -193,7 +193,7 @@ fn random_calls_give_what_they_must() {
 #[test]
 fn long_random_calls_give_what_they_must() {
     let is_long = std::env::var("ANTIPHON_TEST_EFFORT").is_ok_and(|effort| effort == "long");
-    let (last, calls, most) = if is_long { (125, 600, 2_000_000) } else { (107, 300, 70_000) };
+    let (last, calls, most) = if is_long { (108, 600, 2_000_000) } else { (107, 300, 70_000) };
     random_calls(100..last, calls, most);
 }
 

@@ -81,6 +81,8 @@ pub use measure::reference::{BufferPlaces, Reference};
 pub use measure::trial::{Check, RankReport, Trial, TrialReport};
 pub use numbers::CallNumber;
 pub use pacing::pace::Emulation;
+#[cfg(feature = "model")]
+pub use session::models;
 pub use session::{
     CallPlace, LongMessages, Prepared, RawCall, RebuildTerms, Rebuilt, RegisteredBuffer, RegisteredMemory,
     SequencedProgram, Session, SharedMemory, Started, Ticket,

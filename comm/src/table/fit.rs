@@ -1,10 +1,29 @@
-//! Why a table does not serve a call.
+//! Which plan of a table serves a call, and why none does.
 
-use super::{PlanTable, TableEntry};
+use super::{PlanTable, TableEntry, in_order};
 use crate::stock::CallKind;
 use schedule::Request;
 
 impl PlanTable {
+    /// Which entry serves a call of so many bytes, as the collective counts them: the first one that does. The ranks are on
+    /// these machines.
+    pub(crate) fn find(&self, machines: &[u32], kind: CallKind, bytes: u64) -> Option<usize> {
+        (0..self.len()).find(|&entry| {
+            let of = self.entries[entry].range.machines.as_ref();
+            self.serves(entry, machines.len(), kind, bytes)
+                && of.is_none_or(|of| in_order(machines.iter().copied()).eq(of.iter().copied()))
+        })
+    }
+
+    /// Whether an entry serves calls of so many bytes among so many ranks.
+    pub(crate) fn serves(&self, entry: usize, ranks: usize, kind: CallKind, bytes: u64) -> bool {
+        let TableEntry { range, plan } = &self.entries[entry];
+        let request = plan.schedule.demand.request();
+        let is_for_all = request.members.len() == request.ranks && request.ranks == ranks;
+        let is_such = request.collective == kind.collective && request.root == kind.root;
+        is_for_all && is_such && range.holds(bytes)
+    }
+
     /// Why tuned plans do not serve ranks on these machines (counted in the order of their first ranks), if that is so.
     pub fn misfit(&self, machines: &[u32]) -> Option<String> {
         let (origin, key) = self.keys.iter().find(|(_, key)| key.machines != machines)?;

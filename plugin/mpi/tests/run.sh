@@ -50,7 +50,7 @@ run() {
 
 # What the two are compared for is chosen once, and kept in a file: choices PROGRAM RANKS
 choices() {
-    export ANTIPHON_MPI_TUNE="$folder/choices" ANTIPHON_STATS=1
+    export ANTIPHON_MPI_TUNE="$folder/choices" ANTIPHON_DEBUG=info
     rm -f "$ANTIPHON_MPI_TUNE"
     run "$1" "$2" choices "$library"
     grep -q "(to compare)" "$folder/out"
@@ -69,7 +69,7 @@ choices() {
     run "$1" "$2" choices "$library"
     grep -q "is for another MPI or version" "$folder/out"
     grep -q "(to compare)" "$folder/out"
-    unset ANTIPHON_MPI_TUNE ANTIPHON_STATS
+    unset ANTIPHON_MPI_TUNE ANTIPHON_DEBUG
 }
 
 for ranks in ${*:-1 2 3 4 5}; do

@@ -1,5 +1,6 @@
-"""Runs a piece of code under torchrun, with the backend that it is told."""
+"""Runs a piece of code as the ranks of a job, under torchrun or without it, with the backend that it is told."""
 
+import functools
 import os
 import pathlib
 import re
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 
+from preloaded import Preloaded
 from ranks import free_port
 
 PRELUDE = """
@@ -33,19 +35,37 @@ dist.destroy_process_group()
 DEADLINE = 150
 
 
-def torchrun(folder: pathlib.Path, ranks: int, code: str, backend: str = "antiphon", options=(), end=True, **environment):
+def torchrun(folder: pathlib.Path, ranks: int, code: str, options=(), end=True, **environment):
     """What rank 0 has said, with the result of torchrun."""
-    script = folder / "script.py"
-    script.write_text(PRELUDE + textwrap.dedent(code) + (EPILOGUE if end else ""))
-    variables = {**os.environ, "BACKEND": backend, "OMP_NUM_THREADS": "1", **environment}
+    variables = {**os.environ, "BACKEND": "antiphon", "OMP_NUM_THREADS": "1", **environment}
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
-    command += ["--master-port", str(free_port()), *options, str(script)]
+    command += ["--master-port", str(free_port()), *options, str(script(folder, code, end))]
     run = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=DEADLINE)
-    return re.findall(r"^SAYS (.*)$", run.stdout, re.MULTILINE), run
+    return said(run.stdout), run
 
 
 def says(folder: pathlib.Path, ranks: int, code: str, backend: str = "antiphon", **environment) -> list[str]:
-    """What rank 0 has said, if all ranks end well."""
-    said, run = torchrun(folder, ranks, code, backend, **environment)
-    assert run.returncode == 0, run.stdout + run.stderr
-    return said
+    """What rank 0 has said, if all ranks end well. No torchrun is needed for it."""
+    return said(prints(folder, ranks, [script(folder, code)], BACKEND=backend, **environment))
+
+
+def prints(folder: pathlib.Path, ranks: int, command: list, **environment: str) -> str:
+    """What the ranks print, if all of them end well."""
+    codes, output = preloaded().run(folder, ranks, [str(part) for part in command], DEADLINE, environment)
+    assert codes == [0] * ranks, f"{codes}\n{output}"
+    return output
+
+
+@functools.cache
+def preloaded() -> Preloaded:
+    return Preloaded()
+
+
+def script(folder: pathlib.Path, code: str, end: bool = True) -> pathlib.Path:
+    path = folder / "script.py"
+    path.write_text(PRELUDE + textwrap.dedent(code) + (EPILOGUE if end else ""))
+    return path
+
+
+def said(output: str) -> list[str]:
+    return re.findall(r"^SAYS (.*)$", output, re.MULTILINE)

@@ -1,7 +1,7 @@
 //! The atomics of shared memory: those of the processor, or those of the model checker `loom`.
 //!
 //! With the feature `model`, all words of regions are loom's, which tries all orders of what threads do and all values that a load
-//! may see (C11 memory model). Only the tests of `session::models` run then.
+//! may see (C11 memory model). Only `runtime/tests/models.rs` runs then.
 
 #[cfg(feature = "model")]
 pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, fence};

@@ -51,8 +51,8 @@ mod lane;
 mod lane_place;
 #[expect(unsafe_code, reason = "reads what a thread of this process has offered")]
 mod memory_port;
-#[cfg(all(test, feature = "model"))]
-mod models;
+#[cfg(feature = "model")]
+pub mod models;
 mod notice;
 mod peer_port;
 pub(crate) mod places;

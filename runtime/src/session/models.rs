@@ -1,5 +1,5 @@
 //! Models of what threads do in shared memory, tried by loom in all orders (up to some preemptions) and with all values that C11
-//! atomics allow: `cargo test --release -p runtime --features model --lib session::models`.
+//! atomics allow: `make models`. The tests are in `runtime/tests/models.rs`.
 //!
 //! What runs is the code of lanes and bells itself. A lane has four lines and one offer here, so that it is soon full, and a
 //! sleep has no time limit, so that a ring that is lost is a deadlock.
@@ -54,8 +54,8 @@ fn until<T>(bell: &Doorbell, mut attempt: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-#[test]
-fn short_messages_arrive_whole_and_no_ring_is_lost() {
+/// Twice what a lane holds goes through it.
+pub fn short_messages_arrive_whole_and_no_ring_is_lost() {
     const MESSAGES: u64 = 6;
     all_orders(2, || {
         let Lane { mut sender, mut receiver, bells: [sends, receives] } = lane(true);
@@ -80,8 +80,7 @@ fn short_messages_arrive_whole_and_no_ring_is_lost() {
 }
 
 /// Who gives up first wins, and the offer can be used again.
-#[test]
-fn an_offer_is_read_or_revoked_but_not_both() {
+pub fn an_offer_is_read_or_revoked_but_not_both() {
     for by_pointer in [true, false] {
         all_orders(3, move || {
             let Lane { mut sender, mut receiver, bells: [_, receives] } = lane(by_pointer);
@@ -108,8 +107,7 @@ fn an_offer_is_read_or_revoked_but_not_both() {
 }
 
 /// A receiver that cannot read the sender's memory gets all fragments, through a lane of four lines.
-#[test]
-fn fragments_arrive_in_order() {
+pub fn fragments_arrive_in_order() {
     all_orders(1, || {
         let Lane { mut sender, mut receiver, bells: [sends, receives] } = lane(false);
         let sending = thread::spawn(move || {
