@@ -5,7 +5,9 @@
 
 pub(crate) mod bits;
 pub(crate) mod calendar;
+mod dependencies;
 mod interleave;
+mod list;
 mod prune;
 pub(crate) mod queues;
 

@@ -11,7 +11,8 @@
 
 use super::again::SearchRound;
 use super::search::CountSearch;
-use super::{FoundSoFar, Planning, Searched, SynthError, opened};
+use super::{BOUNDS_PART, FoundSoFar, Planning, Searched, SynthError, opened};
+use crate::bounds::{Bounds, bounds};
 use crate::problem::reversed::{Halves, choices};
 use crate::problem::tolerance::reaches;
 use crate::problem::{Deadline, Problem, SearchOptions, StopReason};
@@ -19,6 +20,7 @@ use crate::strategies::Attempt;
 use crate::strategies::reversal::joined;
 use schedule::{ChunkId, Message, Schedule, Transfer, replay};
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 use std::time::Instant;
 use topology::{LinkId, Micros, Topology};
 
@@ -26,6 +28,10 @@ use topology::{LinkId, Micros, Topology};
 const PART: u32 = 2;
 /// The same if they are planned one after the other.
 const SMALL_PART: u32 = 3;
+/// The same where the bounds of both halves together are above that of the whole by so much (relative): plans that do not
+/// separate the halves may be that much better.
+const FAR_PART: u32 = 6;
+const FAR: f64 = 0.05;
 /// How many pairs of halves are joined, the best sums of makespans first.
 const JOINED: usize = 3;
 /// Halves of more transfers than this are joined only once, because that takes seconds.
@@ -57,7 +63,8 @@ impl<'a> Planning<'a, '_> {
         let started = Instant::now();
         let collects: Vec<Problem> = halves.iter().map(|halves| halves.collect.clone()).collect();
         let spreads: Vec<Problem> = halves.iter().filter_map(|halves| halves.spread.clone()).collect();
-        let (collect, spread) = self.both(&collects, &spreads, found);
+        let whole = searches.first().map_or(UNKNOWN, |search| search.bound.value);
+        let (collect, spread) = self.both(&HalfProblems::new(collects), &HalfProblems::new(spreads), whole, found);
         let makespans =
             |halves: &[PartialPlan]| halves.iter().map(|half| half.schedule.makespan().0).collect::<Vec<_>>();
         let is_new = |new: &[PartialPlan], old: &[PartialPlan]| makespans(new) != makespans(old);
@@ -73,33 +80,47 @@ impl<'a> Planning<'a, '_> {
         Ok(())
     }
 
-    /// The best schedules of both halves at each chunk count, which are no worse than those found so far.
+    /// The best schedules of both halves at each chunk count, which are no worse than those found so far. No schedule of
+    /// the whole is faster than `whole`.
     fn both(
         &self,
-        collects: &[Problem],
-        spreads: &[Problem],
+        collects: &HalfProblems,
+        spreads: &HalfProblems,
+        whole: Micros,
         found: &FoundSoFar,
     ) -> (Vec<PartialPlan>, Vec<PartialPlan>) {
         let known = |halves: &[PartialPlan]| halves.iter().map(|half| half.schedule.clone()).collect::<Vec<_>>();
         let (known_collect, known_spread) = (known(&found.collect), known(&found.spread));
-        let serves_both = counterparts(&collects[0].topology).is_some();
+        let serves_both = counterparts(&collects.problems[0].topology).is_some();
+        let least = self.least_time(spreads) + self.least_time(if serves_both { spreads } else { collects });
+        let is_far = least > whole * (1.0 + FAR);
+        let part = |near: u32| self.deadline.part(if is_far { FAR_PART } else { near });
         if !serves_both && self.threads() > 1 && !self.goes_in_turn() {
-            let deadline = self.deadline.part(PART);
+            let deadline = part(PART);
             return rayon::join(
                 || self.best_of(collects, &known_collect, deadline.clone()),
                 || self.best_of(spreads, &known_spread, deadline.clone()),
             );
         }
-        let part = if serves_both { PART } else { SMALL_PART };
-        let spread = self.best_of(spreads, &known_spread, self.deadline.part(part));
-        let turned = turned_around(&spread, collects);
+        let near = if serves_both { PART } else { SMALL_PART };
+        let spread = self.best_of(spreads, &known_spread, part(near));
+        let turned = turned_around(&spread, &collects.problems);
         let least = |all: &mut dyn Iterator<Item = &Schedule>| all.map(Schedule::makespan).fold(UNKNOWN, Micros::min);
         let best = least(&mut spread.iter().map(|half| &half.schedule));
         if !turned.is_empty() && reaches(least(&mut turned.iter()), best) {
             return (turned.into_iter().map(PartialPlan::of).collect(), spread);
         }
         let warm: Vec<Schedule> = turned.into_iter().chain(known_collect).collect();
-        (self.best_of(collects, &warm, self.deadline.part(part)), spread)
+        (self.best_of(collects, &warm, part(near)), spread)
+    }
+
+    /// A time that no schedule of a half beats.
+    fn least_time(&self, half: &HalfProblems) -> Micros {
+        let first = half.bounds[0].get_or_init(|| match self.options.time_limit {
+            Some(limit) => bounds(&half.problems[0], &self.deadline.within(limit / (2 * BOUNDS_PART))),
+            None => bounds(&half.problems[0], self.deadline),
+        });
+        first.best_at_any_chunking().value
     }
 
     /// The halves of each problem; `None` if one of them has only one half.
@@ -117,10 +138,10 @@ impl<'a> Planning<'a, '_> {
 
     /// The best schedule at each chunk count that the portfolio finds. None if there is no schedule, for example
     /// because a sketch admits the whole but not this half.
-    fn best_of(&self, problems: &[Problem], warm: &[Schedule], deadline: Deadline) -> Vec<PartialPlan> {
+    fn best_of(&self, half: &HalfProblems, warm: &[Schedule], deadline: Deadline) -> Vec<PartialPlan> {
+        let HalfProblems { problems, bounds } = half;
         let options = SearchOptions { time_limit: deadline.remaining(), ..self.options.clone() };
         let round = if self.round == SearchRound::First { SearchRound::Half } else { self.round };
-        let bounds = &opened(problems);
         let planning = Planning { problems, bounds, warm, options: &options, deadline: &deadline, round, ..*self };
         let Ok(Searched { searches, .. }) = planning.searched() else { return Vec::new() };
         let best = searches.into_iter().filter_map(|search| search.best);
@@ -158,6 +179,18 @@ impl<'a> Planning<'a, '_> {
             found.push((name.clone(), index, joined(halves, &messages[0], &messages[1], self.deadline, &name)?));
         }
         Ok(found)
+    }
+}
+
+/// One half at each chunk count, and the bounds of each once somebody needs them.
+struct HalfProblems {
+    problems: Vec<Problem>,
+    bounds: Vec<OnceLock<Bounds>>,
+}
+
+impl HalfProblems {
+    fn new(problems: Vec<Problem>) -> Self {
+        Self { bounds: opened(&problems), problems }
     }
 }
 

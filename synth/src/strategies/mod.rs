@@ -98,6 +98,11 @@ pub trait Strategy: Sync {
     /// [`SynthError::Infeasible`] where no schedule exists under the constraints; solver failures.
     fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError>;
 
+    /// Whether [`Self::propose_directly`] comes before the halves, with half of the time. It comes after them otherwise.
+    fn begins_directly(&self) -> bool {
+        false
+    }
+
     /// Proposes schedules for a demand that reduces, besides those that `reversal` makes from [`Self::propose`].
     fn propose_directly(&self, _problem: &Problem, _context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
         Ok(Vec::new())

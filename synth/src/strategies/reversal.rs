@@ -42,7 +42,11 @@ pub(crate) fn propose(
     if !problem.demand.chunks().iter().any(|chunk| chunk.combine) {
         return propose_copies(problem, context, strategy);
     }
-    let mut attempts = Vec::new();
+    let is_first = strategy.begins_directly();
+    let mut attempts = match is_first {
+        true => strategy.propose_directly(problem, &Context { deadline: &context.deadline.part(2), ..*context })?,
+        false => Vec::new(),
+    };
     let mut refusal = None;
     for collectors in choices(problem) {
         if !attempts.is_empty() && context.deadline.has_passed() {
@@ -56,10 +60,12 @@ pub(crate) fn propose(
             Err(SynthError::Infeasible { .. }) if check_reachable(problem).is_ok() => {}
             // A strategy that does not apply to the halves may still apply to the whole.
             Err(error @ SynthError::NotApplicable { .. }) => refusal = Some(error),
-            Err(error) => return Err(error),
+            Err(error) if attempts.is_empty() => return Err(error),
+            Err(_) => break,
         }
     }
-    if !context.deadline.has_passed() || attempts.iter().all(|attempt| attempt.schedule.is_none()) {
+    let has_none = attempts.iter().all(|attempt| attempt.schedule.is_none());
+    if !is_first && (has_none || !context.deadline.has_passed()) {
         attempts.extend(strategy.propose_directly(problem, context)?);
     }
     if attempts.is_empty() {

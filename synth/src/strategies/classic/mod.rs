@@ -140,7 +140,7 @@ impl Strategy for Classic {
             (algorithm.name, least, hops)
         };
         let mut algorithms = algorithms(problem.demand.request().collective);
-        if deliveries > MANY_HOPS as u64 && latency_rules(problem) {
+        if deliveries > MANY_HOPS as u64 && latency_rules(problem) || is_shallow_faster(problem) {
             // There may be time for the first one only.
             algorithms.sort_by_key(|algorithm| algorithm.rounds);
         }
@@ -171,6 +171,14 @@ impl Strategy for Classic {
         attempts.extend(chain::attempt(problem, context)?);
         Ok(attempts)
     }
+}
+
+/// Whether so few chunks go from one rank to so many that a chain is never full, and a tree is several times as fast.
+fn is_shallow_faster(problem: &Problem) -> bool {
+    let request = problem.demand.request();
+    let (ranks, chunks) = (request.members.len(), u64::from(request.chunks_per_rank));
+    let rounds = u64::from(ranks.max(1).ilog2() + 1);
+    request.collective == Collective::Broadcast && 4 * rounds * chunks < ranks as u64
 }
 
 /// Whether a message to one rank after the other takes longer, on the links with the least α, than all bytes of the request take
@@ -361,6 +369,23 @@ mod tests {
             best < Micros(299e3)
                 && attempts.iter().all(|other| other.schedule.as_ref().is_none_or(|other| best <= other.makespan()))
         );
+    }
+
+    #[test]
+    fn without_time_one_chunk_for_many_ranks_goes_down_a_tree() {
+        let options = crate::problem::SearchOptions::default();
+        let deadline = crate::problem::Deadline::after(Some(std::time::Duration::ZERO), options.cancel.clone());
+        for (spec, first) in
+            [("clique:200", "classic/binomial"), ("torus2d:10x20", "classic/tree"), ("clique:8", "classic/chain")]
+        {
+            let context = Context::among_others(&options, &deadline, Micros::ZERO);
+            let mut problem = problem(spec, Collective::Broadcast);
+            let request = Request { root: Some(Rank(0)), ..problem.demand.request().clone() };
+            problem.demand = Arc::new(Demand::new(request).expect("a valid request"));
+            let attempts = Classic.propose(&problem, &context).expect("textbook algorithms");
+            let planned = attempts.iter().find(|attempt| attempt.schedule.is_some()).expect("a schedule");
+            assert_eq!(planned.name, first, "{spec}");
+        }
     }
 
     #[test]

@@ -89,6 +89,10 @@ impl Strategy for Trees {
         worthwhile(problem, context)
     }
 
+    fn begins_directly(&self) -> bool {
+        true
+    }
+
     fn propose_directly(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
         both_ways::propose(problem, context)
     }
