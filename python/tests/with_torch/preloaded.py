@@ -1,4 +1,5 @@
-"""Ranks that need not import PyTorch: a process that has imported it is forked. Nothing else differs from the ranks of torchrun.
+"""Ranks that need not import PyTorch: a process that has imported it is forked. The test
+holds their store, as torchrun does.
 
 An import takes three seconds of a processor, and a test by torchrun needs one for each rank and one for torchrun.
 """
