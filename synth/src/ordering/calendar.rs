@@ -20,19 +20,47 @@ pub(crate) enum Event {
     ResourceFree(ResourceId),
 }
 
+/// What will happen, and when.
+pub(super) struct EventQueue<E>(BinaryHeap<Reverse<(Key, E)>>);
+
+impl<E: Ord> Default for EventQueue<E> {
+    fn default() -> Self {
+        Self(BinaryHeap::new())
+    }
+}
+
+impl<E: Ord> EventQueue<E> {
+    pub(super) fn post(&mut self, time: Micros, event: E) {
+        self.0.push(Reverse((Key::new(time.0), event)));
+    }
+
+    /// The next instant at which something happens, and everything that happens then; `None` if nothing is left.
+    pub(super) fn next(&mut self, happened: &mut Vec<E>) -> Option<Micros> {
+        happened.clear();
+        let Reverse((now, event)) = self.0.pop()?;
+        happened.push(event);
+        // Times that differ only by rounding are the same instant.
+        let instant = now.value() * (1.0 + 1e-12) + 1e-12;
+        while self.0.peek().is_some_and(|Reverse((time, _))| time.value() <= instant) {
+            happened.extend(self.0.pop().map(|Reverse((_, event))| event));
+        }
+        Some(Micros(instant))
+    }
+}
+
 /// Messages under way, and the times from which links and resources are free.
 pub(crate) struct Calendar<'a> {
     topology: &'a Topology,
     demand: &'a Demand,
     free: FreeTimes,
-    events: BinaryHeap<Reverse<(Key, Event)>>,
+    events: EventQueue<Event>,
     /// The messages that were sent, without their images.
     sent: Vec<Transfer>,
 }
 
 impl<'a> Calendar<'a> {
     pub(crate) fn new(topology: &'a Topology, demand: &'a Demand) -> Self {
-        Self { topology, demand, free: FreeTimes::new(topology), events: BinaryHeap::new(), sent: Vec::new() }
+        Self { topology, demand, free: FreeTimes::new(topology), events: EventQueue::default(), sent: Vec::new() }
     }
 
     /// The time from which a link itself is free.
@@ -68,20 +96,12 @@ impl<'a> Calendar<'a> {
     }
 
     fn post(&mut self, time: Micros, event: Event) {
-        self.events.push(Reverse((Key::new(time.0), event)));
+        self.events.post(time, event);
     }
 
     /// The next instant at which something happens, and everything that happens then; `None` if nothing is left.
     pub(crate) fn next(&mut self, happened: &mut Vec<Event>) -> Option<Micros> {
-        happened.clear();
-        let Reverse((now, event)) = self.events.pop()?;
-        happened.push(event);
-        // Times that differ only by rounding are the same instant.
-        let instant = now.value() * (1.0 + 1e-12) + 1e-12;
-        while self.events.peek().is_some_and(|Reverse((time, _))| time.value() <= instant) {
-            happened.extend(self.events.pop().map(|Reverse((_, event))| event));
-        }
-        Some(Micros(instant))
+        self.events.next(happened)
     }
 
     pub(crate) fn message(&self, position: u32) -> &Transfer {

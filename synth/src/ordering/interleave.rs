@@ -11,10 +11,9 @@
 
 use super::dependencies::DependencyGraph;
 use super::list::{Listed, Time, listed};
-use crate::problem::distance::Key;
+use super::{ranked, sorted};
 use crate::problem::{Deadline, Problem};
 use schedule::{ChunkId, Message, ReplayError, Transfer, makespan, replay};
-use std::cmp::Reverse;
 use std::time::Duration;
 use topology::Micros;
 
@@ -49,7 +48,7 @@ pub(crate) fn interleaved(
         let Some(found) = ordered(&graph, deadline) else { break };
         let order = |order: &[u32]| order.iter().map(|&index| messages[index as usize].clone()).collect::<Vec<_>>();
         // The longest way first, even if it makes links wait; that order is not valid for all sums.
-        let by_tail = sorted(messages.len(), |index| Reverse(Key::new(graph.tails[index].0)));
+        let by_tail = sorted(messages.len(), |a, b| graph.tails[b].total_cmp(&graph.tails[a]));
         for transfers in [found.order, by_tail].iter().filter_map(|of| play(&order(of)).ok()) {
             if makespan(&transfers) < makespan(&best) {
                 best = transfers;
@@ -110,21 +109,7 @@ fn justified(graph: &DependencyGraph<'_>, first: Listed, deadline: &Deadline) ->
 
 /// Urgencies such that what ends last in the other direction of time goes first.
 fn latest_first(ends: &[Micros]) -> Vec<u32> {
-    ranked(ends.len(), |index| Reverse(Key::new(ends[index].0)))
-}
-
-/// The positions of messages, the least key first.
-fn sorted<K: Ord>(count: usize, key: impl Fn(usize) -> K) -> Vec<u32> {
-    let mut sorted: Vec<u32> = (0..count as u32).collect();
-    sorted.sort_by_cached_key(|&index| key(index as usize));
-    sorted
-}
-
-/// The place of each message among all, the least key first.
-fn ranked<K: Ord>(count: usize, key: impl Fn(usize) -> K) -> Vec<u32> {
-    let mut places = vec![0; count];
-    sorted(count, key).iter().enumerate().for_each(|(place, &index)| places[index as usize] = place as u32);
-    places
+    ranked(ends.len(), |a, b| ends[b].total_cmp(&ends[a]))
 }
 
 /// Whether there is too little time for one rule. Few messages take negligible time.
@@ -159,7 +144,7 @@ impl PriorityRule {
             // The place of a message's first chunk among the chunks of its collector.
             Self::InBatches => graph.messages[index].chunks.iter().min().map_or(0, |chunk| chunk.0 % each),
         };
-        ranked(graph.messages.len(), |index| (batch(index), Reverse(Key::new(graph.tails[index].0))))
+        ranked(graph.messages.len(), |a, b| batch(a).cmp(&batch(b)).then(graph.tails[b].total_cmp(&graph.tails[a])))
     }
 }
 

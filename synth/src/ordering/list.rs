@@ -5,9 +5,9 @@
 //! of such a schedule are the latest ones at which messages may leave, except that α of a pipelined link is on the other
 //! side, so they serve only as urgencies.
 
+use super::calendar::EventQueue;
 use super::dependencies::{DependencyGraph, Precedences};
 use crate::problem::Deadline;
-use crate::problem::distance::Key;
 use crate::problem::options::DeadlinePoll;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -50,7 +50,9 @@ pub(super) fn listed(
     let mut run = ListRun::new(graph, urgencies, time);
     let mut poll = DeadlinePoll::new(deadline, POLLED);
     run.choose(Micros::ZERO);
-    while let Some(now) = run.next() {
+    let mut happened = Vec::new();
+    while let Some(now) = run.events.next(&mut happened) {
+        happened.iter().for_each(|&event| run.happen(event));
         let before = run.listed.order.len();
         run.choose(now);
         if poll.is_over_after(run.listed.order.len() - before) {
@@ -70,7 +72,7 @@ struct ListRun<'a> {
     /// For each link, the messages that could leave.
     waiting: Vec<BinaryHeap<Reverse<(u32, u32)>>>,
     free: FreeTimes,
-    events: BinaryHeap<Reverse<(Key, ListEvent)>>,
+    events: EventQueue<ListEvent>,
     /// Links that may have something to send now.
     awake: Vec<LinkId>,
     listed: Listed,
@@ -88,7 +90,7 @@ impl<'a> ListRun<'a> {
             released: vec![Micros::ZERO; count],
             waiting: vec![BinaryHeap::new(); topology.links().len()],
             free: FreeTimes::new(topology),
-            events: BinaryHeap::new(),
+            events: EventQueue::default(),
             awake: Vec::new(),
             listed: Listed {
                 order: Vec::with_capacity(count),
@@ -109,21 +111,6 @@ impl<'a> ListRun<'a> {
         let link = self.link(message);
         self.waiting[link.index()].push(Reverse((self.urgencies[message as usize], message)));
         self.awake.push(link);
-    }
-
-    /// Takes in everything that happens at the next instant.
-    fn next(&mut self) -> Option<Micros> {
-        let Reverse((now, event)) = self.events.pop()?;
-        // Times that differ only by rounding are the same instant.
-        let instant = now.value() * (1.0 + 1e-12) + 1e-12;
-        self.happen(event);
-        while let Some(&Reverse((time, event))) = self.events.peek()
-            && time.value() <= instant
-        {
-            self.events.pop();
-            self.happen(event);
-        }
-        Some(Micros(instant))
     }
 
     fn happen(&mut self, event: ListEvent) {
@@ -174,18 +161,14 @@ impl<'a> ListRun<'a> {
                 self.released[next_index] = self.released[next_index].max(time);
                 self.open[next_index] -= 1;
                 if self.open[next_index] == 0 {
-                    self.post(self.released[next_index], ListEvent::Released(next));
+                    self.events.post(self.released[next_index], ListEvent::Released(next));
                 }
             }
         }
-        self.post(self.free.link(link), ListEvent::LinkFree(link));
+        self.events.post(self.free.link(link), ListEvent::LinkFree(link));
         for &resource in &problem.topology.link(link).resources {
-            self.post(self.free.resource(resource), ListEvent::ResourceFree(resource));
+            self.events.post(self.free.resource(resource), ListEvent::ResourceFree(resource));
         }
-    }
-
-    fn post(&mut self, time: Micros, event: ListEvent) {
-        self.events.push(Reverse((Key::new(time.0), event)));
     }
 }
 

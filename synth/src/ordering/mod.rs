@@ -13,3 +13,18 @@ pub(crate) mod queues;
 
 pub(crate) use interleave::{earliest_first, interleaved};
 pub(crate) use prune::without_idle_copies;
+use std::cmp::Ordering;
+
+/// The positions of so many things, the least first; of equal ones, the first.
+pub(crate) fn sorted(count: usize, compare: impl Fn(usize, usize) -> Ordering) -> Vec<u32> {
+    let mut sorted: Vec<u32> = (0..count as u32).collect();
+    sorted.sort_by(|&a, &b| compare(a as usize, b as usize));
+    sorted
+}
+
+/// The place of each thing in that order.
+pub(crate) fn ranked(count: usize, compare: impl Fn(usize, usize) -> Ordering) -> Vec<u32> {
+    let mut places = vec![0; count];
+    sorted(count, compare).iter().enumerate().for_each(|(place, &index)| places[index as usize] = place as u32);
+    places
+}

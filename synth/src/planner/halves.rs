@@ -28,9 +28,10 @@ use topology::{LinkId, Micros, Topology};
 const PART: u32 = 2;
 /// The same if they are planned one after the other.
 const SMALL_PART: u32 = 3;
-/// The same where the bounds of both halves together are above that of the whole by so much (relative): plans that do not
-/// separate the halves may be that much better.
+/// The same where the bounds of both halves are far above the bound of the whole: plans that do not separate the halves
+/// may be much better.
 const FAR_PART: u32 = 6;
+/// They are far if they are above it by so much (relative).
 const FAR: f64 = 0.05;
 /// How many pairs of halves are joined, the best sums of makespans first.
 const JOINED: usize = 3;

@@ -60,8 +60,8 @@ pub(crate) fn propose(
             Err(SynthError::Infeasible { .. }) if check_reachable(problem).is_ok() => {}
             // A strategy that does not apply to the halves may still apply to the whole.
             Err(error @ SynthError::NotApplicable { .. }) => refusal = Some(error),
-            Err(error) if attempts.is_empty() => return Err(error),
-            Err(_) => break,
+            Err(SynthError::NothingYet) if !attempts.is_empty() => break,
+            Err(error) => return Err(error),
         }
     }
     let has_none = attempts.iter().all(|attempt| attempt.schedule.is_none());

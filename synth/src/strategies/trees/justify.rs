@@ -153,9 +153,5 @@ fn tails(jobs: &Jobs, times: &[f64]) -> Vec<f64> {
 
 /// The position of each job in the ascending order of `values`.
 fn ranked(values: &[f64]) -> Vec<u32> {
-    let mut order: Vec<u32> = (0..values.len() as u32).collect();
-    order.sort_by(|&a, &b| values[a as usize].total_cmp(&values[b as usize]).then(a.cmp(&b)));
-    let mut ranks = vec![0; values.len()];
-    order.iter().enumerate().for_each(|(rank, &job)| ranks[job as usize] = rank as u32);
-    ranks
+    crate::ordering::ranked(values.len(), |a, b| values[a].total_cmp(&values[b]))
 }
