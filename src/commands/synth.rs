@@ -22,15 +22,19 @@ pub(crate) fn run(args: &SynthArgs, screen: &Screen) -> Outcome {
     if args.pareto {
         return super::pareto::run(args, screen);
     }
+    let started = Instant::now();
     let mut task = plan::task(&args.request, args.size, screen)?;
     let mut options = plan::options(&args.search, task.sketch.as_ref());
-    let started = Instant::now();
+    // Making the machine and the demand is a part of the time that the user has.
+    let limit = options.time_limit;
+    let left = || limit.map(|limit| time_left(limit, started.elapsed()));
+    options.time_limit = left();
     let warm = args.warm.as_deref().map(|path| task.warm_start(path, &args.request, (&options, screen))).transpose()?;
     if let Some(large) = compressed(&task.problems, &options, screen).filter(|_| warm.is_none()) {
         return finish_compressed(&large, options.time_limit, args.output.as_deref(), screen);
     }
     warn_of_long(&task.problems, &options, screen);
-    options.time_limit = options.time_limit.map(|limit| time_left(limit, started.elapsed()));
+    options.time_limit = left();
     let synthesis = synthesize(&task, warm.as_slice(), &options, args.request.sketch.as_deref(), screen)?;
     if let Some(path) = &args.output {
         plan::save(&synthesis.schedule, path)?;

@@ -35,18 +35,26 @@ pub struct Topology {
     /// The links that leave a rank, by receiver: a binary search finds the links of a pair.
     by_receiver: Adjacency,
     users: Adjacency,
-    digest: KnownDigest,
+    identity: KnownIdentity,
 }
 
-/// The digest, once somebody has asked for it. It follows from the rest, so topologies are compared without it.
+/// What is known about the name and the digest. It follows from the rest, so topologies are compared without it.
 #[derive(Clone, Debug, Default)]
-struct KnownDigest(OnceLock<String>);
+struct KnownIdentity {
+    /// The digest, once somebody has asked for it.
+    digest: OnceLock<String>,
+    /// Whether the name is a SPEC of this very machine.
+    is_named_by_spec: bool,
+}
 
-impl PartialEq for KnownDigest {
+impl PartialEq for KnownIdentity {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
+
+/// How many bytes are hashed at once: a digest takes the numbers of millions of links.
+const HASHED_AT_ONCE: usize = 1 << 14;
 
 impl Topology {
     /// Checks `parts` and builds the adjacency tables.
@@ -71,7 +79,7 @@ impl Topology {
         let uses = uses.flat_map(|(id, link)| link.resources.iter().map(move |resource| (id, resource.index())));
         let users = Adjacency::new(parts.resources.len(), uses);
         let by_receiver = outgoing.sorted_by_key(|link| parts.links[link.index()].to);
-        Ok(Self { machine_of, outgoing, incoming, by_receiver, users, parts, digest: KnownDigest::default() })
+        Ok(Self { machine_of, outgoing, incoming, by_receiver, users, parts, identity: KnownIdentity::default() })
     }
 
     /// The name: a SPEC, or what a file said.
@@ -83,7 +91,19 @@ impl Topology {
     #[must_use]
     pub fn renamed(mut self, name: impl Into<String>) -> Self {
         self.parts.name = name.into();
+        self.identity.is_named_by_spec = false;
         self
+    }
+
+    /// The same machine, made from the SPEC that is its name.
+    pub(crate) fn named_by_spec(mut self) -> Self {
+        self.identity.is_named_by_spec = true;
+        self
+    }
+
+    /// Whether it is known that [`resolve`](crate::resolve) makes this machine from its name.
+    pub fn is_named_by_spec(&self) -> bool {
+        self.identity.is_named_by_spec
     }
 
     /// How many ranks there are.
@@ -169,7 +189,7 @@ impl Topology {
     /// An AllGather planned on the reversed topology, played backwards, is a ReduceScatter on this one.
     #[must_use]
     pub fn reversed(&self) -> Self {
-        let mut reversed = Self { digest: KnownDigest::default(), ..self.clone() };
+        let mut reversed = Self { identity: KnownIdentity::default(), ..self.clone() };
         for link in &mut reversed.parts.links {
             std::mem::swap(&mut link.from, &mut link.to);
         }
@@ -181,19 +201,26 @@ impl Topology {
     /// The same machine without α: messages cost only the time of their bytes.
     #[must_use]
     pub fn without_alpha(&self) -> Self {
-        let mut free = Self { digest: KnownDigest::default(), ..self.clone() };
+        let mut free = Self { identity: KnownIdentity::default(), ..self.clone() };
         free.parts.links.iter_mut().for_each(|link| link.alpha = Micros::ZERO);
         free
     }
 
     /// SHA-256 over everything but the name, in hexadecimal: equal digests mean equal machines.
     pub fn digest(&self) -> String {
-        self.digest.0.get_or_init(|| self.computed_digest()).clone()
+        self.identity.digest.get_or_init(|| self.computed_digest()).clone()
     }
 
     fn computed_digest(&self) -> String {
         let mut hash = Sha256::new();
-        let mut number = |value: u64| hash.update(value.to_le_bytes());
+        let mut waiting: Vec<u8> = Vec::with_capacity(HASHED_AT_ONCE);
+        let mut number = |value: u64| {
+            waiting.extend_from_slice(&value.to_le_bytes());
+            if waiting.len() >= HASHED_AT_ONCE {
+                hash.update(&waiting);
+                waiting.clear();
+            }
+        };
         number(self.parts.ranks as u64);
         for machine in &self.parts.machines {
             number(machine.len() as u64);
@@ -209,6 +236,7 @@ impl Topology {
             link.resources.iter().for_each(|resource| number(u64::from(resource.0)));
         }
         self.parts.resources.iter().for_each(|resource| number(resource.beta.0.to_bits()));
+        hash.update(&waiting);
         let digest = hash.finalize();
         digest.iter().map(|byte| format!("{byte:02x}")).collect()
     }

@@ -73,8 +73,8 @@ fn write_request(schedule: &Schedule, topology: &Topology, out: &mut impl Write)
 /// Writes the name and the digest, and the whole topology unless the name is a SPEC of it. So a plan needs no other
 /// file.
 fn write_topology(named: &TopologyRef, topology: &Topology, out: &mut impl Write) -> io::Result<()> {
-    let is_spec = topology::resolve(&named.name).is_ok_and(|known| known.digest() == topology.digest());
-    if is_spec {
+    let is_known = topology.is_named_by_spec() && topology.name() == named.name;
+    if is_known || topology::resolve(&named.name).is_ok_and(|other| other.digest() == topology.digest()) {
         return write_key(out, "topology", named);
     }
     write!(out, "\"topology\": {{\"name\": ")?;

@@ -7,7 +7,7 @@
 
 use super::Violation;
 use super::moments::Moments;
-use super::traffic::{ServerId, Tracks, Traffic};
+use super::traffic::{OnTrack, ServerId, Tracks, Traffic};
 use crate::clearly_before;
 use crate::order::{Effect, Origin};
 use crate::{DeliveryId, Findings};
@@ -92,11 +92,11 @@ impl<T: Traffic> ExactTimes<'_, T> {
     fn depart(&mut self, message: u32) {
         let start = self.stated.start(message);
         let mut exact = self.moments.start(message);
-        for &delivery in self.tracks.of_message(message) {
-            let Some(source) = self.source(delivery) else { continue };
+        for &hop in self.tracks.of_message(message) {
+            let Some(source) = self.source(hop) else { continue };
             let held_from = self.there[source];
             if clearly_before(start, held_from) {
-                self.early.push(self.sent_early(message, delivery, held_from));
+                self.early.push(self.sent_early(message, hop, held_from));
             } else {
                 exact = exact.max(held_from);
             }
@@ -129,33 +129,33 @@ impl<T: Traffic> ExactTimes<'_, T> {
     fn land(&mut self, message: u32) {
         let lasts = self.moments.end(message) - self.moments.start(message);
         let arrival = self.exact[message as usize] + lasts;
-        for &delivery in self.tracks.of_message(message) {
-            let base = match self.tracks.deliveries[delivery as usize].effect() {
-                Effect::AddsTo(Origin::Delivery(base)) => self.there[self.absolute(delivery, base)],
+        for &hop in self.tracks.of_message(message) {
+            let base = match self.tracks.deliveries[hop.delivery as usize].effect() {
+                Effect::AddsTo(Origin::Delivery(base)) => self.there[self.absolute(hop, base)],
                 Effect::AddsTo(Origin::Start) | Effect::Stores | Effect::Nothing => Micros::ZERO,
             };
-            self.there[delivery as usize] = arrival.max(base);
+            self.there[hop.delivery as usize] = arrival.max(base);
         }
     }
 
     /// The delivery that made the value that this one reads.
-    fn source(&self, delivery: u32) -> Option<usize> {
-        match self.tracks.deliveries[delivery as usize].source() {
+    fn source(&self, hop: OnTrack) -> Option<usize> {
+        match self.tracks.deliveries[hop.delivery as usize].source() {
             Origin::Start => None,
-            Origin::Delivery(source) => Some(self.absolute(delivery, source)),
+            Origin::Delivery(source) => Some(self.absolute(hop, source)),
         }
     }
 
     /// The position of a delivery of the same track among all deliveries.
-    fn absolute(&self, sibling: u32, id: DeliveryId) -> usize {
-        self.tracks.starts[self.tracks.track(sibling)] as usize + id.index()
+    fn absolute(&self, sibling: OnTrack, id: DeliveryId) -> usize {
+        self.tracks.starts[sibling.track as usize] as usize + id.index()
     }
 
-    fn sent_early(&self, message: u32, delivery: u32, held_from: Micros) -> Violation {
+    fn sent_early(&self, message: u32, hop: OnTrack, held_from: Micros) -> Violation {
         let transfer = message as usize;
         let (link, start) = (self.traffic.schedule().transfers[transfer].link, self.stated.start(message));
-        let chunk = self.traffic.chunk(self.tracks.track(delivery));
-        let rank = self.tracks.hops[delivery as usize].from;
+        let chunk = self.traffic.chunk(hop.track as usize);
+        let rank = self.tracks.hops[hop.delivery as usize].from;
         Violation::SentBeforeHeld { transfer, link, chunk, rank, start, held_from: Some(held_from) }
     }
 }

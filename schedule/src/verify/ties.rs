@@ -72,9 +72,9 @@ impl Queue<'_> {
             return;
         }
         let tracks = self.tracks;
-        let hops = || tracks.of_message(message).iter();
+        let deliveries = || tracks.of_message(message).iter().map(|hop| hop.delivery);
         let mut start = self.moments.start(message);
-        for &delivery in hops() {
+        for delivery in deliveries() {
             let Some(track) = self.carried[delivery as usize] else { continue };
             let key = (track, tracks.hops[delivery as usize].from);
             match self.held.get(&key) {
@@ -86,7 +86,7 @@ impl Queue<'_> {
         self.start[message as usize] = start;
         self.sent.push(message);
         let end = start + (self.moments.end(message) - self.moments.start(message));
-        for &delivery in hops() {
+        for delivery in deliveries() {
             let Some(track) = self.carried[delivery as usize] else { continue };
             let key = (track, tracks.hops[delivery as usize].to);
             let since = self.held.entry(key).or_insert(Micros(f64::INFINITY));

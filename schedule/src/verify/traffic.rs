@@ -55,7 +55,14 @@ pub(super) struct Tracks {
     pub(super) hops: Vec<Hop>,
     pub(super) deliveries: Vec<Delivery>,
     firsts: Vec<u32>,
-    of_message: Vec<u32>,
+    of_message: Vec<OnTrack>,
+}
+
+/// A delivery and its track.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OnTrack {
+    pub(super) delivery: u32,
+    pub(super) track: u32,
 }
 
 impl Tracks {
@@ -79,7 +86,7 @@ impl Tracks {
                 let place = next[track];
                 next[track] += 1;
                 (hops[place as usize], deliveries[place as usize]) = (hop, Delivery::new(message));
-                of_message.push(place);
+                of_message.push(OnTrack { delivery: place, track: track as u32 });
             });
             ends[message as usize] = of_message.len() as u32;
         }
@@ -88,14 +95,9 @@ impl Tracks {
     }
 
     /// The deliveries of a message.
-    pub(super) fn of_message(&self, message: u32) -> &[u32] {
+    pub(super) fn of_message(&self, message: u32) -> &[OnTrack] {
         let [first, end] = [self.firsts[2 * message as usize], self.firsts[2 * message as usize + 1]];
         &self.of_message[first as usize..end as usize]
-    }
-
-    /// The track of a delivery.
-    pub(super) fn track(&self, delivery: u32) -> usize {
-        self.starts.partition_point(|&start| start <= delivery) - 1
     }
 }
 

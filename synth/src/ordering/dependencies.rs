@@ -22,14 +22,49 @@ pub(super) struct DependencyGraph<'a> {
 }
 
 /// What waits for what, in one direction of time.
-#[derive(Default)]
 pub(super) struct Precedences {
     /// For each message, those that can begin only after it has ended.
-    pub(super) followers: Vec<Vec<u32>>,
+    pub(super) followers: LaterMessages,
     /// For each message, those that must not begin before it has begun: they change the value that it carries.
-    pub(super) changers: Vec<Vec<u32>>,
+    pub(super) changers: LaterMessages,
     /// For each message, how many others it waits for.
     pub(super) count: Vec<u32>,
+}
+
+/// For each message, others that come later; one allocation for all.
+pub(super) struct LaterMessages {
+    starts: Vec<u32>,
+    later: Vec<u32>,
+}
+
+impl LaterMessages {
+    /// From pairs of a message and a later one; the later ones of one message keep their order.
+    fn new(messages: usize, pairs: impl Iterator<Item = (u32, u32)> + Clone) -> Self {
+        let mut starts = vec![0u32; messages + 1];
+        pairs.clone().for_each(|(earlier, _)| starts[earlier as usize + 1] += 1);
+        (0..messages).for_each(|message| starts[message + 1] += starts[message]);
+        let mut next = starts.clone();
+        let mut all = vec![0; starts[messages] as usize];
+        for (earlier, later) in pairs {
+            all[next[earlier as usize] as usize] = later;
+            next[earlier as usize] += 1;
+        }
+        Self { starts, later: all }
+    }
+
+    pub(super) fn of(&self, message: usize) -> &[u32] {
+        &self.later[self.starts[message] as usize..self.starts[message + 1] as usize]
+    }
+
+    fn pairs(&self) -> impl Iterator<Item = (u32, u32)> + Clone {
+        let messages = 0..self.starts.len() as u32 - 1;
+        messages.flat_map(|message| self.of(message as usize).iter().map(move |&later| (message, later)))
+    }
+
+    /// The same pairs, seen from the later messages.
+    fn turned(&self) -> Self {
+        Self::new(self.starts.len() - 1, self.pairs().map(|(earlier, later)| (later, earlier)))
+    }
 }
 
 /// The messages of one chunk that have come to one rank, and those that have left it.
@@ -40,20 +75,10 @@ struct ChunkTraffic {
 }
 
 impl Precedences {
-    fn none(messages: usize) -> Self {
-        Self { followers: vec![Vec::new(); messages], changers: vec![Vec::new(); messages], count: vec![0; messages] }
-    }
-
     fn reversed(&self) -> Self {
-        let mut reversed = Self::none(self.count.len());
-        let Self { followers, changers, count } = &mut reversed;
-        for (own, turned) in [(&self.followers, followers), (&self.changers, changers)] {
-            for (earlier, later) in own.iter().enumerate() {
-                count[earlier] += later.len() as u32;
-                later.iter().for_each(|&later| turned[later as usize].push(earlier as u32));
-            }
-        }
-        reversed
+        let count = |message| (self.followers.of(message).len() + self.changers.of(message).len()) as u32;
+        let count = (0..self.count.len()).map(count).collect();
+        Self { followers: self.followers.turned(), changers: self.changers.turned(), count }
     }
 }
 
@@ -68,7 +93,7 @@ impl<'a> DependencyGraph<'a> {
         let onwards = waits(problem, messages);
         let mut tails = vec![Micros::ZERO; messages.len()];
         for index in (0..messages.len()).rev() {
-            let behind = onwards.followers[index].iter().map(|&next| tails[next as usize]);
+            let behind = onwards.followers.of(index).iter().map(|&next| tails[next as usize]);
             tails[index] = durations[index] + behind.fold(Micros::ZERO, Micros::max);
         }
         let back = onwards.reversed();
@@ -77,7 +102,8 @@ impl<'a> DependencyGraph<'a> {
 }
 
 fn waits(problem: &Problem, messages: &[Message]) -> Precedences {
-    let mut waits = Precedences::none(messages.len());
+    let mut count = vec![0; messages.len()];
+    let (mut followers, mut changers): (Vec<(u32, u32)>, Vec<(u32, u32)>) = Default::default();
     let mut traffic: BTreeMap<(ChunkId, Rank), ChunkTraffic> = BTreeMap::new();
     for (index, message) in messages.iter().enumerate() {
         let link = problem.topology.link(message.link);
@@ -98,12 +124,13 @@ fn waits(problem: &Problem, messages: &[Message]) -> Precedences {
             }
             receiver.arrivals.push(index as u32);
         }
-        for (list, of) in [(&mut causes, &mut waits.followers), (&mut before, &mut waits.changers)] {
+        for (list, pairs) in [(&mut causes, &mut followers), (&mut before, &mut changers)] {
             list.sort_unstable();
             list.dedup();
-            waits.count[index] += list.len() as u32;
-            list.iter().for_each(|&earlier| of[earlier as usize].push(index as u32));
+            count[index] += list.len() as u32;
+            pairs.extend(list.iter().map(|&earlier| (earlier, index as u32)));
         }
     }
-    waits
+    let of = |pairs: Vec<(u32, u32)>| LaterMessages::new(messages.len(), pairs.iter().copied());
+    Precedences { followers: of(followers), changers: of(changers), count }
 }

@@ -18,7 +18,9 @@ use std::time::Duration;
 use topology::Micros;
 
 /// For more messages than this, the given order stays: the rules take O(n log n) time, but much memory.
-const MOST_MESSAGES: usize = 1 << 18;
+const MOST_MESSAGES: usize = 1 << 20;
+/// So few take negligible time.
+const FEW_MESSAGES: usize = 1 << 12;
 /// The time that a rule takes per message, estimated generously; used where time is limited.
 const PACE: Duration = Duration::from_micros(8);
 /// Justification ends after so many schedules forwards that gained nothing, and after as many messages as this.
@@ -56,6 +58,17 @@ pub(crate) fn interleaved(
         }
     }
     Ok(best)
+}
+
+/// The makespan of `messages`, which are given in a valid order, if the longest way goes first; `None` if they are too
+/// many or there is no time.
+pub(crate) fn outlook(problem: &Problem, messages: &[Message], deadline: &Deadline) -> Option<Micros> {
+    if messages.len() > MOST_MESSAGES || takes_too_long(messages.len(), deadline) {
+        return None;
+    }
+    let graph = DependencyGraph::new(problem, messages);
+    let urgencies = PriorityRule::LongestTailFirst.urgencies(&graph);
+    listed(&graph, &urgencies, Time::Onwards, deadline).map(|found| found.makespan)
 }
 
 /// `messages`, which are given in a valid order, such that the one that can leave first does, and of several the one with
@@ -112,10 +125,10 @@ fn latest_first(ends: &[Micros]) -> Vec<u32> {
     ranked(ends.len(), |a, b| ends[b].total_cmp(&ends[a]))
 }
 
-/// Whether there is too little time for one rule. Few messages take negligible time.
+/// Whether there is too little time for one rule.
 fn takes_too_long(messages: usize, deadline: &Deadline) -> bool {
     let left = deadline.remaining().unwrap_or(Duration::MAX);
-    messages > MOST_MESSAGES / 64 && left < PACE * messages as u32
+    messages > FEW_MESSAGES && left < PACE * messages as u32
 }
 
 /// The same messages with one chunk each, because the first chunk of a message can then go on sooner; `None` if no
@@ -193,7 +206,7 @@ mod tests {
         let problem = problem("line:3", Collective::AllReduce, 1000);
         let order = [message(&problem, 0, 1, 2), message(&problem, 0, 0, 1)];
         let graph = DependencyGraph::new(&problem, &order);
-        assert_eq!((&*graph.onwards.count, &*graph.onwards.changers[0]), (&[0, 1][..], &[1][..]));
+        assert_eq!((&*graph.onwards.count, graph.onwards.changers.of(0)), (&[0, 1][..], &[1][..]));
         let found = listed(&graph, &[1, 0], Time::Onwards, &Deadline::default()).expect("there is time");
         assert_eq!(found.order, [0, 1]);
     }

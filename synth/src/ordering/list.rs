@@ -155,7 +155,7 @@ impl<'a> ListRun<'a> {
         self.listed.ends[index] = end;
         self.listed.makespan = self.listed.makespan.max(end);
         let waits = self.waits;
-        for (list, time) in [(&waits.followers[index], end), (&waits.changers[index], start)] {
+        for (list, time) in [(waits.followers.of(index), end), (waits.changers.of(index), start)] {
             for &next in list {
                 let next_index = next as usize;
                 self.released[next_index] = self.released[next_index].max(time);

@@ -11,7 +11,7 @@ mod list;
 mod prune;
 pub(crate) mod queues;
 
-pub(crate) use interleave::{earliest_first, interleaved};
+pub(crate) use interleave::{earliest_first, interleaved, outlook};
 pub(crate) use prune::without_idle_copies;
 use std::cmp::Ordering;
 

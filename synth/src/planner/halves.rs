@@ -65,7 +65,12 @@ impl<'a> Planning<'a, '_> {
         let collects: Vec<Problem> = halves.iter().map(|halves| halves.collect.clone()).collect();
         let spreads: Vec<Problem> = halves.iter().filter_map(|halves| halves.spread.clone()).collect();
         let whole = searches.first().map_or(UNKNOWN, |search| search.bound.value);
-        let (collect, spread) = self.both(&HalfProblems::new(collects), &HalfProblems::new(spreads), whole, found);
+        let (collects, spreads) = (HalfProblems::new(collects), HalfProblems::new(spreads));
+        let is_far = self.are_far(&collects, &spreads, whole);
+        if is_far && self.round == SearchRound::First {
+            self.plan_as_one(searches)?;
+        }
+        let (collect, spread) = self.both(&collects, &spreads, is_far, found);
         let makespans =
             |halves: &[PartialPlan]| halves.iter().map(|half| half.schedule.makespan().0).collect::<Vec<_>>();
         let is_new = |new: &[PartialPlan], old: &[PartialPlan]| makespans(new) != makespans(old);
@@ -81,20 +86,23 @@ impl<'a> Planning<'a, '_> {
         Ok(())
     }
 
-    /// The best schedules of both halves at each chunk count, which are no worse than those found so far. No schedule of
-    /// the whole is faster than `whole`.
+    /// Whether the bounds of both halves are far above a bound of the whole.
+    fn are_far(&self, collects: &HalfProblems, spreads: &HalfProblems, whole: Micros) -> bool {
+        let other = if serves_both(collects) { spreads } else { collects };
+        self.least_time(spreads) + self.least_time(other) > whole * (1.0 + FAR)
+    }
+
+    /// The best schedules of both halves at each chunk count, which are no worse than those found so far.
     fn both(
         &self,
         collects: &HalfProblems,
         spreads: &HalfProblems,
-        whole: Micros,
+        is_far: bool,
         found: &FoundSoFar,
     ) -> (Vec<PartialPlan>, Vec<PartialPlan>) {
         let known = |halves: &[PartialPlan]| halves.iter().map(|half| half.schedule.clone()).collect::<Vec<_>>();
         let (known_collect, known_spread) = (known(&found.collect), known(&found.spread));
-        let serves_both = counterparts(&collects.problems[0].topology).is_some();
-        let least = self.least_time(spreads) + self.least_time(if serves_both { spreads } else { collects });
-        let is_far = least > whole * (1.0 + FAR);
+        let serves_both = serves_both(collects);
         let part = |near: u32| self.deadline.part(if is_far { FAR_PART } else { near });
         if !serves_both && self.threads() > 1 && !self.goes_in_turn() {
             let deadline = part(PART);
@@ -181,6 +189,11 @@ impl<'a> Planning<'a, '_> {
         }
         Ok(found)
     }
+}
+
+/// Whether a plan of the one half turned around is a plan of the other.
+fn serves_both(half: &HalfProblems) -> bool {
+    counterparts(&half.problems[0].topology).is_some()
 }
 
 /// One half at each chunk count, and the bounds of each once somebody needs them.

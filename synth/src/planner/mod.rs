@@ -17,8 +17,10 @@ mod search;
 mod sizes;
 mod textbook;
 mod tracks;
+mod whole;
 
 use crate::bounds::{Bounds, bounds, bounds_like};
+use crate::problem::is_for_all_strategies;
 use crate::problem::tolerance::reaches;
 use crate::problem::{Deadline, Problem, Progress, Report, SearchOptions, StopReason, StrategyKind, SynthError};
 use crate::strategies::reversal::propose;
@@ -157,6 +159,10 @@ impl<'a> Planning<'a, '_> {
         let lines = chosen(self.options.strategy).filter(|line| self.round.includes(line));
         let (beside, lines): (Vec<_>, Vec<_>) =
             lines.partition(|line| line.begins == Begins::WithRestarts && self.restarts());
+        // A single chunk count is the one that the strategy tries anyway.
+        if self.is_alone() && self.problems.len() > 1 {
+            self.plan_as_one(&mut searches)?;
+        }
         for wave in waves(lines.into_iter()) {
             if searches.iter().any(CountSearch::is_good_enough) {
                 break;
@@ -218,10 +224,15 @@ impl<'a> Planning<'a, '_> {
     /// Lets a strategy try the chunk counts, coarse cuts first, as long as finer ones gain.
     fn sweep(&self, searches: &mut Vec<CountSearch<'a>>, line: &StrategyLine) -> Result<(), SynthError> {
         let (mut best, mut stale, mut refusals) = (f64::INFINITY, 0, 0);
+        if searches.is_empty() {
+            // Bounds have a time of their own, which is no part of the time of a strategy.
+            self.open_next(searches);
+        }
         let deadline = self.deadline_of(line);
         for index in 0..self.problems.len() {
             let is_due = index == 0 && self.is_due(searches, line);
-            if !is_due && deadline.has_passed() || stale == PATIENT_CUTS || refusals == REFUSALS {
+            let is_other = index > 0 && !is_for_all_strategies(&self.problems[index]);
+            if is_other || !is_due && deadline.has_passed() || stale == PATIENT_CUTS || refusals == REFUSALS {
                 break;
             }
             if index == searches.len() {
@@ -302,6 +313,7 @@ impl<'a> Planning<'a, '_> {
             bound: search.bound.value,
             is_alone: self.is_alone(),
             joins_as_they_are: false,
+            was_planned_as_one: search.planned_as_one.contains(&line.kind()),
             symmetries: self.symmetries,
             progress: self.progress,
         };

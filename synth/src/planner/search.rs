@@ -29,6 +29,8 @@ pub(super) struct CountSearch<'a> {
     /// The gap to `claim` (relative) that is good enough.
     gap: f64,
     pub(super) best: Option<Incumbent>,
+    /// The strategies that have planned sums as one here.
+    pub(super) planned_as_one: Vec<StrategyKind>,
     pub(super) candidates: Vec<Candidate>,
     pub(super) refusals: Vec<SynthError>,
     /// The improvements of its best makespan.
@@ -59,6 +61,7 @@ impl<'a> CountSearch<'a> {
             is_alone: counts == 1,
             gap,
             best: None,
+            planned_as_one: Vec::new(),
             candidates: Vec::new(),
             refusals: Vec::new(),
             milestones: Vec::new(),
@@ -73,6 +76,7 @@ impl<'a> CountSearch<'a> {
             bound: self.bound.clone(),
             claim: self.claim.clone(),
             best: self.best.clone(),
+            planned_as_one: self.planned_as_one.clone(),
             candidates: Vec::new(),
             refusals: Vec::new(),
             milestones: Vec::new(),

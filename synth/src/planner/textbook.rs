@@ -49,6 +49,7 @@ fn schedules(
         bound: Micros::ZERO,
         is_alone: true,
         joins_as_they_are,
+        was_planned_as_one: false,
         symmetries: &symmetries,
         progress: &|_| {},
     };

@@ -4,8 +4,9 @@
 //! the smallest α, because finer cuts then only add latency. It also ends where the problem gets too large to find the
 //! gain within seconds.
 
+use super::Problem;
 use schedule::{Collective, Request};
-use topology::{Latency, Topology};
+use topology::{Latency, LinkId, Topology};
 
 /// The chunk counts tried: powers of two, and three times those, which suit machines with six links per rank. The
 /// planner stops among them when finer cuts no longer gain.
@@ -23,6 +24,30 @@ const FREE: u32 = 16;
 /// chunk follows one route. Third: where that route is one link through shared switches, so that no route is searched.
 const LARGE: [u64; 3] = [400_000, 4_000_000, 600_000_000];
 
+/// The same for sums that all ranks want, where ranks have unequal capacities: there trees that carry sums up and results
+/// down gain most, and they need fine cuts. And the most messages of such a plan.
+const LARGE_FOR_TREES: u64 = 4_000_000;
+const MOST_OF_TREES: u64 = 1 << 20;
+
+/// Whether a problem is small enough for strategies that try all chunk counts. Others are for
+/// [`promising`](crate::strategies::Strategy::promising_count) counts.
+pub(crate) fn is_for_all_strategies(problem: &Problem) -> bool {
+    let request = problem.demand.request();
+    let routes = request.chunk_count().saturating_mul(problem.topology.links().len() as u64);
+    request.collective == Collective::AllToAll || request.chunks_per_rank == 1 || routes <= LARGE[0]
+}
+
+/// Whether some ranks have more capacity than others.
+fn has_unequal_ranks(topology: &Topology) -> bool {
+    let rate = |links: &[LinkId]| links.iter().map(|&id| 1.0 / topology.link(id).beta.0).sum::<f64>();
+    let mut rates = topology.ranks().map(|rank| rate(topology.outgoing(rank)) + rate(topology.incoming(rank)));
+    let first = rates.next().unwrap_or(0.0);
+    rates.any(|rate| (rate - first).abs() > UNEQUAL * first)
+}
+
+/// Capacities that differ by less (relative) are equal.
+const UNEQUAL: f64 = 0.01;
+
 /// Chunk counts to try for `request` on `topology`, ascending; never empty.
 pub fn chunk_counts(topology: &Topology, request: &Request) -> Vec<u32> {
     // Chunks that the demand lists (pair by pair, or one by one) are not cut.
@@ -36,7 +61,9 @@ pub fn chunk_counts(topology: &Topology, request: &Request) -> Vec<u32> {
     // A link for every pair, and some of the links use more switches than others.
     let is_direct =
         links.len() >= ranks * (ranks - 1) && links.iter().any(|link| link.resources.len() != links[0].resources.len());
+    let for_trees = request.collective == Collective::AllReduce && has_unequal_ranks(topology);
     let large = match (request.collective == Collective::AllToAll, is_direct) {
+        (false, _) if for_trees => LARGE_FOR_TREES,
         (false, _) => LARGE[0],
         (true, false) => LARGE[1],
         (true, true) => LARGE[2],
@@ -46,7 +73,9 @@ pub fn chunk_counts(topology: &Topology, request: &Request) -> Vec<u32> {
         let bytes = request.chunk_bytes().0;
         let routes = request.chunk_count().saturating_mul(topology.links().len() as u64);
         let is_free = is_delay && count <= FREE;
-        bytes >= 1.0 && (is_free || slowest * bytes >= alpha) && routes <= large
+        let messages = 2 * request.chunk_count().saturating_mul(ranks as u64);
+        let is_small = routes <= LARGE[0] || messages <= MOST_OF_TREES;
+        bytes >= 1.0 && (is_free || slowest * bytes >= alpha) && routes <= large && (!for_trees || is_small)
     };
     let fastest = links.iter().map(|link| link.beta.0).fold(f64::INFINITY, f64::min);
     let cut = (if is_delay { PIPELINED } else { COUNTS }, 0.0);

@@ -18,6 +18,7 @@ mod strategy_kind;
 pub(crate) mod tolerance;
 
 pub use chunking::chunk_counts;
+pub(crate) use chunking::is_for_all_strategies;
 pub use constraints::{ConnectionPolicy, ConnectionWish, Constraints, Hindrance, Objective, Stages, Way};
 pub use error::SynthError;
 pub use options::{Cancel, DEFAULT_GAP, Deadline, Limits, SearchOptions};

@@ -38,6 +38,8 @@ pub struct Context<'a> {
     /// Whether halves of reductions are joined as they are, at once: without a bound of each, and without looking for a better
     /// order of all messages.
     pub(crate) joins_as_they_are: bool,
+    /// Whether the strategy has already proposed [directly](Strategy::propose_directly) for this problem.
+    pub(crate) was_planned_as_one: bool,
     /// The symmetries of the machines of this synthesis.
     pub(crate) symmetries: &'a Symmetries,
     /// Called now and then to report progress; it must be cheap.
@@ -98,9 +100,10 @@ pub trait Strategy: Sync {
     /// [`SynthError::Infeasible`] where no schedule exists under the constraints; solver failures.
     fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError>;
 
-    /// Whether [`Self::propose_directly`] comes before the halves, with half of the time. It comes after them otherwise.
-    fn begins_directly(&self) -> bool {
-        false
+    /// Where [`Self::propose_directly`] can tell before which of `problems` (one for each chunk count) promises most within
+    /// the time: the place of that problem.
+    fn promising_count(&self, _problems: &[Problem], _deadline: &Deadline) -> Option<usize> {
+        None
     }
 
     /// Proposes schedules for a demand that reduces, besides those that `reversal` makes from [`Self::propose`].
@@ -129,6 +132,7 @@ impl<'a> Context<'a> {
             bound,
             is_alone: true,
             joins_as_they_are: false,
+            was_planned_as_one: false,
             symmetries,
             progress: &|_| {},
         }

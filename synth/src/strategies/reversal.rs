@@ -42,11 +42,7 @@ pub(crate) fn propose(
     if !problem.demand.chunks().iter().any(|chunk| chunk.combine) {
         return propose_copies(problem, context, strategy);
     }
-    let is_first = strategy.begins_directly();
-    let mut attempts = match is_first {
-        true => strategy.propose_directly(problem, &Context { deadline: &context.deadline.part(2), ..*context })?,
-        false => Vec::new(),
-    };
+    let mut attempts = Vec::new();
     let mut refusal = None;
     for collectors in choices(problem) {
         if !attempts.is_empty() && context.deadline.has_passed() {
@@ -65,7 +61,7 @@ pub(crate) fn propose(
         }
     }
     let has_none = attempts.iter().all(|attempt| attempt.schedule.is_none());
-    if !is_first && (has_none || !context.deadline.has_passed()) {
+    if !context.was_planned_as_one && (has_none || !context.deadline.has_passed()) {
         attempts.extend(strategy.propose_directly(problem, context)?);
     }
     if attempts.is_empty() {

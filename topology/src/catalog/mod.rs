@@ -130,6 +130,7 @@ fn machine_form(machine: &MachineDescription<'_>) -> String {
 }
 
 fn named(spec: &Spec<'_>) -> TopologyResult<Topology> {
+    let finish = |parts, spec| Ok(finish(parts, spec)?.named_by_spec());
     if let Some(family) = FAMILIES.iter().find(|family| family.name == spec.name) {
         return finish(family.build(spec)?, spec);
     }

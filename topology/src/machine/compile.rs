@@ -305,10 +305,16 @@ impl MachineLayout {
         let wired: Vec<_> = carriers.iter().map(|carrier| (carrier, carrier.wires(self.ranks, &mut block))).collect();
         let mut links = Vec::new();
         for (carrier, wires) in &wired {
-            for (sender, receiver) in self.machine_pairs(carrier) {
-                links.extend(
-                    wires.pairs.iter().map(|&pair| self.link(carrier, wires, [sender, receiver], pair, block.len())),
-                );
+            // Sender by sender, so that there is little left to sort.
+            let mut pairs = wires.pairs.clone();
+            pairs.sort_by_key(|&(from, _)| from);
+            for sender in 0..self.machines {
+                for pairs in pairs.chunk_by(|one, other| one.0 == other.0) {
+                    for receiver in self.receivers(carrier, sender) {
+                        let link = |&pair| self.link(carrier, wires, [sender, receiver], pair, block.len());
+                        links.extend(pairs.iter().map(link));
+                    }
+                }
             }
         }
         links.sort_by_key(|link| (link.from, link.to));
@@ -352,12 +358,10 @@ impl MachineLayout {
         }
     }
 
-    /// The (sending, receiving) machines of a part's links.
-    fn machine_pairs(&self, carrier: &Carrier<'_>) -> Vec<(usize, usize)> {
-        if carrier.part.inside.is_some() {
-            return (0..self.machines).map(|machine| (machine, machine)).collect();
-        }
-        let others = |from: usize| (0..self.machines).filter(move |to| *to != from).map(move |to| (from, to));
-        (0..self.machines).flat_map(others).collect()
+    /// The machines at the other end of a part's links.
+    fn receivers(&self, carrier: &Carrier<'_>, sender: usize) -> impl Iterator<Item = usize> {
+        let is_inside = carrier.part.inside.is_some();
+        let range = if is_inside { sender..sender + 1 } else { 0..self.machines };
+        range.filter(move |&receiver| is_inside || receiver != sender)
     }
 }

@@ -111,8 +111,6 @@ pub(super) struct Moves {
 pub(super) struct SymmetryCheck<'t> {
     topology: &'t Topology,
     colours: Colours<'t>,
-    /// The links of each sender by receiver.
-    targets: Vec<Vec<(Rank, LinkId)>>,
     /// For each link, its image under the renumbering that is being checked; otherwise the link itself.
     image: Vec<LinkId>,
     taken: Vec<bool>,
@@ -122,16 +120,9 @@ pub(super) struct SymmetryCheck<'t> {
 
 impl<'t> SymmetryCheck<'t> {
     pub(super) fn new(topology: &'t Topology, colours: Colours<'t>) -> Self {
-        let targets = |from| {
-            let leaving = topology.outgoing(from).iter();
-            let mut targets: Vec<(Rank, LinkId)> = leaving.map(|&id| (topology.link(id).to, id)).collect();
-            targets.sort_unstable();
-            targets
-        };
         Self {
             topology,
             colours,
-            targets: topology.ranks().map(targets).collect(),
             image: topology.link_ids().collect(),
             taken: vec![false; topology.links().len()],
             open: vec![false; topology.resources().len()],
@@ -174,13 +165,11 @@ impl<'t> SymmetryCheck<'t> {
         for &id in moving {
             let Link { from, to, .. } = *self.topology.link(id);
             let (image_from, image_to) = (ranks[from.index()], ranks[to.index()]);
-            let targets = &self.targets[image_from.index()];
-            let start = targets.partition_point(|(target, _)| *target < image_to);
-            let there = || targets[start..].iter().take_while(|(target, _)| *target == image_to);
-            let fits = |other: LinkId| !self.taken[other.index()] && self.same_cost(id, other);
-            let Some(&(_, image)) = there().find(|(_, other)| fits(*other)) else {
+            let mut there = self.topology.between(image_from, image_to);
+            let fits = |other: &LinkId| !self.taken[other.index()] && self.same_cost(id, *other);
+            let Some(image) = there.find(fits) else {
                 let ends = LinkEnds { from, to, image_from, image_to };
-                return Err(match there().next() {
+                return Err(match self.topology.between(image_from, image_to).next() {
                     Some(_) => NotASymmetry::LinkDiffers(ends),
                     None => NotASymmetry::NoImage(ends),
                 });

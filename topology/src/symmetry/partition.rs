@@ -9,7 +9,7 @@
 use super::Colours;
 use super::check::{CostKey, cost_key};
 use crate::{LinkId, Rank, ResourceId, Topology};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// A rank, link, resource or machine, as an index over all of them.
 pub(super) type CellMember = u32;
@@ -31,8 +31,48 @@ pub(super) struct Partition<'t> {
     count: Vec<u32>,
     /// The pieces of the last split; a field, so that its memory is used again.
     pieces: Vec<u32>,
+    /// The members that a cell has touched, each with its sort key; a field for the same reason.
+    touched: Vec<(u64, CellMember)>,
     /// Visits of neighbours so far.
     pub(super) work: u64,
+}
+
+/// The number of the kind of each member, and the members sorted by it. Members of one kind form one initial cell. The
+/// order puts ranks first, then resources.
+fn sorted_by_kind(topology: &Topology, colours: Colours<'_>) -> (Vec<u32>, Vec<CellMember>) {
+    let ranks = topology.ranks().map(|rank| {
+        let colour = colours.ranks.get(rank.index()).copied().unwrap_or(0);
+        (0u8, (0, 0, false, 0, colour))
+    });
+    let links = topology.link_ids().map(|id| (2, cost_key(topology, colours, id)));
+    let resources = topology.resources().iter().map(|resource| (1, (resource.beta.0.to_bits(), 0, false, 0, 0)));
+    let machines = topology.machines().iter().map(|machine| (3, (0, 0, false, machine.len(), 0)));
+    // There are millions of links of a few kinds, and most links are like the one before.
+    let mut known: BTreeMap<(u8, CostKey), u32> = BTreeMap::new();
+    let mut last: Option<((u8, CostKey), u32)> = None;
+    let seen = ranks.chain(links).chain(resources).chain(machines).map(|key| match last {
+        Some((before, number)) if before == key => number,
+        _ => {
+            let next = known.len() as u32;
+            let number = *known.entry(key).or_insert(next);
+            last = Some((key, number));
+            number
+        }
+    });
+    let seen: Vec<u32> = seen.collect();
+    let mut in_order = vec![0; known.len()];
+    known.values().zip(0..).for_each(|(&number, place)| in_order[number as usize] = place);
+    let kinds: Vec<u32> = seen.into_iter().map(|number| in_order[number as usize]).collect();
+    let mut next = vec![0; known.len() + 1];
+    kinds.iter().for_each(|&kind| next[kind as usize + 1] += 1);
+    (0..known.len()).for_each(|kind| next[kind + 1] += next[kind]);
+    let mut members = vec![0; kinds.len()];
+    for (member, &kind) in kinds.iter().enumerate() {
+        let place = &mut next[kind as usize];
+        members[*place as usize] = member as CellMember;
+        *place += 1;
+    }
+    (kinds, members)
 }
 
 /// The steps of one refinement, for comparison with another.
@@ -44,10 +84,8 @@ pub(super) enum Trace<'a> {
 impl<'t> Partition<'t> {
     /// A cell for each kind, cost and colour of members, refined.
     pub(super) fn new(topology: &'t Topology, colours: Colours<'_>) -> Self {
-        let kinds = Self::kinds(topology, colours);
+        let (kinds, members) = sorted_by_kind(topology, colours);
         let count = kinds.len();
-        let mut members: Vec<CellMember> = (0..count as u32).collect();
-        members.sort_by_key(|&member| kinds[member as usize]);
         let mut partition = Self {
             topology,
             position: vec![0; count],
@@ -58,6 +96,7 @@ impl<'t> Partition<'t> {
             queued: vec![false; count],
             count: vec![0; count],
             pieces: Vec::new(),
+            touched: Vec::new(),
             work: 0,
             members,
         };
@@ -77,18 +116,6 @@ impl<'t> Partition<'t> {
         partition.refine(&mut Trace::Record(&mut Vec::new()));
         partition.splits.clear();
         partition
-    }
-
-    /// The key that members of one initial cell have in common. The order puts ranks first, then resources.
-    fn kinds(topology: &Topology, colours: Colours<'_>) -> Vec<(u8, CostKey)> {
-        let ranks = topology.ranks().map(|rank| {
-            let colour = colours.ranks.get(rank.index()).copied().unwrap_or(0);
-            (0, (0, 0, false, 0, colour))
-        });
-        let links = topology.link_ids().map(|id| (2, cost_key(topology, colours, id)));
-        let resources = topology.resources().iter().map(|resource| (1, (resource.beta.0.to_bits(), 0, false, 0, 0)));
-        let machines = topology.machines().iter().map(|machine| (3, (0, 0, false, machine.len(), 0)));
-        ranks.chain(links).chain(resources).chain(machines).collect()
     }
 
     fn first_link(&self) -> usize {
@@ -246,9 +273,14 @@ impl<'t> Partition<'t> {
     /// Splits every touched cell by the counts of its members, and clears the counts.
     fn split_touched(&mut self, touched: &mut Vec<CellMember>, trace: &mut Trace<'_>) -> bool {
         if touched.len() > 1 {
-            touched.sort_unstable_by_key(|&member| {
-                (self.cell[member as usize], std::cmp::Reverse(self.count[member as usize]), member)
-            });
+            let mut keyed = std::mem::take(&mut self.touched);
+            keyed.extend(touched.iter().map(|&member| {
+                let (cell, count) = (self.cell[member as usize], self.count[member as usize]);
+                (u64::from(cell) << 32 | u64::from(u32::MAX - count), member)
+            }));
+            keyed.sort_unstable();
+            touched.iter_mut().zip(keyed.drain(..)).for_each(|(touched, (_, member))| *touched = member);
+            self.touched = keyed;
         }
         let mut same = true;
         let mut rest = &touched[..];

@@ -30,6 +30,10 @@ pub struct Classic;
 const MOST_HOPS: u64 = 1 << 22;
 /// So few hops take negligible time, even if the deadline has passed.
 const FEW_HOPS: usize = 1 << 16;
+/// So many hops are timed after the deadline as well if all plans so far are poor: this takes some tenths of a second.
+const SOME_HOPS: usize = 1 << 19;
+/// A plan is poor if it takes this many times as long as the bound.
+const POOR: f64 = 2.0;
 /// Above this number of hops, only the algorithms that may still be the best are timed.
 const MANY_HOPS: usize = 1 << 14;
 
@@ -140,7 +144,8 @@ impl Strategy for Classic {
             (algorithm.name, least, hops)
         };
         let mut algorithms = algorithms(problem.demand.request().collective);
-        if deliveries > MANY_HOPS as u64 && latency_rules(problem) || is_shallow_faster(problem) {
+        let is_large = deliveries > MANY_HOPS as u64;
+        if is_large && (latency_rules(problem) || is_direct(problem)) || is_shallow_faster(problem) {
             // There may be time for the first one only.
             algorithms.sort_by_key(|algorithm| algorithm.rounds);
         }
@@ -152,7 +157,9 @@ impl Strategy for Classic {
         for (name, least, hops) in candidates {
             let best =
                 attempts.iter().filter_map(|attempt| Some(attempt.schedule.as_ref()?.makespan())).reduce(Micros::min);
-            if best.is_some() && context.deadline.has_passed() {
+            let is_poor = best.is_some_and(|best| best > context.bound * POOR);
+            let is_small = hops.as_ref().is_ok_and(|hops| hops.len() <= SOME_HOPS);
+            if best.is_some() && context.deadline.has_passed() && !(is_poor && is_small) {
                 break;
             }
             let hops = hops.and_then(|hops| match best {
@@ -227,27 +234,43 @@ fn inapplicable(name: &str, why: Inapplicable) -> Attempt {
     Attempt { name: name.to_owned(), schedule: None, stop: StopReason::NotApplicable, note: Some(why) }
 }
 
-/// A lower bound on the time of these hops: the time of the chunk with the longest way, on empty links.
+/// A lower bound on the time of these hops: the time of the chunk with the longest way, on empty links, or that of the
+/// busiest link or resource, without α.
 fn least(problem: &Problem, hops: &[PlacedHop]) -> Micros {
     let topology = &*problem.topology;
     // One chunk after the other, in the order of rounds: a time for every chunk at every rank would be far more than there are hops.
     let mut by_chunk: Vec<&PlacedHop> = hops.iter().collect();
     by_chunk.sort_by_key(|hop| hop.chunk);
     let mut arrived = vec![0.0_f64; topology.rank_count()];
+    let mut busy = vec![0.0_f64; topology.links().len() + topology.resources().len()];
     let mut last = 0.0_f64;
     for hops in by_chunk.chunk_by(|a, b| a.chunk == b.chunk) {
         let bytes = problem.demand.bytes_of(hops[0].chunk);
-        for link in hops.iter().map(|hop| topology.link(hop.link)) {
+        for hop in hops {
+            let link = topology.link(hop.link);
             let at = arrived[link.from.index()] + link.transfer_time(bytes).0;
             let place = &mut arrived[link.to.index()];
             *place = place.max(at);
             last = last.max(at);
+            busy[hop.link.index()] += link.byte_time(bytes).0;
+            for &resource in &link.resources {
+                busy[topology.links().len() + resource.index()] += topology.resource(resource).byte_time(bytes).0;
+            }
         }
         for link in hops.iter().map(|hop| topology.link(hop.link)) {
             [arrived[link.from.index()], arrived[link.to.index()]] = [0.0; 2];
         }
     }
-    Micros(last)
+    Micros(busy.into_iter().fold(last, f64::max))
+}
+
+/// Whether every rank has a link of its own to every other one. Then nothing is gained by passing chunks on.
+fn is_direct(problem: &Problem) -> bool {
+    let (topology, ranks) = (&problem.topology, problem.topology.rank_count());
+    let is_complete = |rank| topology.outgoing(rank).len() + 1 == ranks;
+    topology.resources().is_empty()
+        && topology.links().len() == ranks * (ranks - 1)
+        && topology.ranks().all(is_complete)
 }
 
 /// Whether chunks with one destination each need too many hops for any algorithm, estimated from the first chunk.

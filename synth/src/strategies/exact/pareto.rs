@@ -323,6 +323,7 @@ impl<'a> ParetoSearch<'a> {
             bound: Micros::ZERO,
             is_alone: true,
             joins_as_they_are: false,
+            was_planned_as_one: false,
             symmetries: &self.symmetries,
             progress: self.progress,
         };

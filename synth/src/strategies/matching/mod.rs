@@ -240,8 +240,11 @@ impl<'a> MatchingSearch<'a> {
         (links * chunks * ROUNDS as usize).div_ceil(WORK as usize / 32).max(1)
     }
 
-    /// One restart and its repairs; `None` if it found no plan that ends before the target.
+    /// One restart and its repairs; `None` if it found no plan that ends before the target, or had no time.
     fn attempt(&self, number: u32, repairs: u32) -> Option<MatchingPlan> {
+        if self.context.deadline.has_passed_for_all() {
+            return None;
+        }
         let seed = self.context.options.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ u64::from(number);
         let mut random = Pcg64Mcg::seed_from_u64(seed);
         let instance = self.instance;

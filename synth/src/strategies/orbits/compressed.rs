@@ -25,8 +25,8 @@ use std::time::{Duration, Instant};
 /// The bounds may take one part in this many of the time left.
 const BOUND_PART: u32 = 5;
 
-/// Where compression has to save time: a base transfer takes about six times as long to plan as a plain one.
-const LEAST_IMAGES: usize = 8;
+/// Where compression has to save time: a base transfer takes longer to plan than a plain one.
+const LEAST_IMAGES: usize = 4;
 
 /// A compressed plan, its report and its bounds.
 #[derive(Clone, Debug)]
@@ -94,6 +94,7 @@ pub fn synthesize_compressed(
             bound: bounds.best().value,
             is_alone: true,
             joins_as_they_are: false,
+            was_planned_as_one: false,
             symmetries: &symmetries,
             progress,
         };
@@ -236,7 +237,7 @@ fn spread(
     if orbits.order() < least {
         return Err(refused(format!("{} images of each transfer save no time", orbits.order())));
     }
-    match orbits.spread(problem, context) {
+    match orbits.spread(problem, context, 1) {
         Some(base) => Ok((orbits, base)),
         None if context.deadline.has_passed() => Err(SynthError::NothingYet),
         None => Err(refused("some rank is reached through relays only")),

@@ -37,6 +37,11 @@ const WORK: usize = 1 << 21;
 const SHARED_WORK: usize = 8_000_000;
 /// The most chunks per message, for each style.
 const MERGES: [usize; 6] = [1, 2, 4, 8, 16, usize::MAX];
+/// The same where there is no time for one chunk per message: fewer messages take less time to plan, to verify and to
+/// write.
+const HURRIED_MERGES: [usize; 6] = [usize::MAX, 16, 8, 4, 2, 1];
+/// To plan a base transfer takes about as long as to verify so many transfers.
+const PLANNING: usize = 4;
 /// What a link carries first. Where no links share ports, or routes are fixed, only the first.
 const PREFERENCES: [Preference; 2] = [Preference::Nearest, Preference::HardToReach];
 const RESTARTS: usize = 8;
@@ -138,13 +143,18 @@ impl Orbits {
 
     /// The best base plan of several styles and restarts. There are fewer of them if one takes long, and none after a
     /// plan that reaches the goal. `None` if no style reaches all ranks without relays, or if the problem does not fit:
-    /// a sketch that limits ways, too many deliveries.
-    pub(crate) fn spread(&self, problem: &Problem, context: &Context<'_>) -> Option<Base> {
+    /// a sketch that limits ways, too many deliveries. Of each base transfer, so many images will be verified.
+    pub(crate) fn spread(&self, problem: &Problem, context: &Context<'_>, images: usize) -> Option<Base> {
         if !Self::can_spread(problem) {
             return None;
         }
         let walk = Walk::new(self, problem, context.deadline)?;
-        let merges = if merging_pays_somewhere(&problem.topology) { &MERGES[..] } else { &MERGES[..1] };
+        let is_hurried = !context.deadline.leaves_time_for(walk.deliveries() * (PLANNING + images));
+        let merges = match merging_pays_somewhere(&problem.topology) {
+            true if is_hurried => &HURRIED_MERGES[..],
+            true => &MERGES[..],
+            false => &MERGES[..1],
+        };
         let prefer = if walk.has_choice() { &PREFERENCES[..] } else { &PREFERENCES[..1] };
         let styles = merges.len() * prefer.len();
         let tries = match self.servers.is_shared() {

@@ -7,7 +7,6 @@ use super::servers::ServerCalendar;
 use super::{Base, Orbits};
 use crate::problem::Problem;
 use schedule::Transfer;
-use std::collections::BTreeMap;
 use topology::{LinkId, Micros, Rank};
 
 impl Orbits {
@@ -16,21 +15,23 @@ impl Orbits {
     pub(super) fn retimed(&self, problem: &Problem, transfers: Vec<Transfer>) -> Base {
         let (topology, demand) = (&*problem.topology, &*problem.demand);
         let mut calendar = ServerCalendar::new(&self.servers);
-        // When the last message with a base chunk has arrived at a rank.
-        let mut arrived: BTreeMap<(u32, Rank), Micros> = BTreeMap::new();
+        // By base chunk and rank: when the last message with this chunk has arrived there. Nearly all chunks come to all
+        // ranks, so that the table is about as long as the list of transfers.
+        let mut arrived = vec![Micros::ZERO; self.chunks.orbits() * topology.rank_count()];
+        let place = |chunk: u32, rank: Rank| chunk as usize * topology.rank_count() + rank.index();
         let mut makespan = Micros::ZERO;
         let mut timed: Vec<Transfer> = Vec::with_capacity(transfers.len());
         for transfer in transfers {
             let bytes = demand.message_bytes(&transfer.chunks);
             let images: Vec<(u32, LinkId)> =
                 transfer.chunks.iter().map(|id| self.on_base(id.0, transfer.link)).collect();
-            let held = |&(chunk, link): &(u32, LinkId)| arrived.get(&(chunk, topology.link(link).from)).copied();
-            let ready = images.iter().filter_map(held).fold(Micros::ZERO, Micros::max);
+            let held = |&(chunk, link): &(u32, LinkId)| arrived[place(chunk, topology.link(link).from)];
+            let ready = images.iter().map(held).fold(Micros::ZERO, Micros::max);
             let orbit = self.links.orbit(transfer.link.0);
             let start = calendar.book(ready, self.servers.busy(topology, orbit, transfer.link, bytes));
             let end = start + topology.link(transfer.link).transfer_time(bytes);
             for (chunk, link) in images {
-                let last = arrived.entry((chunk, topology.link(link).to)).or_insert(end);
+                let last = &mut arrived[place(chunk, topology.link(link).to)];
                 *last = last.max(end);
             }
             makespan = makespan.max(end);

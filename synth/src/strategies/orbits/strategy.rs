@@ -40,7 +40,7 @@ impl Strategy for OrbitWalk {
 
 fn walk(problem: &Problem, context: &Context<'_>) -> Option<Attempt> {
     let orbits = Orbits::new(problem, &context.symmetries.shared(problem, context.deadline))?;
-    let base = orbits.spread(problem, context)?;
+    let base = orbits.spread(problem, context, orbits.order())?;
     let transfers = orbits.unfolded(&problem.topology, &base.transfers);
     let name = format!("{NAME}/{}", orbits.order());
     let schedule = Schedule::new(&problem.topology, problem.demand.clone(), transfers, &name);

@@ -8,20 +8,28 @@
 
 use super::packing::{Packing, PackingStyle, TreeUnits};
 use super::{NAME, PACKING_PART, few_trees, is_affordable, worthwhile};
-use crate::ordering::interleaved;
+use crate::ordering::{interleaved, outlook};
+use crate::problem::distance::PathTree;
 use crate::problem::reversed::halves;
-use crate::problem::{Constraints, Problem, StopReason, SynthError};
+use crate::problem::{Constraints, Deadline, Problem, StopReason, SynthError};
 use crate::strategies::{Attempt, Context};
 use crate::symmetry::Mirror;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::SeedableRng;
 use rayon::prelude::*;
 use schedule::{ChunkList, Collective, Message, Schedule, TransferKind};
-use topology::{LinkId, Rank, Topology};
+use std::time::Duration;
+use topology::{Link, LinkId, Micros, Rank, Topology};
 
 /// The loads (relative to the bound) up to which links are used freely, for shallow trees. They are lower than for
 /// trees in one direction, because idle time elsewhere lets both directions of a tree keep pace.
 const STYLES: [f64; 4] = [1.0, 0.85, 0.7, 0.5];
+/// How many of them are ordered with care.
+const ORDERED: usize = 2;
+/// The time that a plan takes for each message, estimated generously; used where time is limited.
+const PACE: Duration = Duration::from_micros(30);
+/// The most messages of a plan.
+const MOST: usize = 1 << 20;
 
 /// For each link, a different link in the opposite direction; `None` if some link has none of its own.
 pub(super) fn ways_back(topology: &Topology) -> Option<Vec<LinkId>> {
@@ -33,10 +41,44 @@ pub(super) fn ways_back(topology: &Topology) -> Option<Vec<LinkId>> {
     topology.link_ids().map(back).collect()
 }
 
+/// Whether the problem is of the kind that is planned here.
+fn is_suitable(problem: &Problem) -> bool {
+    problem.demand.request().collective == Collective::AllReduce && *problem.constraints == Constraints::none()
+}
+
+/// Which of `problems`, one for each chunk count, has the least estimated makespan of those that can be planned in time:
+/// all links are busy on average, and the first chunk goes from the ends of the machine to its middle and back.
+pub(super) fn promising_count(problems: &[Problem], deadline: &Deadline) -> Option<usize> {
+    let topology = &*problems.first().filter(|problem| is_suitable(problem))?.topology;
+    ways_back(topology)?;
+    let radius = f64::from(diameter(topology)? / 2 + 1);
+    let count = topology.links().len() as f64;
+    let mean = |of: fn(&Link) -> f64| topology.links().iter().map(of).sum::<f64>() / count;
+    let (alpha, beta) = (mean(|link| link.alpha.0), mean(|link| link.beta.0));
+    let estimate = |problem: &Problem| {
+        let (demand, ranks) = (&problem.demand, topology.rank_count());
+        let messages = 2 * demand.chunks().len() * ranks;
+        let is_in_time = deadline.remaining().is_none_or(|left| PACE * messages as u32 <= left);
+        let hop = alpha + beta * demand.chunk_bytes().0;
+        (messages <= MOST && is_in_time).then_some(hop * (messages as f64 / count + 2.0 * radius))
+    };
+    let estimates = problems.iter().enumerate().filter_map(|(index, problem)| Some((estimate(problem)?, index)));
+    estimates.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, index)| index)
+}
+
+/// About the most links between two ranks: from the rank that is farthest from rank 0. `None` if a rank is not reached.
+fn diameter(topology: &Topology) -> Option<u32> {
+    let farthest = |from: Rank| {
+        let tree = PathTree::new(topology, [from], |_| Some(1.0));
+        tree.distance.iter().copied().zip(topology.ranks()).max_by(|a, b| a.0.total_cmp(&b.0))
+    };
+    let (_, end) = farthest(Rank(0))?;
+    farthest(end).map(|(distance, _)| distance).filter(|distance| distance.is_finite()).map(|distance| distance as u32)
+}
+
 /// The best schedule of all styles; empty if the problem is of another kind.
 pub(super) fn propose(problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
-    let is_free = *problem.constraints == Constraints::none();
-    if problem.demand.request().collective != Collective::AllReduce || !is_free {
+    if !is_suitable(problem) {
         return Ok(Vec::new());
     }
     let Some(back) = ways_back(&problem.topology) else { return Ok(Vec::new()) };
@@ -44,35 +86,54 @@ pub(super) fn propose(problem: &Problem, context: &Context<'_>) -> Result<Vec<At
     if worthwhile(&spread, context).is_err() || !is_affordable(&spread, &Mirror::plain(&spread.topology), context) {
         return Ok(Vec::new());
     }
-    let way = |(number, &idle): (usize, &f64)| attempt(problem, &spread, &back, context, idle, number as u64);
-    let attempts: Vec<Option<Attempt>> = STYLES.par_iter().enumerate().map(way).collect();
+    let way = |(number, &idle): (usize, &f64)| packed(problem, &spread, &back, context, (idle, number as u64));
+    let mut ways: Vec<PackedWays> = STYLES.par_iter().enumerate().filter_map(way).collect();
+    // A first order tells which packings are worth a better one.
+    ways.sort_by(|a, b| a.outlook.0.total_cmp(&b.outlook.0));
+    ways.truncate(ORDERED);
+    let attempts: Vec<Option<Attempt>> = ways.par_iter().map(|way| way.ordered(problem, context)).collect();
     let makespan = |attempt: &Attempt| attempt.schedule.as_ref().map_or(f64::INFINITY, |it| it.makespan().0);
     let best = attempts.into_iter().flatten().min_by(|a, b| makespan(a).total_cmp(&makespan(b)));
     Ok(best.into_iter().collect())
 }
 
-/// Packs and schedules in one style; `spread` is the second half of `problem`.
-fn attempt(
+/// Packed trees, and the messages along them.
+struct PackedWays {
+    messages: Vec<Message>,
+    /// The makespan of a simple order.
+    outlook: Micros,
+    idle: f64,
+    note: String,
+}
+
+/// Packs in one style; `spread` is the second half of `problem`.
+fn packed(
     problem: &Problem,
     spread: &Problem,
     back: &[LinkId],
     context: &Context<'_>,
-    idle: f64,
-    number: u64,
-) -> Option<Attempt> {
+    (idle, number): (f64, u64),
+) -> Option<PackedWays> {
     let seed = context.options.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ number;
     let mut random = Pcg64Mcg::seed_from_u64(seed);
     let style = PackingStyle { idle, target: context.bound.0, both_ways: true };
     let mirror = Mirror::plain(&problem.topology);
     let (units, packing) = few_trees(spread, &context.deadline.part(PACKING_PART), &mirror, style, &mut random)?;
     let messages = messages(&problem.topology, back, &units, &packing);
-    let transfers = interleaved(problem, &messages, context.deadline).ok()?;
-    let name = format!("{NAME}/both-ways/{idle}");
-    let schedule = Schedule::new(&problem.topology, problem.demand.clone(), transfers, &name);
     let busiest = packing.peak / context.bound.0;
     let note = format!("{} trees, busiest link or port {busiest:.4} of the bound", units.all.len());
-    let stop = if context.deadline.has_passed() { StopReason::TimeLimit } else { StopReason::Done };
-    Some(Attempt { name, schedule: Some(schedule), stop, note: Some(note) })
+    let outlook = outlook(problem, &messages, context.deadline).unwrap_or(Micros(f64::INFINITY));
+    Some(PackedWays { messages, outlook, idle, note })
+}
+
+impl PackedWays {
+    fn ordered(&self, problem: &Problem, context: &Context<'_>) -> Option<Attempt> {
+        let transfers = interleaved(problem, &self.messages, context.deadline).ok()?;
+        let name = format!("{NAME}/both-ways/{}", self.idle);
+        let schedule = Schedule::new(&problem.topology, problem.demand.clone(), transfers, &name);
+        let stop = if context.deadline.has_passed() { StopReason::TimeLimit } else { StopReason::Done };
+        Some(Attempt { name, schedule: Some(schedule), stop, note: Some(self.note.clone()) })
+    }
 }
 
 /// All chunks up their trees and down again. The trees take turns chunk by chunk, so that no tree waits for another.

@@ -89,8 +89,8 @@ impl Strategy for Trees {
         worthwhile(problem, context)
     }
 
-    fn begins_directly(&self) -> bool {
-        true
+    fn promising_count(&self, problems: &[Problem], deadline: &Deadline) -> Option<usize> {
+        both_ways::promising_count(problems, deadline)
     }
 
     fn propose_directly(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {

@@ -197,11 +197,7 @@ impl<'a> SpreadState<'a> {
         let mut now = Micros::ZERO;
         let mut poll = DeadlinePoll::new(&self.instance.deadline, POLLED);
         self.instance.topology.link_ids().for_each(|link| self.wake(link));
-        self.choose(now);
-        loop {
-            if self.missing == 0 || poll.is_over_after(std::mem::take(&mut self.looks)) {
-                return;
-            }
+        while self.choose(now, &mut poll) && self.missing > 0 {
             match self.calendar.next(&mut happened) {
                 Some(next) => now = next,
                 // All links wait for more chunks than will come, so waiting ends for all.
@@ -212,7 +208,6 @@ impl<'a> SpreadState<'a> {
                 None => return,
             }
             happened.iter().for_each(|&event| self.happen(event));
-            self.choose(now);
         }
     }
 
@@ -244,8 +239,8 @@ impl<'a> SpreadState<'a> {
         }
     }
 
-    /// Lets the free links among the awake ones choose, in the order of the style.
-    fn choose(&mut self, now: Micros) {
+    /// Lets the free links among the awake ones choose, in the order of the style. Returns false if there is no more time.
+    fn choose(&mut self, now: Micros, poll: &mut DeadlinePoll<'_>) -> bool {
         let mut ready: Vec<ReadyLink> = Vec::with_capacity(self.awake.len());
         for link in std::mem::take(&mut self.awake) {
             self.is_awake[link.index()] = false;
@@ -269,8 +264,12 @@ impl<'a> SpreadState<'a> {
                 if !chunks.is_empty() {
                     self.send(now, link, chunks);
                 }
+                if poll.is_over_after(std::mem::take(&mut self.looks)) {
+                    return false;
+                }
             }
         }
+        !poll.is_over_after(std::mem::take(&mut self.looks))
     }
 
     /// Whether a link with large α should wait for more chunks.

@@ -82,12 +82,13 @@ impl SpreadState<'_> {
     }
 
     /// Whether another link could bring `chunk` to the same receiver before this one.
-    fn comes_sooner(&self, id: LinkId, chunk: ChunkId, now: Micros) -> bool {
+    fn comes_sooner(&mut self, id: LinkId, chunk: ChunkId, now: Micros) -> bool {
         let topology = self.instance.topology;
         let ranks = topology.rank_count();
-        let to = topology.link(id).to;
+        let entering = topology.incoming(topology.link(id).to);
         let here = now + self.instance.duration(id, chunk);
-        topology.incoming(to).iter().any(|&other| {
+        self.looks += entering.len();
+        entering.iter().any(|&other| {
             let at_sender = self.arrival[chunk.index() * ranks + topology.link(other).from.index()];
             let start = Micros(f64::from(at_sender)).max(self.calendar.link_free(other)).max(now);
             let there = start + self.instance.duration(other, chunk);

@@ -23,6 +23,8 @@ use topology::{Bytes, LinkId, Micros, Topology};
 
 /// The most deliveries of base chunks in one search.
 const MOST_DELIVERIES: usize = 1 << 24;
+/// The most pairs of a base chunk with a route and a rank: a bit each, 32 MiB together.
+const MOST_PLACES: usize = 1 << 28;
 /// How often the deadline is checked, in messages, and where ports are shared, in candidates looked at.
 const POLLED: [u64; 2] = [1 << 18, 1 << 22];
 
@@ -91,7 +93,7 @@ impl<'a> Walk<'a> {
         let places = base.len() * topology.rank_count();
         let chunks = if base.iter().all(|&id| demand.chunk(id).wanted_by.len() == topology.rank_count()) {
             everywhere(problem, &base)
-        } else if places <= MOST_DELIVERIES {
+        } else if places <= MOST_PLACES {
             let routes = balanced_routes(orbits, problem, &base, deadline)?;
             let along = |(&id, route)| {
                 let bytes = demand.bytes_of(id);
