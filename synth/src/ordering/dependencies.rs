@@ -103,7 +103,7 @@ impl<'a> DependencyGraph<'a> {
 
 fn waits(problem: &Problem, messages: &[Message]) -> Precedences {
     let mut count = vec![0; messages.len()];
-    let (mut followers, mut changers): (Vec<(u32, u32)>, Vec<(u32, u32)>) = Default::default();
+    let (mut followers, mut changers) = (Vec::new(), Vec::new());
     let mut traffic: BTreeMap<(ChunkId, Rank), ChunkTraffic> = BTreeMap::new();
     for (index, message) in messages.iter().enumerate() {
         let link = problem.topology.link(message.link);

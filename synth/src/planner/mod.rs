@@ -457,6 +457,14 @@ mod tests {
         name.split('/').next().unwrap_or(name)
     }
 
+    /// The bounds of a million links take longer than the opening has; the orbits began with no time left.
+    #[test]
+    fn the_time_of_bounds_is_no_time_of_strategies() {
+        let options = SearchOptions { time_limit: Some(Duration::from_millis(500)), ..SearchOptions::default() };
+        let found = synthesize(&problems("clique:1000", &[1]), &options, &|_| {}).expect("a schedule").report;
+        assert_eq!((found.strategy.as_str(), found.stop_reason), ("orbits/1000", StopReason::Optimal));
+    }
+
     #[test]
     fn a_gap_that_is_small_enough_ends_the_search() {
         let gap = 0.2;

@@ -122,6 +122,23 @@ mod tests {
     }
 
     #[test]
+    fn sums_are_cut_finely_where_ranks_differ() {
+        for (spec, counts) in
+            [("mesh2d:16x16", &[1, 2, 3, 4, 6, 8][..]), ("torus2d:16x16", &[1]), ("mesh2d:40x40", &[1])]
+        {
+            let topology = topology::resolve(spec).unwrap();
+            let request = Request::new(Collective::AllReduce, topology.rank_count(), 1 << 30);
+            assert_eq!(chunk_counts(&topology, &request), counts, "{spec}");
+            let whole = |count: u32| {
+                let demand = schedule::Demand::new(request.clone().with_chunks(count)).unwrap();
+                is_for_all_strategies(&Problem::new(std::sync::Arc::new(topology.clone()), std::sync::Arc::new(demand)))
+            };
+            let for_all: Vec<u32> = counts.iter().copied().filter(|&count| whole(count)).collect();
+            assert_eq!(for_all, [1], "{spec}");
+        }
+    }
+
+    #[test]
     fn where_chunks_are_listed_or_many_there_is_one_count() {
         for (spec, collective) in [
             ("ring:4", Collective::AllToAllV),

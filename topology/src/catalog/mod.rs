@@ -275,6 +275,16 @@ mod tests {
     }
 
     #[test]
+    fn only_a_spec_names_its_machine_for_certain() {
+        for spec in ["ring:4", "ndv2x2,costs=taccl-1mb"] {
+            let topology = resolve(spec).unwrap();
+            assert!(topology.is_named_by_spec() && topology == topology.clone().renamed(spec), "{spec}");
+            let others = [topology.clone().renamed(spec), topology.reversed(), topology.without_alpha()];
+            assert!(others.iter().all(|other| !other.is_named_by_spec()), "{spec}");
+        }
+    }
+
+    #[test]
     fn paths_are_told_from_names() {
         for (spec, path) in [
             ("ring:4", None),

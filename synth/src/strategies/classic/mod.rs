@@ -412,6 +412,24 @@ mod tests {
     }
 
     #[test]
+    fn without_time_ranks_with_a_link_to_everybody_send_directly() {
+        let options = crate::problem::SearchOptions::default();
+        let deadline = crate::problem::Deadline::after(Some(std::time::Duration::ZERO), options.cancel.clone());
+        let context = Context::among_others(&options, &deadline, Micros::ZERO);
+        let attempts = Classic.propose(&problem("clique:200", Collective::AllGather), &context).expect("algorithms");
+        let planned = attempts.iter().find(|attempt| attempt.schedule.is_some()).expect("a schedule");
+        assert_eq!(planned.name, "classic/all-pairs");
+    }
+
+    #[test]
+    fn the_busiest_port_bounds_an_algorithm() {
+        let problem = problem("switch:5,bandwidth=1GBps", Collective::AllGather);
+        let hops = exchange::all_pairs(&problem).and_then(|hops| on_links(&problem, hops)).expect("direct links");
+        let four = 4.0 * problem.demand.chunk_bytes().0 * 1e-3;
+        assert!((least(&problem, &hops).0 - four).abs() < 1e-6 * four, "{} µs", least(&problem, &hops));
+    }
+
+    #[test]
     fn a_tree_reaches_everybody_once_from_somebody_reached_before() {
         for spec in ["ring:9", "torus2d:4x5", "dgx1", "ndv2x2"] {
             let problem = problem(spec, Collective::AllGather);

@@ -400,6 +400,27 @@ mod tests {
     use std::sync::Arc;
     use topology::{Rank, resolve};
 
+    /// All messages of a clique leave at one instant, during which the time was never looked at.
+    #[test]
+    fn an_instant_of_many_messages_ends_with_the_time() {
+        let topology = Arc::new(resolve("clique:150").expect("a known topology"));
+        let demand = Demand::new(Request::new(Collective::AllGather, 150, 1 << 30)).expect("a valid request");
+        let problem = Problem::new(topology.clone(), Arc::new(demand));
+        let options = SearchOptions::default();
+        let deadline = Deadline::after(None, options.cancel.clone()).strict();
+        let instance = Instance::new(&problem, Mirror::plain(&topology), &deadline).expect("it is connected");
+        let context = Context::among_others(&options, &deadline, Micros::ZERO);
+        let search = MatchingSearch::new(&instance, &context, WORK);
+        let sent = || {
+            let mut random = Pcg64Mcg::seed_from_u64(0);
+            let style = search.style(0, &mut random);
+            spread(&instance, &[], style, Micros(f64::INFINITY), &mut random)
+        };
+        assert_eq!(sent().map(|sent| sent.len()), Some(150 * 149));
+        options.cancel.cancel();
+        assert!(sent().is_none());
+    }
+
     /// The verified makespan of a search with 16 restarts.
     fn makespan(spec: &str, collective: Collective, size: u64, chunks: u32) -> f64 {
         let topology = Arc::new(resolve(spec).expect("a known topology"));

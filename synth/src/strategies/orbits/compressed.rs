@@ -319,6 +319,17 @@ mod tests {
         }
     }
 
+    /// Chunks that travel together make fewer messages, which take less time to plan and to verify.
+    #[test]
+    fn without_time_chunks_travel_together() {
+        let problem = problem("torus2d:8x8", Collective::AllToAll, 1);
+        let options = SearchOptions { time_limit: Some(Duration::ZERO), ..SearchOptions::default() };
+        let found = synthesize_compressed(std::slice::from_ref(&problem), &options, &|_| {}).expect("a plan");
+        assert!(2 * found.schedule.transfers() < passages(&problem) as u64, "{} transfers", found.schedule.transfers());
+        let bound = bounds(&problem, &Deadline::default()).best().value;
+        assert!(found.schedule.makespan() < bound * 1.5, "{}, bound {bound}", found.schedule.makespan());
+    }
+
     /// On machines whose links share ports, and for pairs of ranks: the plain verifier judges, and the bounds say how
     /// good it is. The gaps are what the search reaches, rounded up.
     #[test]

@@ -299,6 +299,24 @@ mod tests {
     }
 
     #[test]
+    fn the_time_and_the_latency_decide_how_fine_the_cut_is() {
+        let options = SearchOptions::default();
+        let promising = |spec: &str, size: u64, limit: Option<Duration>| {
+            let topology = Arc::new(topology::resolve(spec).expect("a known topology"));
+            let problems = [1, 2, 4, 8, 16].map(|count| {
+                let request = Request::new(Collective::AllReduce, topology.rank_count(), size).with_chunks(count);
+                Problem::new(topology.clone(), Arc::new(Demand::new(request).expect("a request")))
+            });
+            promising_count(&problems, &Deadline::after(limit, options.cancel.clone()))
+        };
+        assert_eq!(promising("mesh2d:5x7", 256_000_000, None), Some(4));
+        // A chunk takes less than α.
+        assert_eq!(promising("mesh2d:5x7", 100_000, None), Some(0));
+        assert_eq!(promising("mesh2d:5x7", 256_000_000, Some(Duration::ZERO)), None);
+        assert_eq!(promising("ring:4", 256_000_000, None), None, "there is no way back");
+    }
+
+    #[test]
     fn a_path_hangs_by_its_middle() {
         let topology = topology::resolve("line:5").expect("a known topology");
         let back = ways_back(&topology).expect("both directions");
