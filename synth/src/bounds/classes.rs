@@ -4,7 +4,7 @@
 //! do. If other ranks share a class, the bound may be less tight, but it stays valid.
 
 use super::cut::{held_bytes, sinks};
-use super::degree::{Side, least_traffic};
+use super::degree::{LeastTraffic, Side, least_traffic};
 use crate::problem::Problem;
 use std::collections::BTreeSet;
 use topology::symmetry::{Colours, alike};
@@ -12,7 +12,11 @@ use topology::{LinkId, Rank};
 
 /// For each rank, the number of its class. Ranks of one class cannot be told apart by the topology around them, nor by
 /// the data that they hold and lack.
-pub(super) struct RankClasses(Vec<u32>);
+pub(super) struct RankClasses {
+    of: Vec<u32>,
+    ingress: Vec<LeastTraffic>,
+    egress: Vec<LeastTraffic>,
+}
 
 impl RankClasses {
     pub(super) fn new(problem: &Problem) -> Self {
@@ -30,11 +34,19 @@ impl RankClasses {
         let number = |rank| different.partition_point(|other| *other < role(rank)) as u32;
         let ranks: Vec<u32> = topology.ranks().map(number).collect();
         let links: Vec<u32> = topology.link_ids().map(|id: LinkId| u32::from(problem.allows_link(id))).collect();
-        Self(alike(topology, Colours { ranks: &ranks, links: &links }))
+        Self { of: alike(topology, Colours { ranks: &ranks, links: &links }), ingress, egress }
     }
 
     pub(super) fn of(&self, rank: Rank) -> u32 {
-        self.0[rank.index()]
+        self.of[rank.index()]
+    }
+
+    /// How much every rank must receive or send. There may be millions of chunks, so this is counted only once.
+    pub(super) fn least_traffic(&self, side: Side) -> &[LeastTraffic] {
+        match side {
+            Side::Ingress => &self.ingress,
+            Side::Egress => &self.egress,
+        }
     }
 
     /// The first rank of each class among `ranks`, and the others.
@@ -70,7 +82,10 @@ mod tests {
                 let request = Request::new(collective, topology.rank_count(), 1 << 24);
                 let problem = Problem::new(topology, Arc::new(Demand::new(request).expect("a valid request")));
                 let classes = RankClasses::new(&problem);
-                let apart = RankClasses((0..problem.topology.rank_count() as u32).collect());
+                let apart = RankClasses {
+                    of: (0..problem.topology.rank_count() as u32).collect(),
+                    ..RankClasses::new(&problem)
+                };
                 let (together, apart) = (values(&problem, &classes), values(&problem, &apart));
                 assert_eq!(together.len(), apart.len(), "{spec} {collective}");
                 for (one, other) in together.iter().zip(&apart) {

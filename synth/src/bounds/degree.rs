@@ -7,7 +7,7 @@
 
 use super::{Bound, Certificate, LinkGroup, Scope, WholeChunks, capacity::capacity, classes::RankClasses};
 use crate::problem::Problem;
-use schedule::{Chunk, ChunkId};
+use schedule::{Chunk, ChunkId, RankSet};
 use std::collections::BTreeMap;
 use topology::{Latency, LinkId, Micros, MicrosPerByte, Rank, ResourceId, Topology};
 
@@ -41,7 +41,7 @@ impl LeastTraffic {
 
 /// For each scope, the strongest bound over all ranks.
 pub(super) fn degree(problem: &Problem, classes: &RankClasses, side: Side) -> Vec<Bound> {
-    let least_traffic = least_traffic(problem, side);
+    let least_traffic = classes.least_traffic(side);
     let uniform = problem.demand.chunks().iter().all(|chunk| chunk.bytes.is_none());
     let mut best: BTreeMap<Scope, (Micros, Rank)> = BTreeMap::new();
     for rank in classes.split(problem.topology.ranks()).0 {
@@ -101,17 +101,21 @@ fn certificate(problem: &Problem, (rank, side): (Rank, Side), scope: Scope, chun
     }
 }
 
+/// The ranks that must receive or send a chunk, unless they are [`spared`].
+fn concerned(chunk: &Chunk, side: Side) -> &RankSet {
+    match side {
+        Side::Ingress => &chunk.wanted_by,
+        Side::Egress => &chunk.holders,
+    }
+}
+
 /// How much every rank must receive or send in any schedule.
 pub(super) fn least_traffic(problem: &Problem, side: Side) -> Vec<LeastTraffic> {
     let demand = &*problem.demand;
     let mut least_traffic = vec![LeastTraffic::default(); problem.topology.rank_count()];
-    let concerned = |chunk: &Chunk| match side {
-        Side::Ingress => chunk.wanted_by.clone(),
-        Side::Egress => chunk.holders.clone(),
-    };
     let mut first = 0;
     // Chunks that all ranks want share one list of ranks, so that they are summed before they are added to each rank.
-    for run in demand.chunks().chunk_by(|a, b| concerned(a).as_ptr() == concerned(b).as_ptr()) {
+    for run in demand.chunks().chunk_by(|a, b| concerned(a, side).as_ptr() == concerned(b, side).as_ptr()) {
         let mut all = LeastTraffic::default();
         for (chunk, id) in run.iter().zip(first..) {
             let one = LeastTraffic { chunks: 1, bytes: demand.bytes_of(ChunkId(id)).0 };
@@ -121,7 +125,7 @@ pub(super) fn least_traffic(problem: &Problem, side: Side) -> Vec<LeastTraffic> 
                 least_traffic[rank.index()].add(one, -1.0);
             }
         }
-        concerned(&run[0]).iter().for_each(|rank| least_traffic[rank.index()].add(all, 1.0));
+        concerned(&run[0], side).iter().for_each(|rank| least_traffic[rank.index()].add(all, 1.0));
         first += run.len() as u32;
     }
     least_traffic

@@ -34,6 +34,7 @@ impl<'a> Planning<'a, '_> {
                 deadline: &deadline,
                 incumbent: search.best.as_ref().map(|best| best.schedule.schedule()),
                 bound: search.bound.value,
+                // The estimate of the strategy has limited the size already.
                 is_alone: true,
                 joins_as_they_are: false,
                 was_planned_as_one: false,
