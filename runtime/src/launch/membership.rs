@@ -215,11 +215,10 @@ impl Watcher {
             let now = Moment::now();
             match heard {
                 Ok(None) => return,
-                Ok(Some(MemberNews::Life)) => drop(self.state.hear(index, None, &self.status, now)),
+                Ok(Some(MemberNews::Life)) => self.state.hear(index, None, (&self.status, now), |_| {}),
                 Ok(Some(MemberNews::End(end))) => {
-                    for other in self.state.hear(index, Some(&end), &self.status, now) {
-                        say(&self.lines[other].post, true, &end);
-                    }
+                    let pass_on = |other: usize| say(&self.lines[other].post, true, &end);
+                    self.state.hear(index, Some(&end), (&self.status, now), pass_on);
                 }
                 Err(_) => return self.state.ended(index, now),
             }

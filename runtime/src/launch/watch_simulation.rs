@@ -166,7 +166,8 @@ impl WatchWorld {
                 if !state.is_open(line) {
                     return;
                 }
-                let passed_on = state.hear(line, end.as_ref(), status, now);
+                let mut passed_on = Vec::new();
+                state.hear(line, end.as_ref(), (status, now), |line| passed_on.push(line));
                 for line in passed_on {
                     let other = others(to, ranks).nth(line).unwrap();
                     self.send(to, other, WatchEvent::Said(to, other, end.clone()));

@@ -50,22 +50,23 @@ impl WatchState {
         self.lines[line].is_open
     }
 
-    /// A line has given a sign of life, or said that something has ended; on which lines this is passed on.
+    /// A line has given a sign of life, or said that something has ended. `pass_on` tells it to a line that does not know it
+    /// yet, before the program here hears of it: this process may end then.
     pub(super) fn hear(
         &mut self,
         line: usize,
         end: Option<&SessionEnd>,
-        status: &SessionStatus,
-        now: Moment,
-    ) -> Vec<usize> {
+        (status, now): (&SessionStatus, Moment),
+        pass_on: impl FnMut(usize),
+    ) {
         let heard = &mut self.lines[line];
         heard.heard_at = now;
-        let Some(end) = end else { return Vec::new() };
+        let Some(end) = end else { return };
         heard.has_left |= *end == SessionEnd::Left(heard.rank);
-        match status.hear(end) && self.is_hub() {
-            true => (0..self.lines.len()).filter(|&other| other != line && self.is_open(other)).collect(),
-            false => Vec::new(),
+        if self.is_hub() && status.is_news(end) {
+            (0..self.lines.len()).filter(|&other| other != line && self.is_open(other)).for_each(pass_on);
         }
+        status.hear(end);
     }
 
     /// A line has ended.

@@ -74,12 +74,14 @@ impl SessionStatus {
         let _ = self.teller.set(Box::new(teller));
     }
 
-    /// This process decides that something ends. If that is new, the others are told.
+    /// This process decides that something ends. If that is new, the others are told first: as soon as the program here
+    /// hears of it, this process may end, and the others would take it for the one that was lost.
     pub(crate) fn decide(&self, end: &SessionEnd) {
-        if self.hear(end)
-            && let Some(tell) = self.teller.get()
-        {
-            tell(end);
+        if self.is_news(end) {
+            if let Some(tell) = self.teller.get() {
+                tell(end);
+            }
+            self.hear(end);
         }
     }
 
@@ -93,8 +95,20 @@ impl SessionStatus {
         self.decide(&SessionEnd::Communicator(communicator, breach));
     }
 
-    /// Something has ended elsewhere; whether this is new.
-    pub(crate) fn hear(&self, end: &SessionEnd) -> bool {
+    /// Whether this end is not known here yet.
+    pub(crate) fn is_news(&self, end: &SessionEnd) -> bool {
+        match end {
+            SessionEnd::Session(verdict) => {
+                let is_known = verdict.cause == Cause::Failed || locked(&self.lost).contains(&verdict.rank);
+                self.verdict().is_none() || !is_known
+            }
+            SessionEnd::Communicator(communicator, _) => self.breach(*communicator).is_none(),
+            SessionEnd::Left(rank) => !self.has_left(*rank),
+        }
+    }
+
+    /// Something has ended, here or elsewhere: the program here hears of it.
+    pub(crate) fn hear(&self, end: &SessionEnd) {
         let is_new = match end {
             SessionEnd::Session(verdict) => {
                 let is_lost = verdict.cause != Cause::Failed && locked(&self.lost).insert(verdict.rank);
@@ -110,7 +124,6 @@ impl SessionStatus {
             self.news.notify_all();
             self.sleepers.iter().for_each(|memory| memory.bell().ring());
         }
-        is_new
     }
 
     /// Waits until something has ended that `is_meant`, for `limit` at most.
@@ -154,4 +167,29 @@ impl SessionStatus {
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verdict::Phase;
+    use std::sync::Arc;
+
+    /// A process that learns of an end may end itself at once. Those it has not told yet would name this process.
+    #[test]
+    fn others_are_told_of_an_end_before_the_program_here_hears_of_it() {
+        let status = Arc::new(SessionStatus::new(Vec::new()));
+        let (told, own) = (Arc::new(Mutex::new(Vec::new())), Arc::downgrade(&status));
+        let tells = told.clone();
+        status.on_end(move |end| {
+            let known = own.upgrade().unwrap().verdict();
+            locked(&tells).push((end.clone(), known));
+        });
+        let verdict = |rank| Verdict { rank: Rank(rank), cause: Cause::Lost, phase: Phase::Work };
+        let of = |rank| SessionEnd::Session(verdict(rank));
+        [1, 1, 2].into_iter().for_each(|rank| status.end(verdict(rank)));
+        assert_eq!(*locked(&told), [(of(1), None), (of(2), Some(verdict(1)))]);
+        assert_eq!(status.verdict(), Some(verdict(1)));
+        assert!(status.is_gone(Rank(1)) && status.is_gone(Rank(2)) && !status.is_gone(Rank(3)));
+    }
 }

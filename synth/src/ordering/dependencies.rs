@@ -2,6 +2,7 @@
 //!
 //! The principal type is [`DependencyGraph`], derived from a valid order of messages.
 
+use super::lists::Lists;
 use crate::problem::Problem;
 use schedule::{ChunkId, Message};
 use std::collections::BTreeMap;
@@ -24,47 +25,11 @@ pub(super) struct DependencyGraph<'a> {
 /// What waits for what, in one direction of time.
 pub(super) struct Precedences {
     /// For each message, those that can begin only after it has ended.
-    pub(super) followers: LaterMessages,
+    pub(super) followers: Lists,
     /// For each message, those that must not begin before it has begun: they change the value that it carries.
-    pub(super) changers: LaterMessages,
+    pub(super) changers: Lists,
     /// For each message, how many others it waits for.
     pub(super) count: Vec<u32>,
-}
-
-/// For each message, others that come later; one allocation for all.
-pub(super) struct LaterMessages {
-    starts: Vec<u32>,
-    later: Vec<u32>,
-}
-
-impl LaterMessages {
-    /// From pairs of a message and a later one; the later ones of one message keep their order.
-    fn new(messages: usize, pairs: impl Iterator<Item = (u32, u32)> + Clone) -> Self {
-        let mut starts = vec![0u32; messages + 1];
-        pairs.clone().for_each(|(earlier, _)| starts[earlier as usize + 1] += 1);
-        (0..messages).for_each(|message| starts[message + 1] += starts[message]);
-        let mut next = starts.clone();
-        let mut all = vec![0; starts[messages] as usize];
-        for (earlier, later) in pairs {
-            all[next[earlier as usize] as usize] = later;
-            next[earlier as usize] += 1;
-        }
-        Self { starts, later: all }
-    }
-
-    pub(super) fn of(&self, message: usize) -> &[u32] {
-        &self.later[self.starts[message] as usize..self.starts[message + 1] as usize]
-    }
-
-    fn pairs(&self) -> impl Iterator<Item = (u32, u32)> + Clone {
-        let messages = 0..self.starts.len() as u32 - 1;
-        messages.flat_map(|message| self.of(message as usize).iter().map(move |&later| (message, later)))
-    }
-
-    /// The same pairs, seen from the later messages.
-    fn turned(&self) -> Self {
-        Self::new(self.starts.len() - 1, self.pairs().map(|(earlier, later)| (later, earlier)))
-    }
 }
 
 /// The messages of one chunk that have come to one rank, and those that have left it.
@@ -131,6 +96,6 @@ fn waits(problem: &Problem, messages: &[Message]) -> Precedences {
             pairs.extend(list.iter().map(|&earlier| (earlier, index as u32)));
         }
     }
-    let of = |pairs: Vec<(u32, u32)>| LaterMessages::new(messages.len(), pairs.iter().copied());
+    let of = |pairs: Vec<(u32, u32)>| Lists::new(messages.len(), pairs.iter().copied());
     Precedences { followers: of(followers), changers: of(changers), count }
 }

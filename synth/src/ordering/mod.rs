@@ -8,6 +8,7 @@ pub(crate) mod calendar;
 mod dependencies;
 mod interleave;
 mod list;
+pub(crate) mod lists;
 mod prune;
 pub(crate) mod queues;
 

@@ -4,37 +4,10 @@
 //! after that job has arrived.
 
 use super::packing::{Packing, TreeUnits};
+use crate::ordering::lists::Lists;
 use crate::problem::Problem;
 use schedule::{ChunkId, Message, TransferKind};
 use topology::LinkId;
-
-#[derive(Clone, Debug, Default)]
-pub(super) struct Lists {
-    first: Vec<u32>,
-    all: Vec<u32>,
-}
-
-impl Lists {
-    /// Builds the lists from pairs (job, member of its list).
-    fn new(count: usize, pairs: impl Iterator<Item = (u32, u32)> + Clone) -> Self {
-        let mut first = vec![0u32; count + 1];
-        pairs.clone().for_each(|(of, _)| first[of as usize + 1] += 1);
-        for job in 0..count {
-            first[job + 1] += first[job];
-        }
-        let mut next = first.clone();
-        let mut all = vec![0; first[count] as usize];
-        for (of, which) in pairs {
-            all[next[of as usize] as usize] = which;
-            next[of as usize] += 1;
-        }
-        Self { first, all }
-    }
-
-    pub(super) fn of(&self, job: usize) -> &[u32] {
-        &self.all[self.first[job] as usize..self.first[job + 1] as usize]
-    }
-}
 
 /// A message of one chunk.
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +30,7 @@ impl Jobs {
     /// The jobs of `all`; each entry of `waits` is (the earlier job, the later job).
     pub(super) fn new(all: Vec<ChunkJob>, waits: &[(u32, u32)]) -> Self {
         let followers = Lists::new(all.len(), waits.iter().copied());
-        let causes = Lists::new(all.len(), waits.iter().map(|&(earlier, later)| (later, earlier)));
+        let causes = followers.turned();
         Self { all, followers, causes }
     }
 
@@ -81,12 +54,6 @@ impl Jobs {
             }
         }
         Self::new(all, &waits)
-    }
-
-    /// All dependencies, as (the earlier job, the later job).
-    pub(super) fn waits(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
-        let of = |job: usize| self.followers.of(job).iter().map(move |&later| (job as u32, later));
-        (0..self.all.len()).flat_map(of)
     }
 
     pub(super) fn messages(&self) -> Vec<Message> {

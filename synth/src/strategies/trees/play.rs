@@ -10,6 +10,7 @@
 use super::jobs::Jobs;
 use super::machine::LoadedMachine;
 use crate::ordering::bits::BitMatrix;
+use crate::ordering::lists::Lists;
 use crate::problem::distance::Key;
 use crate::problem::{Deadline, Problem};
 use std::cmp::Reverse;
@@ -180,7 +181,7 @@ impl<'a> TreePlayer<'a> {
     }
 
     /// Processes all events of this instant, and collects the links over which something could leave now.
-    fn happen(&mut self, now: f64, urgency: &[u32], after: &super::jobs::Lists) {
+    fn happen(&mut self, now: f64, urgency: &[u32], after: &Lists) {
         let problem = self.problem;
         while let Some(&Reverse((key, event))) = self.events.peek() {
             if key.value() > now + self.instant {
