@@ -120,8 +120,11 @@ impl TimedJobs {
             let all = order.iter().map(|&job| jobs.all[job as usize]).collect();
             let mut place = vec![0; starts.len()];
             order.iter().enumerate().for_each(|(new, &old)| place[old as usize] = new as u32);
-            let waits: Vec<(u32, u32)> =
-                jobs.followers.pairs().map(|(earlier, later)| (place[earlier as usize], place[later as usize])).collect();
+            let waits: Vec<(u32, u32)> = jobs
+                .followers
+                .pairs()
+                .map(|(earlier, later)| (place[earlier as usize], place[later as usize]))
+                .collect();
             let starts = order.iter().map(|&job| starts[job as usize]).collect();
             return Self { jobs: Jobs::new(all, &waits), starts, makespan };
         }
