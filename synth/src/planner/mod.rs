@@ -292,6 +292,20 @@ impl<'a> Planning<'a, '_> {
         }
     }
 
+    /// What a strategy is lent that goes on from what `search` has found.
+    fn context<'b>(
+        &'b self,
+        search: &'b CountSearch<'_>,
+        options: &'b SearchOptions,
+        deadline: &'b Deadline,
+    ) -> Context<'b> {
+        Context {
+            incumbent: search.best.as_ref().map(|best| best.schedule.schedule()),
+            bound: search.bound.value,
+            ..Context::alone(options, deadline, self.symmetries, self.progress)
+        }
+    }
+
     /// Runs one strategy at one chunk count, and judges its proposals.
     fn attempt(&self, search: &mut CountSearch<'_>, line: &StrategyLine, deadline: Deadline) -> Result<(), SynthError> {
         if search.reaches(&search.bound) {
@@ -307,15 +321,9 @@ impl<'a> Planning<'a, '_> {
         let has_answer = search.best.is_some();
         let deadline = if has_answer { deadline.strict() } else { deadline };
         let context = Context {
-            options: &options,
-            deadline: &deadline,
-            incumbent: search.best.as_ref().map(|best| best.schedule.schedule()),
-            bound: search.bound.value,
             is_alone: self.is_alone(),
-            joins_as_they_are: false,
             was_planned_as_one: search.planned_as_one.contains(&line.kind()),
-            symmetries: self.symmetries,
-            progress: self.progress,
+            ..self.context(search, &options, &deadline)
         };
         let mut attempts = match propose(search.problem, &context, strategy) {
             Ok(attempts) => attempts,

@@ -8,7 +8,6 @@ use crate::strategies::reversal::propose;
 use crate::strategies::{Attempt, Context, Strategy};
 use crate::symmetry::Symmetries;
 use schedule::Schedule;
-use topology::Micros;
 
 /// Every textbook algorithm that applies, as a schedule that is not yet verified. For machines of a few hundred ranks at most: none is
 /// left out because another one is faster.
@@ -42,17 +41,7 @@ fn schedules(
     propose: impl FnOnce(&Context<'_>) -> Result<Vec<Attempt>, SynthError>,
 ) -> Result<Vec<Schedule>, SynthError> {
     let (options, deadline, symmetries) = (SearchOptions::default(), Deadline::default(), Symmetries::default());
-    let context = Context {
-        options: &options,
-        deadline: &deadline,
-        incumbent: None,
-        bound: Micros::ZERO,
-        is_alone: true,
-        joins_as_they_are,
-        was_planned_as_one: false,
-        symmetries: &symmetries,
-        progress: &|_| {},
-    };
+    let context = Context { joins_as_they_are, ..Context::alone(&options, &deadline, &symmetries, &|_| {}) };
     let attempts = propose(&context)?;
     Ok(attempts.into_iter().filter_map(|attempt| attempt.schedule).collect())
 }

@@ -7,7 +7,6 @@
 use super::portfolio::chosen;
 use super::search::CountSearch;
 use super::{Planning, SynthError};
-use crate::strategies::Context;
 use std::time::Instant;
 
 /// The part of the time left that it may take: the halves rarely lead to anything better.
@@ -29,18 +28,7 @@ impl<'a> Planning<'a, '_> {
             let (search, started) = (&mut searches[index], Instant::now());
             self.announce(search, line.strategy.name());
             search.planned_as_one.push(line.kind());
-            let context = Context {
-                options: self.options,
-                deadline: &deadline,
-                incumbent: search.best.as_ref().map(|best| best.schedule.schedule()),
-                bound: search.bound.value,
-                // The estimate of the strategy has limited the size already.
-                is_alone: true,
-                joins_as_they_are: false,
-                was_planned_as_one: false,
-                symmetries: self.symmetries,
-                progress: self.progress,
-            };
+            let context = self.context(search, self.options, &deadline);
             match line.strategy.propose_directly(search.problem, &context) {
                 Ok(attempts) => self.judge_all(search, attempts, started.elapsed().as_secs_f64()),
                 Err(error) => search.refuse(line.strategy.name(), started, error, &self.options.cancel),

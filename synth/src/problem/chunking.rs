@@ -33,8 +33,13 @@ const MOST_OF_TREES: u64 = 1 << 20;
 /// [`promising`](crate::strategies::Strategy::promising_count) counts.
 pub(crate) fn is_for_all_strategies(problem: &Problem) -> bool {
     let request = problem.demand.request();
-    let routes = request.chunk_count().saturating_mul(problem.topology.links().len() as u64);
-    request.collective == Collective::AllToAll || request.chunks_per_rank == 1 || routes <= LARGE[0]
+    let is_plain = request.collective == Collective::AllToAll || request.chunks_per_rank == 1;
+    is_plain || chunk_links(&problem.topology, request) <= LARGE[0]
+}
+
+/// Chunks × links.
+fn chunk_links(topology: &Topology, request: &Request) -> u64 {
+    request.chunk_count().saturating_mul(topology.links().len() as u64)
 }
 
 /// Whether some ranks have more capacity than others.
@@ -71,11 +76,11 @@ pub fn chunk_counts(topology: &Topology, request: &Request) -> Vec<u32> {
     let worthwhile = |&count: &u32| {
         let request = request.clone().with_chunks(count);
         let bytes = request.chunk_bytes().0;
-        let routes = request.chunk_count().saturating_mul(topology.links().len() as u64);
+        let chunk_links = chunk_links(topology, &request);
         let is_free = is_delay && count <= FREE;
         let messages = 2 * request.chunk_count().saturating_mul(ranks as u64);
-        let is_small = routes <= LARGE[0] || messages <= MOST_OF_TREES;
-        bytes >= 1.0 && (is_free || slowest * bytes >= alpha) && routes <= large && (!for_trees || is_small)
+        let is_small = chunk_links <= LARGE[0] || messages <= MOST_OF_TREES;
+        bytes >= 1.0 && (is_free || slowest * bytes >= alpha) && chunk_links <= large && (!for_trees || is_small)
     };
     let fastest = links.iter().map(|link| link.beta.0).fold(f64::INFINITY, f64::min);
     let cut = (if is_delay { PIPELINED } else { COUNTS }, 0.0);

@@ -32,7 +32,7 @@ pub struct Context<'a> {
     pub incumbent: Option<&'a Schedule>,
     /// The best proven lower bound: no schedule is faster.
     pub bound: Micros,
-    /// Whether the user named this strategy, so that it runs alone. Then it runs even where it is not
+    /// Whether the strategy need not share the time with others, as where the user named it. Then it runs even where it is not
     /// [worthwhile](Strategy::is_worthwhile), and tries [larger](Self::most) problems.
     pub is_alone: bool,
     /// Whether halves of reductions are joined as they are, at once: without a bound of each, and without looking for a better
@@ -46,8 +46,28 @@ pub struct Context<'a> {
     pub progress: &'a (dyn Fn(Progress) + Sync),
 }
 
-impl Context<'_> {
-    /// The most of what grows with the problem: `alone` where the user named the strategy, else `among_others`.
+impl<'a> Context<'a> {
+    /// Lent to a strategy that runs alone, without an incumbent and with no bound but zero.
+    pub(crate) fn alone(
+        options: &'a SearchOptions,
+        deadline: &'a Deadline,
+        symmetries: &'a Symmetries,
+        progress: &'a (dyn Fn(Progress) + Sync),
+    ) -> Self {
+        Self {
+            options,
+            deadline,
+            incumbent: None,
+            bound: Micros::ZERO,
+            is_alone: true,
+            joins_as_they_are: false,
+            was_planned_as_one: false,
+            symmetries,
+            progress,
+        }
+    }
+
+    /// The most of what grows with the problem: `alone` where the strategy runs alone, else `among_others`.
     pub(crate) fn most(&self, alone: usize, among_others: usize) -> usize {
         if self.is_alone { alone } else { among_others }
     }
@@ -122,24 +142,13 @@ pub trait Strategy: Sync {
 
 #[cfg(test)]
 impl<'a> Context<'a> {
-    /// Lent to a strategy that runs alone, without an incumbent.
-    pub(crate) fn alone(options: &'a SearchOptions, deadline: &'a Deadline, bound: Micros) -> Self {
-        let symmetries = Box::leak(Box::default());
-        Self {
-            options,
-            deadline,
-            incumbent: None,
-            bound,
-            is_alone: true,
-            joins_as_they_are: false,
-            was_planned_as_one: false,
-            symmetries,
-            progress: &|_| {},
-        }
+    /// Lent to a strategy of a test that runs alone, without an incumbent.
+    pub(crate) fn of_test(options: &'a SearchOptions, deadline: &'a Deadline, bound: Micros) -> Self {
+        Self { bound, ..Self::alone(options, deadline, Box::leak(Box::default()), &|_| {}) }
     }
 
-    /// Lent to a strategy that is one of many.
+    /// Lent to a strategy of a test that is one of many.
     pub(crate) fn among_others(options: &'a SearchOptions, deadline: &'a Deadline, bound: Micros) -> Self {
-        Self { is_alone: false, ..Self::alone(options, deadline, bound) }
+        Self { is_alone: false, ..Self::of_test(options, deadline, bound) }
     }
 }

@@ -316,17 +316,7 @@ impl<'a> ParetoSearch<'a> {
     ) -> Result<ParetoPoint, SynthError> {
         let (steps, rounds) = (plan.rounds.len() as u32, plan.rounds.iter().sum::<u32>());
         let given = Given(plan.departures);
-        let context = Context {
-            options: self.options,
-            deadline: self.deadline,
-            incumbent: None,
-            bound: Micros::ZERO,
-            is_alone: true,
-            joins_as_they_are: false,
-            was_planned_as_one: false,
-            symmetries: &self.symmetries,
-            progress: self.progress,
-        };
+        let context = Context::alone(self.options, self.deadline, &self.symmetries, self.progress);
         let attempt = propose(original, &context, &given)?.into_iter().find_map(|attempt| attempt.schedule);
         let mut schedule = attempt.ok_or(SynthError::NothingYet)?;
         schedule.bound = Some(bounds(original, self.deadline).best());

@@ -19,7 +19,7 @@ fn planned(problem: &Problem, strategy: &dyn Strategy) -> Attempt {
     let options = SearchOptions::default();
     let deadline = Deadline::default();
     let bound = bounds(problem, &Deadline::default()).best().value;
-    let context = Context::alone(&options, &deadline, bound);
+    let context = Context::of_test(&options, &deadline, bound);
     strategy.propose(problem, &context).unwrap().remove(0)
 }
 
@@ -155,7 +155,7 @@ fn what_it_cannot_do_is_refused() {
     let large = gather(topology::resolve("torus2d:16x16").unwrap(), 1 << 30, 8);
     let options = SearchOptions::default();
     let deadline = Deadline::default();
-    let context = Context::alone(&options, &deadline, Micros(1.0));
+    let context = Context::of_test(&options, &deadline, Micros(1.0));
     for problem in [problem, large] {
         let refused = Exact.propose(&problem, &context);
         assert!(matches!(refused, Err(SynthError::NotApplicable { .. })), "{refused:?}");

@@ -191,7 +191,7 @@ mod tests {
         let problem = Problem::new(topology, Arc::new(demand));
         let options = SearchOptions::default();
         let (deadline, bound) = (Deadline::default(), bounds(&problem, &Deadline::default()).best().value);
-        let context = Context::alone(&options, &deadline, bound);
+        let context = Context::of_test(&options, &deadline, bound);
         let attempt = reversal::propose(&problem, &context, &Levels).expect("it applies").remove(0);
         let verified = verify(attempt.schedule.expect("a proposal"), &problem.topology).expect("a right schedule");
         verified.schedule().makespan().0

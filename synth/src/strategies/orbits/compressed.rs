@@ -87,17 +87,8 @@ pub fn synthesize_compressed(
         }
         let (begun, bounds) = (Instant::now(), bounds(problem, &deadline.part(BOUND_PART)));
         let claim = if problems.len() > 1 { bounds.best_at_any_chunking() } else { bounds.best() };
-        let context = Context {
-            options,
-            deadline: &deadline,
-            incumbent: None,
-            bound: bounds.best().value,
-            is_alone: true,
-            joins_as_they_are: false,
-            was_planned_as_one: false,
-            symmetries: &symmetries,
-            progress,
-        };
+        let context =
+            Context { bound: bounds.best().value, ..Context::alone(options, &deadline, &symmetries, progress) };
         let attempt = attempt(problem, &context, claim);
         let chunks_per_rank = problem.demand.request().chunks_per_rank;
         candidates.push(candidate(&attempt, chunks_per_rank, &context, begun.elapsed()));

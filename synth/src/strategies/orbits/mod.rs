@@ -37,9 +37,6 @@ const WORK: usize = 1 << 21;
 const SHARED_WORK: usize = 8_000_000;
 /// The most chunks per message, for each style.
 const MERGES: [usize; 6] = [1, 2, 4, 8, 16, usize::MAX];
-/// The same where there is no time for one chunk per message: fewer messages take less time to plan, to verify and to
-/// write.
-const HURRIED_MERGES: [usize; 6] = [usize::MAX, 16, 8, 4, 2, 1];
 /// To plan a base transfer takes about as long as to verify so many transfers.
 const PLANNING: usize = 4;
 /// What a link carries first. Where no links share ports, or routes are fixed, only the first.
@@ -149,12 +146,11 @@ impl Orbits {
             return None;
         }
         let walk = Walk::new(self, problem, context.deadline)?;
-        let is_hurried = !context.deadline.leaves_time_for(walk.deliveries() * (PLANNING + images));
-        let merges = match merging_pays_somewhere(&problem.topology) {
-            true if is_hurried => &HURRIED_MERGES[..],
-            true => &MERGES[..],
-            false => &MERGES[..1],
-        };
+        let mut merges = if merging_pays_somewhere(&problem.topology) { MERGES.to_vec() } else { vec![MERGES[0]] };
+        if !context.deadline.leaves_time_for(walk.deliveries() * (PLANNING + images)) {
+            // The largest messages first: fewer messages take less time to plan, to verify and to write.
+            merges.reverse();
+        }
         let prefer = if walk.has_choice() { &PREFERENCES[..] } else { &PREFERENCES[..1] };
         let styles = merges.len() * prefer.len();
         let tries = match self.servers.is_shared() {

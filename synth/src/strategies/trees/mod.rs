@@ -281,7 +281,7 @@ mod tests {
     fn ratio(problem: &Problem) -> Result<f64, SynthError> {
         let options = SearchOptions::default();
         let (deadline, bound) = (Deadline::default(), bounds(problem, &Deadline::default()).best().value);
-        let context = Context::alone(&options, &deadline, bound);
+        let context = Context::of_test(&options, &deadline, bound);
         let mut best = f64::INFINITY;
         for attempt in reversal::propose(problem, &context, &Trees)? {
             let schedule = attempt.schedule.expect("a proposal");

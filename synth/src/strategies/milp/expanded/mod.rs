@@ -70,7 +70,7 @@ mod tests {
         bound: Micros,
     ) -> Attempt {
         let deadline = Deadline::after(None, options.cancel.clone());
-        super::attempt(problem, &Context { incumbent, ..Context::alone(options, &deadline, bound) }).unwrap()
+        super::attempt(problem, &Context { incumbent, ..Context::of_test(options, &deadline, bound) }).unwrap()
     }
 
     /// The verified makespan of a plan without an incumbent.

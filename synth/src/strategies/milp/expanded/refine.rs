@@ -149,7 +149,7 @@ mod tests {
                 Request::new(Collective::AllGather, topology.rank_count(), 1000 * topology.rank_count() as u64);
             let problem = Problem::new(topology, Arc::new(Demand::new(request).unwrap()));
             let (options, deadline) = (SearchOptions::default(), Deadline::default());
-            let context = Context::alone(&options, &deadline, Micros::ZERO);
+            let context = Context::of_test(&options, &deadline, Micros::ZERO);
             let schedule = Matching.propose(&problem, &context).unwrap().remove(0).schedule.unwrap();
             // A chunk takes one epoch.
             let grid = Grid::new(&problem, Micros(1.0));

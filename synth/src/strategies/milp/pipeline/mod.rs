@@ -87,7 +87,7 @@ mod tests {
     /// The verified makespan of a plan without an incumbent.
     fn makespan(problem: &Problem) -> f64 {
         let (options, deadline) = (SearchOptions::default(), Deadline::default());
-        let context = Context::alone(&options, &deadline, bounds(problem, &deadline).best().value);
+        let context = Context::of_test(&options, &deadline, bounds(problem, &deadline).best().value);
         let schedule = attempt(problem, &context).unwrap().schedule.expect("a schedule");
         verify(schedule, &problem.topology).unwrap().schedule().makespan().0
     }

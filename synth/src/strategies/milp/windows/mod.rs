@@ -142,7 +142,7 @@ mod tests {
     /// The worst textbook algorithm.
     fn poor(problem: &Problem) -> Schedule {
         let (options, deadline) = (SearchOptions::default(), Deadline::default());
-        let context = Context::alone(&options, &deadline, Micros::ZERO);
+        let context = Context::of_test(&options, &deadline, Micros::ZERO);
         let attempts = Classic.propose(problem, &context).expect("textbook algorithms").into_iter();
         let all = attempts.filter_map(|attempt| attempt.schedule);
         all.max_by(|a, b| a.makespan().total_cmp(&b.makespan())).expect("at least one")
@@ -184,7 +184,7 @@ mod tests {
                 let schedule = poor(&problem);
                 let limits = Limits { solver_iterations: 8_000, solver_calls: 3, ..Limits::default() };
                 let (options, deadline) = (SearchOptions { limits, ..SearchOptions::default() }, Deadline::default());
-                let context = Context::alone(&options, &deadline, bounds(&problem, &deadline).best().value);
+                let context = Context::of_test(&options, &deadline, bounds(&problem, &deadline).best().value);
                 let (found, _) = improved(&problem, &schedule, &context).expect("HiGHS works");
                 if let Some(found) = found {
                     assert!(found.makespan() < schedule.makespan());
@@ -205,7 +205,7 @@ mod tests {
         let deadline = Deadline::default();
         for spec in ["mesh2d:3x4", "fat-tree:2x4", "ndv2x2"] {
             let problem = asked(resolve(spec).expect("a family"), Collective::AllGather, 1_000_000);
-            let context = Context::alone(&options, &deadline, bounds(&problem, &deadline).best().value);
+            let context = Context::of_test(&options, &deadline, bounds(&problem, &deadline).best().value);
             let attempts = Milp.propose(&problem, &context).expect("an answer");
             let schedules: Vec<Schedule> = attempts.into_iter().filter_map(|attempt| attempt.schedule).collect();
             assert!(!schedules.is_empty(), "{spec}");
