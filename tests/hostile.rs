@@ -135,6 +135,82 @@ fn what_a_short_file_lacks_is_counted() {
     }
 }
 
+/// A compressed schedule of `ranks` ranks with the symmetry `image`, whose base is these transfers.
+fn compressed(
+    topology: &str,
+    collective: &str,
+    ranks: usize,
+    image: impl Fn(usize) -> usize,
+    transfers: &str,
+) -> String {
+    let images: Vec<String> = (0..ranks).map(|rank| image(rank).to_string()).collect();
+    let images = images.join(",");
+    format!(
+        "{{\"format\": \"antiphon-schedule/1\", \"topology\": {topology}, \"collective\": {collective}, \"ranks\": {ranks}, \
+         \"size_bytes\": 0, \"chunks_per_rank\": 1, \"chunk_bytes\": 0, \"symmetry\": {{\"generators\": [{{\"ranks\": \
+         [{images}], \"links\": [{images}], \"chunks\": [{images}]}}]}}, \"transfers\": [{transfers}], \"makespan_us\": 400}}"
+    )
+}
+
+/// Each of these files took a minute or more when the verifier looked at every rank for every chunk, or at every image of a
+/// message for every other one.
+#[test]
+fn what_a_long_file_lacks_costs_no_more_than_its_length() {
+    let folder = tempfile::tempdir().unwrap();
+    let transfer = |chunks: &str, from: usize, kind: &str, start: usize, end: usize| {
+        format!(
+            "{{\"chunks\": [{chunks}], \"from\": {from}, \"to\": {}, \"link\": {from}, \"kind\": \"{kind}\", \
+             \"start_us\": {start}, \"end_us\": {end}}}",
+            from + 1
+        )
+    };
+    let list = |count: usize| (0..count).map(|chunk| chunk.to_string()).collect::<Vec<_>>().join(",");
+    let ring = |ranks: usize, alpha: usize| format!("{{\"name\": \"ring:{ranks},alpha={alpha}us\"}}");
+    let sum = "\"allreduce\", \"op\": \"sum\"";
+    let (ranks, all) = (65_536, list(65_536));
+    let half = |rank: usize| (rank + ranks / 2) % ranks;
+    let shared = 8000;
+    let links = (0..shared).map(|from| {
+        let to = (from + 1) % shared;
+        format!("{{\"from\": {from}, \"to\": {to}, \"alpha_us\": 1, \"beta_us_per_byte\": 0, \"resources\": [0]}}")
+    });
+    let links = links.collect::<Vec<_>>().join(",");
+    let machine = format!(
+        "{{\"name\": \"t\", \"embedded\": {{\"format\": \"antiphon-topology/1\", \"name\": \"t\", \"ranks\": {shared}, \
+         \"links\": [{links}], \"resources\": [{{\"name\": \"r\", \"beta_us_per_byte\": 0}}]}}}}"
+    );
+    let crowd: Vec<String> = (0..400).map(|at| transfer("0", 0, "copy", at, at + 1)).collect();
+    let next = |count: usize| move |rank: usize| (rank + 1) % count;
+    let bring: Vec<String> = (0..60_000).map(|chunk| transfer(&chunk.to_string(), 0, "copy", 0, 0)).collect();
+    let chunks: Vec<String> = (0..60_000)
+        .map(|id| format!("{{\"id\": {id}, \"holders\": [0], \"wanted_by\": [0,1,2], \"combine\": false}}"))
+        .collect();
+    let forwarded = format!(
+        "{{\"format\": \"antiphon-schedule/1\", \"topology\": {{\"name\": \"ring:3,alpha=0us\"}}, \"collective\": \
+         \"broadcast\", \"root\": 0, \"ranks\": 3, \"size_bytes\": 0, \"chunks_per_rank\": 60000, \"chunk_bytes\": 0, \
+         \"chunks\": [{}], \"transfers\": [{},{}], \"makespan_us\": 0}}",
+        chunks.join(","),
+        transfer(&list(60_000), 1, "copy", 0, 0),
+        bring.join(",")
+    );
+    for (name, file, code) in [
+        ("halves", compressed(&ring(ranks, 0), sum, ranks, half, &transfer(&all, 0, "reduce", 0, 0)), 1),
+        ("gathered", compressed(&ring(ranks, 0), "\"allgather\"", ranks, half, &transfer(&all, 0, "copy", 0, 0)), 1),
+        ("rotated", compressed(&ring(ranks, 0), sum, ranks, next(ranks), &transfer(&all, 0, "reduce", 0, 0)), 1),
+        ("crowded", compressed(&machine, "\"allgather\"", shared, next(shared), &crowd.join(",")), 1),
+        ("forwarded", forwarded, 0),
+    ] {
+        let path = folder.path().join(format!("{name}.json"));
+        std::fs::write(&path, file).unwrap();
+        let begun = std::time::Instant::now();
+        let ran = antiphon(&format!("verify {} --json", path.display()));
+        assert_eq!(ran.code, code, "{name}: {}{}", ran.stderr, &ran.stdout[..ran.stdout.len().min(2000)]);
+        let took = begun.elapsed();
+        assert!(took.as_secs() < 20, "{name}: {took:?}");
+        assert!(ran.stdout.len() < 5_000_000, "{name}: {} bytes", ran.stdout.len());
+    }
+}
+
 /// An alltoallv is planned, saved, compared with its matrix, and changed in ways that are not allowed.
 #[test]
 fn an_alltoallv_is_its_matrix() {

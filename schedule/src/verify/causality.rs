@@ -137,10 +137,8 @@ impl Play<'_> {
     }
 
     fn plain(&self, deliveries: &mut [Delivery], held: &mut [Option<Held>]) -> Vec<Violation> {
-        for rank in self.chunk.holders.iter() {
-            let from = Micros(f64::NEG_INFINITY);
-            held[rank.index()] = Some(Held { from, end: Micros::ZERO, origin: Origin::Start });
-        }
+        let holders = &self.chunk.holders;
+        let own = Held { from: Micros(f64::NEG_INFINITY), end: Micros::ZERO, origin: Origin::Start };
         let mut violations = Vec::new();
         let mut first = 0;
         // Several hops of one message (of chunks of one orbit) read the values from before any of them landed.
@@ -150,18 +148,20 @@ impl Play<'_> {
             let count = deliveries[first..].iter().take_while(|it| it.transfer == message).count();
             let start = self.moments.start(message);
             for place in first..first + count {
-                match held[self.hops[place].from.index()] {
+                let from = self.hops[place].from;
+                match held[from.index()].or_else(|| holders.has(from).then_some(own)) {
                     Some(since) if since.from <= start => {
                         deliveries[place].read(since.origin);
                         landing.push(place);
                     }
-                    _ => violations.push(self.sent_before_held(message, self.hops[place].from)),
+                    _ => violations.push(self.sent_before_held(message, from)),
                 }
             }
             for place in landing.drain(..) {
                 let (from, end) = (self.moments.landing(message), self.moments.end(message));
-                let there = &mut held[self.hops[place].to.index()];
-                if there.is_none_or(|since| from < since.from) {
+                let to = self.hops[place].to;
+                let there = &mut held[to.index()];
+                if there.map_or_else(|| !holders.has(to), |since| from < since.from) {
                     *there = Some(Held { from, end, origin: Origin::Delivery(DeliveryId(place as u32)) });
                 }
             }
@@ -171,15 +171,30 @@ impl Play<'_> {
         violations
     }
 
-    /// Fills in which deliveries store, reports the ranks that lack the chunk, and clears the table.
+    /// Fills in which deliveries store, reports the ranks that lack the chunk, and clears the table. Ranks that lack it are
+    /// counted, and only the first ones are looked at.
     fn settle(&self, deliveries: &mut [Delivery], held: &mut [Option<Held>], violations: &mut Vec<Violation>) {
-        complete_evidence(violations, |rank| held[rank.index()].map(|held| held.end));
-        let lacking = self.chunk.wanted_by.iter().filter(|rank| held[rank.index()].is_none());
-        list(violations, lacking, |&rank, more| Violation::NotDelivered { chunk: self.id, rank, more });
-        for rank in self.chunk.holders.iter().copied().chain(self.hops.iter().map(|hop| hop.to)) {
-            if let Some(Held { origin: Origin::Delivery(delivery), .. }) = held[rank.index()].take() {
+        let Chunk { holders, wanted_by, .. } = self.chunk;
+        complete_evidence(violations, |rank| {
+            held[rank.index()].map(|held| held.end).or_else(|| holders.has(rank).then_some(Micros::ZERO))
+        });
+        let is_lacking = |rank: &Rank| held[rank.index()].is_none() && !holders.has(*rank);
+        let first: Vec<Rank> = wanted_by.iter().copied().filter(is_lacking).take(LISTED).collect();
+        let mut brought = 0;
+        for hop in self.hops {
+            if let Some(Held { origin: Origin::Delivery(delivery), .. }) = held[hop.to.index()].take() {
                 deliveries[delivery.index()].take_effect(Effect::Stores);
+                brought += usize::from(!first.is_empty() && wanted_by.has(hop.to));
             }
+        }
+        if !first.is_empty() {
+            let lacking = wanted_by.len() - holders.common(wanted_by) - brought;
+            let chunk = self.id;
+            list_some(violations, first.into_iter(), lacking, |rank, more| Violation::NotDelivered {
+                chunk,
+                rank,
+                more,
+            });
         }
     }
 
@@ -190,17 +205,8 @@ impl Play<'_> {
     }
 }
 
-/// Adds a violation for each item, up to a limit; the last one listed says how many more there are.
-pub(super) fn list<T>(
-    violations: &mut Vec<Violation>,
-    items: impl Iterator<Item = T> + Clone,
-    make: impl Fn(T, usize) -> Violation,
-) {
-    list_some(violations, items.clone(), items.count(), make);
-}
-
-/// The same for a known number of items.
-fn list_some<T>(
+/// Adds a violation for each of `count` items, up to a limit; the last one listed says how many more there are.
+pub(super) fn list_some<T>(
     violations: &mut Vec<Violation>,
     items: impl Iterator<Item = T>,
     count: usize,

@@ -82,8 +82,8 @@ struct ExactTimes<'a, T> {
     there: Vec<Micros>,
     /// For each link and resource, when it is free, and the message that it served last.
     servers: Vec<(Micros, u32)>,
-    /// The links and resources that the current message uses, and for how long.
-    uses: Vec<(ServerId, Micros)>,
+    /// The links and resources that the current message uses, for how long, and how many images of it do so.
+    uses: Vec<(ServerId, Micros, usize)>,
     early: Vec<Violation>,
     overlaps: Vec<Overlap>,
 }
@@ -102,13 +102,16 @@ impl<T: Traffic> ExactTimes<'_, T> {
             }
         }
         let (transfer, mut uses) = (message as usize, std::mem::take(&mut self.uses));
-        self.traffic.servers(message, &mut |server, busy| uses.push((server, busy)));
-        uses.retain(|&(_, busy)| busy > Micros::ZERO);
-        for (at, &(server, _)) in uses.iter().enumerate() {
+        self.traffic.servers(message, &mut |server, busy, images| {
+            if busy > Micros::ZERO {
+                uses.push((server, busy, images));
+            }
+        });
+        for &(server, busy, images) in &uses {
             let (mut free, mut other) = self.servers[server];
-            // Several images of one message use a resource at the same time.
-            for &(_, busy) in uses[..at].iter().filter(|&&(same, _)| same == server) {
-                (free, other) = (free.max(start) + busy, message);
+            if images > 1 {
+                // Several images of one message use a resource at the same time: the last one has to wait for the others.
+                (free, other) = (free.max(start) + busy * (images - 1) as f64, message);
             }
             if clearly_before(start, free) {
                 self.overlaps.push(Overlap { server, transfer, other: other as usize, start, free });
@@ -116,7 +119,7 @@ impl<T: Traffic> ExactTimes<'_, T> {
                 exact = exact.max(free);
             }
         }
-        for (server, busy) in uses.drain(..) {
+        for (server, busy, _) in uses.drain(..) {
             let free = exact + busy;
             if free > self.servers[server].0 {
                 self.servers[server] = (free, message);

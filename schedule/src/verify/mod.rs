@@ -12,6 +12,7 @@
 //! | `traffic` | (who sends each chunk to whom) |
 //! | `causality` | nobody sends what he does not hold; everybody ends with what he wants |
 //! | `sums` | every contribution counts exactly once |
+//! | `contributions` | (the contributions that a value counts) |
 //! | `ties` | messages that take no time follow what they wait for; no cycle of waits |
 //! | `exact` | everything takes its time; one message at a time on every link and every resource |
 //! | `orbits` | all of this for one of each orbit, where symmetries repeat a base |
@@ -21,6 +22,7 @@
 
 mod asked;
 mod causality;
+mod contributions;
 mod evidence;
 mod exact;
 mod moments;

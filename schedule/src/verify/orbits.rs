@@ -108,14 +108,14 @@ impl Traffic for OrbitTraffic<'_> {
 
     /// A link's representative serves one image of the message. A resource's representative serves one image for each
     /// link of the orbit that uses it.
-    fn servers(&self, message: u32, give: &mut dyn FnMut(ServerId, Micros)) {
+    fn servers(&self, message: u32, give: &mut dyn FnMut(ServerId, Micros, usize)) {
         let Some(transfer) = self.existing(message) else { return };
         let bytes = self.base.demand.message_bytes(&structure::known_chunks(self.base, transfer));
         let (orbit, link) = (self.unfolding.links.orbit(transfer.link.0), self.topology.link(transfer.link));
-        give(LinkId(self.unfolding.links.first(orbit)).index(), link.occupancy(bytes));
+        give(LinkId(self.unfolding.links.first(orbit)).index(), link.occupancy(bytes), 1);
         for (&resource, &users) in &self.resources[orbit as usize] {
             let busy = self.topology.resource(resource).occupancy(link, bytes);
-            (0..users).for_each(|_| give(self.topology.links().len() + resource.index(), busy));
+            give(self.topology.links().len() + resource.index(), busy, users);
         }
     }
 }

@@ -5,7 +5,8 @@
 //! but not wrong.
 
 use super::Violation;
-use super::causality::{Play, complete_evidence, list};
+use super::causality::{Play, complete_evidence, list_some};
+use super::contributions::Contributions;
 use crate::clearly_before;
 use crate::order::{DeliveryId, Effect, Origin};
 use crate::{Chunk, Delivery, TransferKind};
@@ -92,7 +93,7 @@ impl Sums<'_, '_> {
                 in_flight.pop().into_iter().for_each(|flight| self.land(flight));
             }
             let from = play.hops[place].from;
-            if !is_new && self.is_instant_exchange(message, place) {
+            if self.is_instant_exchange(message, place) {
                 self.violations.push(play.sent_before_held(message, from));
             }
             match self.values.at(from).held.clone() {
@@ -109,13 +110,19 @@ impl Sums<'_, '_> {
         }
     }
 
-    /// Whether one image of a message that takes no time brings the value that another image of it sends. Then each
-    /// image waits for another, in a cycle.
-    fn is_instant_exchange(&self, message: u32, place: usize) -> bool {
+    /// Whether one image of a message that takes no time brings the value that an earlier image of it sends, or the other
+    /// way round. Then each image waits for another, in a cycle.
+    fn is_instant_exchange(&mut self, message: u32, place: usize) -> bool {
         let (_, is_instant, _) = self.play.moments.landing_key(message);
-        let hops = self.play.hops;
-        let mut others = (0..place).rev().take_while(|&other| self.deliveries[other].transfer == message);
-        is_instant && others.any(|other| hops[other].to == hops[place].from || hops[other].from == hops[place].to)
+        if !is_instant {
+            return false;
+        }
+        let hop = &self.play.hops[place];
+        let brings = self.values.at(hop.to).last_sent == Some(message);
+        let is_brought = self.values.at(hop.from).last_sent_to == Some(message);
+        self.values.at(hop.from).last_sent = Some(message);
+        self.values.at(hop.to).last_sent_to = Some(message);
+        brings || is_brought
     }
 
     fn land(&mut self, Flight { key: Reverse((_, _, place)), cargo }: Flight) {
@@ -140,8 +147,9 @@ impl Sums<'_, '_> {
             (Some(held), TransferKind::Reduce) => {
                 delivery.take_effect(Effect::AddsTo(held.origin));
                 if held.twice.is_none()
-                    && let Some((twice, also)) = play.first_and_rest(held.sum.common(&cargo.sum))
+                    && let Some((twice, also)) = held.sum.common(&cargo.sum)
                 {
+                    let twice = play.chunk.holders[twice];
                     self.twice.push(Violation::DoubleReduce { transfer, link, chunk, rank, time, twice, also });
                     held.twice = Some(self.twice.len() - 1);
                 }
@@ -160,86 +168,59 @@ impl Sums<'_, '_> {
 }
 
 impl Play<'_> {
-    /// Checks the values with which the ranks that want the chunk end.
+    /// Checks the values with which the ranks that want the chunk end. Ranks that no transfer touches are counted, and
+    /// only the first ones are looked at: a short file can name a collective of many ranks.
     fn check_sums(&self, values: &Values<'_>, twice: Vec<Violation>, violations: &mut Vec<Violation>) {
-        let (chunk, holders) = (self.id, &self.chunk.holders);
-        let mut lacking = Vec::new();
-        let mut incomplete = Vec::new();
+        let Chunk { holders, wanted_by, .. } = self.chunk;
+        let chunk = self.id;
+        // What a rank that wants the chunk ends with: `None` if nothing, else the first missing contribution, and how
+        // many more are missing.
+        let end = |rank: Rank| match values.get(rank).map(|value| &value.held) {
+            Some(held) => held.as_ref().map(|held| self.missing(&held.sum)),
+            // It still has its own contribution, if it is a holder.
+            None if holders.has(rank) => {
+                let other = holders.iter().find(|&&holder| holder != rank);
+                Some(other.map(|&first| (first, holders.len() - 2)))
+            }
+            None => None,
+        };
+        let kept = holders.common(wanted_by);
+        let (mut untouched_holders, mut untouched_others) = (kept, wanted_by.len() - kept);
+        let (mut lacking, mut incomplete) = (0, 0);
         let mut harmful = BTreeSet::new();
-        for &rank in self.chunk.wanted_by.iter() {
-            match values.get(rank).map(|value| &value.held) {
-                Some(Some(held)) => {
+        for value in values.values.iter().filter(|value| wanted_by.has(value.rank)) {
+            *(if holders.has(value.rank) { &mut untouched_holders } else { &mut untouched_others }) -= 1;
+            match &value.held {
+                Some(held) => {
                     harmful.extend(held.twice);
-                    let missing = self.first_and_rest(held.sum.missing(holders.len()));
-                    incomplete.extend(missing.map(|(first, rest)| (rank, first, rest)));
+                    incomplete += usize::from(self.missing(&held.sum).is_some());
                 }
-                // A rank that no transfer touches still has its own contribution, if it is a holder.
-                None if holders.has(rank) => {
-                    let other = holders.iter().find(|&&holder| holder != rank);
-                    incomplete.extend(other.map(|&first| (rank, first, holders.len() - 2)));
-                }
-                None | Some(None) => lacking.push(rank),
+                None => lacking += 1,
             }
         }
+        lacking += untouched_others;
+        incomplete += if holders.len() > 1 { untouched_holders } else { 0 };
         violations.extend(harmful.into_iter().map(|at: usize| twice[at].clone()));
-        list(violations, lacking.iter(), |&rank, more| Violation::NotDelivered { chunk, rank, more });
-        list(violations, incomplete.iter(), |&(rank, missing, also_missing), more| Violation::MissingContribution {
-            chunk,
-            rank,
-            missing,
-            also_missing,
-            more,
+        let without = wanted_by.iter().copied().filter(|&rank| end(rank).is_none());
+        list_some(violations, without, lacking, |rank, more| Violation::NotDelivered { chunk, rank, more });
+        let partial = wanted_by.iter().filter_map(|&rank| Some((rank, end(rank)??)));
+        list_some(violations, partial, incomplete, |(rank, (missing, also_missing)), more| {
+            Violation::MissingContribution { chunk, rank, missing, also_missing, more }
         });
     }
 
-    /// The first of some holders (given by position), and the number of the others.
-    fn first_and_rest(&self, mut holders: impl Iterator<Item = usize>) -> Option<(Rank, usize)> {
-        let first = holders.next()?;
-        Some((self.chunk.holders[first], holders.count()))
+    /// The first holder whose contribution a sum lacks, and the number of the others.
+    fn missing(&self, sum: &Contributions) -> Option<(Rank, usize)> {
+        let (first, rest) = sum.missing(self.chunk.holders.len())?;
+        Some((self.chunk.holders[first], rest))
     }
-}
-
-/// A set of holders (by position), one bit each.
-#[derive(Clone)]
-struct Sum(Box<[u64]>);
-
-impl Sum {
-    fn of(own: usize, holders: usize) -> Self {
-        let mut words = vec![0; holders.div_ceil(64)].into_boxed_slice();
-        words[own / 64] = 1 << (own % 64);
-        Self(words)
-    }
-
-    fn add(&mut self, other: &Self) {
-        self.0.iter_mut().zip(&other.0).for_each(|(word, more)| *word |= more);
-    }
-
-    fn common<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = usize> + 'a {
-        bits(self.0.iter().zip(&other.0).map(|(a, b)| a & b))
-    }
-
-    fn missing(&self, holders: usize) -> impl Iterator<Item = usize> + '_ {
-        bits(self.0.iter().map(|word| !word)).take_while(move |&bit| bit < holders)
-    }
-}
-
-/// The positions of the one bits, ascending.
-fn bits(words: impl Iterator<Item = u64>) -> impl Iterator<Item = usize> {
-    words.enumerate().flat_map(|(position, word)| {
-        let mut rest = word;
-        std::iter::from_fn(move || {
-            let bit = (rest != 0).then(|| position * 64 + rest.trailing_zeros() as usize)?;
-            rest &= rest - 1;
-            Some(bit)
-        })
-    })
 }
 
 /// The value of a combining chunk at a rank, at some time.
 #[derive(Clone)]
 struct CombiningValue {
     /// The contributions that it counts.
-    sum: Sum,
+    sum: Contributions,
     origin: Origin,
     /// The position in `twice` of the first contribution that it counted twice.
     twice: Option<usize>,
@@ -253,6 +234,9 @@ struct Holder {
     held_from: Option<Micros>,
     last_arrival: Option<u32>,
     last_copy: Option<u32>,
+    /// The last message of no duration that has left it, and the last one that has left another rank for it.
+    last_sent: Option<u32>,
+    last_sent_to: Option<u32>,
 }
 
 /// The values of the ranks that take part; a rank gets a place when a transfer first touches it.
@@ -271,10 +255,21 @@ impl Values<'_> {
         let Self { chunk, slots, values } = self;
         let slot = *slots[rank.index()].get_or_insert_with(|| {
             let own = chunk.holders.binary_search(&rank).ok();
-            let sum = |own| Sum::of(own, chunk.holders.len());
-            let held = own.map(|own| CombiningValue { sum: sum(own), origin: Origin::Start, twice: None });
+            let held = own.map(|own| CombiningValue {
+                sum: Contributions::new(Some(own), chunk.holders.len()),
+                origin: Origin::Start,
+                twice: None,
+            });
             let held_from = own.map(|_| Micros::ZERO);
-            values.push(Holder { rank, held, held_from, last_arrival: None, last_copy: None });
+            values.push(Holder {
+                rank,
+                held,
+                held_from,
+                last_arrival: None,
+                last_copy: None,
+                last_sent: None,
+                last_sent_to: None,
+            });
             values.len() as u32 - 1
         });
         &mut values[slot as usize]

@@ -30,8 +30,8 @@ pub(super) trait Traffic: Sync {
     fn chunk(&self, track: usize) -> ChunkId;
     /// Every hop of a message, with its track.
     fn hops(&self, message: u32, give: &mut dyn FnMut(usize, Hop));
-    /// The links and resources that a message keeps busy, and for how long from its start.
-    fn servers(&self, message: u32, give: &mut dyn FnMut(ServerId, Micros));
+    /// The links and resources that a message keeps busy, for how long from its start, and for how many images of it.
+    fn servers(&self, message: u32, give: &mut dyn FnMut(ServerId, Micros, usize));
 }
 
 /// The transfers of `schedule` with their stated starts, and ends that follow from their links.
@@ -128,14 +128,14 @@ impl Traffic for Plain<'_> {
         }
     }
 
-    fn servers(&self, message: u32, give: &mut dyn FnMut(ServerId, Micros)) {
+    fn servers(&self, message: u32, give: &mut dyn FnMut(ServerId, Micros, usize)) {
         let transfer = &self.schedule.transfers[message as usize];
         let Some(link) = self.topology.links().get(transfer.link.index()) else { return };
         let bytes = self.schedule.demand.message_bytes(&structure::known_chunks(self.schedule, transfer));
-        give(transfer.link.index(), link.occupancy(bytes));
+        give(transfer.link.index(), link.occupancy(bytes), 1);
         for &resource in &link.resources {
             let busy = self.topology.resource(resource).occupancy(link, bytes);
-            give(self.topology.links().len() + resource.index(), busy);
+            give(self.topology.links().len() + resource.index(), busy, 1);
         }
     }
 }

@@ -17,6 +17,9 @@ use topology::{LinkId, Rank, Topology};
 
 /// The most entries of one list of rules.
 const MAX_RULES: usize = 10_000;
+/// The most links that all rules together look at, which takes about a second. Otherwise a short list of rules for a large
+/// machine could take hours.
+const MOST_LOOKED_AT: usize = 1 << 28;
 
 impl SketchResolver<'_> {
     /// For each link, the line that forbids it. The first to forbid a link counts, in the order `forbid`, `relays`,
@@ -168,6 +171,11 @@ impl SketchResolver<'_> {
             }
             LinkRule::Pattern(pattern) => (self.matching(rule, pattern)?, "this rule".to_owned()),
         };
+        if self.looked_at.get() > MOST_LOOKED_AT {
+            let text =
+                format!("the rules up to here name ranks with more than {MOST_LOOKED_AT} links; join some rules");
+            return Err(self.file.error(rule.referenced, Mistake::Inconsistent { text }));
+        }
         if links.is_empty() {
             let nearby = self.nearby(&rule.value);
             let mistake = Mistake::NoSuchLink { rule: words, topology: self.topology_name(), nearby };
@@ -177,6 +185,7 @@ impl SketchResolver<'_> {
     }
 
     fn of_class(&self, class: LinkClass) -> Vec<LinkId> {
+        self.look_at(self.topology.links().len());
         self.topology.link_ids().filter(|&id| self.is_of_class(id, class)).collect()
     }
 
@@ -203,6 +212,7 @@ impl SketchResolver<'_> {
     /// The links from one set of ranks to another; `None` means all ranks.
     fn joining(&self, from: Option<&RankSet>, to: Option<&RankSet>) -> Vec<LinkId> {
         let of = |ranks: &RankSet, links: fn(&Topology, Rank) -> &[LinkId]| -> Vec<LinkId> {
+            self.look_at(ranks.iter().map(|&rank| links(self.topology, rank).len()).sum());
             ranks.iter().flat_map(|&rank| links(self.topology, rank)).copied().collect()
         };
         match (from, to) {
@@ -213,8 +223,15 @@ impl SketchResolver<'_> {
             }
             (Some(from), None) => of(from, Topology::outgoing),
             (None, Some(to)) => of(to, Topology::incoming),
-            (None, None) => self.topology.link_ids().collect(),
+            (None, None) => {
+                self.look_at(self.topology.links().len());
+                self.topology.link_ids().collect()
+            }
         }
+    }
+
+    fn look_at(&self, links: usize) {
+        self.looked_at.set(self.looked_at.get() + links);
     }
 
     /// A hint for a rule that names no link: the links that leave its first sender.
@@ -422,6 +439,14 @@ mod tests {
         assert_eq!(owners(0, 9), Some((vec![0, 1, 4, 5, 6, 7, 8, 9, 12, 13, 14, 15], 3)));
         assert_eq!(owners(10, 3), Some((vec![2, 3, 4, 5, 6, 7, 10, 11, 12, 13, 14, 15], 4)));
         assert_eq!(owners(0, 1), None);
+    }
+
+    #[test]
+    fn many_rules_for_a_large_machine_are_refused_in_time() {
+        let topology = resolve("clique:600").unwrap();
+        let text = format!("links: {{forbid: [{}]}}\n", vec!["{from: 0-599, to: 0-598}"; 5000].join(","));
+        let error = SketchFile::parse(&text, "s.yaml").unwrap().resolve(&topology).unwrap_err().to_string();
+        assert!(error.contains("join some rules"), "{error}");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use super::placement;
 use crate::problem::{Constraints, StrategyKind};
 use schedule::RankSet;
 use serde_saphyr::{Location, Spanned};
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use topology::{Rank, Topology};
@@ -100,6 +101,8 @@ pub(super) struct SketchResolver<'a> {
     pub(super) physical: Vec<Rank>,
     /// For every physical rank, its local rank in the sketch's numbering.
     pub(super) local: Vec<u64>,
+    /// How many links the rules so far have looked at.
+    pub(super) looked_at: Cell<usize>,
 }
 
 /// An entry of a map from local ranks to lists of local ranks.
@@ -121,7 +124,7 @@ impl<'a> SketchResolver<'a> {
         for machine in topology.machines() {
             (0..).zip(machine).for_each(|(position, rank)| local[physical[rank.index()].index()] = position);
         }
-        Self { file, topology, physical, local }
+        Self { file, topology, physical, local, looked_at: Cell::new(0) }
     }
 
     fn is_identity(&self) -> bool {

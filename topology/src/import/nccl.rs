@@ -20,8 +20,11 @@ const NVLINK_ALPHA: Micros = Micros(0.7);
 const PCIE_ALPHA: Micros = Micros(2.0);
 const NETWORK_ALPHA: Micros = Micros(2.6);
 
-/// More GPUs than any machine has.
-const MOST_GPUS: usize = 1024;
+/// As many devices as NCCL itself has room for: each pair of GPUs gets links.
+const MOST_GPUS: usize = 640;
+
+/// More bridges, one below the other, than any machine has: each is a resource of every link that passes it.
+const DEEPEST: usize = 12;
 
 /// More NVLinks than any GPU has.
 const MOST_NVLINKS: u64 = 128;
@@ -174,6 +177,9 @@ impl<'x> NcclParser<'x> {
                     let (state, tree) = &mut self.hosts[host];
                     let edge = state.board.share_both(&format!("pci.{}", shorten(busid)), beta, &note);
                     let below = tree.add(place, Some(edge));
+                    if tree.distance(socket, below) > DEEPEST {
+                        return Err(self.fault(child, format!("<pci> stands in {DEEPEST} others or more")));
+                    }
                     self.devices(child, host, below, socket)?;
                 }
                 "gpu" => self.gpu(parent, child, host, place, socket)?,

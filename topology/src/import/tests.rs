@@ -191,6 +191,10 @@ fn faults_have_a_place() {
     }
     let deep = format!("<system>{}", "<pci>".repeat(100_000));
     assert!(import(&deep, "x", &ImportOptions::default()).unwrap_err().to_string().contains("levels"));
+    let nested = format!("<system><cpu>{}<gpu/>{}</cpu></system>", "<pci>".repeat(13), "</pci>".repeat(13));
+    assert!(import(&nested, "x", &ImportOptions::default()).unwrap_err().to_string().contains("12 others"));
+    let gpus = format!("<system><cpu>{}</cpu></system>", "<gpu/>".repeat(641));
+    assert!(import(&gpus, "x", &ImportOptions::default()).unwrap_err().to_string().contains("more than 640 GPUs"));
     let wide = format!("<system {}/>", (0..1000).map(|index| format!("a{index}='1' ")).collect::<String>());
     assert!(import(&wide, "x", &ImportOptions::default()).unwrap_err().to_string().contains("attributes"));
     let many = ImportOptions { machines: 1 << 40, ..ImportOptions::default() };
