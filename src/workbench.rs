@@ -266,7 +266,10 @@ const SECRETS: &str = "all ranks need the same secret: --secret-file F, ANTIPHON
 pub(crate) fn fault(error: RunError) -> Failure {
     let late = match &error {
         RunError::Deadline { phase, .. } => Some(*phase),
-        RunError::Ended { verdict, .. } if matches!(verdict.cause, Cause::Late | Cause::Silent) => Some(verdict.phase),
+        RunError::Ended { verdict, .. } => match verdict.cause {
+            Cause::Late | Cause::Silent => Some(verdict.phase),
+            Cause::Died | Cause::Failed | Cause::Disagrees | Cause::Orphaned | Cause::Cut | Cause::Lost => None,
+        },
         _ => None,
     };
     let mut lines = vec![error.to_string()];

@@ -338,7 +338,8 @@ impl PlanTable {
         let TablePlan { name, schedule, topology } = &self.entries[entry].plan;
         let mut schedule = schedule.clone();
         let request = schedule.demand.request();
-        if request.op != op && request.collective != Collective::Custom {
+        // Listed chunks do not follow from a request.
+        if request.op != op && !request.collective.is_listed() {
             let request = Request { op, ..request.clone() };
             let demand = Demand::new(request).map_err(|error| format!("{name}: {error}"))?;
             let demand = demand.with_chunk_bytes(schedule.demand.chunk_bytes());

@@ -267,7 +267,9 @@ impl<'a> ProgramPlayer<'a> {
                     }
                 }
             }
-            _ => Some(ready),
+            Instruction::Copy { .. } | Instruction::Reduce { .. } => Some(ready),
+            // The program is unfused.
+            Instruction::ReceiveSend { .. } | Instruction::ReceiveReduceSend { .. } => Some(ready),
         }
     }
 

@@ -78,9 +78,14 @@ impl PlanGeometry {
 
     /// C of the demand: chunks per rank (per pair for alltoall).
     pub(super) fn chunks_per_rank(&self) -> u32 {
-        let parts = self.block * self.factor;
-        if self.collective == Collective::AllReduce { parts / self.ranks } else { parts }
+        self.block * self.factor / parts_of_block(self.collective, self.ranks)
     }
+}
+
+/// The number of equal parts of a block that ranks have each for themselves: an allreduce is one block, and each rank
+/// has a part of it.
+fn parts_of_block(collective: Collective, ranks: u32) -> u32 {
+    (collective.parts(ranks as usize) / collective.blocks(ranks as usize)) as u32
 }
 
 /// Chunks of a block, or the reason why the declared counts do not match the collective.
@@ -127,9 +132,7 @@ fn factor(collective: Collective, ranks: u32, block: u32, script: &Script) -> Re
             }
         }
     }
-    if collective == Collective::AllReduce {
-        factor = lcm(factor * u64::from(block), ranks.into()) / u64::from(block);
-    }
+    factor = lcm(factor * u64::from(block), parts_of_block(collective, ranks).into()) / u64::from(block);
     u32::try_from(factor)
         .ok()
         .filter(|&factor| u64::from(factor) <= MAX_FACTOR * u64::from(ranks))

@@ -160,7 +160,7 @@ impl Structure<'_> {
         }
         let meet = src.buffer == dst.buffer && src.index < dst.index + dst.count && dst.index < src.index + src.count;
         // Received data may be added to its operand in place.
-        let local = matches!(instruction, Instruction::Copy { .. } | Instruction::Reduce { .. });
+        let local = instruction.receives_from().is_none();
         if meet && (src != dst || local) {
             self.violations.push(ProgramViolation::Overlap { at });
         }

@@ -124,7 +124,9 @@ impl<'a> Reference<'a> {
             Some(ReduceOp::Prod) if member < 7 => [1, 2, -1, 1][(noise >> 62) as usize],
             Some(ReduceOp::Prod) => [1, -1][(noise >> 63) as usize],
             // Computes a number below the spread without a division.
-            _ => self.lowest + ((u128::from(noise) * u128::from(self.spread)) >> 64) as i64,
+            Some(ReduceOp::Sum | ReduceOp::Avg | ReduceOp::Min | ReduceOp::Max) | None => {
+                self.lowest + ((u128::from(noise) * u128::from(self.spread)) >> 64) as i64
+            }
         }
     }
 

@@ -40,8 +40,9 @@ struct Vectors {
 
 impl Vectors {
     fn new(comm: &Communicator, collective: Collective, bytes: u64) -> Self {
-        let (elements, own) = ((bytes / 4) as usize, (bytes / 4) as usize / comm.size());
-        let sent = if collective == Collective::AllGather { own } else { elements };
+        let elements = (bytes / 4) as usize;
+        let [input, output] = collective.buffer_blocks(comm.size() as u64).map(|blocks| blocks as usize);
+        let sent = if input < output { elements / output } else { elements };
         Self { collective, send: vec![1.0 + comm.rank() as f32; sent], receive: vec![0.0; elements] }
     }
 
