@@ -14,6 +14,7 @@ use super::load::Load;
 use super::machine::LoadedMachine;
 use crate::problem::tolerance::{beats, reaches};
 use crate::problem::{Deadline, Problem};
+use crate::strategies::shuffle::shuffle;
 use crate::symmetry::Mirror;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
@@ -163,12 +164,6 @@ fn lateness_price(problem: &Problem, units: &TreeUnits, style: PackingStyle, loa
     let bytes = units.all.iter().map(|unit| unit.bytes.0).fold(0.0, f64::max);
     let part = load.steepness() * (link.occupancy(topology::Bytes(bytes)).0 / style.target);
     LatenessPrice(part.min(1.0) * (load.steepness() * (style.idle - 1.0)).exp())
-}
-
-fn shuffle(order: &mut [usize], random: &mut Pcg64Mcg) {
-    for last in (1..order.len()).rev() {
-        order.swap(last, random.next_u32() as usize % (last + 1));
-    }
 }
 
 #[cfg(test)]
