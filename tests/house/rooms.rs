@@ -250,7 +250,8 @@ fn strategies_use_each_other_only_where_they_may() {
     let folders: BTreeSet<String> = files.iter().map(folder).collect();
     let mut used = BTreeSet::new();
     for source in files.iter().filter(|source| !source.is_test()) {
-        let (code, own) = (source.code(), folder(source));
+        let code = source.code();
+        let own = folder(source);
         // As many `super::` lead to `strategies`.
         let depth = modules_of(source).len() - 1;
         let named = ["crate::strategies::".to_owned(), "super::".repeat(depth)].map(|root| first_names(&code, &root));

@@ -50,7 +50,8 @@ pub(crate) struct PlannedCall {
     pub(crate) code: c_int,
 }
 
-/// The type by which the kernel handles elements of a type of NCCL's. Where nothing is reduced, only their size matters.
+/// The type by which the kernel handles elements of a type of NCCL's. Where nothing is reduced, only their size
+/// matters.
 fn dtype_of(number: c_int, op: Option<ReduceOp>) -> Result<DType, PlanRefusal> {
     let is_plain = op.is_none_or(ReduceOp::ignores_signs);
     match number {
@@ -167,8 +168,8 @@ fn program_of(
     Ok((program.map_err(|_| unfit(&"the program checker refuses it"))?, name.clone().into()))
 }
 
-/// Whether plans work in the receive buffer alone. It must hold all of a rank's input, which it does not where ranks receive
-/// a part of the sum.
+/// Whether plans work in the receive buffer alone. It must hold all of a rank's input, which it does not where ranks
+/// receive a part of the sum.
 fn is_planned_in_place(collective: Collective) -> bool {
     match collective {
         Collective::ReduceScatter => false,

@@ -254,7 +254,8 @@ impl Rendezvous {
     }
 
     fn identity(&self, declines: bool) -> Identity {
-        let (ranks, machine) = (self.ranks as u32, self.machine.key());
+        let ranks = self.ranks as u32;
+        let machine = self.machine.key();
         Identity { protocol: PROTOCOL, rank: self.rank, ranks, machine, declines }
     }
 
@@ -323,7 +324,8 @@ fn everywhere(port: u16) -> io::Result<TcpListener> {
     Ok(TcpListener::from(socket))
 }
 
-/// Whether other machines cannot use an address: link-local ones need the name of a link, which differs between machines.
+/// Whether other machines cannot use an address: link-local ones need the name of a link, which differs between
+/// machines.
 pub fn is_for_one_link(address: IpAddr) -> bool {
     match address {
         IpAddr::V6(address) => address.is_unicast_link_local(),

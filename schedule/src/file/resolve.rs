@@ -103,7 +103,8 @@ fn implied(
     mismatches: &mut Findings<Violation>,
 ) -> Result<Demand, RequestFault> {
     // A short file must not cause millions of chunks: each generator lists the image of every chunk.
-    let (expected, listed) = (request.chunk_count(), symmetry.generators.first().map_or(0, |it| it.chunks.len()));
+    let expected = request.chunk_count();
+    let listed = symmetry.generators.first().map_or(0, |it| it.chunks.len());
     if expected != listed as u64 {
         let reason = format!("a generator has images of {listed} chunks, but the collective has {expected}");
         return Err(RequestFault { key: "symmetry", reason });

@@ -64,7 +64,8 @@ impl Vectors {
 
     /// How many elements are not what they must be: rank r sends r + 1 everywhere.
     fn wrong(&self, comm: &Communicator) -> u64 {
-        let (ranks, length) = (comm.size(), self.receive.len());
+        let ranks = comm.size();
+        let length = self.receive.len();
         let expected = |at: usize| match self.collective.combines() {
             true => (ranks * (ranks + 1) / 2) as f32,
             false => (at * ranks / length.max(1) + 1) as f32,

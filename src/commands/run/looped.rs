@@ -332,7 +332,8 @@ impl<T: Element + From<u8> + PartialEq> LoopVectors<T> {
 
     /// How many received elements are not what they must be.
     fn wrong(&self, comm: &Communicator, job: &LoopJob) -> u64 {
-        let (ranks, is_root) = (comm.size(), comm.rank() == job.root);
+        let ranks = comm.size();
+        let is_root = comm.rank() == job.root;
         let receive = self.receive.slice();
         let combined = || {
             let values = (0..ranks).map(|rank| sent_by(rank, job));

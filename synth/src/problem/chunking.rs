@@ -62,7 +62,8 @@ pub fn chunk_counts(topology: &Topology, request: &Request) -> Vec<u32> {
     let slowest = topology.links().iter().map(|link| link.beta.0).fold(0.0, f64::max);
     let alpha = topology.links().iter().map(|link| link.alpha.0).fold(f64::INFINITY, f64::min);
     let is_delay = topology.links().iter().all(|link| link.latency == Latency::Pipelines);
-    let (ranks, links) = (topology.rank_count(), topology.links());
+    let ranks = topology.rank_count();
+    let links = topology.links();
     // A link for every pair, and some of the links use more switches than others.
     let is_direct =
         links.len() >= ranks * (ranks - 1) && links.iter().any(|link| link.resources.len() != links[0].resources.len());

@@ -174,7 +174,8 @@ fn sources(problem: &Problem, mirror: &Mirror) -> Option<Vec<HolderDemand>> {
         if index == sources.len() {
             sources.push(HolderDemand { holders: chunk.holders.clone(), wanted: Vec::new() });
         }
-        let (bytes, wanted) = (demand.bytes_of(id), &mut sources[index].wanted);
+        let bytes = demand.bytes_of(id);
+        let wanted = &mut sources[index].wanted;
         match wanted.last_mut() {
             Some(some) if (some.to, some.bytes) == (to, bytes) => some.chunks.push(id),
             _ => wanted.push(WantedChunks { to, bytes, chunks: vec![id] }),

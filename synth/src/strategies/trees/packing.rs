@@ -126,7 +126,8 @@ pub(super) fn pack(
             if best.is_some() && deadline.has_passed() || deadline.has_passed_for_all() {
                 return best;
             }
-            let (unit, old) = (&units.all[index], std::mem::take(&mut trees[index]));
+            let unit = &units.all[index];
+            let old = std::mem::take(&mut trees[index]);
             old.iter().for_each(|&link| load.remove(unit.size, link));
             let before = (round > 0).then(|| {
                 let price = grower.again(unit, &old, &mut load, lateness_price);

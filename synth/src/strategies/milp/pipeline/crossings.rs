@@ -263,7 +263,8 @@ impl<'a> FastComponents<'a> {
     /// The messages of all queues, each divided by `shape`: the n-th messages of all queues come before the next ones
     /// of any.
     fn sequence(&self, loads: &BTreeMap<LinkId, Vec<ChunkId>>, shape: QueueDivision) -> CrossingPlan {
-        let (queue, topology) = (self.queues(), &self.problem.topology);
+        let queue = self.queues();
+        let topology = &self.problem.topology;
         let mut queues: BTreeMap<usize, Vec<LinkId>> = BTreeMap::new();
         loads.keys().for_each(|&id| queues.entry(queue[&id]).or_default().push(id));
         let components = self.of.iter().max().map_or(1, |most| most + 1);
