@@ -4,7 +4,7 @@
 
 use super::places::RankMemory;
 use crate::error::Breach;
-use crate::verdict::{Cause, Verdict};
+use crate::verdict::Verdict;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -172,7 +172,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verdict::Phase;
+    use crate::verdict::{Cause, Phase};
     use std::sync::Arc;
 
     /// A process that learns of an end may end itself at once. Those it has not told yet would name this process.

@@ -10,8 +10,7 @@ use crate::TopologyRef;
 use crate::Violation;
 use crate::tolerance::differs;
 use crate::{
-    Chunk, ChunkId, Collective, Demand, DemandError, Findings, Generator, LowerBound, RankSet, Request, Schedule,
-    Transfer,
+    Chunk, ChunkId, Demand, DemandError, Findings, Generator, LowerBound, RankSet, Request, Schedule, Transfer,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
