@@ -75,7 +75,8 @@ impl Workbench {
     pub(crate) fn open(setup: &Setup) -> Outcome<Self> {
         let (ready_limit, work_limit) = (setup.ready_timeout, setup.timeout.unwrap_or(PATIENCE));
         let mut options = runtime::ExecutionOptions { ready_limit, work_limit, ..runtime::ExecutionOptions::default() };
-        let (mut emulated_source, count) = (String::new(), setup.launch.ranks());
+        let mut emulated_source = String::new();
+        let count = setup.launch.ranks();
         if let Some((spec, slowdown)) = &setup.emulate {
             let topology = plan::topology(spec)?;
             if topology.rank_count() != count {
@@ -220,7 +221,8 @@ impl Workbench {
             let (source, of_source) = match excerpts {
                 Some((excerpts, of)) => (LoadRequest::Excerpt { of: of.clone() }, vec![excerpts]),
                 None => {
-                    let (kind, form) = (plan.kind.clone(), self.form.clone());
+                    let kind = plan.kind.clone();
+                    let form = self.form.clone();
                     (LoadRequest::Plan { kind, memory, form }, vec![&plan.plan, &plan.topology])
                 }
             };
@@ -266,7 +268,10 @@ const SECRETS: &str = "all ranks need the same secret: --secret-file F, ANTIPHON
 pub(crate) fn fault(error: RunError) -> Failure {
     let late = match &error {
         RunError::Deadline { phase, .. } => Some(*phase),
-        RunError::Ended { verdict, .. } if matches!(verdict.cause, Cause::Late | Cause::Silent) => Some(verdict.phase),
+        RunError::Ended { verdict, .. } => match verdict.cause {
+            Cause::Late | Cause::Silent => Some(verdict.phase),
+            Cause::Died | Cause::Failed | Cause::Disagrees | Cause::Orphaned | Cause::Cut | Cause::Lost => None,
+        },
         _ => None,
     };
     let mut lines = vec![error.to_string()];

@@ -401,9 +401,7 @@ mod tests {
         for ranks in [1, 2, 3, 6, 70] {
             let machines: Vec<u32> = (0..ranks).map(|rank| rank / 4).collect();
             let costs = costs(&machines, 2);
-            for collective in
-                Collective::ALL.iter().copied().filter(|of| !of.is_listed() && *of != Collective::SendRecv)
-            {
+            for collective in Collective::ALL.iter().copied().filter(|of| of.takes_vectors()) {
                 let root = collective.is_rooted().then_some(Rank(0));
                 let op = collective.combines().then_some(ReduceOp::Sum);
                 let kind = CallKind { root, op, ..CallKind::plain(collective) };

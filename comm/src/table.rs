@@ -158,7 +158,8 @@ impl PlanTable {
     fn add(&mut self, path: &Path) -> Result<(), TableFault> {
         let text = text_of(path)?;
         let shown = path.display().to_string();
-        let (document, wrong) = (Document::json(&shown, &text), |error: TextError| TableFault(error.to_string()));
+        let document = Document::json(&shown, &text);
+        let wrong = |error: TextError| TableFault(error.to_string());
         let key: FormatKey = document.parse().map_err(wrong)?;
         let folder = path.parent().unwrap_or(Path::new("."));
         match key.format.as_str() {
@@ -198,7 +199,8 @@ impl PlanTable {
             )));
         }
         if version != env!("CARGO_PKG_VERSION") {
-            let (version, own) = (topology::shorten(version), env!("CARGO_PKG_VERSION"));
+            let version = topology::shorten(version);
+            let own = env!("CARGO_PKG_VERSION");
             return Err(TableFault(format!(
                 "{origin}: version `{version}` has measured it, and this is {own}; hint: `antiphon tune` measures again"
             )));
@@ -231,7 +233,10 @@ impl PlanTable {
         for (collective, range) in table.functions() {
             let dtype = range.dtype.parse().map_err(|why| TableFault(format!("{origin}, {collective}: {why}")))?;
             let name = range.function.as_str().into();
-            let (from_bytes, to_bytes, op, machines) = (range.from_bytes, range.to_bytes, range.op, machines.clone());
+            let from_bytes = range.from_bytes;
+            let to_bytes = range.to_bytes;
+            let op = range.op;
+            let machines = machines.clone();
             self.push_function(TableFunction { name, collective, from_bytes, to_bytes, dtype, op, machines });
         }
         self.keys.push((origin.to_owned(), table.key.clone()));
@@ -338,7 +343,8 @@ impl PlanTable {
         let TablePlan { name, schedule, topology } = &self.entries[entry].plan;
         let mut schedule = schedule.clone();
         let request = schedule.demand.request();
-        if request.op != op && request.collective != Collective::Custom {
+        // Listed chunks do not follow from a request.
+        if request.op != op && !request.collective.is_listed() {
             let request = Request { op, ..request.clone() };
             let demand = Demand::new(request).map_err(|error| format!("{name}: {error}"))?;
             let demand = demand.with_chunk_bytes(schedule.demand.chunk_bytes());

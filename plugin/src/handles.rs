@@ -81,24 +81,44 @@ pub struct antiphon_request {
 /// A call under way.
 pub type antiphon_request_t = *mut antiphon_request;
 
-/// Types in the order of `enum antiphon_dtype`.
-pub(crate) const TYPES: [DType; 7] =
-    [DType::F32, DType::F64, DType::I32, DType::I64, DType::U8, DType::F16, DType::Bf16];
-/// Reductions in the order of `enum antiphon_op`.
-pub(crate) const OPS: [Op; 5] = [Op::Sum, Op::Prod, Op::Min, Op::Max, Op::Avg];
+/// A type as C names it.
+pub(crate) fn c_dtype(of: DType) -> antiphon_dtype_t {
+    let named = match of {
+        DType::F32 => antiphon_dtype::ANTIPHON_F32,
+        DType::F64 => antiphon_dtype::ANTIPHON_F64,
+        DType::I32 => antiphon_dtype::ANTIPHON_I32,
+        DType::I64 => antiphon_dtype::ANTIPHON_I64,
+        DType::U8 => antiphon_dtype::ANTIPHON_U8,
+        DType::F16 => antiphon_dtype::ANTIPHON_F16,
+        DType::Bf16 => antiphon_dtype::ANTIPHON_BF16,
+    };
+    named as antiphon_dtype_t
+}
+
+/// A reduction as C names it.
+pub(crate) fn c_op(of: Op) -> antiphon_op_t {
+    let named = match of {
+        Op::Sum => antiphon_op::ANTIPHON_SUM,
+        Op::Prod => antiphon_op::ANTIPHON_PROD,
+        Op::Min => antiphon_op::ANTIPHON_MIN,
+        Op::Max => antiphon_op::ANTIPHON_MAX,
+        Op::Avg => antiphon_op::ANTIPHON_AVG,
+    };
+    named as antiphon_op_t
+}
 
 /// # Errors
 /// If there is no such type.
 pub(crate) fn dtype(of: antiphon_dtype_t) -> Result<DType, CallRefusal> {
-    let found = usize::try_from(of).ok().and_then(|index| TYPES.get(index));
-    found.copied().ok_or_else(|| CallRefusal::argument(format!("there is no data type {of}")))
+    let found = DType::ALL.iter().copied().find(|dtype| c_dtype(*dtype) == of);
+    found.ok_or_else(|| CallRefusal::argument(format!("there is no data type {of}")))
 }
 
 /// # Errors
 /// If there is no such reduction.
 pub(crate) fn op(of: antiphon_op_t) -> Result<Op, CallRefusal> {
-    let found = usize::try_from(of).ok().and_then(|index| OPS.get(index));
-    found.copied().ok_or_else(|| CallRefusal::argument(format!("there is no reduction {of}")))
+    let found = Op::ALL.iter().copied().find(|op| c_op(*op) == of);
+    found.ok_or_else(|| CallRefusal::argument(format!("there is no reduction {of}")))
 }
 
 /// # Errors

@@ -4,8 +4,8 @@
 
 #![allow(non_camel_case_types, reason = "these are the names of the C interface")]
 
-use crate::handles::{OPS, TYPES, communicator, dtype, op};
 use crate::handles::{antiphon_comm, antiphon_comm_t, antiphon_dtype_t, antiphon_op_t};
+use crate::handles::{c_dtype, c_op, communicator, dtype, op};
 use crate::lifecycle::string;
 use crate::status::{CallRefusal, antiphon_result_t, guarded};
 use comm::{CandidateFunction, CandidateMemory, Collective, CollectiveCall, Communicator, TuneCandidate, TuneOptions};
@@ -117,8 +117,8 @@ impl CFunction {
         let at = COLLECTIVES.iter().position(|of| *of == call.collective).unwrap_or_default();
         let told = antiphon_call {
             collective: at as c_int,
-            dtype: TYPES.iter().position(|of| *of == call.dtype).unwrap_or_default() as c_int,
-            op: call.op.and_then(|op| OPS.iter().position(|of| *of == op)).unwrap_or_default() as c_int,
+            dtype: c_dtype(call.dtype),
+            op: call.op.map(c_op).unwrap_or_default(),
             root: call.root.unwrap_or_default() as c_int,
             count: call.count,
             send,

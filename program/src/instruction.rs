@@ -183,13 +183,20 @@ impl Instruction {
 
     /// Whether it combines values, and so needs the program's reduction.
     pub fn reduces(&self) -> bool {
-        matches!(self, Self::ReceiveReduce { .. } | Self::ReceiveReduceSend { .. } | Self::Reduce { .. })
+        match self {
+            Self::ReceiveReduce { .. } | Self::ReceiveReduceSend { .. } | Self::Reduce { .. } => true,
+            Self::Send { .. } | Self::Receive { .. } | Self::Copy { .. } | Self::ReceiveSend { .. } => false,
+        }
     }
 
     /// Whether the rank copies or adds locally, in addition to sending and receiving.
     pub fn works(&self) -> bool {
-        use Instruction::{Copy, ReceiveReduce, ReceiveReduceSend, Reduce};
-        matches!(self, ReceiveReduce { .. } | ReceiveReduceSend { .. } | Copy { .. } | Reduce { .. })
+        match self {
+            Self::ReceiveReduce { .. } | Self::ReceiveReduceSend { .. } | Self::Copy { .. } | Self::Reduce { .. } => {
+                true
+            }
+            Self::Send { .. } | Self::Receive { .. } | Self::ReceiveSend { .. } => false,
+        }
     }
 
     /// One of its slices; all have the same shape.

@@ -267,7 +267,9 @@ impl<'a> ProgramPlayer<'a> {
                     }
                 }
             }
-            _ => Some(ready),
+            Instruction::Copy { .. } | Instruction::Reduce { .. } => Some(ready),
+            // The program is unfused.
+            Instruction::ReceiveSend { .. } | Instruction::ReceiveReduceSend { .. } => Some(ready),
         }
     }
 
@@ -334,7 +336,8 @@ impl<'a> ProgramPlayer<'a> {
         let message = self.messages.len();
         let lane = &mut self.lanes[id.index()];
         let Some((bytes, slots, sends)) = lane.staged.take() else { return };
-        let (start, cost) = (cause.ready, self.topology.link(link));
+        let start = cause.ready;
+        let cost = self.topology.link(link);
         let end = start + cost.transfer_time(bytes);
         let arrival = CausedTime { at: end, by: Some(By::Arrival(message)) };
         let reduces = lane.reduces.get(lane.arrived.len()).copied().unwrap_or(false);

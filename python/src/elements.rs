@@ -85,7 +85,7 @@ impl ElementKind {
 
     /// As what elements are reduced: one each, or two for a complex number.
     pub(crate) fn reduced(self, op: Op) -> Option<DType> {
-        let is_modular = matches!(op, Op::Sum | Op::Prod);
+        let is_modular = op.ignores_signs();
         Some(match self {
             Float(2) => DType::F16,
             BrainFloat => DType::Bf16,
@@ -94,7 +94,6 @@ impl ElementKind {
             Signed(4) => DType::I32,
             Signed(8) => DType::I64,
             Unsigned(1) => DType::U8,
-            // Sums and products wrap, and then have the same bits with and without a sign.
             Unsigned(4) if is_modular => DType::I32,
             Unsigned(8) if is_modular => DType::I64,
             Signed(1) if is_modular => DType::U8,

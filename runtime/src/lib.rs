@@ -72,7 +72,7 @@ pub use launch::files::SharedFile;
 pub use launch::launcher::{Job, JobSpec, ProgramSource};
 pub use launch::machine::Machine;
 pub use launch::probe::ThreadProbe;
-pub use launch::rendezvous::Rendezvous;
+pub use launch::rendezvous::{Rendezvous, is_for_one_link};
 pub use launch::threads::{run_threads, try_threads, try_together};
 pub use launch::watch::JobWatch;
 pub use launch::worker::{Loader, control_from_stdin, serve};

@@ -62,6 +62,16 @@ pub enum Cause {
     Lost,
 }
 
+impl Cause {
+    /// Whether the rank is lost. One that reported an error still runs.
+    pub(crate) fn loses_rank(self) -> bool {
+        match self {
+            Self::Failed => false,
+            Self::Died | Self::Silent | Self::Late | Self::Disagrees | Self::Orphaned | Self::Cut | Self::Lost => true,
+        }
+    }
+}
+
 /// The coordinator's decision that a job is over, and which rank was the cause.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Verdict {

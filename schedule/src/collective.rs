@@ -99,6 +99,51 @@ impl Collective {
         }
     }
 
+    /// Whether its chunks are listed pair by pair: each goes from one member to one, and its size follows from theirs.
+    pub fn lists_pairs(self) -> bool {
+        match self {
+            Self::AllToAllV => true,
+            Self::AllGather | Self::ReduceScatter | Self::AllReduce | Self::AllToAll | Self::Broadcast => false,
+            Self::Reduce | Self::Gather | Self::Scatter | Self::SendRecv | Self::Custom => false,
+        }
+    }
+
+    /// Whether each member has a block for itself that is no chunk, because it does not move.
+    pub fn has_own_blocks(self) -> bool {
+        match self {
+            Self::AllToAll => true,
+            Self::AllGather | Self::ReduceScatter | Self::AllReduce | Self::AllToAllV | Self::Broadcast => false,
+            Self::Reduce | Self::Gather | Self::Scatter | Self::SendRecv | Self::Custom => false,
+        }
+    }
+
+    /// Whether a program can call it with vectors of one length.
+    pub fn takes_vectors(self) -> bool {
+        match self {
+            Self::AllGather | Self::ReduceScatter | Self::AllReduce | Self::AllToAll | Self::Broadcast => true,
+            Self::Reduce | Self::Gather | Self::Scatter => true,
+            Self::AllToAllV | Self::SendRecv | Self::Custom => false,
+        }
+    }
+
+    /// Whether the chunks say what is reduced, so that a request may name a reduction or not.
+    pub fn reduces_as_listed(self) -> bool {
+        match self {
+            Self::Custom => true,
+            Self::AllGather | Self::ReduceScatter | Self::AllReduce | Self::AllToAll | Self::AllToAllV => false,
+            Self::Broadcast | Self::Reduce | Self::Gather | Self::Scatter | Self::SendRecv => false,
+        }
+    }
+
+    /// Into how many equal parts its size is cut among so many members, where each part is one chunk.
+    pub fn parts(self, members: usize) -> u64 {
+        match self {
+            Self::AllGather | Self::ReduceScatter | Self::AllReduce | Self::AllToAll => members as u64,
+            Self::AllToAllV | Self::Gather | Self::Scatter => members as u64,
+            Self::Broadcast | Self::Reduce | Self::SendRecv | Self::Custom => 1,
+        }
+    }
+
     /// How many blocks of equal length its size holds among so many members, as MPI and nccl-tests count: the vector of a
     /// reduction to all is one block. Chunks listed one by one have no blocks, and count as one.
     pub fn blocks(self, members: usize) -> u64 {
@@ -150,6 +195,24 @@ words! {
         Max => "max",
         /// The sum divided by the number of members.
         Avg => "avg",
+    }
+}
+
+impl ReduceOp {
+    /// Whether results of floats depend on the order in which values are combined.
+    pub fn depends_on_order(self) -> bool {
+        match self {
+            Self::Sum | Self::Prod | Self::Avg => true,
+            Self::Min | Self::Max => false,
+        }
+    }
+
+    /// Whether integers, which wrap, have the same bits with and without a sign.
+    pub fn ignores_signs(self) -> bool {
+        match self {
+            Self::Sum | Self::Prod => true,
+            Self::Min | Self::Max | Self::Avg => false,
+        }
     }
 }
 

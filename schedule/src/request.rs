@@ -48,17 +48,7 @@ impl Request {
 
     /// Into how many equal parts (chunks) the size is cut.
     pub fn parts(&self) -> u64 {
-        let per_rank = u64::from(self.chunks_per_rank);
-        match self.collective {
-            Collective::Broadcast | Collective::Reduce | Collective::SendRecv | Collective::Custom => per_rank,
-            Collective::AllGather
-            | Collective::ReduceScatter
-            | Collective::AllReduce
-            | Collective::AllToAll
-            | Collective::AllToAllV
-            | Collective::Gather
-            | Collective::Scatter => per_rank * self.members.len() as u64,
-        }
+        u64::from(self.chunks_per_rank) * self.collective.parts(self.members.len())
     }
 
     /// How many chunks a standard collective has; for a listed one, as if it had C chunks for each member. Nothing is
@@ -105,7 +95,7 @@ impl Request {
             }
             _ => {}
         }
-        if *collective != Collective::Custom && collective.combines() != op.is_some() {
+        if !collective.reduces_as_listed() && collective.combines() != op.is_some() {
             return Err(DemandError::Op { collective: *collective, needed: collective.combines() });
         }
         if *size_bytes > MAX_SIZE {

@@ -6,7 +6,7 @@
 use crate::failure::{Failure, Outcome};
 use if_addrs::IfAddr;
 use ipnet::IpNet;
-use runtime::Interface;
+use runtime::{Interface, is_for_one_link};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
@@ -73,7 +73,7 @@ fn chosen(named: &[String], seen: &[InterfaceAddress]) -> Outcome<Vec<IpAddr>> {
     let mut all = Vec::new();
     for name in named {
         let found: Vec<IpAddr> = match (name.parse::<IpAddr>(), name.parse::<IpNet>()) {
-            (Ok(IpAddr::V6(address)), _) if address.is_unicast_link_local() => {
+            (Ok(address), _) if is_for_one_link(address) => {
                 return Err(Failure::bad_input(anyhow::anyhow!("--interface {name}: it is valid on one link only")));
             }
             // Whether the machine has this address is found out when a socket listens there.

@@ -116,18 +116,19 @@ fn a_slow_link_and_a_long_cable_are_found() {
 }
 
 /// Pairs of hosts from one side to the other.
-fn across(from: [u64; 2], to: [u64; 2]) -> impl Iterator<Item = (u64, u64)> {
+fn across<const N: usize>(from: [u64; N], to: [u64; N]) -> impl Iterator<Item = (u64, u64)> {
     from.into_iter().flat_map(move |from| to.map(|to| (from, to)))
 }
 
 #[test]
 fn two_racks_and_the_thin_line_between_them_are_found() {
-    let Some(cluster) = Cluster::or_skip(&Spec::racks(2, 2, 300, 100)) else { return };
+    let Some(cluster) = Cluster::or_skip(&Spec::racks(2, 3, 300, 100)) else { return };
     assert_found(&cluster, |found| {
-        found.rates(0.12, |from, to| if from / 2 == to / 2 { 300.0 } else { 100.0 })?;
+        // Two racks of three were off by 4.7 % at most (BENCHMARKS.md, shaping as it comes).
+        found.rates(0.1, |from, to| if from / 3 == to / 3 { 300.0 } else { 100.0 })?;
         found.is_duplex()?;
-        found.shares(across([0, 1], [2, 3]), 100.0)?;
-        found.shares(across([2, 3], [0, 1]), 100.0)
+        found.shares(across([0, 1, 2], [3, 4, 5]), 100.0)?;
+        found.shares(across([3, 4, 5], [0, 1, 2]), 100.0)
     });
 }
 
@@ -135,10 +136,12 @@ fn two_racks_and_the_thin_line_between_them_are_found() {
 fn two_hosts_behind_one_nic_are_found() {
     let mut spec = Spec::star(&[200, 200]);
     spec.switches.push(Switch { uplink: Some(Uplink { to: 0, rate: 200 }) });
+    // Faster than what they share, as the hosts without a limit of their own in BENCHMARKS.md.
     spec.hosts.extend(vec![Host { nics: vec![Nic { switch: 1, ..Nic::new(600) }] }; 2]);
     let Some(cluster) = Cluster::or_skip(&spec) else { return };
     assert_found(&cluster, |found| {
-        found.rates(0.15, |from, to| if from.min(to) == 2 { 600.0 } else { 200.0 })?;
+        // They were off by 3.8 % at most (BENCHMARKS.md, shaping as it comes).
+        found.rates(0.1, |from, to| if from.min(to) == 2 { 600.0 } else { 200.0 })?;
         found.is_duplex()?;
         found.shares(across([0, 1], [2, 3]), 200.0)?;
         found.shares(across([2, 3], [0, 1]), 200.0)

@@ -19,6 +19,12 @@ fn what_depends_on_the_collective_names_all_of_them() {
 /// The places in code that a new variant of an enumeration would slip through.
 fn incomplete(code: &str, enumeration: &str) -> Vec<String> {
     let mut found = Vec::new();
+    for (at, _) in code.match_indices("].contains(") {
+        let listed = &code[opening(&code[..=at])..=at];
+        if names(listed, enumeration) {
+            found.push(format!("{listed}.contains"));
+        }
+    }
     for (at, _) in code.match_indices("matches!(").filter(|(at, _)| is_word(code, *at)) {
         let asked = &code[at..at + closing(&code[at..])];
         if names(asked, enumeration) {
@@ -75,6 +81,20 @@ fn closing(code: &str) -> usize {
     code.len()
 }
 
+/// Where the bracket begins that the last one closes.
+fn opening(code: &str) -> usize {
+    let mut depth = 0;
+    for (at, letter) in code.char_indices().rev() {
+        match letter {
+            ')' | ']' | '}' => depth += 1,
+            '(' | '[' | '{' if depth == 1 => return at,
+            '(' | '[' | '{' => depth -= 1,
+            _ => {}
+        }
+    }
+    0
+}
+
 /// The patterns of the arms of a `match`, without their conditions.
 fn patterns(mut arms: &str) -> Vec<&str> {
     let mut found = Vec::new();
@@ -127,6 +147,7 @@ fn incomplete_matches_are_found() {
     let incomplete = |code| incomplete(&plain(code), "Collective::").len();
     for code in [
         "matches!(it, Collective::Reduce | Collective::Gather)",
+        "[Collective::Reduce, Collective::Gather].contains(&it)",
         "match it { Collective::Reduce => 1, _ => 2 }",
         "match it {\n    Collective::Reduce => { f(\"}\") }\n    other if other.is_rooted() => 2,\n}",
         "match (it, what) { (Collective::Reduce, true) => f(match what { _ => 1 }), (_, false) => 2 }",
@@ -136,6 +157,7 @@ fn incomplete_matches_are_found() {
     }
     for code in [
         "matches!(it, ClaimedCollective::Reduce)",
+        "[1, 2].contains(&what) && it == Collective::Reduce",
         "match it { ClaimedCollective::Reduce => 1, _ => 2 }",
         "match what { Some(Collective::Reduce) => 1, None => 2 }",
         "match what { Some(2) => Collective::Reduce, _ => Collective::Gather }",

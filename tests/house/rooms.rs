@@ -24,7 +24,6 @@ const FLOORS: &[(&str, &[&str])] = &[
             "rounds",
             "error",
             "link",
-            "adjacency",
             "graph",
             "connectivity",
             "fit",
@@ -54,7 +53,6 @@ const FLOORS: &[(&str, &[&str])] = &[
             "error",
             "request",
             "order",
-            "request",
             "demand",
             "transfer",
             "compressed",
@@ -226,6 +224,7 @@ fn no_arrow_leads_back_up_between_rooms() {
         assert!(missing.is_empty(), "{crate_name} has rooms that FLOORS does not place: {missing:?}");
         let gone: Vec<_> = floors.iter().filter(|room| !plan.rooms.contains(**room)).collect();
         assert!(gone.is_empty(), "FLOORS places rooms that {crate_name} does not have: {gone:?}");
+        assert_eq!(floors.len(), plan.rooms.len(), "FLOORS places a room of {crate_name} twice");
         for source in sources(&format!("{crate_name}/src")) {
             let modules = modules_of(&source);
             let Some(room) = modules.first().filter(|_| !source.is_test()) else { continue };
@@ -237,6 +236,30 @@ fn no_arrow_leads_back_up_between_rooms() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The strategies that use another one: it and the other.
+const LENT: &[(&str, &str)] = &[("improve", "matching"), ("milp", "matching")];
+
+#[test]
+fn strategies_use_each_other_only_where_they_may() {
+    let mut files = sources("synth/src/strategies");
+    // Files outside the folders of strategies are for all.
+    files.retain(|source| source.path.split('/').count() > 4);
+    let folder = |source: &Source| modules_of(source)[1].to_owned();
+    let folders: BTreeSet<String> = files.iter().map(folder).collect();
+    let mut used = BTreeSet::new();
+    for source in files.iter().filter(|source| !source.is_test()) {
+        let code = source.code();
+        let own = folder(source);
+        // As many `super::` lead to `strategies`.
+        let depth = modules_of(source).len() - 1;
+        let named = ["crate::strategies::".to_owned(), "super::".repeat(depth)].map(|root| first_names(&code, &root));
+        let others = named.concat().into_iter().filter(|name| *name != own && folders.contains(*name));
+        used.extend(others.map(|other| (own.clone(), other.to_owned())));
+    }
+    let lent: BTreeSet<_> = LENT.iter().map(|(one, other)| ((*one).to_owned(), (*other).to_owned())).collect();
+    assert_eq!(used, lent, "found, and what LENT allows");
 }
 
 /// `runtime/src/tcp/ring.rs` → `["tcp", "ring"]`; none for `lib.rs`.

@@ -167,8 +167,12 @@ fn ompi(table: &TuningTable, notes: &mut Vec<String>) -> String {
     notes.push(
         "Open MPI uses the rules for every communicator of at least so many ranks, wherever its ranks are".to_owned(),
     );
-    let blocks = [Collective::Gather, Collective::Scatter, Collective::ReduceScatter];
-    if table.cells.iter().any(|cell| blocks.contains(&cell.collective)) {
+    let differs = |collective| match collective {
+        Collective::Gather | Collective::Scatter | Collective::ReduceScatter => true,
+        Collective::AllGather | Collective::AllReduce | Collective::AllToAll | Collective::AllToAllV => false,
+        Collective::Broadcast | Collective::Reduce | Collective::SendRecv | Collective::Custom => false,
+    };
+    if table.cells.iter().any(|cell| differs(cell.collective)) {
         notes.push(
             "what Open MPI takes for the size of gather, scatter and reduce_scatter differs between its versions"
                 .to_owned(),

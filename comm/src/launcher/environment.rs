@@ -136,11 +136,10 @@ pub fn find(explicit: Explicit<'_>, environment: &Environment) -> LaunchResult<O
     Ok(Some(JobDescription { rank, ranks, masters }))
 }
 
-/// An address that is valid on one link only needs the name of the link, which differs from machine to machine.
 fn general(master: &str) -> LaunchResult<()> {
     let host = master.strip_prefix('[').and_then(|rest| rest.split([']', '%']).next()).unwrap_or_default();
-    match host.parse::<std::net::Ipv6Addr>() {
-        Ok(address) if address.is_unicast_link_local() => {
+    match host.parse::<std::net::IpAddr>() {
+        Ok(address) if runtime::is_for_one_link(address) => {
             Err(bad(format!("{master}, where rank 0 is to be, is valid on one link only"))
                 .hint("--master NAME:PORT, or another address of rank 0's machine"))
         }

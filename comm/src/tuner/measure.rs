@@ -302,7 +302,7 @@ pub(super) fn step_of(collective: schedule::Collective, ranks: usize, dtype: run
 /// # Errors
 /// If the options make no sense.
 pub(super) fn check(options: &TuneOptions) -> CommResult<()> {
-    match options.collectives.iter().find(|of| of.is_listed() || **of == schedule::Collective::SendRecv) {
+    match options.collectives.iter().find(|of| !of.takes_vectors()) {
         Some(of) => Err(CommError::Argument(format!("{of} has no vectors of one length, and is not tuned"))),
         None => Ok(()),
     }

@@ -78,9 +78,14 @@ impl PlanGeometry {
 
     /// C of the demand: chunks per rank (per pair for alltoall).
     pub(super) fn chunks_per_rank(&self) -> u32 {
-        let parts = self.block * self.factor;
-        if self.collective == Collective::AllReduce { parts / self.ranks } else { parts }
+        self.block * self.factor / parts_of_block(self.collective, self.ranks)
     }
+}
+
+/// The number of equal parts of a block that ranks have each for themselves: an allreduce is one block, and each rank
+/// has a part of it.
+fn parts_of_block(collective: Collective, ranks: u32) -> u32 {
+    (collective.parts(ranks as usize) / collective.blocks(ranks as usize)) as u32
 }
 
 /// Chunks of a block, or the reason why the declared counts do not match the collective.
@@ -127,9 +132,7 @@ fn factor(collective: Collective, ranks: u32, block: u32, script: &Script) -> Re
             }
         }
     }
-    if collective == Collective::AllReduce {
-        factor = lcm(factor * u64::from(block), ranks.into()) / u64::from(block);
-    }
+    factor = lcm(factor * u64::from(block), parts_of_block(collective, ranks).into()) / u64::from(block);
     u32::try_from(factor)
         .ok()
         .filter(|&factor| u64::from(factor) <= MAX_FACTOR * u64::from(ranks))
@@ -202,7 +205,10 @@ impl Cells {
         let per_scratch_chunk = u64::from(geometry.factor) * u64::from(kept);
         let doubled = if plan.protocol == ScratchUse::Ll { 2 } else { 1 };
         let (input, output) = (u64::from(geometry.input) * per_chunk, u64::from(geometry.output) * per_chunk);
-        let (mut starts, mut ends, mut scratch_room, mut next) = (Vec::new(), Vec::new(), Vec::new(), 0u64);
+        let mut starts = Vec::new();
+        let mut ends = Vec::new();
+        let mut scratch_room = Vec::new();
+        let mut next = 0u64;
         for (rank, gpu) in (0u64..).zip(&plan.gpus) {
             let block = u64::from(geometry.block) * per_chunk;
             let scratch = u64::from(gpu.scratch_chunks) * per_scratch_chunk * doubled;
@@ -236,9 +242,11 @@ impl Cells {
     /// The cells of an operand outside pipelines: all of them, or the share of one threadblock.
     pub(super) fn whole(&self, operand: Operand, share: Option<super::document::Share>) -> CellSpan {
         let per_chunk = self.per(operand.space);
-        let (mut first, mut count) = (operand.index * per_chunk, operand.size * per_chunk);
+        let mut first = operand.index * per_chunk;
+        let mut count = operand.size * per_chunk;
         if let Some(share) = share {
-            let (start, end) = (count / share.tbg_size * share.tb_id, count / share.tbg_size * (share.tb_id + 1));
+            let start = count / share.tbg_size * share.tb_id;
+            let end = count / share.tbg_size * (share.tb_id + 1);
             (first, count) = (first + start, end - start);
         }
         self.span(operand, first, count)

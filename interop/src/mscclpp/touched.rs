@@ -6,11 +6,11 @@ use program::{Buffer, Instruction, Slice};
 pub(super) fn accesses(instruction: &Instruction) -> (Vec<Slice>, Option<Slice>) {
     match *instruction {
         Instruction::Send { src, .. } => (vec![src], None),
-        Instruction::Receive { dst, .. } => (Vec::new(), Some(dst)),
-        Instruction::ReceiveReduce { src, dst, .. } | Instruction::Copy { src, dst } => (vec![src], Some(dst)),
+        Instruction::Receive { dst, .. } | Instruction::ReceiveSend { dst, .. } => (Vec::new(), Some(dst)),
+        Instruction::ReceiveReduce { src, dst, .. }
+        | Instruction::ReceiveReduceSend { src, dst, .. }
+        | Instruction::Copy { src, dst } => (vec![src], Some(dst)),
         Instruction::Reduce { src, dst } => (vec![src, dst], Some(dst)),
-        // The conversion emits no such instruction.
-        _ => (Vec::new(), None),
     }
 }
 

@@ -50,10 +50,10 @@ pub(crate) struct PlannedCall {
     pub(crate) code: c_int,
 }
 
-/// The type by which the kernel handles elements of a type of NCCL's. Where nothing is reduced, only their size matters. Sums and
-/// products have the same bits with and without a sign.
+/// The type by which the kernel handles elements of a type of NCCL's. Where nothing is reduced, only their size
+/// matters.
 fn dtype_of(number: c_int, op: Option<ReduceOp>) -> Result<DType, PlanRefusal> {
-    let is_plain = matches!(op, None | Some(ReduceOp::Sum | ReduceOp::Prod));
+    let is_plain = op.is_none_or(ReduceOp::ignores_signs);
     match number {
         1 => Ok(DType::U8),
         2 => Ok(DType::I32),
@@ -162,10 +162,21 @@ fn program_of(
     let found = table().and_then(|table| table.schedule_for(machines, &request)).ok_or(PlanRefusal::NotChosen)?;
     let (schedule, name) = found.map_err(PlanRefusal::Unfit)?;
     let unfit = |why: &dyn fmt::Display| PlanRefusal::Unfit(format!("{name}: {why}"));
-    let in_place = key.collective != Collective::ReduceScatter;
+    let in_place = is_planned_in_place(key.collective);
     let program = lower(&schedule, &LowerOptions { in_place, ..LowerOptions::default() });
     let program = check(program.map_err(|why| unfit(&why))?);
     Ok((program.map_err(|_| unfit(&"the program checker refuses it"))?, name.clone().into()))
+}
+
+/// Whether plans work in the receive buffer alone. It must hold all of a rank's input, which it does not where ranks
+/// receive a part of the sum.
+fn is_planned_in_place(collective: Collective) -> bool {
+    match collective {
+        Collective::ReduceScatter => false,
+        Collective::AllReduce | Collective::AllGather | Collective::Broadcast | Collective::AllToAll => true,
+        Collective::AllToAllV | Collective::Reduce | Collective::Gather | Collective::Scatter => true,
+        Collective::SendRecv | Collective::Custom => true,
+    }
 }
 
 /// Puts the call into its stream, with the copies that it needs where the caller's buffers lie. `block` are the bytes of one block.
@@ -178,7 +189,7 @@ fn enqueue(
 ) -> Result<(), NcclError> {
     let (send, recv) = (call.send as u64, call.recv as u64);
     let rounds = &mut prepared.rounds;
-    if call.collective == Collective::ReduceScatter {
+    if !is_planned_in_place(call.collective) {
         let length = (block * comm.ranks()) as u64;
         let overlaps = recv < send.saturating_add(length) && send < recv.saturating_add(block as u64);
         let output = if overlaps { rounds.staging()? } else { recv };

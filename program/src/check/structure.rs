@@ -35,7 +35,8 @@ impl Structure<'_> {
     }
 
     fn header(&mut self) {
-        let (program, request) = (self.program, self.program.demand.request());
+        let program = self.program;
+        let request = self.program.demand.request();
         for (what, given, expected) in [
             ("the number of parts", u64::from(program.shape.parts()), u64::from(self.layout.shape().parts())),
             ("the number of ranks", program.ranks.len() as u64, request.ranks as u64),
@@ -89,7 +90,8 @@ impl Structure<'_> {
             return;
         }
         for buffer in [Buffer::Input, Buffer::Output] {
-            let (given, expected) = (content.parts(buffer).len(), self.layout.slots(rank, buffer));
+            let given = content.parts(buffer).len();
+            let expected = self.layout.slots(rank, buffer);
             if given != expected as usize {
                 self.violations.push(ProgramViolation::BufferSlots { rank, buffer, given, expected });
                 continue;
@@ -160,7 +162,7 @@ impl Structure<'_> {
         }
         let meet = src.buffer == dst.buffer && src.index < dst.index + dst.count && dst.index < src.index + src.count;
         // Received data may be added to its operand in place.
-        let local = matches!(instruction, Instruction::Copy { .. } | Instruction::Reduce { .. });
+        let local = instruction.receives_from().is_none();
         if meet && (src != dst || local) {
             self.violations.push(ProgramViolation::Overlap { at });
         }

@@ -235,7 +235,7 @@ impl Layout {
     /// input and output are the same slots.
     pub fn own_block(&self, rank: Rank) -> Option<OwnBlock> {
         let Arrangement::Blocks(blocks) = &self.arrangement else { return None };
-        if self.request().collective != Collective::AllToAll {
+        if !self.request().collective.has_own_blocks() {
             return None;
         }
         let index = blocks::member(self.request(), rank)? * blocks.parts;

@@ -149,7 +149,7 @@ pub fn orbits_add_differently(schedule: &VerifiedCompressed) -> Option<ChunkId> 
 
 fn uneven(plan: Plan<'_>) -> Option<ChunkId> {
     let demand: &Demand = &plan.schedule().demand;
-    let may_differ = !matches!(demand.request().op, Some(ReduceOp::Min | ReduceOp::Max))
+    let may_differ = demand.request().op.is_some_and(ReduceOp::depends_on_order)
         && demand.chunks().iter().any(|chunk| chunk.combine && chunk.wanted_by.len() > 1);
     may_differ.then(|| DataFlow::of(plan).uneven).flatten()
 }

@@ -254,7 +254,8 @@ impl Rendezvous {
     }
 
     fn identity(&self, declines: bool) -> Identity {
-        let (ranks, machine) = (self.ranks as u32, self.machine.key());
+        let ranks = self.ranks as u32;
+        let machine = self.machine.key();
         Identity { protocol: PROTOCOL, rank: self.rank, ranks, machine, declines }
     }
 
@@ -323,15 +324,24 @@ fn everywhere(port: u16) -> io::Result<TcpListener> {
     Ok(TcpListener::from(socket))
 }
 
-/// Refuses link-local addresses. They need the name of a link, which differs between machines.
-fn general(address: IpAddr) -> io::Result<()> {
+/// Whether other machines cannot use an address: link-local ones need the name of a link, which differs between
+/// machines.
+pub fn is_for_one_link(address: IpAddr) -> bool {
     match address {
-        IpAddr::V6(address) if address.is_unicast_link_local() => {
-            let what = format!("{address} is valid on one link only; a name or another address of rank 0 is needed");
-            Err(io::Error::new(ErrorKind::InvalidInput, what))
-        }
-        _ => Ok(()),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+        // These never name a link.
+        IpAddr::V4(_) => false,
     }
+}
+
+/// # Errors
+/// If only this machine can use the address.
+fn general(address: IpAddr) -> io::Result<()> {
+    if !is_for_one_link(address) {
+        return Ok(());
+    }
+    let what = format!("{address} is valid on one link only; a name or another address of rank 0 is needed");
+    Err(io::Error::new(ErrorKind::InvalidInput, what))
 }
 
 /// Tells the reason to these ranks. Does not wait for ranks that do not read it.

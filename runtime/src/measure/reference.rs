@@ -76,7 +76,8 @@ impl<'a> Reference<'a> {
         let Some(member) = self.member(rank) else {
             return BufferPlaces { input: 0, output: 0, input_at: 0, output_at: 0 };
         };
-        let (all, one) = (self.request.members.len() * self.count, self.count);
+        let all = self.request.members.len() * self.count;
+        let one = self.count;
         let of_root = |elements| if self.request.root == Some(rank) { elements } else { 0 };
         let (input, output) = match self.request.collective {
             Collective::AllGather => (one, all),
@@ -124,7 +125,9 @@ impl<'a> Reference<'a> {
             Some(ReduceOp::Prod) if member < 7 => [1, 2, -1, 1][(noise >> 62) as usize],
             Some(ReduceOp::Prod) => [1, -1][(noise >> 63) as usize],
             // Computes a number below the spread without a division.
-            _ => self.lowest + ((u128::from(noise) * u128::from(self.spread)) >> 64) as i64,
+            Some(ReduceOp::Sum | ReduceOp::Avg | ReduceOp::Min | ReduceOp::Max) | None => {
+                self.lowest + ((u128::from(noise) * u128::from(self.spread)) >> 64) as i64
+            }
         }
     }
 
@@ -211,7 +214,8 @@ impl<'a> Reference<'a> {
             });
             return changed.sum();
         }
-        let (input, member) = (self.places(rank).input, self.member(rank).unwrap_or(0));
+        let input = self.places(rank).input;
+        let member = self.member(rank).unwrap_or(0);
         self.differing(buffer, 0, input, None, |index| self.value(rank, member, index))
     }
 

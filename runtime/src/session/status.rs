@@ -4,7 +4,7 @@
 
 use super::places::RankMemory;
 use crate::error::Breach;
-use crate::verdict::{Cause, Verdict};
+use crate::verdict::Verdict;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -99,7 +99,7 @@ impl SessionStatus {
     pub(crate) fn is_news(&self, end: &SessionEnd) -> bool {
         match end {
             SessionEnd::Session(verdict) => {
-                let is_known = verdict.cause == Cause::Failed || locked(&self.lost).contains(&verdict.rank);
+                let is_known = !verdict.cause.loses_rank() || locked(&self.lost).contains(&verdict.rank);
                 self.verdict().is_none() || !is_known
             }
             SessionEnd::Communicator(communicator, _) => self.breach(*communicator).is_none(),
@@ -111,7 +111,7 @@ impl SessionStatus {
     pub(crate) fn hear(&self, end: &SessionEnd) {
         let is_new = match end {
             SessionEnd::Session(verdict) => {
-                let is_lost = verdict.cause != Cause::Failed && locked(&self.lost).insert(verdict.rank);
+                let is_lost = verdict.cause.loses_rank() && locked(&self.lost).insert(verdict.rank);
                 let word = verdict.to_word();
                 self.verdict.compare_exchange(0, word, Ordering::AcqRel, Ordering::Acquire).is_ok() || is_lost
             }
@@ -172,7 +172,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verdict::Phase;
+    use crate::verdict::{Cause, Phase};
     use std::sync::Arc;
 
     /// A process that learns of an end may end itself at once. Those it has not told yet would name this process.

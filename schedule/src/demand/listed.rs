@@ -34,7 +34,7 @@ pub(crate) fn check(request: &Request, chunks: &[Chunk]) -> Result<(), DemandErr
 
 /// Checks an alltoallv: every chunk goes from one member to one, and the data of each pair is cut into C equal chunks.
 pub(crate) fn check_pairs(request: &Request, chunks: &[Chunk]) -> Result<(), DemandError> {
-    if request.collective != Collective::AllToAllV {
+    if !request.collective.lists_pairs() {
         return Ok(());
     }
     let mut pairs: BTreeMap<(Rank, Rank), (u32, Bytes)> = BTreeMap::new();

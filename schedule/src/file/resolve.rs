@@ -10,8 +10,7 @@ use crate::TopologyRef;
 use crate::Violation;
 use crate::tolerance::differs;
 use crate::{
-    Chunk, ChunkId, Collective, Demand, DemandError, Findings, Generator, LowerBound, RankSet, Request, Schedule,
-    Transfer,
+    Chunk, ChunkId, Demand, DemandError, Findings, Generator, LowerBound, RankSet, Request, Schedule, Transfer,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -103,7 +102,8 @@ fn implied(
     mismatches: &mut Findings<Violation>,
 ) -> Result<Demand, RequestFault> {
     // A short file must not cause millions of chunks: each generator lists the image of every chunk.
-    let (expected, listed) = (request.chunk_count(), symmetry.generators.first().map_or(0, |it| it.chunks.len()));
+    let expected = request.chunk_count();
+    let listed = symmetry.generators.first().map_or(0, |it| it.chunks.len());
     if expected != listed as u64 {
         let reason = format!("a generator has images of {listed} chunks, but the collective has {expected}");
         return Err(RequestFault { key: "symmetry", reason });
@@ -193,8 +193,8 @@ fn listed(
 ) -> Result<(Demand, Names), DemandError> {
     let names = chunks.iter().zip(0..).map(|(chunk, position)| (chunk.id, ChunkId(position))).collect();
     let stated = request.size_bytes;
-    // The size of an alltoallv follows from its chunks, so the sizes of its chunks cannot follow from it.
-    let common = (request.collective == Collective::AllToAllV).then_some(chunk_bytes);
+    // Where the size follows from the chunks, the sizes of chunks cannot follow from it.
+    let common = request.collective.lists_pairs().then_some(chunk_bytes);
     let chunks = chunks.into_iter().map(|entry| {
         let ChunkEntry { holders, wanted_by, combine, bytes, .. } = entry;
         let (holders, wanted_by) = (holders.into_iter().collect(), wanted_by.into_iter().collect());
@@ -248,9 +248,9 @@ fn matched(demand: &Demand, entries: &[ChunkEntry], mismatches: &mut Findings<Vi
     names
 }
 
-/// The data that an AllToAll rank keeps for itself may be listed; it never moves.
+/// The data that a rank keeps for itself may be listed; it never moves.
 fn is_own_share(request: &Request, holders: &RankSet, wanted_by: &RankSet) -> bool {
-    request.collective == Collective::AllToAll && holders == wanted_by && holders.len() == 1
+    request.collective.has_own_blocks() && holders == wanted_by && holders.len() == 1
 }
 
 /// The demand's chunk for an id of the file. An id that the file does not define gives a number at or beyond the last

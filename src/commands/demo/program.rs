@@ -40,8 +40,9 @@ struct Vectors {
 
 impl Vectors {
     fn new(comm: &Communicator, collective: Collective, bytes: u64) -> Self {
-        let (elements, own) = ((bytes / 4) as usize, (bytes / 4) as usize / comm.size());
-        let sent = if collective == Collective::AllGather { own } else { elements };
+        let elements = (bytes / 4) as usize;
+        let [input, output] = collective.buffer_blocks(comm.size() as u64).map(|blocks| blocks as usize);
+        let sent = if input < output { elements / output } else { elements };
         Self { collective, send: vec![1.0 + comm.rank() as f32; sent], receive: vec![0.0; elements] }
     }
 
@@ -63,7 +64,8 @@ impl Vectors {
 
     /// How many elements are not what they must be: rank r sends r + 1 everywhere.
     fn wrong(&self, comm: &Communicator) -> u64 {
-        let (ranks, length) = (comm.size(), self.receive.len());
+        let ranks = comm.size();
+        let length = self.receive.len();
         let expected = |at: usize| match self.collective.combines() {
             true => (ranks * (ranks + 1) / 2) as f32,
             false => (at * ranks / length.max(1) + 1) as f32,

@@ -78,7 +78,7 @@ pub(super) fn conduct(args: &RunArgs, screen: &Screen) -> Outcome {
     if job.root >= ranks {
         return Err(bad("--root is not a rank"));
     }
-    if collective.is_listed() || collective == Collective::SendRecv {
+    if !collective.takes_vectors() {
         return Err(unserved(collective));
     }
     let is_first = config.as_ref().is_none_or(|config| config.rank == 0);
@@ -332,7 +332,8 @@ impl<T: Element + From<u8> + PartialEq> LoopVectors<T> {
 
     /// How many received elements are not what they must be.
     fn wrong(&self, comm: &Communicator, job: &LoopJob) -> u64 {
-        let (ranks, is_root) = (comm.size(), comm.rank() == job.root);
+        let ranks = comm.size();
+        let is_root = comm.rank() == job.root;
         let receive = self.receive.slice();
         let combined = || {
             let values = (0..ranks).map(|rank| sent_by(rank, job));
@@ -352,8 +353,14 @@ impl<T: Element + From<u8> + PartialEq> LoopVectors<T> {
             }
             Collective::AllToAllV | Collective::Custom => sent_by(at * ranks / receive.len().max(1), job),
         };
-        let has_none = if is_root { job.collective == Collective::Broadcast } else { job.collective.ends_at_root() };
-        if has_none {
+        // A broadcast's root receives nothing, and neither do the others where the root alone ends with the result.
+        let receives = match job.collective {
+            Collective::Broadcast => !is_root,
+            Collective::Reduce | Collective::Gather => is_root,
+            Collective::AllGather | Collective::ReduceScatter | Collective::AllReduce | Collective::AllToAll => true,
+            Collective::AllToAllV | Collective::Scatter | Collective::SendRecv | Collective::Custom => true,
+        };
+        if !receives {
             return 0;
         }
         receive.iter().enumerate().filter(|&(at, value)| *value != T::from(expected(at))).count() as u64

@@ -1,7 +1,9 @@
 //! A dense matrix of bits: the only sets of bits of this crate.
 //!
 //! The principal type is [`BitMatrix`]: one row per rank or link, one column per chunk. A few word operations per 64
-//! chunks give the chunks that a link could carry, so that no list of (chunk, destination) pairs is needed.
+//! chunks give the chunks that a link could carry, so that no list of (chunk, destination) pairs is needed. Not
+//! `fixedbitset`, because that is an allocation for each row, and its words are as long as the machine's: searches
+//! begin at a random word, so plans would differ between machines.
 
 /// Rows of bits, each padded to whole words.
 #[derive(Clone, Debug)]

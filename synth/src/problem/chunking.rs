@@ -62,16 +62,19 @@ pub fn chunk_counts(topology: &Topology, request: &Request) -> Vec<u32> {
     let slowest = topology.links().iter().map(|link| link.beta.0).fold(0.0, f64::max);
     let alpha = topology.links().iter().map(|link| link.alpha.0).fold(f64::INFINITY, f64::min);
     let is_delay = topology.links().iter().all(|link| link.latency == Latency::Pipelines);
-    let (ranks, links) = (topology.rank_count(), topology.links());
+    let ranks = topology.rank_count();
+    let links = topology.links();
     // A link for every pair, and some of the links use more switches than others.
     let is_direct =
         links.len() >= ranks * (ranks - 1) && links.iter().any(|link| link.resources.len() != links[0].resources.len());
     let for_trees = request.collective == Collective::AllReduce && has_unequal_ranks(topology);
-    let large = match (request.collective == Collective::AllToAll, is_direct) {
-        (false, _) if for_trees => LARGE_FOR_TREES,
-        (false, _) => LARGE[0],
-        (true, false) => LARGE[1],
-        (true, true) => LARGE[2],
+    let large = match request.collective {
+        Collective::AllToAll if is_direct => LARGE[2],
+        Collective::AllToAll => LARGE[1],
+        Collective::AllReduce if for_trees => LARGE_FOR_TREES,
+        Collective::AllGather | Collective::ReduceScatter | Collective::AllReduce | Collective::AllToAllV => LARGE[0],
+        Collective::Broadcast | Collective::Reduce | Collective::Gather | Collective::Scatter => LARGE[0],
+        Collective::SendRecv | Collective::Custom => LARGE[0],
     };
     let worthwhile = |&count: &u32| {
         let request = request.clone().with_chunks(count);

@@ -13,6 +13,7 @@ pub(crate) mod matching;
 pub(crate) mod milp;
 pub(crate) mod orbits;
 pub(crate) mod reversal;
+mod shuffle;
 pub(crate) mod trees;
 
 use crate::bounds::{Bound, Bounds};

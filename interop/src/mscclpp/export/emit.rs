@@ -194,10 +194,11 @@ impl PlanEmitter<'_> {
         op.src_buff = Some(sources.iter().map(chunk).collect());
         op.dst_buff = Some(vec![chunk(&dst)]);
         if name == OpName::Reduce {
-            op.reduce_op = Some(match self.program.op {
-                Some(ReduceOp::Min) => Reduction::Min,
-                Some(ReduceOp::Max) => Reduction::Max,
-                _ => Reduction::Sum,
+            op.reduce_op = self.program.op.map(|op| match op {
+                ReduceOp::Min => Reduction::Min,
+                ReduceOp::Max => Reduction::Max,
+                // Products and averages are refused before.
+                ReduceOp::Sum | ReduceOp::Prod | ReduceOp::Avg => Reduction::Sum,
             });
         }
         self.part.ops.push(op);

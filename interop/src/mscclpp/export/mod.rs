@@ -106,7 +106,15 @@ pub fn export(verified: &VerifiedProgram, options: &PlanExportOptions) -> Result
         });
     }
     let request = program.demand.request();
-    let counted = if request.collective == Collective::AllGather { output_chunks } else { input_chunks };
+    // What an executor counts as the size of a message.
+    let counted = match request.collective {
+        Collective::AllGather => output_chunks,
+        Collective::ReduceScatter | Collective::AllReduce | Collective::AllToAll | Collective::AllToAllV => {
+            input_chunks
+        }
+        Collective::Broadcast | Collective::Reduce | Collective::Gather | Collective::Scatter => input_chunks,
+        Collective::SendRecv | Collective::Custom => input_chunks,
+    };
     let plan = ExecutionPlan {
         name: options.name.clone(),
         collective: request.collective.to_string(),

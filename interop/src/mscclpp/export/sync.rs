@@ -55,7 +55,7 @@ impl Sync {
                 let Some(from) = step.instruction.receives_from() else { continue };
                 let Some(mut target) = step.instruction.destination() else { continue };
                 let number = self.targets[from.index()].len() as u32;
-                if matches!(step.instruction, Instruction::ReceiveReduce { .. }) {
+                if step.instruction.reduces() {
                     target = Slice { buffer: Buffer::Scratch, index: self.scratch[rank], count: target.count };
                     self.staged.insert((from.0, number));
                     self.scratch[rank] += target.count;

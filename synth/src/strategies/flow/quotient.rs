@@ -7,9 +7,9 @@
 //! busy; they count as one [`SellerUse::seller`].
 
 use crate::problem::Problem;
+use crate::strategies::shuffle::shuffle;
 use crate::symmetry::Mirror;
 use rand_pcg::Pcg64Mcg;
-use rand_pcg::rand_core::Rng;
 use schedule::{ChunkId, RankSet};
 use std::collections::BTreeMap;
 use topology::{Bytes, LinkId, Micros, Rank, ResourceId};
@@ -131,9 +131,7 @@ impl<'a> Quotient<'a> {
     pub(crate) fn head_starts(&self, most: Micros, random: &mut Pcg64Mcg) -> Vec<Micros> {
         let wanted = self.sources.iter().flat_map(|source| &source.wanted);
         let mut order: Vec<ChunkId> = wanted.flat_map(|some| &some.chunks).copied().collect();
-        for last in (1..order.len()).rev() {
-            order.swap(last, (random.next_u64() % (last as u64 + 1)) as usize);
-        }
+        shuffle(&mut order, random);
         let mut starts = vec![Micros::ZERO; self.problem.demand.chunks().len()];
         for (place, &chunk) in order.iter().enumerate() {
             let start = most * (place as f64 / order.len() as f64);
@@ -176,7 +174,8 @@ fn sources(problem: &Problem, mirror: &Mirror) -> Option<Vec<HolderDemand>> {
         if index == sources.len() {
             sources.push(HolderDemand { holders: chunk.holders.clone(), wanted: Vec::new() });
         }
-        let (bytes, wanted) = (demand.bytes_of(id), &mut sources[index].wanted);
+        let bytes = demand.bytes_of(id);
+        let wanted = &mut sources[index].wanted;
         match wanted.last_mut() {
             Some(some) if (some.to, some.bytes) == (to, bytes) => some.chunks.push(id),
             _ => wanted.push(WantedChunks { to, bytes, chunks: vec![id] }),

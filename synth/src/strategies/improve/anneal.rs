@@ -11,6 +11,7 @@ use super::recreate::{RepairWeights, recreate};
 use super::ruin::ruin;
 use crate::problem::tolerance::{beats, reaches};
 use crate::problem::{Deadline, Problem};
+use crate::strategies::shuffle::shuffle;
 use rand::RngExt;
 use rand_pcg::Pcg64Mcg;
 use schedule::ChunkId;
@@ -131,11 +132,5 @@ impl<'a> Chain<'a> {
             self.makespan = self.clock.makespan;
             self.best.clone_from(&self.present);
         }
-    }
-}
-
-fn shuffle<T>(items: &mut [T], random: &mut Pcg64Mcg) {
-    for last in (1..items.len()).rev() {
-        items.swap(last, random.random_range(0..=last));
     }
 }

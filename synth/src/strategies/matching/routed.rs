@@ -10,6 +10,7 @@ use super::instance::Instance;
 use crate::bounds::multicommodity::ConcurrentFlow;
 use crate::problem::distance::LimitedPaths;
 use crate::problem::options::DeadlinePoll;
+use crate::strategies::shuffle::shuffle;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
 use schedule::ChunkId;
@@ -181,12 +182,6 @@ impl<'a> Routing<'a> {
 /// The one rank that needs `chunk` and does not start with it.
 fn destination(instance: &Instance<'_>, chunk: ChunkId) -> Option<Rank> {
     instance.demand.chunk(chunk).lacking().next()
-}
-
-fn shuffle(order: &mut [ChunkId], random: &mut Pcg64Mcg) {
-    for last in (1..order.len()).rev() {
-        order.swap(last, (random.next_u64() % (last as u64 + 1)) as usize);
-    }
 }
 
 /// How long each link and resource is busy under the routes.

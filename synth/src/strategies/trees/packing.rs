@@ -14,6 +14,7 @@ use super::load::Load;
 use super::machine::LoadedMachine;
 use crate::problem::tolerance::{beats, reaches};
 use crate::problem::{Deadline, Problem};
+use crate::strategies::shuffle::shuffle;
 use crate::symmetry::Mirror;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
@@ -125,7 +126,8 @@ pub(super) fn pack(
             if best.is_some() && deadline.has_passed() || deadline.has_passed_for_all() {
                 return best;
             }
-            let (unit, old) = (&units.all[index], std::mem::take(&mut trees[index]));
+            let unit = &units.all[index];
+            let old = std::mem::take(&mut trees[index]);
             old.iter().for_each(|&link| load.remove(unit.size, link));
             let before = (round > 0).then(|| {
                 let price = grower.again(unit, &old, &mut load, lateness_price);
@@ -163,12 +165,6 @@ fn lateness_price(problem: &Problem, units: &TreeUnits, style: PackingStyle, loa
     let bytes = units.all.iter().map(|unit| unit.bytes.0).fold(0.0, f64::max);
     let part = load.steepness() * (link.occupancy(topology::Bytes(bytes)).0 / style.target);
     LatenessPrice(part.min(1.0) * (load.steepness() * (style.idle - 1.0)).exp())
-}
-
-fn shuffle(order: &mut [usize], random: &mut Pcg64Mcg) {
-    for last in (1..order.len()).rev() {
-        order.swap(last, random.next_u32() as usize % (last + 1));
-    }
 }
 
 #[cfg(test)]

@@ -51,6 +51,9 @@ pub(super) struct TimedCrossing {
     pub(super) end: Micros,
 }
 
+/// The chunks of each queue between two components.
+type QueuedChunks = BTreeMap<(usize, usize, usize), Vec<ChunkId>>;
+
 /// How the chunks of a queue are divided into messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum QueueDivision {
@@ -161,7 +164,8 @@ impl<'a> FastComponents<'a> {
             return Vec::new();
         }
         let mut plans: Vec<CrossingPlan> = Vec::new();
-        for loads in [true, false].into_iter().filter_map(|together| self.assign(together)) {
+        let Some((apart, queues)) = self.nearest() else { return plans };
+        for loads in [self.together(queues), Some(apart)].into_iter().flatten() {
             for plan in self.divisions(&loads) {
                 if !plans.contains(&plan) {
                     plans.push(plan);
@@ -179,53 +183,64 @@ impl<'a> FastComponents<'a> {
         plans.filter(|plan| !plan.is_empty()).collect()
     }
 
-    /// The chunks of every slow link. With `together`, all chunks of a queue between two components use one link.
-    fn assign(&self, together: bool) -> Option<BTreeMap<LinkId, Vec<ChunkId>>> {
+    /// The chunks of every slow link where each chunk uses the one with the shortest way, and those of every queue.
+    fn nearest(&self) -> Option<(BTreeMap<LinkId, Vec<ChunkId>>, QueuedChunks)> {
         let (topology, demand) = (&self.problem.topology, &self.problem.demand);
         let unit = Micros(1e-9);
         let queue = self.queues();
-        let mut by_queue: BTreeMap<(usize, usize, usize), Vec<ChunkId>> = BTreeMap::new();
+        let mut by_queue = QueuedChunks::new();
         let mut loads: BTreeMap<LinkId, Vec<ChunkId>> = BTreeMap::new();
-        let ends = |id: LinkId| (self.of[topology.link(id).from.index()], self.of[topology.link(id).to.index()]);
         for (chunk, described) in demand.chunk_ids().zip(demand.chunks()) {
             let held: BTreeSet<usize> = described.holders.iter().map(|rank| self.of[rank.index()]).collect();
             let wanted: BTreeSet<usize> = described.wanted_by.iter().map(|rank| self.of[rank.index()]).collect();
             let near = self.distance(&described.holders, chunk, unit);
             for &component in wanted.difference(&held) {
-                let usable = self.slow.iter().filter(|&&id| ends(id).1 == component && self.problem.allows(chunk, id));
+                let usable =
+                    self.slow.iter().filter(|&&id| self.ends(id).1 == component && self.problem.allows(chunk, id));
                 let nearest = usable
                     .map(|&id| {
                         let way =
                             near[topology.link(id).from.index()] + self.spread_time(topology.link(id).to, chunk, unit);
-                        let busy = by_queue.get(&(queue[&id], ends(id).0, component)).map_or(0, Vec::len);
+                        let busy = by_queue.get(&(queue[&id], self.ends(id).0, component)).map_or(0, Vec::len);
                         (way, busy, id)
                     })
                     .filter(|(way, ..)| way.is_finite())
                     .min_by(|a, b| a.0.total_cmp(&b.0).then((a.1, a.2).cmp(&(b.1, b.2))))?
                     .2;
-                by_queue.entry((queue[&nearest], ends(nearest).0, component)).or_default().push(chunk);
-                if !together {
-                    loads.entry(nearest).or_default().push(chunk);
-                }
+                by_queue.entry((queue[&nearest], self.ends(nearest).0, component)).or_default().push(chunk);
+                loads.entry(nearest).or_default().push(chunk);
             }
         }
-        if together {
-            for ((number, from, to), chunks) in by_queue {
-                let links = self.slow.iter().copied().filter(|&id| queue[&id] == number && ends(id) == (from, to));
-                let common = links.filter(|&id| chunks.iter().all(|&chunk| self.problem.allows(chunk, id)));
-                let way = |id: LinkId| {
-                    let link = topology.link(id);
-                    let gather = chunks
-                        .iter()
-                        .map(|&chunk| self.distance(&demand.chunk(chunk).holders, chunk, unit)[link.from.index()]);
-                    gather.fold(0.0, f64::max) + self.spread_time(link.to, chunks[0], unit)
-                };
-                let ways = common.map(|id| (way(id), id));
-                let (_, best) = ways.min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)))?;
-                loads.entry(best).or_default().extend(chunks);
-            }
+        Some((loads, by_queue))
+    }
+
+    /// The chunks of every slow link where all chunks of a queue between two components use one link.
+    fn together(&self, by_queue: QueuedChunks) -> Option<BTreeMap<LinkId, Vec<ChunkId>>> {
+        let (topology, demand) = (&self.problem.topology, &self.problem.demand);
+        let unit = Micros(1e-9);
+        let queue = self.queues();
+        let mut loads: BTreeMap<LinkId, Vec<ChunkId>> = BTreeMap::new();
+        for ((number, from, to), chunks) in by_queue {
+            let links = self.slow.iter().copied().filter(|&id| queue[&id] == number && self.ends(id) == (from, to));
+            let common = links.filter(|&id| chunks.iter().all(|&chunk| self.problem.allows(chunk, id)));
+            let way = |id: LinkId| {
+                let link = topology.link(id);
+                let gather = chunks
+                    .iter()
+                    .map(|&chunk| self.distance(&demand.chunk(chunk).holders, chunk, unit)[link.from.index()]);
+                gather.fold(0.0, f64::max) + self.spread_time(link.to, chunks[0], unit)
+            };
+            let ways = common.map(|id| (way(id), id));
+            let (_, best) = ways.min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)))?;
+            loads.entry(best).or_default().extend(chunks);
         }
         Some(loads)
+    }
+
+    /// The components at both ends of a link.
+    fn ends(&self, id: LinkId) -> (usize, usize) {
+        let link = self.problem.topology.link(id);
+        (self.of[link.from.index()], self.of[link.to.index()])
     }
 
     /// For each slow link, the index of its queue: links that leave one component and share a resource.
@@ -248,7 +263,8 @@ impl<'a> FastComponents<'a> {
     /// The messages of all queues, each divided by `shape`: the n-th messages of all queues come before the next ones
     /// of any.
     fn sequence(&self, loads: &BTreeMap<LinkId, Vec<ChunkId>>, shape: QueueDivision) -> CrossingPlan {
-        let (queue, topology) = (self.queues(), &self.problem.topology);
+        let queue = self.queues();
+        let topology = &self.problem.topology;
         let mut queues: BTreeMap<usize, Vec<LinkId>> = BTreeMap::new();
         loads.keys().for_each(|&id| queues.entry(queue[&id]).or_default().push(id));
         let components = self.of.iter().max().map_or(1, |most| most + 1);
