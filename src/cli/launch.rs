@@ -5,11 +5,14 @@ use clap::{Args, FromArgMatches};
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// The most processes that one command starts.
+pub(crate) const MOST_LOCAL_RANKS: u32 = 1024;
+
 /// Who starts the ranks.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct LaunchArgs {
     /// Start this many local processes, whatever launcher's variables are set.
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024), conflicts_with_all = ["rank", "world_size", "master", "interface", "secret_file"])]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_LOCAL_RANKS)), conflicts_with_all = ["rank", "world_size", "master", "interface", "secret_file"])]
     pub ranks: Option<u32>,
     /// The rank of this process, if somebody else starts all ranks, one process each, perhaps on several machines; rank
     /// 0 coordinates and prints. Without this option, the variables of torchrun, mpirun (Open MPI, PMI) and srun tell

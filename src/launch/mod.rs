@@ -6,7 +6,7 @@
 mod interfaces;
 pub(crate) mod library;
 
-use crate::cli::LaunchArgs;
+use crate::cli::{LaunchArgs, MOST_LOCAL_RANKS};
 use crate::failure::{Failure, Outcome, read_text};
 use crate::workbench::fault;
 use comm::Config;
@@ -103,6 +103,18 @@ pub(crate) enum Role {
 }
 
 impl Launch {
+    /// Local processes for a plan.
+    ///
+    /// # Errors
+    /// Bad input if there would be more than `--ranks` allows: a short file can name a machine of very many ranks.
+    pub(crate) fn local(ranks: usize) -> Outcome<Self> {
+        if ranks > MOST_LOCAL_RANKS as usize {
+            let what = format!("the plan has {ranks} ranks, and at most {MOST_LOCAL_RANKS} start on one computer");
+            return Err(Failure::bad_input(anyhow::anyhow!(what)).hint("start them elsewhere: --rank, --world-size"));
+        }
+        Ok(Self::Local(ranks))
+    }
+
     /// How many ranks there are.
     pub(crate) fn ranks(&self) -> usize {
         match self {

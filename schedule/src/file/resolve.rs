@@ -14,7 +14,7 @@ use crate::{
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use topology::{Bytes, Embedded, Micros};
+use topology::{Bytes, Embedded, Micros, Rank};
 
 /// A request that is not valid for its collective.
 pub(super) struct RequestFault {
@@ -217,12 +217,13 @@ fn matched(demand: &Demand, entries: &[ChunkEntry], mismatches: &mut Findings<Vi
     }
     let mut names = Names::new();
     let mut extra = Vec::new();
+    let mut own_shares = own_shares(demand.request());
     for entry in entries {
         let ranks = |ranks: &[topology::Rank]| ranks.iter().copied().collect::<RankSet>();
         let class = (ranks(&entry.holders), ranks(&entry.wanted_by), entry.combine);
         match classes.get_mut(&class).and_then(VecDeque::pop_front) {
             Some(id) => drop(names.insert(entry.id, id)),
-            None if is_own_share(demand.request(), &class.0, &class.1) => {}
+            None if class.0 == class.1 && takes_one(&mut own_shares, &class.0) => {}
             None => extra.push((entry.id, class)),
         }
         if let Some(stated) = entry.bytes.filter(|bytes| differs(Micros(bytes.0), Micros(demand.chunk_bytes().0))) {
@@ -248,9 +249,18 @@ fn matched(demand: &Demand, entries: &[ChunkEntry], mismatches: &mut Findings<Vi
     names
 }
 
-/// The data that a rank keeps for itself may be listed; it never moves.
-fn is_own_share(request: &Request, holders: &RankSet, wanted_by: &RankSet) -> bool {
-    request.collective.has_own_blocks() && holders == wanted_by && holders.len() == 1
+/// How many chunks each member keeps for itself. They never move, so a file may list them or not.
+fn own_shares(request: &Request) -> BTreeMap<Rank, u32> {
+    match request.collective.has_own_blocks() {
+        true => request.members.iter().map(|&member| (member, request.chunks_per_rank)).collect(),
+        false => BTreeMap::new(),
+    }
+}
+
+/// Takes one of the chunks that a rank keeps for itself, if there is one left.
+fn takes_one(own_shares: &mut BTreeMap<Rank, u32>, ranks: &[Rank]) -> bool {
+    let [rank] = ranks else { return false };
+    own_shares.get_mut(rank).and_then(|left| left.checked_sub(1).map(|less| *left = less)).is_some()
 }
 
 /// The demand's chunk for an id of the file. An id that the file does not define gives a number at or beyond the last

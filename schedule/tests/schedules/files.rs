@@ -279,6 +279,12 @@ fn own_shares_may_be_listed() {
     let listed = text.replace("\"chunks\": [\n", &format!("\"chunks\": [\n {}, {},\n", own(100, 0), own(101, 2)));
     assert_ne!(listed, text);
     assert_eq!(file::read(&listed, "listed").unwrap().verify(&topology).unwrap(), verified);
+    // Each rank keeps one chunk, and there is no rank 7.
+    for extra in [format!("{}, {}", own(100, 0), own(101, 0)), own(100, 7)] {
+        let listed = text.replace("\"chunks\": [\n", &format!("\"chunks\": [\n {extra},\n"));
+        let refused = file::read(&listed, "listed").unwrap().verify(&topology).unwrap_err();
+        assert!(refused.to_string().contains("wrong_demand"), "{refused}");
+    }
 }
 
 /// Random damage gives an error, a violation or the same meaning, but never a panic.

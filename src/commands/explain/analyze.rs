@@ -115,7 +115,7 @@ pub(super) fn analyze(schedule: &VerifiedSchedule, args: &ExplainArgs, screen: &
     bar.message("running the plan");
     let request = schedule.schedule().demand.request();
     let setup = Setup {
-        launch: Launch::Local(request.ranks),
+        launch: Launch::local(request.ranks)?,
         transport: args.transport,
         emulate: args.emulate.clone().map(|spec| (spec, args.slowdown)),
         ready_timeout: Duration::from_secs(60),

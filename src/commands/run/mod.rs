@@ -251,7 +251,8 @@ fn local(args: &RunArgs, fixed: &[Rc<Fixed>]) -> Outcome<Launch> {
         Some(split) => split.least_ranks(),
         None => fixed.first().map(|fixed| fixed.request().ranks),
     };
-    needed.map(Launch::Local).ok_or_else(|| Failure::bad_input(anyhow::anyhow!("--ranks is needed without a plan")))
+    let needed = needed.ok_or_else(|| Failure::bad_input(anyhow::anyhow!("--ranks is needed without a plan")))?;
+    Launch::local(needed)
 }
 
 /// The group of every plan: all ranks, or those of `--split`.

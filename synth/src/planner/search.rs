@@ -200,8 +200,15 @@ impl<'a> CountSearch<'a> {
                 candidate.makespan_us = Some(makespan.0);
                 // A strategy reports its goal as optimal, but the goal may be above the bound by the gap.
                 let is_optimal = reaches(makespan, self.bound.value);
-                if attempt.stop == StopReason::Optimal && !is_optimal {
-                    candidate.stop_reason = StopReason::GapLimit;
+                let mut stop = attempt.stop;
+                if stop == StopReason::Optimal && !is_optimal {
+                    stop = StopReason::GapLimit;
+                }
+                candidate.stop_reason = stop;
+                if stop == StopReason::Optimal && !reaches(makespan, self.claim.value) {
+                    // The bound that it reaches holds for this number of chunks only.
+                    candidate.stop_reason = StopReason::Done;
+                    candidate.note.get_or_insert_with(|| "none is faster with as many chunks".to_owned());
                 }
                 if self.improves(verified.schedule()) {
                     self.milestones.push(Milestone {
@@ -209,7 +216,7 @@ impl<'a> CountSearch<'a> {
                         makespan_us: makespan.0,
                         strategy: candidate.strategy.clone(),
                     });
-                    self.best = Some(Incumbent { schedule: verified, makespan, stop: candidate.stop_reason });
+                    self.best = Some(Incumbent { schedule: verified, makespan, stop });
                 }
             }
             Err(reason) => candidate.note = Some(format!("refused: {reason}")),

@@ -10,6 +10,7 @@ use crate::problem::Problem;
 use crate::strategies::shuffle::shuffle;
 use crate::symmetry::Mirror;
 use rand_pcg::Pcg64Mcg;
+use rand_pcg::rand_core::Rng;
 use schedule::{ChunkId, RankSet};
 use std::collections::BTreeMap;
 use topology::{Bytes, LinkId, Micros, Rank, ResourceId};
@@ -131,7 +132,7 @@ impl<'a> Quotient<'a> {
     pub(crate) fn head_starts(&self, most: Micros, random: &mut Pcg64Mcg) -> Vec<Micros> {
         let wanted = self.sources.iter().flat_map(|source| &source.wanted);
         let mut order: Vec<ChunkId> = wanted.flat_map(|some| &some.chunks).copied().collect();
-        shuffle(&mut order, random);
+        shuffle(&mut order, |below| (random.next_u64() % below as u64) as usize);
         let mut starts = vec![Micros::ZERO; self.problem.demand.chunks().len()];
         for (place, &chunk) in order.iter().enumerate() {
             let start = most * (place as f64 / order.len() as f64);

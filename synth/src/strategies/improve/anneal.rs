@@ -65,7 +65,7 @@ impl<'a> Chain<'a> {
         let chunks = problem.demand.chunks().len();
         let mut chain = Self::new(problem, Draft::new(problem.topology.rank_count(), chunks), random)?;
         let mut order: Vec<ChunkId> = problem.demand.chunk_ids().collect();
-        shuffle(&mut order, &mut chain.random);
+        shuffle(&mut order, |below| chain.random.random_range(0..below));
         for chunk in order {
             let mut draft = chain.present.clone();
             if deadline.has_passed()
@@ -108,7 +108,7 @@ impl<'a> Chain<'a> {
     fn repair(&mut self, candidate: &mut Draft, lacking: &mut Vec<ChunkId>) -> bool {
         lacking.sort_unstable();
         lacking.dedup();
-        shuffle(lacking, &mut self.random);
+        shuffle(lacking, |below| self.random.random_range(0..below));
         let random = &mut self.random;
         let price = [0.0, 0.25, 1.0, 4.0][random.random_range(0..4)];
         let weights = RepairWeights {

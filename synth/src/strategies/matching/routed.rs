@@ -72,7 +72,7 @@ impl<'a> Routing<'a> {
         let demand = self.instance.demand;
         let mut order = self.travellers();
         for round in 0..spreading.rounds {
-            shuffle(&mut order, random);
+            shuffle(&mut order, |below| (random.next_u64() % below as u64) as usize);
             // Chunks that are routed together must stand next to each other.
             if spreading.stride > 1 {
                 order.sort_by_key(|&id| demand.chunk(id).holders[0]);
@@ -109,7 +109,7 @@ impl<'a> Routing<'a> {
         for commodity in &flow.commodities {
             let mut left = commodity.flow.clone();
             let mut order = commodity.chunks.clone();
-            shuffle(&mut order, random);
+            shuffle(&mut order, |below| (random.next_u64() % below as u64) as usize);
             for id in order {
                 let bytes = self.instance.demand.bytes_of(id);
                 let tree = self.tree(id, |link| {
@@ -132,7 +132,7 @@ impl<'a> Routing<'a> {
     pub(super) fn relieve_all(&mut self, random: &mut Pcg64Mcg) {
         let mut poll = self.poll();
         let mut order = self.travellers();
-        shuffle(&mut order, random);
+        shuffle(&mut order, |below| (random.next_u64() % below as u64) as usize);
         for id in order {
             self.relieve(id, 0.0, random);
             if poll.is_over_after(self.instance.topology.links().len()) {

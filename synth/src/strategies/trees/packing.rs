@@ -121,7 +121,7 @@ pub(super) fn pack(
     for round in 0..ROUNDS {
         load.set_steepness(steepness);
         let lateness_price = lateness_price(problem, units, style, &load);
-        shuffle(&mut order, random);
+        shuffle(&mut order, |below| random.next_u32() as usize % below);
         for &index in &order {
             if best.is_some() && deadline.has_passed() || deadline.has_passed_for_all() {
                 return best;

@@ -27,6 +27,8 @@ const FULL_COLUMNS: u64 = 500;
 /// A model that would get fewer iterations than this is not tried. They would not solve it. The work of HiGHS before
 /// the first iteration (presolve, probing) is not counted, and takes seconds on large models.
 const FEWEST_ITERATIONS: u64 = 400;
+/// The same where the solver is one of several strategies: on 7,000 columns it took eight seconds and found nothing.
+const FEWEST_AMONG_OTHERS: u64 = 1_600;
 /// All calls together may do as much work as this many calls that use all their iterations.
 const FULL_CALLS: u64 = 6;
 /// The ranges of horizons; one grid is picked from each, so that each is about twice as fine as the one before.
@@ -188,7 +190,8 @@ impl<'a> HorizonSearch<'a> {
         let columns = (expansion.model.columns() as u64).max(FULL_COLUMNS);
         let full = options.limits.solver_iterations.saturating_mul(FULL_COLUMNS).min(self.work_left);
         let iterations = full / columns;
-        if iterations < FEWEST_ITERATIONS.min(options.limits.solver_iterations) {
+        let fewest = if self.context.is_alone { FEWEST_ITERATIONS } else { FEWEST_AMONG_OTHERS };
+        if iterations < fewest.min(options.limits.solver_iterations) {
             return Ok(ModelVerdict::Skipped);
         }
         self.calls_left -= 1;
