@@ -82,7 +82,7 @@ pub(crate) struct TuneMeasureArgs {
     #[arg(short, long, value_name = "F.json", required = true)]
     pub output: Option<PathBuf>,
     /// The ranks are this program, which calls `tune` of the library with candidates of its own. One that hangs or crashes is
-    /// refused, and the others are measured on.
+    /// refused, and measuring goes on with the others.
     #[arg(last = true, value_name = "PROGRAM", requires = "ranks", conflicts_with = "load_aware")]
     pub program: Vec<OsString>,
 }

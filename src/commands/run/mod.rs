@@ -87,8 +87,8 @@ fn title(args: &RunArgs, fixed: &[Rc<Fixed>], ranks: usize, is_together: bool) -
     let how = format!("{what}, median of {} iterations after {} warm-ups", args.iterations, args.warmups);
     match &args.emulate {
         None => how,
-        Some(spec) if args.slowdown == 1.0 => format!("{how}; imitating {spec}"),
-        Some(spec) => format!("{how}; imitating {spec} {} times slower, all times as they pass here", args.slowdown),
+        Some(spec) if args.slowdown == 1.0 => format!("{how}; emulating {spec}"),
+        Some(spec) => format!("{how}; emulating {spec} {} times slower, all times as they pass here", args.slowdown),
     }
 }
 

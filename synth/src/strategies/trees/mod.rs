@@ -67,7 +67,8 @@ impl Strategy for Trees {
         let is_plain = mirrors.iter().all(|mirror| mirror.order() == 1);
         if !context.is_alone && is_plain && !problem.topology.resources().is_empty() {
             return Err(refused(
-                "ports are shared and ranks unlike; other searches order messages better then".to_owned(),
+                "ports are shared and the ranks have no symmetry; other strategies order messages better here"
+                    .to_owned(),
             ));
         }
         let ways: Vec<(usize, (&Mirror, f64))> =
@@ -112,7 +113,7 @@ fn mirrors(problem: &Problem, context: &Context<'_>) -> Result<Vec<Mirror>, Synt
     }
     mirrors.retain(|mirror| is_affordable(problem, mirror, context));
     match mirrors.is_empty() {
-        true => Err(refused(format!("{messages} messages, or their ways, are too many"))),
+        true => Err(refused(format!("{messages} messages or routes are too many"))),
         false => Ok(mirrors),
     }
 }
