@@ -101,7 +101,7 @@ impl Emulation {
                     "the plan was made for another topology: it uses link {} from rank {from} to rank {to}, which `{}` \
                      does not have",
                     connection.link,
-                    self.topology.name()
+                    topology::shorten(self.topology.name())
                 );
                 return Err(RunError::Mismatch { what });
             }

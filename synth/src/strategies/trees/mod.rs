@@ -28,6 +28,8 @@ use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::SeedableRng;
 use rayon::prelude::*;
 use schedule::{Message, Schedule, replay};
+use topology::quantity::show_duration;
+use topology::{Micros, counted};
 
 /// The strategy `trees`.
 #[derive(Clone, Copy, Debug)]
@@ -192,10 +194,10 @@ fn attempt(problem: &Problem, context: &Context<'_>, mirror: &Mirror, idle: f64,
     };
     let schedule = Schedule::new(&problem.topology, problem.demand.clone(), transfers, &name);
     let note = format!(
-        "{} trees, height {height} (played: {}, {:.2} µs), busiest link or port {:.4} of the bound",
-        units.all.len(),
+        "{} of height {height}, scheduled with height {} in {}; busiest link or port {:.4} of the bound",
+        counted(units.all.len(), "tree"),
         timed.jobs.height(),
-        timed.makespan,
+        show_duration(Micros(timed.makespan)),
         packing.peak / context.bound.0
     );
     let stop = if context.deadline.has_passed() { StopReason::TimeLimit } else { StopReason::Done };
