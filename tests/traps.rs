@@ -46,7 +46,7 @@ fn ranges_of_ranks_have_both_ends_everywhere() {
     let whole = cluster("0-3");
     assert!(!whole.stdout.contains("note") && whole.stderr.is_empty(), "{}{}", whole.stdout, whole.stderr);
     let old = cluster("0..3");
-    assert!(old.stderr.contains("write `0-2`"), "{}", old.stderr);
+    assert!(old.stderr.contains("`0..3` means `0-2`, without rank 3"), "{}", old.stderr);
     assert!(old.stdout.contains("machine 0: no link from or to other machines at rank 3"), "{}", old.stdout);
 }
 
