@@ -240,7 +240,7 @@ struct antiphon_call {
 typedef int (*antiphon_candidate_t)(antiphon_comm_t comm, const struct antiphon_call *call, void *user);
 
 /**
- * What is measured. All zero stands for what `antiphon tune` does by itself.
+ * What to measure. Zeros mean the defaults of `antiphon tune`.
  */
 struct antiphon_tune_options {
   /**
@@ -264,7 +264,7 @@ struct antiphon_tune_options {
    */
   antiphon_dtype_t dtype;
   /**
-   * Where they are reduced, so.
+   * The reduction, for collectives that reduce.
    */
   antiphon_op_t op;
   /**
@@ -664,8 +664,8 @@ const char *antiphon_last_error(void);
 const char *antiphon_version(void);
 
 /**
- * Lets a function of the program's compete in `antiphon_tune` for calls of a collective. All ranks register the same names, which
- * no other candidate has, in the same order. Nothing is called yet. A function may be called by any thread that tunes, until the
+ * Registers a function of the program as a candidate for `antiphon_tune`. All ranks register the same names in the same order.
+ * No two candidates have the same name. Nothing is called yet. A function may be called by any thread that tunes, until the
  * communicator is freed.
  */
 antiphon_result_t antiphon_tune_candidate(antiphon_comm_t comm,

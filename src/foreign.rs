@@ -209,7 +209,7 @@ pub(crate) fn bound(program: &VerifiedProgram, topology: &Topology, op: Option<R
         let given = topology.rank_count();
         return Err(Failure::bad_input(anyhow::anyhow!(
             "the plan has {ranks} ranks, but {} has {given}",
-            topology.name()
+            topology::shorten(topology.name())
         )));
     }
     program.bind(topology).map_err(Failure::no)?;

@@ -8,6 +8,7 @@ use program::{
 use schedule::{Findings, VerifiedCompressed, VerifiedSchedule};
 use serde::Serialize;
 use std::fmt;
+use topology::counted;
 
 /// The program of a schedule.
 pub(crate) fn lowered(schedule: &VerifiedSchedule, options: &LowerOptions) -> Outcome<VerifiedProgram> {
@@ -74,14 +75,14 @@ impl ProgramSummary {
 impl fmt::Display for ProgramSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { ranks, written_ranks, steps, threadblocks, window } = self;
-        write!(f, "program: right in every order of events; {steps} steps")?;
+        write!(f, "program: right in every order of events; {}", counted(*steps, "step"))?;
         if written_ranks < ranks {
             write!(f, " on {written_ranks} of {ranks} ranks, which the others repeat")?;
         }
-        write!(f, ", at most {threadblocks} threadblocks a rank, ")?;
+        write!(f, ", at most {} a rank, ", counted(*threadblocks, "threadblock"))?;
         match window {
             0 => f.write_str("needs no room for messages"),
-            room => write!(f, "needs room for {room} messages on each connection"),
+            room => write!(f, "needs room for {} on each connection", counted(*room as usize, "message")),
         }
     }
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use synth::sketch::{Sketch, SketchError, SketchFile, obey};
 use synth::{Deadline, JointTask, Problem, SearchOptions};
-use topology::{Rank, Topology, shorten};
+use topology::{Rank, Topology, counted, shorten};
 
 /// Resolves a SPEC or reads a topology file.
 pub(crate) fn topology(spec: &str) -> Outcome<Arc<Topology>> {
@@ -388,12 +388,11 @@ pub(crate) fn describe(schedule: &Schedule) -> String {
 
 /// The same about a request.
 pub(crate) fn describe_request(request: &Request) -> String {
-    let plural = if request.chunks_per_rank == 1 { "" } else { "s" };
     format!(
-        "{} {} over {} ranks, {} chunk{plural} each",
+        "{} {} over {}, {} each",
         request.collective,
         crate::screen::bytes(request.size_bytes),
-        request.members.len(),
-        request.chunks_per_rank,
+        counted(request.members.len(), "rank"),
+        counted(request.chunks_per_rank as usize, "chunk"),
     )
 }

@@ -6,12 +6,14 @@ use crate::cli::{ColorChoice, OutputArgs};
 use crate::failure::{Failure, Outcome};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use synth::Progress;
+use topology::{is_printable, shorten_to};
 
 /// Where and how to print.
 pub(crate) struct Screen {
@@ -31,8 +33,7 @@ impl Screen {
             _ if args.quiet => "error",
             0 => "warn",
             1 => "info",
-            2 => "debug",
-            _ => "trace",
+            _ => "debug",
         };
         // The solver warns of every model that it refuses. Whoever asks it handles that, so only -vv shows it.
         let filter = if args.verbose < 2 { format!("{level},highs=error") } else { level.to_owned() };
@@ -59,12 +60,28 @@ impl Screen {
         self.verbose
     }
 
-    /// Refuses to replace a file that is not empty, unless the user allows it. Called before any work is done for the
-    /// file.
+    /// Refuses files that cannot be written: their folder does not exist, or they exist, are not empty, and the user does not
+    /// allow to replace them. Called before any work is done for the files.
+    ///
+    /// # Errors
+    /// Bad input that names the folder; or the file, and how to replace it.
+    pub(crate) fn may_write<'p>(&self, paths: impl IntoIterator<Item = &'p PathBuf>) -> Outcome {
+        let paths: Vec<&PathBuf> = paths.into_iter().collect();
+        for path in &paths {
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists());
+            if let Some(folder) = folder {
+                let (path, folder) = (path.display(), folder.display());
+                return Err(Failure::bad_input(anyhow::anyhow!("{path}: the folder {folder} does not exist")));
+            }
+        }
+        self.may_replace(paths)
+    }
+
+    /// The same for files whose folder will be made.
     ///
     /// # Errors
     /// Bad input that names the file, and how to replace it.
-    pub(crate) fn may_write<'p>(&self, paths: impl IntoIterator<Item = &'p PathBuf>) -> Outcome {
+    pub(crate) fn may_replace<'p>(&self, paths: impl IntoIterator<Item = &'p PathBuf>) -> Outcome {
         let holds = |path: &&PathBuf| std::fs::metadata(path).is_ok_and(|file| file.is_file() && file.len() > 0);
         match paths.into_iter().find(holds).filter(|_| !self.force) {
             Some(path) => {
@@ -191,7 +208,7 @@ fn wants_colors(choice: ColorChoice, is_terminal: bool) -> bool {
 pub(crate) struct Bar {
     bar: ProgressBar,
     started: Instant,
-    /// The last state that was printed, with `-vvv`, where every step is a line.
+    /// The last state that was printed, with `-v`, where every step is a line.
     told: Option<Mutex<(String, Option<f64>)>>,
 }
 
@@ -261,7 +278,7 @@ pub(crate) fn long_table<R: Iterator<Item = Vec<String>>>(
 ) {
     let mut widths: Vec<usize> = header.iter().map(|cell| cell.chars().count()).collect();
     for row in rows() {
-        widths.iter_mut().zip(&row).for_each(|(width, cell)| *width = cell.chars().count().max(*width));
+        widths.iter_mut().zip(&row).for_each(|(width, cell)| *width = width_of(cell).max(*width));
     }
     print(&line(&widths, header.iter().copied(), header.len()));
     rows().for_each(|row| print(&line(&widths, row.iter().map(String::as_str), header.len())));
@@ -284,7 +301,7 @@ pub(crate) fn table_with_remarks(header: &[&str], rows: &[Vec<String>], width: u
 /// Aligns the first column and those from `words` on to the left, the others to the right.
 fn aligned(header: &[&str], rows: &[Vec<String>], words: usize) -> String {
     let width = |column: usize| {
-        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
+        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| width_of(cell));
         cells.chain([header[column].chars().count()]).max().unwrap_or(0)
     };
     let widths: Vec<usize> = (0..header.len()).map(width).collect();
@@ -293,9 +310,26 @@ fn aligned(header: &[&str], rows: &[Vec<String>], words: usize) -> String {
     lines.join("\n")
 }
 
+/// The most characters of a cell: widths of `format!` are at most 65,535.
+const WIDEST: usize = 1000;
+
+/// A cell as it is printed. Names and notes come from files: they may be of any length, and hold control characters, which
+/// could do something to a terminal.
+fn printed(cell: &str) -> Cow<'_, str> {
+    if cell.len() <= WIDEST && cell.chars().all(is_printable) {
+        return Cow::Borrowed(cell);
+    }
+    Cow::Owned(shorten_to(cell, WIDEST))
+}
+
+/// The width of a cell.
+fn width_of(cell: &str) -> usize {
+    printed(cell).chars().count()
+}
+
 /// One line of a table.
 fn line<'c>(widths: &[usize], cells: impl Iterator<Item = &'c str>, words: usize) -> String {
-    let padded = cells.zip(widths).enumerate().map(|(column, (cell, width))| match column {
+    let padded = cells.map(printed).zip(widths).enumerate().map(|(column, (cell, width))| match column {
         0 => format!("{cell:<width$}"),
         _ if column >= words => format!("{cell:<width$}"),
         _ => format!("{cell:>width$}"),
@@ -306,6 +340,17 @@ fn line<'c>(widths: &[usize], cells: impl Iterator<Item = &'c str>, words: usize
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cells_of_any_length_are_printed() {
+        let rows = [vec!["x".repeat(70_000), "a\u{1b}[31m".to_owned()]];
+        let table = table(&["name", "note"], &rows);
+        let lines: Vec<usize> = table.lines().map(|line| line.chars().count()).collect();
+        assert!(
+            lines.iter().all(|&count| count < 1100) && table.contains("…") && table.contains("a\\u{1b}[31m"),
+            "{lines:?}"
+        );
+    }
 
     #[test]
     fn remarks_end_where_the_terminal_does() {

@@ -1,7 +1,7 @@
 //! Runs plans on real buffers: starts local ranks or gathers those of a launcher, gives them plans, measures and
 //! checks.
 //!
-//! The principal type is [`Workbench`]. Ranks get a plan as files without a name, which vanish when this process ends.
+//! The principal type is [`Workbench`]. Ranks get a plan as unnamed temporary files, which the system deletes when this process ends.
 //! Ranks that share memory with the coordinator read their excerpts of the program that it has verified. All others
 //! load, verify and lower the plan themselves. The runtime compares the hashes of the results.
 
@@ -176,14 +176,15 @@ impl Workbench {
             plan: unnamed(|out| out.write_all(source.text.as_bytes()))?,
             topology: unnamed(|out| out.write_all(topology::to_json(topology).as_bytes()))?,
             kind,
-            request: request.ok_or_else(|| Failure::no(anyhow::anyhow!("the plan serves no kind of call")))?,
+            request: request
+                .ok_or_else(|| Failure::no(anyhow::anyhow!("the plan can run neither in place nor out of place")))?,
             predicted: played.map_or(Micros::ZERO, |played| played.timeline.makespan()),
             out_of_place,
             in_place,
         })
     }
 
-    /// The ranks of each computer; `None` if the ranks emulate other machines.
+    /// The ranks of each machine; `None` if the ranks emulate other machines.
     pub(crate) fn machines(&self) -> Option<Vec<Vec<Rank>>> {
         match &self.ranks {
             RunningRanks::Processes(job) if !self.form.unfused => Some(job.machines()),
@@ -249,10 +250,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// A message may take this many times as long as the whole plan is predicted to take; during a message, no progress is
 /// seen.
 const SLACK: f64 = 2.0;
-/// How many bytes per second all ranks of a slow computer fill and check together.
+/// How many bytes per second all ranks of a slow machine fill and check together.
 const HANDLING: f64 = 2e8;
 
-/// How many connections per second all ranks of a slow computer prepare together before data moves.
+/// How many connections per second all ranks of a slow machine prepare together before data moves.
 const PREPARING: f64 = 1e3;
 
 /// How long ranks may be without progress, for this predicted time, this many bytes in all buffers, and this many

@@ -113,7 +113,7 @@ fn a_candidate_that_hangs_or_crashes_is_quarantined_and_the_other_cells_complete
             assert_eq!(samples.iter().filter(is_it).count(), 2, "{collective} {name}");
         }
     }
-    // One that takes many times as long as the best is not measured on, and is not refused either: it is ranked.
+    // One that takes many times as long as the best is measured no further, and is not refused either: it is ranked.
     let slow = samples.iter().find(|line| line["name"] == "slow" && line["bytes"] == 1000).unwrap();
     assert!(slow["loops_us"][0].as_f64().is_none_or(|time| time > 2000.0), "{slow}");
     let places: Vec<&Value> = told["functions"].as_array().unwrap().iter().filter(|of| of["name"] == "slow").collect();

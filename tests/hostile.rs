@@ -316,6 +316,47 @@ fn pipes_by_name_are_refused_and_quotes_are_short() {
     }
 }
 
+/// Names, notes and numbers of files may be of any length, and names may hold what does something to a terminal.
+#[test]
+fn what_files_say_is_printed_in_part_and_without_control_characters() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let printed = |line: &str| {
+        let ran = antiphon_in(folder.path(), line).ok();
+        for text in [&ran.stdout, &ran.stderr] {
+            assert!(!text.contains('\u{1b}') && text.len() < 10_000, "{line}: {} bytes", text.len());
+        }
+    };
+    let long = format!("\u{1b}[31m{}", "x".repeat(70_000));
+    let links = [(0, 1), (1, 0)].map(|(from, to)| {
+        serde_json::json!({"from": from, "to": to, "alpha_us": 1, "beta_us_per_byte": 0.001, "resources": [0]})
+    });
+    let topology = serde_json::json!({
+        "format": "antiphon-topology/1", "name": long, "ranks": 2, "links": links,
+        "resources": [{"name": long, "beta_us_per_byte": 0.001}],
+    });
+    std::fs::write(path("t.json"), topology.to_string()).unwrap();
+    let request = "--topology ./t.json --collective allgather --size 1KB";
+    printed("topology show ./t.json");
+    printed("topology check ./t.json");
+    printed(&format!("bound {request}"));
+    printed(&format!("synth {request} -o plan.json"));
+    let text = std::fs::read_to_string(path("plan.json")).unwrap();
+    let mut plan: serde_json::Value = serde_json::from_str(&text).unwrap();
+    plan["produced_by"]["strategy"] = long.clone().into();
+    plan["produced_by"]["candidates"] =
+        serde_json::json!([{"strategy": long, "chunks_per_rank": 1, "stop_reason": long, "note": long}]);
+    std::fs::write(path("plan.json"), plan.to_string()).unwrap();
+    for command in ["simulate", "explain", "verify", "run --iterations 1 --warmups 0"] {
+        printed(&format!("{command} plan.json"));
+    }
+    (plan["gap"], plan["makespan_us"]) = (1e300.into(), 1e300.into());
+    std::fs::write(path("plan.json"), plan.to_string()).unwrap();
+    let refused = antiphon_in(folder.path(), "verify plan.json");
+    assert_eq!(refused.code, 1, "{}", refused.stderr);
+    assert!(refused.stdout.contains("1e300") && !refused.stdout.contains(&"0".repeat(20)), "{}", refused.stdout);
+}
+
 #[test]
 fn the_largest_ring_is_checked_without_a_deep_stack() {
     antiphon("topology check ring:131072").ok();

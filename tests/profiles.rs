@@ -56,7 +56,7 @@ fn differences(truth: &serde_json::Value, measured: &serde_json::Value) -> Vec<S
 }
 
 #[test]
-fn an_imitated_cluster_is_measured_as_it_is() {
+fn an_emulated_cluster_is_measured_as_it_is() {
     let folder = tempfile::tempdir().unwrap();
     let here = |line: &str| antiphon_in(folder.path(), line).ok();
     std::fs::write(folder.path().join("truth.yaml"), two_machines()).unwrap();

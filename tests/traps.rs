@@ -46,7 +46,7 @@ fn ranges_of_ranks_have_both_ends_everywhere() {
     let whole = cluster("0-3");
     assert!(!whole.stdout.contains("note") && whole.stderr.is_empty(), "{}{}", whole.stdout, whole.stderr);
     let old = cluster("0..3");
-    assert!(old.stderr.contains("write `0-2`"), "{}", old.stderr);
+    assert!(old.stderr.contains("`0..3` means `0-2`, without rank 3"), "{}", old.stderr);
     assert!(old.stdout.contains("machine 0: no link from or to other machines at rank 3"), "{}", old.stdout);
 }
 
@@ -208,7 +208,7 @@ const RUN_KEYS: [&str; 19] = [
 ];
 
 #[test]
-fn a_run_says_what_it_imitates_and_what_was_predicted() {
+fn a_run_says_what_it_emulates_and_what_was_predicted() {
     let line = "run --collective allgather --emulate ring:3,alpha=100us,bandwidth=1GBps --ranks 3 --size 30KB..120KB";
     let ran = antiphon(&format!("{line} --iterations 3 --json")).ok();
     let rows: Vec<Value> = ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -225,7 +225,7 @@ fn a_run_says_what_it_imitates_and_what_was_predicted() {
         assert!(row["min_us"].as_f64() <= row["time_us"].as_f64() && row["time_us"].as_f64() <= row["p99_us"].as_f64());
     }
     let table = antiphon(&format!("{line} --iterations 1 --slowdown 2")).ok().stdout;
-    let head = "imitating ring:3,alpha=100us,bandwidth=1GBps 2 times slower";
+    let head = "emulating ring:3,alpha=100us,bandwidth=1GBps 2 times slower";
     assert!(table.contains(head) && table.contains("predicted"), "{table}");
     let slow = format!("{:.2}", 4.0 * (100.0 + 10.0));
     assert!(table.lines().any(|line| line.split_whitespace().any(|cell| cell == slow)), "no {slow} in\n{table}");

@@ -42,8 +42,8 @@ pub struct Config {
     /// The plans to use: a file or folder that [`PlanTable`] reads, the same on all ranks. Without one, textbook algorithms
     /// serve all calls.
     pub table: Option<PathBuf>,
-    /// Every so many blocking calls, one is timed, in turn with the table's plan and with stock, and stock serves such calls
-    /// from then on if it is faster. The same on all ranks, which must all make blocking calls at the same places; 0 for none.
+    /// One blocking call in this many is timed, alternately with the table's plan and with stock. If stock is faster, it serves
+    /// such calls from then on. The same on all ranks, which must all make blocking calls at the same places; 0 for none.
     pub confirm_every: u32,
     /// Whether rank 0 says on standard error which plan serves what.
     pub says_decisions: bool,

@@ -60,7 +60,7 @@ pub struct antiphon_call {
 pub type antiphon_candidate_t =
     Option<unsafe extern "C" fn(comm: antiphon_comm_t, call: *const antiphon_call, user: *mut c_void) -> c_int>;
 
-/// What is measured. All zero stands for what `antiphon tune` does by itself.
+/// What to measure. Zeros mean the defaults of `antiphon tune`.
 #[repr(C)]
 pub struct antiphon_tune_options {
     /// Collectives of `enum antiphon_collective`; NULL for all_reduce, all_gather, reduce_scatter, broadcast and all_to_all.
@@ -73,7 +73,7 @@ pub struct antiphon_tune_options {
     pub size_count: usize,
     /// With elements of this type.
     pub dtype: antiphon_dtype_t,
-    /// Where they are reduced, so.
+    /// The reduction, for collectives that reduce.
     pub op: antiphon_op_t,
     /// How many seconds all measuring may take, about; 0 for 60.
     pub budget: f64,
@@ -133,8 +133,8 @@ impl CFunction {
     }
 }
 
-/// Lets a function of the program's compete in `antiphon_tune` for calls of a collective. All ranks register the same names, which
-/// no other candidate has, in the same order. Nothing is called yet. A function may be called by any thread that tunes, until the
+/// Registers a function of the program as a candidate for `antiphon_tune`. All ranks register the same names in the same order.
+/// No two candidates have the same name. Nothing is called yet. A function may be called by any thread that tunes, until the
 /// communicator is freed.
 ///
 /// # Safety

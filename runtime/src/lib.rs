@@ -3,7 +3,7 @@
 //! The interpreter executes a rank's part of a program; it is a state machine in one thread. Ranks are threads
 //! ([`try_threads`]) or processes. A [`Job`] starts the processes on this computer, or gathers processes that another
 //! launcher started on several computers ([`Job::form`], [`attend`]). Bytes move through rings in shared memory, or
-//! over TCP between machines. A run can also imitate the timing of another machine ([`Emulation`]).
+//! over TCP between machines. A run can also emulate the timing of another machine ([`Emulation`]).
 //!
 //! This crate knows no solver and reads no topology files. Every failure is a [`RunError`] that names the rank and the
 //! phase. Every wait has a deadline.

@@ -35,7 +35,7 @@ use std::path::PathBuf;
 /// Synthesizes collective communication algorithms for the machine they will run on, proves them right, runs
 /// them, and measures them against the stock ones.
 #[derive(Parser, Debug)]
-#[command(name = "antiphon", version, propagate_version = true, infer_subcommands = false)]
+#[command(name = "antiphon", version, propagate_version = true, infer_subcommands = false, after_help = examples::ALL)]
 pub(crate) struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -52,7 +52,7 @@ pub(crate) struct OutputArgs {
     /// Print the answer as JSON on stdout, and nothing else there; errors are JSON objects on stderr.
     #[arg(long, global = true)]
     pub json: bool,
-    /// Say more on stderr: -v what is tried, -vv how, -vvv every step.
+    /// Say more on stderr: -v what is tried, step by step; -vv also what the solver found.
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub verbose: u8,
     /// Print only errors, the answer of --json, and documents (export, man).
@@ -135,6 +135,7 @@ pub(crate) enum Command {
     #[command(after_help = examples::SWEEP)]
     Sweep(SweepArgs),
     /// Prints shell completions.
+    #[command(after_help = examples::COMPLETIONS)]
     Completions {
         /// For which shell.
         shell: clap_complete::Shell,

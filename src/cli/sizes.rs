@@ -40,8 +40,11 @@ fn range(from: &str, to: &str, sizes: &mut Vec<u64>) -> Result<(), String> {
     };
     let factor = factor.ok_or("expected a factor from 2 after `:`, such as 1KB..1GB:4")?;
     let (first, last) = (size(from)?, size(to)?);
-    if first == 0 || first > last {
-        return Err("a range goes from a size above 0 up to one that is not less".to_owned());
+    if first == 0 {
+        return Err("a range starts above 0".to_owned());
+    }
+    if first > last {
+        return Err("the range must end at or above its start".to_owned());
     }
     let below = std::iter::successors(Some(first), |size| size.checked_mul(factor)).take_while(|&size| size < last);
     sizes.extend(below.chain([last]));

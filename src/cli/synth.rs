@@ -50,7 +50,8 @@ pub(crate) struct SearchArgs {
     /// Only this strategy, alone: orbits, classic, flow, levels, trees, symmetric, matching, improve, milp, exact; or auto.
     #[arg(long, default_value = "auto", value_name = "NAME|auto")]
     pub strategy: StrategyChoice,
-    /// Stop after this time with the best so far, such as 30s or 1h30m; results then depend on the machine's speed.
+    /// Stop after this time with the best so far, such as 30s or 1h30m. Time that is left is used for a better plan, until
+    /// the gap is small enough. Results then depend on the machine's speed.
     #[arg(long, value_name = "T", value_parser = duration)]
     pub time_limit: Option<Duration>,
     /// Stop as soon as the makespan is this close to the bound, such as 2%; 0 never stops early.

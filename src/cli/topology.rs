@@ -1,5 +1,6 @@
 //! What `antiphon topology` and `antiphon sketch` take.
 
+use super::examples;
 use super::values::{size, slowdown};
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
@@ -8,8 +9,10 @@ use std::path::PathBuf;
 #[derive(Subcommand, Debug)]
 pub(crate) enum TopologyCommand {
     /// Lists the families and machines a SPEC can name.
+    #[command(after_help = examples::TOPOLOGY_LIST)]
     List,
     /// Prints the normalized topology of a SPEC.
+    #[command(after_help = examples::TOPOLOGY_SHOW)]
     Show {
         /// `name[:params][,key=value]…`, or a path.
         spec: String,
@@ -21,11 +24,13 @@ pub(crate) enum TopologyCommand {
         svg: Option<PathBuf>,
     },
     /// Validates a SPEC or a file.
+    #[command(after_help = examples::TOPOLOGY_CHECK)]
     Check {
         /// `name[:params][,key=value]…`, or a path.
         spec: String,
     },
     /// Translates `nvidia-smi topo -m` text, NCCL topology XML, TACCL topology JSON or /sys into a topology file.
+    #[command(after_help = examples::TOPOLOGY_IMPORT)]
     Import(ImportArgs),
 }
 
@@ -58,6 +63,7 @@ pub(crate) struct ImportArgs {
 #[derive(Subcommand, Debug)]
 pub(crate) enum SketchCommand {
     /// Resolves a sketch against a topology.
+    #[command(after_help = examples::SKETCH_CHECK)]
     Check {
         /// The sketch file.
         file: PathBuf,
@@ -66,6 +72,7 @@ pub(crate) enum SketchCommand {
         topology: String,
     },
     /// Translates a TACCL sketch (JSON); prints it if no output is named.
+    #[command(after_help = examples::SKETCH_IMPORT)]
     Import {
         /// The TACCL sketch.
         file: PathBuf,

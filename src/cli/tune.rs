@@ -1,8 +1,7 @@
 //! What `antiphon tune` takes.
 
-use super::LaunchArgs;
-use super::SizeList;
 use super::values::{collective, duration, op};
+use super::{LaunchArgs, SizeList, examples};
 use clap::{Args, Subcommand, ValueEnum};
 use schedule::{Collective, ReduceOp};
 use std::ffi::OsString;
@@ -82,7 +81,7 @@ pub(crate) struct TuneMeasureArgs {
     #[arg(short, long, value_name = "F.json", required = true)]
     pub output: Option<PathBuf>,
     /// The ranks are this program, which calls `tune` of the library with candidates of its own. One that hangs or crashes is
-    /// refused, and the others are measured on.
+    /// refused, and measuring goes on with the others.
     #[arg(last = true, value_name = "PROGRAM", requires = "ranks", conflicts_with = "load_aware")]
     pub program: Vec<OsString>,
 }
@@ -99,6 +98,7 @@ fn named_file(text: &str) -> Result<(String, PathBuf), String> {
 #[derive(Subcommand, Debug)]
 pub(crate) enum TuneCommand {
     /// Prints the choices of a table, and how much faster than stock they are.
+    #[command(after_help = examples::TUNE_SHOW)]
     Show {
         /// The table.
         #[arg(value_name = "F.json")]
@@ -108,12 +108,14 @@ pub(crate) enum TuneCommand {
         svg: Option<PathBuf>,
     },
     /// Checks a table and all its plans.
+    #[command(after_help = examples::TUNE_VERIFY)]
     Verify {
         /// The table.
         #[arg(value_name = "F.json")]
         table: PathBuf,
     },
     /// Prints where two tables differ.
+    #[command(after_help = examples::TUNE_DIFF)]
     Diff {
         /// The first table.
         #[arg(value_name = "F.json")]
@@ -123,6 +125,7 @@ pub(crate) enum TuneCommand {
         second: PathBuf,
     },
     /// Makes one table of several for the same ranks. Where they disagree, their evidence decides.
+    #[command(after_help = examples::TUNE_MERGE)]
     Merge {
         /// The tables.
         #[arg(value_name = "F.json", num_args = 2.., required = true)]
@@ -132,6 +135,7 @@ pub(crate) enum TuneCommand {
         output: PathBuf,
     },
     /// Writes the choices for another library, as far as it knows the algorithms.
+    #[command(after_help = examples::TUNE_EXPORT)]
     Export {
         /// The table.
         #[arg(value_name = "F.json")]

@@ -69,6 +69,11 @@ where
 }
 
 pub(super) fn size(text: &str) -> Result<u64, String> {
+    if text.contains("..") {
+        return Err(
+            "one size is expected here; `synth --sizes`, `sweep --sizes` and `run --size` take ranges".to_owned()
+        );
+    }
     topology::quantity::parse_bytes(text).map_err(|error| error.to_string())
 }
 
@@ -89,10 +94,16 @@ pub(super) fn percent(text: &str) -> Result<f64, String> {
     if text == "0" {
         return Ok(0.0);
     }
-    let number = text.strip_suffix('%').map(|number| number.trim_end().parse::<f64>());
-    match number {
-        Some(Ok(percent)) if percent.is_finite() && percent >= 0.0 => Ok(percent / 100.0),
-        _ => Err("a percentage needs its sign, such as `2%` for 0.02".to_owned()),
+    let number = |text: &str| text.trim_end().parse::<f64>().ok().filter(|it| it.is_finite() && *it >= 0.0);
+    match (text.strip_suffix('%').map(number), number(text)) {
+        (Some(Some(percent)), _) => Ok(percent / 100.0),
+        // Nobody knows whether 0.5 is a half or 0.5 %.
+        (None, Some(bare)) if bare < 1.0 => {
+            let percent = topology::quantity::show_number(bare * 100.0);
+            Err(format!("a percentage needs its sign: write `{percent}%` for the fraction {bare}, or `{bare}%`"))
+        }
+        (None, Some(bare)) => Err(format!("a percentage needs its sign: write `{bare}%`")),
+        _ => Err("expected a percentage from 0, such as `2%`".to_owned()),
     }
 }
 
@@ -110,7 +121,7 @@ mod tests {
     #[test]
     fn percentages_have_their_sign() {
         assert_eq!((percent("2%"), percent("0.5 %"), percent("0")), (Ok(0.02), Ok(0.005), Ok(0.0)));
-        for wrong in ["2", "0.02", "-1%", "x%", "NaN%"] {
+        for wrong in ["2", "0.02", "-1%", "x%", "NaN%", "1e300x"] {
             assert!(percent(wrong).is_err_and(|error| error.contains("`2%`")), "{wrong}");
         }
     }

@@ -10,6 +10,7 @@ use schedule::TopologyRef;
 use std::time::Duration;
 use synth::{Certificate, Deadline, HorizonEffort, Proof, Scope};
 use topology::quantity::show_bandwidth;
+use topology::{counted, shorten};
 
 /// How long the solver may search for a proof, if the user gives no limit.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -56,14 +57,17 @@ pub(crate) fn run(args: &BoundArgs, screen: &Screen) -> Outcome {
         let rows: Vec<_> = rows.collect();
         let pinned = match searched {
             true => String::new(),
-            false => format!("at {} chunks   {} ({})\n", request.chunks_per_rank, time(best.value.0), best.name),
+            false => {
+                let chunks = counted(request.chunks_per_rank as usize, "chunk");
+                format!("at {chunks:<9} {} ({})\n", time(best.value.0), best.name)
+            }
         };
         format!(
-            "{} {} over {} ranks on {}\nlower bound  {} ({}), however it is cut\n{pinned}\n{}",
+            "{} {} over {} on {}\nlower bound  {} ({}), however it is cut\n{pinned}\n{}",
             request.collective,
             crate::screen::bytes(request.size_bytes),
-            request.members.len(),
-            problem.topology.name(),
+            counted(request.members.len(), "rank"),
+            shorten(problem.topology.name()),
             time(any.value.0),
             any.name,
             table(&["bound", "value", "scope", "certificate"], &rows),

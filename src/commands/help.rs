@@ -65,7 +65,8 @@ fn every<'c>(command: &'c Command, pages: &mut Vec<&'c Command>) {
 
 /// Like `Man::render`, but with the examples unchanged.
 fn page(command: &Command) -> io::Result<Vec<u8>> {
-    let man = Man::new(command.clone());
+    let source = concat!("antiphon ", env!("CARGO_PKG_VERSION"));
+    let man = Man::new(command.clone()).source(source);
     let mut out = Vec::new();
     man.render_title(&mut out)?;
     man.render_name_section(&mut out)?;

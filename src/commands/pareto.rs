@@ -36,7 +36,7 @@ pub(crate) fn run(args: &SynthArgs, screen: &Screen) -> Outcome {
     }
     let asked = problem.demand.request();
     let size = asked.size_bytes;
-    let machine = problem.topology.name();
+    let machine = topology::shorten(problem.topology.name());
     let rest = serde_json::json!({
         "seconds": seconds,
         "slowest_us_per_byte": front.slowest, "points": front.points, "relaxations": front.relaxations,

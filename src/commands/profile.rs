@@ -160,7 +160,7 @@ impl Subject {
         let place = match (&self.0.emulate, self.0.transport) {
             (Some((spec, slowdown)), _) => {
                 format!(
-                    "{ranks} local processes that imitate {spec}, {slowdown} times slower (times here are divided by that)"
+                    "{ranks} local processes that emulate {spec}, {slowdown} times slower (times here are divided by that)"
                 )
             }
             (None, TransportChoice::Tcp) => format!("{ranks} processes over TCP"),

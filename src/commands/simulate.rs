@@ -11,7 +11,7 @@ use interop::view;
 use program::play;
 use schedule::{Request, Simulation, Timeline, TopologyRef, Usage, VerifiedCompressed, simulate};
 use serde_json::{Value, json};
-use topology::Micros;
+use topology::{Micros, shorten};
 
 /// Longer tables are only in the answer of `--json`.
 const SHOWN: usize = 5000;
@@ -97,7 +97,7 @@ fn for_people(played: &PlayedPlan) -> String {
     format!(
         "{} on {}\nmakespan {}{stated}\n\n{}",
         played.title,
-        topology.name(),
+        shorten(topology.name()),
         time(timeline.makespan().0),
         usage::table(topology, &played.links, &played.resources, SHOWN),
     )

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use synth::sketch::Sketch;
 use synth::{Constraints, SizeSweep, SizeTask};
-use topology::Rank;
+use topology::{Rank, counted, shorten};
 
 /// What the `format` key of an index says.
 pub(crate) const FORMAT: &str = "antiphon-sweep/1";
@@ -76,7 +76,7 @@ pub(crate) struct Size {
 /// Runs the command.
 pub(crate) fn run(args: &SynthArgs, sizes: &SizeList, screen: &Screen) -> Outcome {
     let started = Instant::now();
-    screen.may_write(&args.output.as_ref().map(|folder| folder.join("index.json")))?;
+    screen.may_replace(&args.output.as_ref().map(|folder| folder.join("index.json")))?;
     let topology = plan::topology(&args.request.topology)?;
     let sketch = args.request.sketch.as_deref().map(|path| plan::sketch(path, &topology)).transpose()?;
     let task = task(&args.request, topology, sketch.as_ref())?;
@@ -198,11 +198,11 @@ fn report(index: &Index, seconds: f64, output: Option<&Path>) -> String {
     let windows: Vec<_> = windows.collect();
     let saved = output.map_or(String::new(), |folder| format!("\nwritten to {}", folder.display()));
     format!(
-        "{} on {}: {} plans for {} sizes ({seconds:.2} s){saved}\n\n{}\n\n{}",
+        "{} on {}: {} for {} ({seconds:.2} s){saved}\n\n{}\n\n{}",
         index.collective,
-        index.topology.name,
-        windows.len(),
-        rows.len(),
+        shorten(&index.topology.name),
+        counted(windows.len(), "plan"),
+        counted(rows.len(), "size"),
         table(&["size", "makespan", "bound", "gap", "window", "plan", "chunks", "work"], &rows),
         table(&["window", "from", "to", "file"], &windows),
     )

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use synth::{
     Candidate, CompressedSynthesis, Problem, Report, SearchOptions, StopReason, StrategyKind, SynthError, Synthesis,
 };
+use topology::shorten;
 
 /// Runs the command.
 pub(crate) fn run(args: &SynthArgs, screen: &Screen) -> Outcome {
@@ -163,7 +164,8 @@ const RUNNERS_UP: usize = 3;
 /// The report for people: the answer first, then the closest candidates, or all of them.
 fn report(report: &Report, schedule: &Schedule, output: Option<&Path>, screen: &Screen) -> String {
     let Report { makespan_us, lower_bound_us, bound, gap, strategy, stop_reason, seconds, candidates, .. } = report;
-    let warm = report.warm_start.as_ref().map_or(String::new(), |warm| format!("\nbegan with   a plan by {warm}"));
+    let warm =
+        report.warm_start.as_ref().map_or(String::new(), |warm| format!("\nbegan with   a plan by {}", shorten(warm)));
     let shown = match screen.is_verbose() {
         true => told_once(candidates),
         false => closest(candidates).into_iter().map(|it| (it, it.chunks_per_rank.to_string())).collect(),
@@ -191,7 +193,7 @@ fn report(report: &Report, schedule: &Schedule, output: Option<&Path>, screen: &
          lower bound  {} ({bound})\n\
          gap          {}{warm}{saved}\n\n{}{rest}",
         plan::describe(schedule),
-        schedule.topology.name,
+        shorten(&schedule.topology.name),
         time(*makespan_us),
         time(*lower_bound_us),
         percent(*gap),
@@ -219,11 +221,12 @@ fn told_once(candidates: &[Candidate]) -> Vec<(&Candidate, String)> {
     told
 }
 
-/// The best candidates, one for each strategy, the winner first.
+/// The best candidates, one for each strategy, the winner first. Those that do not apply come after those that tried.
 fn closest(candidates: &[Candidate]) -> Vec<&Candidate> {
     let time = |candidate: &Candidate| candidate.makespan_us.unwrap_or(f64::INFINITY);
+    let applies = |candidate: &Candidate| candidate.stop_reason != StopReason::NotApplicable;
     let mut sorted: Vec<&Candidate> = candidates.iter().collect();
-    sorted.sort_by(|one, other| time(one).total_cmp(&time(other)));
+    sorted.sort_by(|one, other| time(one).total_cmp(&time(other)).then(applies(other).cmp(&applies(one))));
     let mut best: Vec<&Candidate> = Vec::new();
     for candidate in sorted {
         if best.len() <= RUNNERS_UP && best.iter().all(|it| it.strategy != candidate.strategy) {

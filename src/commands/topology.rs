@@ -9,7 +9,7 @@ use schedule::{RankSet, TopologyRef};
 use serde_json::json;
 use topology::import::{ImportOptions, import, import_sys};
 use topology::quantity::{show_duration, show_rates};
-use topology::{Rank, ResourceId, Topology, shorten};
+use topology::{Rank, ResourceId, Topology, counted, shorten};
 
 /// Runs the command.
 pub(crate) fn run(command: &TopologyCommand, screen: &Screen) -> Outcome {
@@ -25,7 +25,7 @@ pub(crate) fn run(command: &TopologyCommand, screen: &Screen) -> Outcome {
         }
         TopologyCommand::Check { spec } => {
             let topology = plan::topology(spec)?;
-            check(&topology, screen)
+            check(&topology, topology::ranks_without_ports(spec)?, screen)
         }
         TopologyCommand::Import(args) => translate(args, screen),
     }
@@ -56,7 +56,7 @@ fn show(topology: &Topology, screen: &Screen) -> Outcome {
     }
     let row = |id| {
         let link = topology.link(id);
-        let resources: Vec<_> = link.resources.iter().map(|&id| topology.resource(id).name.as_str()).collect();
+        let resources: Vec<_> = link.resources.iter().map(|&id| shorten(&topology.resource(id).name)).collect();
         vec![
             id.to_string(),
             format!("{} → {}", link.from, link.to),
@@ -80,7 +80,7 @@ fn show(topology: &Topology, screen: &Screen) -> Outcome {
 fn shared(topology: &Topology) -> String {
     let rows = topology.resources().iter().enumerate().map(|(index, resource)| {
         let users = topology.users(ResourceId::from_index(index)).len();
-        vec![resource.name.clone(), show_rates(resource.beta), users.to_string()]
+        vec![shorten(&resource.name), show_rates(resource.beta), users.to_string()]
     });
     table(&["resource", "bandwidth", "links"], &rows.collect::<Vec<_>>())
 }
@@ -108,8 +108,8 @@ fn remarks(topology: &Topology) -> Vec<String> {
     remarks
 }
 
-fn check(topology: &Topology, screen: &Screen) -> Outcome {
-    let remarks = remarks(topology);
+fn check(topology: &Topology, portless: Vec<String>, screen: &Screen) -> Outcome {
+    let remarks: Vec<String> = portless.into_iter().chain(remarks(topology)).collect();
     let value = json!({
         "format": "antiphon-topology-check/1", "topology": TopologyRef::to(topology), "remarks": remarks,
         "ok": true, "name": topology.name(), "digest": topology.digest(), "ranks": topology.rank_count(),
@@ -154,12 +154,12 @@ fn translate(args: &ImportArgs, screen: &Screen) -> Outcome {
 
 fn summary(topology: &Topology) -> String {
     format!(
-        "{}: {} ranks in {} machines, {} links, {} shared resources, digest {}",
+        "{}: {} in {}, {}, {}, digest {}",
         shorten(topology.name()),
-        topology.rank_count(),
-        topology.machines().len(),
-        topology.links().len(),
-        topology.resources().len(),
+        counted(topology.rank_count(), "rank"),
+        counted(topology.machines().len(), "machine"),
+        counted(topology.links().len(), "link"),
+        counted(topology.resources().len(), "shared resource"),
         &topology.digest()[..12],
     )
 }

@@ -3,7 +3,7 @@
 use crate::screen::{self, bytes, percent, time};
 use schedule::Usage;
 use serde_json::{Value, json};
-use topology::Topology;
+use topology::{Topology, shorten};
 
 /// Links and resources, each in the order of their ids.
 pub(super) fn as_json(topology: &Topology, links: &[Usage], resources: &[Usage]) -> (Vec<Value>, Vec<Value>) {
@@ -36,7 +36,7 @@ pub(super) fn table(topology: &Topology, links: &[Usage], resources: &[Usage], m
     let mut rows: Vec<(f64, Vec<String>)> =
         links.map(|(link, usage)| row(format!("link {} → {}", link.from, link.to), usage)).collect();
     let resources = topology.resources().iter().zip(resources);
-    rows.extend(resources.map(|(resource, usage)| row(resource.name.clone(), usage)));
+    rows.extend(resources.map(|(resource, usage)| row(shorten(&resource.name), usage)));
     rows.sort_by(|a, b| b.0.total_cmp(&a.0));
     let left = rows.len().saturating_sub(most);
     rows.truncate(most);

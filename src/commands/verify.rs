@@ -13,7 +13,7 @@ use schedule::file::CompressedFile;
 use schedule::{ChunkId, Collective, Findings, LowerBound, Request, Schedule, TopologyRef, Violation};
 use serde_json::{Value, json};
 use std::fmt;
-use topology::{Topology, shorten};
+use topology::{Topology, counted, shorten};
 
 /// Runs the command.
 pub(crate) fn run(args: &VerifyArgs, screen: &Screen) -> Outcome {
@@ -63,8 +63,8 @@ pub(crate) fn run(args: &VerifyArgs, screen: &Screen) -> Outcome {
     value["program"] = json!(program.0);
     screen.result(&value, || match findings.is_empty() {
         true => {
-            let (transfers, makespan) = (schedule.transfers.len(), time(schedule.makespan().0));
-            format!("ok: {summary}, {transfers} transfers, {makespan}{claims}{program}")
+            let transfers = counted(schedule.transfers.len(), "transfer");
+            format!("ok: {summary}, {transfers}, {}{claims}{program}", time(schedule.makespan().0))
         }
         false => findings.to_string(),
     })?;

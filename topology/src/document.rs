@@ -160,6 +160,9 @@ impl<'a> Document<'a> {
         };
         let place = error.location().filter(|location| location.line() > 0);
         let (line, column) = place.map_or((1, 1), |place| (place.line() as usize, place.column() as usize));
+        // The parser names the last key of the map. A map that begins in the first column is the whole document.
+        let whole = (column == 1 && reason.starts_with("missing field")).then(|| self.locate(&[])).flatten();
+        let (line, column) = whole.unwrap_or((line, column));
         TextError { origin: self.origin.to_owned(), line, column, reason: shorten_message(&plain_words(&reason)) }
     }
 }

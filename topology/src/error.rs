@@ -2,7 +2,8 @@
 
 use crate::document::TextError;
 use crate::quantity::show_number;
-use crate::{LinkId, Rank, ResourceId};
+use crate::spelling::shorten;
+use crate::{LinkId, Rank, ResourceId, show_precise};
 
 /// The result of anything in this crate that can fail.
 pub type TopologyResult<T> = Result<T, TopologyError>;
@@ -72,7 +73,10 @@ pub enum TopologyError {
     },
     /// A link claims to be faster than a resource that it uses.
     #[error(
-        "link {link} has β {link_beta} µs/B, below the {resource_beta} µs/B of resource {resource} ({name}) that it uses"
+        "link {link} has β {} µs/B, below the {} µs/B of resource {resource} ({}) that it uses",
+        show_precise(*.link_beta),
+        show_precise(*.resource_beta),
+        shorten(.name)
     )]
     FasterThanResource {
         /// The link.

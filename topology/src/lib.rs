@@ -33,7 +33,7 @@ mod spelling;
 pub mod symmetry;
 mod units;
 
-pub use catalog::{Listing, list, load, load_named, open_input, read_text, resolve};
+pub use catalog::{Listing, list, load, load_named, open_input, ranks_without_ports, read_text, resolve};
 pub use error::{TopologyError, TopologyResult};
 pub use free_times::FreeTimes;
 pub use graph::{Topology, TopologyParts};
@@ -41,5 +41,5 @@ pub use interchange::{Embedded, from_json, to_json};
 pub use link::{Latency, Link, Resource};
 pub use measured::{Measured, to_yaml};
 pub use probe::{Exchange, Probe, ProbeError};
-pub use spelling::{closest, is_printable, shorten, shorten_message};
-pub use units::{Bytes, LinkId, MAX_LINKS, MAX_RANKS, Micros, MicrosPerByte, Rank, ResourceId};
+pub use spelling::{closest, counted, is_printable, shorten, shorten_message, shorten_to};
+pub use units::{Bytes, LinkId, MAX_LINKS, MAX_RANKS, Micros, MicrosPerByte, Rank, ResourceId, show_precise};

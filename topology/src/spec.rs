@@ -109,8 +109,11 @@ impl<'a> Spec<'a> {
     pub(crate) fn sizes(&self, dimensions: usize) -> TopologyResult<Vec<u64>> {
         let form = ["N", "AxB", "AxBxC"].get(dimensions - 1).copied().unwrap_or("AxBxC…");
         let refuse = |reason: &str| TopologyError::BadPart {
-            part: format!("`{}{}`", self.name, self.params.map(|params| format!(":{params}")).unwrap_or_default()),
-            reason: format!("{reason}; expected `{}:{form}` with numbers from 1", self.name),
+            part: format!("`{}{}`", self.name, self.params.map(|it| format!(":{}", shorten(it))).unwrap_or_default()),
+            reason: match dimensions {
+                1 => format!("{reason}; expected `{}:{form}`, and {form} must be at least 1", self.name),
+                _ => format!("{reason}; expected `{}:{form}` with numbers from 1", self.name),
+            },
         };
         let params = self.params.ok_or_else(|| refuse("the size is missing"))?;
         let sizes: Vec<u64> = params
@@ -118,7 +121,8 @@ impl<'a> Spec<'a> {
             .take(dimensions + 1)
             .map(|size| match size.parse::<u64>() {
                 Ok(value) if value > 0 && size.bytes().all(|byte| byte.is_ascii_digit()) => Ok(value),
-                _ => Err(refuse(&format!("`{size}` is no such number"))),
+                Ok(0) => Err(refuse("`0` is too small")),
+                _ => Err(refuse(&format!("`{}` is no such number", shorten(size)))),
             })
             .collect::<TopologyResult<_>>()?;
         if sizes.len() == dimensions { Ok(sizes) } else { Err(refuse("the number of dimensions is wrong")) }

@@ -1,4 +1,4 @@
-//! Words of users in messages: the accepted word nearest to a mistyped one, and quotes that stay short.
+//! Words in messages: the accepted word nearest to a mistyped one, quotes that stay short, and counted nouns.
 //!
 //! The principal functions are [`closest`] and [`shorten`]. Every parser of user input (SPECs, sketches, the command
 //! line, plans) uses both, so they are in the lowest crate.
@@ -27,12 +27,16 @@ pub fn is_printable(letter: char) -> bool {
 /// The first 80 characters of an input, to quote it in a message. Characters that are not printable are escaped: they could do
 /// something to a terminal.
 pub fn shorten(text: &str) -> String {
-    const MOST: usize = 80;
+    shorten_to(text, 80)
+}
+
+/// The same, with at most this many characters.
+pub fn shorten_to(text: &str, most: usize) -> String {
     let mut short = String::new();
-    for letter in text.chars().take(MOST) {
+    for letter in text.chars().take(most) {
         if is_printable(letter) { short.push(letter) } else { short.extend(letter.escape_unicode()) }
     }
-    if text.chars().nth(MOST).is_some() {
+    if text.chars().nth(most).is_some() {
         short.push('…');
     }
     short
@@ -54,6 +58,16 @@ pub fn shorten_message(text: &str) -> String {
     format!("{} … {}", &text[..cut(BEGINNING)], &text[cut(text.len() - END)..])
 }
 
+/// `1 rank`, `2 ranks`, `2 switches`.
+pub fn counted(count: usize, noun: &str) -> String {
+    let plural = match noun {
+        _ if count == 1 => "",
+        noun if noun.ends_with("ch") => "es",
+        _ => "s",
+    };
+    format!("{count} {noun}{plural}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -66,6 +80,11 @@ mod tests {
         let cut = shorten_message(&message);
         assert!(cut.len() < 1100 && cut.starts_with("unknown field `é") && cut.ends_with("`a` or `b`"), "{cut}");
         assert_eq!(shorten_message("as it is"), "as it is");
+    }
+
+    #[test]
+    fn one_is_no_plural() {
+        assert_eq!([counted(1, "rank"), counted(0, "rank"), counted(2, "switch")], ["1 rank", "0 ranks", "2 switches"]);
     }
 
     #[test]

@@ -58,6 +58,23 @@ id! {
     ResourceId
 }
 
+/// Prints a number with nine significant digits, without trailing zeros; very large and very small ones as `1.5e20`. Two
+/// numbers that the verifier tells apart look different.
+pub fn show_precise(value: f64) -> String {
+    let size = value.abs();
+    let is_whole = value.fract() == 0.0 && size < 1e15;
+    if is_whole || !value.is_finite() {
+        return value.to_string();
+    }
+    if !(1e-9..1e15).contains(&size) {
+        let short = format!("{value:.8e}").parse::<f64>();
+        return short.map_or_else(|_| value.to_string(), |short| format!("{short:e}"));
+    }
+    let decimals = (8 - size.log10().floor() as i32).clamp(0, 18) as usize;
+    let text = format!("{value:.decimals$}");
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+}
+
 macro_rules! quantity {
     ($(#[$doc:meta])* $name:ident, $unit:literal) => {
         $(#[$doc])*
@@ -131,7 +148,10 @@ macro_rules! quantity {
         }
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                self.0.fmt(f)?;
+                match f.precision() {
+                    Some(_) => self.0.fmt(f)?,
+                    None => f.write_str(&show_precise(self.0))?,
+                }
                 f.write_str($unit)
             }
         }
@@ -168,5 +188,34 @@ impl MicrosPerByte {
     /// The bandwidth in decimal GB/s.
     pub fn gbps(self) -> f64 {
         1e-3 / self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_for_people_are_short() {
+        for (value, expected) in [
+            (0.0, "0"),
+            (426.6666733333334, "426.666673"),
+            (-0.1, "-0.1"),
+            (20.03125, "20.03125"),
+            (0.00002, "0.00002"),
+            (408.0, "408"),
+            (1e9, "1000000000"),
+            (999_999_999.999_9, "1000000000"),
+            (1e300, "1e300"),
+            (-1.234_567_890_123e17, "-1.23456789e17"),
+            (1e-12 / 3.0, "3.33333333e-13"),
+            (f64::INFINITY, "inf"),
+        ] {
+            assert_eq!(show_precise(value), expected);
+        }
+        assert_eq!(
+            (Micros(1.0 / 3.0).to_string(), format!("{:.1}", Bytes(2.0))),
+            ("0.333333333 µs".into(), "2.0 B".into())
+        );
     }
 }

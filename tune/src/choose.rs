@@ -1,4 +1,4 @@
-//! Which candidates are measured on, which one is chosen, and for which sizes.
+//! Which candidates are measured further, which one is chosen, and for which sizes.
 //!
 //! The principal functions are [`remaining`] and [`ranges`].
 
@@ -7,11 +7,12 @@ use crate::{Choice, Summary, decide};
 
 /// A candidate must be this much faster than stock: a smaller gain is not worth a plan of its own.
 const LEAST_GAIN: f64 = 1.02;
-/// A candidate whose fastest time is this much longer than the median of the best one is not measured on.
+/// A candidate whose fastest time is this much longer than the median of the best one is measured no further.
 const HOPELESS: f64 = 1.5;
 
-/// Which candidates are measured on, by their times so far. The first is stock, which always stays. A candidate that is slower
-/// than the best one beyond the noise of both does not; as long as there are too few times to tell, it has to be slower by far.
+/// Which candidates are measured further, by their times so far. The first is stock, which always stays. A candidate that is
+/// slower than the best one beyond the noise of both is measured no further; as long as there are too few times to tell, it
+/// has to be slower by far.
 pub fn remaining(times: &[Option<Summary>]) -> Vec<usize> {
     let known = || times.iter().flatten();
     let sure = known().filter(|summary| summary.has_interval());
@@ -47,9 +48,8 @@ pub struct MeasuredSize {
     pub choice: usize,
 }
 
-/// A change of the choice between two measured sizes, and the sizes that decide where it is: one element less than the second,
-/// and one more than the first. The first of them at which its side's candidate wins moves the edge there; otherwise stock
-/// serves what lies between.
+/// Where the choice changes between two measured sizes. Two more sizes are measured: one element below the larger, one above
+/// the smaller. If the candidate of that side wins there, the change is placed there; else stock serves the gap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChoiceEdge {
     /// The smaller measured size, and its choice.
@@ -58,9 +58,8 @@ pub struct ChoiceEdge {
     pub above: (u64, usize),
 }
 
-/// Neighbours that tie get one choice: where the choice of a size is as good as that of the next, it goes on. As good is who ties
-/// beyond the noise and whose median is hardly longer: noise alone, where it is large, must not cost time. Returns the edges that
-/// remain.
+/// If two neighbouring sizes tie, they get the same choice. A tie means: within the noise, and the medians differ little (where
+/// the noise is large, it alone must not cost time). Returns the changes of the choice that remain.
 pub fn smooth(sizes: &mut [MeasuredSize]) -> Vec<ChoiceEdge> {
     for index in 1..sizes.len() {
         let [before, after] = [sizes[index - 1].choice, sizes[index].choice];

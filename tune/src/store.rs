@@ -61,7 +61,7 @@ pub struct RankedTime {
     pub name: String,
     /// Its median in microseconds.
     pub median_us: f64,
-    /// How many measurements; 0 for a candidate that took so long in a few calls that it was not measured on.
+    /// How many measurements; 0 for a candidate that took so long in a few calls that it was measured no further.
     pub samples: usize,
 }
 

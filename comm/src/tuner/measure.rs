@@ -34,7 +34,7 @@ const SCREENING: usize = 3;
 const MORE_SCREENINGS: usize = 2;
 /// A screening that takes longer, in microseconds, is not repeated: what the processor does else is short beside it.
 const LONG_SCREENING_US: f64 = 100_000.0;
-/// A candidate that takes so many times as long as the best one in all screenings is not measured on.
+/// A candidate that takes so many times as long as the best one in all screenings is measured no further.
 const NO_CHANCE: f64 = 4.0;
 /// Where every candidate is to be measured so and so often, ranks may be late at so many more calls before that is given up.
 const MOST_ROUNDS: usize = 4;

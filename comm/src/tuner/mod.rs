@@ -4,7 +4,7 @@
 //! communicators, plans and buffers as the application will. Rank 0 decides, all others follow ([`measure`]).
 //!
 //! * A candidate first has to be right on all ranks, on numbers that no two ranks have in common. One that is wrong or fails is
-//!   refused with the reason, and the others are measured on, with another communicator.
+//!   refused with the reason, and measuring goes on with the others, with another communicator.
 //! * Control and candidates use different communicators. If a rank is lost, every rank gets an error that names it, and stock
 //!   stays the choice: nothing is measured instead.
 //!
@@ -96,7 +96,7 @@ pub struct CandidateSamples {
     #[serde(default)]
     pub is_function: bool,
     /// The time of one of a few calls before the comparison (its screening), in microseconds, on the slowest rank. Whoever takes several times as long as the best one
-    /// is not measured on.
+    /// is measured no further.
     #[serde(default, rename = "look_us")]
     pub screening_us: Option<f64>,
     /// Times from the first rank's begin to the last one's end, in microseconds.

@@ -7,8 +7,8 @@
 //! to come.
 //!
 //! Almost every pair is ordered by steps of one rank alone; clocks per threadblock decide this in constant time. For
-//! other pairs, a backward search follows the messages. In a program of the first ranks of orbits, it knows at which image of a
-//! rank it is, and must come back to the rank itself.
+//! other pairs, a backward search follows the messages. In a program of the first ranks of orbits, the search records which image
+//! it has reached, and succeeds only at the rank itself.
 
 use super::images::Images;
 use super::messages::MatchedMessages;
@@ -27,20 +27,20 @@ pub(super) fn check(
     steps: &Steps<'_>,
     messages: &MatchedMessages,
     images: &Images<'_>,
-    order: &[StepId],
+    sequence: &[StepId],
 ) -> Findings<ProgramViolation> {
-    let timeline = StepOrder::new(program, steps, messages, images, order);
-    let judge = |(rank, own): (usize, &Vec<StepId>)| {
-        let mut judge = RaceDetector::new(&timeline, Rank::from_index(rank), own);
-        judge.run(own)
+    let order = StepOrder::new(program, steps, messages, images, sequence);
+    let races = |(rank, own): (usize, &Vec<StepId>)| {
+        let mut detector = RaceDetector::new(&order, Rank::from_index(rank), own);
+        detector.run(own)
     };
     let both = |mut earlier: Findings<ProgramViolation>, later| {
         earlier.append(later);
         earlier
     };
-    match schedule::are_many(order.len()) {
-        true => timeline.of_rank.par_iter().enumerate().map(judge).reduce(Findings::default, both),
-        false => timeline.of_rank.iter().enumerate().map(judge).fold(Findings::default(), both),
+    match schedule::are_many(sequence.len()) {
+        true => order.of_rank.par_iter().enumerate().map(races).reduce(Findings::default, both),
+        false => order.of_rank.iter().enumerate().map(races).fold(Findings::default(), both),
     }
 }
 
@@ -62,15 +62,15 @@ impl<'a> StepOrder<'a> {
         steps: &'a Steps<'a>,
         messages: &'a MatchedMessages,
         images: &'a Images<'a>,
-        order: &[StepId],
+        sequence: &[StepId],
     ) -> Self {
         let of_rank = vec![Vec::new(); program.ranks.len()];
-        let mut timeline = Self { program, steps, messages, images, place: vec![0; steps.at.len()], of_rank };
-        for (place, &id) in (0..).zip(order) {
-            timeline.place[id as usize] = place;
-            timeline.of_rank[steps.at(id).rank.index()].push(id);
+        let mut order = Self { program, steps, messages, images, place: vec![0; steps.at.len()], of_rank };
+        for (place, &id) in (0..).zip(sequence) {
+            order.place[id as usize] = place;
+            order.of_rank[steps.at(id).rank.index()].push(id);
         }
-        timeline
+        order
     }
 }
 
@@ -84,7 +84,7 @@ struct AccessHistory {
 
 /// Checks the accesses of one rank.
 struct RaceDetector<'a> {
-    timeline: &'a StepOrder<'a>,
+    order: &'a StepOrder<'a>,
     rank: Rank,
     clocks: Option<Clocks>,
     histories: [Vec<AccessHistory>; 3],
@@ -96,18 +96,18 @@ struct RaceDetector<'a> {
 }
 
 impl<'a> RaceDetector<'a> {
-    fn new(timeline: &'a StepOrder<'a>, rank: Rank, own: &[StepId]) -> Self {
-        let content = &timeline.program.ranks[rank.index()];
+    fn new(order: &'a StepOrder<'a>, rank: Rank, own: &[StepId]) -> Self {
+        let content = &order.program.ranks[rank.index()];
         let histories = [Buffer::Input, Buffer::Output, Buffer::Scratch];
         let histories = histories.map(|buffer| vec![AccessHistory::default(); content.parts(buffer).len()]);
-        let clocks = Clocks::new(timeline, rank, own);
-        Self { timeline, rank, clocks, histories, visited: Vec::new(), searches: 0, elsewhere: BTreeSet::new() }
+        let clocks = Clocks::new(order, rank, own);
+        Self { order, rank, clocks, histories, visited: Vec::new(), searches: 0, elsewhere: BTreeSet::new() }
     }
 
     fn run(&mut self, own: &[StepId]) -> Findings<ProgramViolation> {
         let mut violations = Findings::default();
         for &id in own {
-            let instruction = self.timeline.steps.instruction(id);
+            let instruction = self.order.steps.instruction(id);
             for slot in instruction.source().into_iter().flat_map(slots_of) {
                 self.read(id, slot, &mut violations);
             }
@@ -124,7 +124,7 @@ impl<'a> RaceDetector<'a> {
 
     fn read(&mut self, id: StepId, slot: Slot, violations: &mut Findings<ProgramViolation>) {
         if let Some(write) = self.history(slot).write {
-            self.demand_order(write, id, slot, violations);
+            self.require_order(write, id, slot, violations);
         }
         self.history(slot).reads.push(id);
     }
@@ -132,30 +132,30 @@ impl<'a> RaceDetector<'a> {
     fn write(&mut self, id: StepId, slot: Slot, violations: &mut Findings<ProgramViolation>) {
         let reads = std::mem::take(&mut self.history(slot).reads);
         for read in reads.into_iter().filter(|&read| read != id) {
-            self.demand_order(read, id, slot, violations);
+            self.require_order(read, id, slot, violations);
         }
         if let Some(write) = self.history(slot).write.replace(id) {
-            self.demand_order(write, id, slot, violations);
+            self.require_order(write, id, slot, violations);
         }
     }
 
-    fn demand_order(
+    fn require_order(
         &mut self,
         earlier: StepId,
         later: StepId,
         slot: Slot,
         violations: &mut Findings<ProgramViolation>,
     ) {
-        let local = self.clocks.as_ref().is_some_and(|clocks| clocks.ordered(self.timeline.steps, earlier, later));
+        let local = self.clocks.as_ref().is_some_and(|clocks| clocks.ordered(self.order.steps, earlier, later));
         if !local && !self.reaches(earlier, later) {
-            let (first, second) = (self.timeline.steps.at(earlier), self.timeline.steps.at(later));
+            let (first, second) = (self.order.steps.at(earlier), self.order.steps.at(later));
             violations.push(ProgramViolation::Race { rank: self.rank, slot, first, second });
         }
     }
 
     /// Searches backwards from the begin of `later` for the end of `earlier`.
     fn reaches(&mut self, earlier: StepId, later: StepId) -> bool {
-        let StepOrder { program, steps, messages, images, .. } = *self.timeline;
+        let StepOrder { program, steps, messages, images, .. } = *self.order;
         self.visited.resize(2 * steps.at.len(), 0);
         self.searches += 1;
         self.elsewhere.clear();
@@ -180,17 +180,17 @@ impl<'a> RaceDetector<'a> {
         false
     }
 
-    fn visit(&mut self, moment: StepBoundary, earlier: StepId, stack: &mut Vec<StepBoundary>) {
-        let seen = if moment.element == 0 {
-            let last = &mut self.visited[2 * moment.step as usize + usize::from(moment.ended)];
+    fn visit(&mut self, boundary: StepBoundary, earlier: StepId, stack: &mut Vec<StepBoundary>) {
+        let seen = if boundary.element == 0 {
+            let last = &mut self.visited[2 * boundary.step as usize + usize::from(boundary.ended)];
             std::mem::replace(last, self.searches) == self.searches
         } else {
-            !self.elsewhere.insert(moment)
+            !self.elsewhere.insert(boundary)
         };
         // A step before `earlier` in one possible order cannot come after it in all orders.
-        let place = &self.timeline.place;
-        if !seen && place[moment.step as usize] > place[earlier as usize] {
-            stack.push(moment);
+        let place = &self.order.place;
+        if !seen && place[boundary.step as usize] > place[earlier as usize] {
+            stack.push(boundary);
         }
     }
 }
@@ -212,8 +212,8 @@ struct Clocks {
 }
 
 impl Clocks {
-    fn new(timeline: &StepOrder, rank: Rank, own: &[StepId]) -> Option<Self> {
-        let steps = timeline.steps;
+    fn new(order: &StepOrder, rank: Rank, own: &[StepId]) -> Option<Self> {
+        let steps = order.steps;
         let first = &steps.first[rank.index()];
         let width = first.len() - 1;
         if width.saturating_mul(own.len()) > MOST_WORDS {

@@ -92,7 +92,7 @@ pub(crate) struct WorkerTerms {
     pub(crate) first_here: bool,
     /// How it executes. Its agent fills in the interfaces of its machine.
     pub(crate) options: ExecutionOptions,
-    /// Source and slowdown of the machine to imitate. The options do not contain them.
+    /// Source and slowdown of the machine to emulate. The options do not contain them.
     pub(crate) emulation: Option<(String, f64)>,
 }
 

@@ -21,7 +21,7 @@ pub struct ExecutionOptions {
     /// The longest time without progress of any rank while a trial runs. It must be longer than the longest single
     /// message, which matters on slow emulated links.
     pub work_limit: Duration,
-    /// The machine to imitate, if any. It is not sent to other processes: each process resolves it by itself.
+    /// The machine to emulate, if any. It is not sent to other processes: each process resolves it by itself.
     #[serde(skip)]
     pub emulation: Option<Emulation>,
     /// Which ranks share memory. Ranks that are threads always share memory.

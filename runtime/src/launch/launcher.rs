@@ -210,7 +210,7 @@ impl Job {
         self.options.hosts.machines(self.members.len())
     }
 
-    /// The machine that the ranks imitate, if any.
+    /// The machine that the ranks emulate, if any.
     pub(crate) fn emulation(&self) -> Option<&Emulation> {
         self.options.emulation.as_ref()
     }

@@ -37,7 +37,7 @@ pub struct ThreadProbe {
 }
 
 impl ThreadProbe {
-    /// A probe of `ranks` threads, which imitate another machine if `options` say so.
+    /// A probe of `ranks` threads, which emulate another machine if `options` say so.
     pub fn new(ranks: usize, options: ExecutionOptions) -> Self {
         Self { ranks, options, segment: None, runs: TaskNumber::default() }
     }

@@ -52,7 +52,7 @@ pub trait Loader {
     /// Why there is no such program, in words.
     fn program(&self, source: &str, files: &[PathBuf], number: Option<Rank>) -> Result<Loaded, String>;
 
-    /// The machine to imitate that `source` names.
+    /// The machine to emulate that `source` names.
     ///
     /// # Errors
     /// Why there is no such machine, in words.
@@ -223,7 +223,7 @@ impl Worker {
         let has_excerpts = programs.iter().any(|program| matches!(**program, Loaded::Excerpt(_)));
         let all = Group::all(self.segment.rank_count());
         if has_excerpts && (self.options.emulation.is_some() || self.options.hosts.any_apart(all.ranks())) {
-            let what = "ranks that do not share memory, or imitate a machine, need whole programs".to_owned();
+            let what = "ranks that do not share memory, or emulate a machine, need whole programs".to_owned();
             return Err(RunError::Mismatch { what });
         }
         let work = |(order, program): (&Ordered, _)| {

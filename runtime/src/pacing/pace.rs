@@ -1,6 +1,6 @@
 //! Local ranks that behave like another machine.
 //!
-//! The principal types are [`Emulation`], the machine to imitate, and [`Pacer`], one rank's part of the emulation.
+//! The principal types are [`Emulation`], the machine to emulate, and [`Pacer`], one rank's part of the emulation.
 //! Every link and resource of that machine has a clock in shared memory: the time until which it is busy. A message
 //! claims its link and the link's resources together. It starts when it is ready and all of them are free. It keeps
 //! them busy and arrives as the cost model says. Its receiver completes no earlier than the arrival.
@@ -24,10 +24,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use topology::{Bytes, LinkId, Micros, Topology};
 
-/// The longest message that is imitated: a day. A longer time comes from a wrong unit, and would overflow the clocks.
+/// The longest message that is emulated: a day. A longer time comes from a wrong unit, and would overflow the clocks.
 const LONGEST: Micros = Micros(86_400e6);
 
-/// The machine that local ranks imitate.
+/// The machine that local ranks emulate.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Emulation {
     topology: Arc<Topology>,
@@ -101,7 +101,7 @@ impl Emulation {
                     "the plan was made for another topology: it uses link {} from rank {from} to rank {to}, which `{}` \
                      does not have",
                     connection.link,
-                    self.topology.name()
+                    topology::shorten(self.topology.name())
                 );
                 return Err(RunError::Mismatch { what });
             }

@@ -65,7 +65,7 @@ impl RankMemory {
     /// Where another process finds it.
     ///
     /// # Errors
-    /// If the operating system does not say.
+    /// If the system gives no path.
     pub(crate) fn place(&self) -> io::Result<OpenFilePlace> {
         OpenFilePlace::of(self.region.descriptor())
     }
@@ -84,7 +84,7 @@ impl RankMemory {
         Doorbell::new(self.region.clone(), self.offset)
     }
 
-    /// What the owner tells of broken communicators.
+    /// The owner's notices about broken communicators.
     pub(crate) fn notices(&self) -> NoticeBoard {
         NoticeBoard::new(self.region.clone(), self.offset + BELL_BYTES)
     }

@@ -13,7 +13,7 @@ use crate::session::sink::Sink;
 use std::sync::Arc;
 use topology::Rank;
 
-/// What came of a look at a run.
+/// The result of one poll.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RunProgress {
     /// Something moved.
@@ -74,7 +74,7 @@ impl ScriptRun {
         Self { script, buffers, flow }
     }
 
-    /// What a call that waits may need, though its step does not ask for it: a peer may have to take other messages first.
+    /// Which other lanes this waiting call must empty, because a peer may be blocked until older messages are taken.
     pub(super) fn needed_relief(&self) -> PortRelief {
         let sends = matches!(self.script.acts.get(self.flow.next), Some(Act::Send { .. }));
         match (sends, self.flow.offers.is_empty()) {
@@ -84,7 +84,7 @@ impl ScriptRun {
         }
     }
 
-    /// How many steps are finished.
+    /// How many acts are finished.
     pub(super) fn finished(&self) -> usize {
         self.flow.next
     }
@@ -306,7 +306,7 @@ pub(super) fn sink<'a>(script: &CallScript, act: usize, buffers: &'a CallBuffers
     }
 }
 
-/// What precedes a long message.
+/// The header of a message.
 fn head(script: &CallScript, communicator: u64, call: u32, tag: u32) -> MessageHead {
     MessageHead { bytes: 0, offer: None, communicator, stamp: script.stamp(call), tag }
 }

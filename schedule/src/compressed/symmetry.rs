@@ -126,7 +126,10 @@ impl Resources {
             let mut images: Vec<LinkId> = users.map(|link| generator.links[link.index()]).collect();
             images.sort_unstable();
             let Some(&image) = self.by_users.get(&(resource.beta.0.to_bits(), images)) else {
-                return Err(format!("the links that share {} would not share an equal resource", resource.name));
+                return Err(format!(
+                    "the links that share {} would not share an equal resource",
+                    topology::shorten(&resource.name)
+                ));
             };
             self.joined.union(index, image.index());
         }

@@ -1,7 +1,7 @@
 //! What can be wrong with a schedule: one variant per rule, with the evidence as fields.
 
 use crate::{ChunkId, RankSet};
-use topology::{Bytes, LinkId, Micros, Rank, ResourceId, shorten};
+use topology::{Bytes, LinkId, Micros, Rank, ResourceId, shorten, show_precise};
 
 /// A broken rule with its evidence. Transfers are named by their position in the schedule.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -80,8 +80,11 @@ pub enum Violation {
     },
     /// A gap that does not follow from makespan and bound.
     #[error(
-        "gap is stated as {stated}, but {}",
-        actual.map_or("there is no bound to compare with".to_owned(), |gap| format!("makespan / bound - 1 is {gap}"))
+        "gap is stated as {}, but {}",
+        show_precise(*stated),
+        actual.map_or("there is no bound to compare with".to_owned(), |gap| {
+            format!("makespan / bound - 1 is {}", show_precise(gap))
+        })
     )]
     WrongGap {
         /// What the file says.
@@ -329,7 +332,8 @@ pub enum Violation {
     },
     /// Two messages on one resource at once.
     #[error(
-        "transfer {transfer} (link {link}) enters resource {resource} ({name}) at {start}, while transfer {other} keeps it busy until {free}"
+        "transfer {transfer} (link {link}) enters resource {resource} ({}) at {start}, while transfer {other} keeps it busy until {free}",
+        shorten(name)
     )]
     ResourceOverlap {
         /// The later transfer.

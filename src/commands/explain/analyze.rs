@@ -18,7 +18,7 @@ use serde::Serialize;
 use std::sync::Arc;
 use std::time::Duration;
 use synth::{Constraints, SizeTask};
-use topology::{LinkId, Micros, MicrosPerByte, Rank, Topology, TopologyParts};
+use topology::{LinkId, Micros, MicrosPerByte, Rank, Topology, TopologyParts, counted};
 use tune::{kendall_tau, q_error, robust_line, summarize};
 
 /// How many messages are shown.
@@ -328,10 +328,10 @@ pub(super) fn text(plan: &AnalyzedPlan) -> String {
     for term in &plan.host {
         let place = if term.between_machines { "between machines" } else { "inside machines" };
         lines.push(format!(
-            "beyond the model, a message {place} takes {:.2} µs and {:.3} ns for each byte ({} messages)",
+            "beyond the model, a message {place} takes {:.2} µs and {:.3} ns for each byte ({})",
             term.alpha_us,
             term.beta_us_per_byte * 1e3,
-            term.messages
+            counted(term.messages, "message")
         ));
     }
     lines.extend(plan.corrected.map(|corrected| {

@@ -19,7 +19,7 @@ use schedule::{
 use serde_json::{Value, json};
 use std::time::Duration;
 use synth::{Deadline, Leverage, Problem};
-use topology::{LinkId, Micros, ResourceId};
+use topology::{LinkId, Micros, ResourceId, shorten};
 
 /// A plan, and the reason for its makespan.
 struct Explained {
@@ -169,18 +169,14 @@ fn for_people(explained: &Explained, screen: &Screen) -> String {
     let Explained { timeline, path, .. } = explained;
     let topology = &timeline.topology;
     let makespan = time(timeline.makespan().0);
-    let mut lines = vec![format!("{} on {}", explained.title, topology.name())];
+    let mut lines = vec![format!("{} on {}", explained.title, shorten(topology.name()))];
     lines.push(match &explained.strategy {
-        Some(strategy) => format!("made by {strategy}, makespan {makespan}"),
+        Some(strategy) => format!("made by {}, makespan {makespan}", shorten(strategy)),
         None => format!("makespan {makespan}"),
     });
     if let Some(bound) = &explained.bound {
         let gap = percent(explained.gap);
-        lines.push(format!(
-            "the plan claims a bound of {} ({}): gap {gap}",
-            time(bound.value.0),
-            topology::shorten(&bound.name)
-        ));
+        lines.push(format!("the plan claims a bound of {} ({}): gap {gap}", time(bound.value.0), shorten(&bound.name)));
     }
     let (link, resource) = explained.busiest();
     let utilisation = |usage: &Usage| percent(Some(usage.utilisation));
@@ -189,7 +185,7 @@ fn for_people(explained: &Explained, screen: &Screen) -> String {
         format!("busiest link: {from} → {to}, {} of the time", utilisation(&explained.links[id.index()]))
     }));
     lines.extend(resource.map(|id| {
-        let name = &topology.resource(id).name;
+        let name = shorten(&topology.resource(id).name);
         format!("busiest resource: {name}, {} of the time", utilisation(&explained.resources[id.index()]))
     }));
     let (latency, bandwidth, idle) = (time(path.latency.0), time(path.bandwidth.0), time(path.idle.0));
@@ -221,7 +217,7 @@ fn worth(leverage: &Leverage, makespan: Micros) -> String {
     let evidence = leverage.certificate.as_ref().map_or_else(String::new, |it| format!(": {}", bound::evidence(it)));
     let rows = leverage.levers.iter().map(|lever| {
         vec![
-            lever.name.clone(),
+            shorten(&lever.name),
             lever.count.to_string(),
             percent(Some(lever.utilisation)),
             lever.price.map_or_else(|| "–".to_owned(), |price| time(price.0)),
@@ -254,7 +250,7 @@ fn candidate_lines(candidates: &[CandidateOutcome], width: usize) -> String {
     }
     let rows = best.into_iter().map(|candidate| {
         vec![
-            candidate.strategy.clone(),
+            shorten(&candidate.strategy),
             candidate.chunks_per_rank.to_string(),
             candidate.makespan_us.map_or_else(|| "–".to_owned(), time),
             candidate

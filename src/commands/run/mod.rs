@@ -19,10 +19,11 @@ use fixed::Fixed;
 use report::{CSV, ReportRow, Together, header};
 use runtime::{Check, Group, Trial, TrialReport};
 use schedule::Request;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use tabled::RunTable;
-use topology::{Micros, Rank, Topology};
+use topology::{Micros, Rank, Topology, counted};
 use tune::{Summary, summarize};
 
 /// The kinds of calls, as the table shows them.
@@ -42,7 +43,12 @@ pub(crate) use looped::run_rank as run_loop_rank;
 /// Runs the command on the process that coordinates.
 fn conduct(args: &RunArgs, launch: Option<Launch>, screen: &Screen) -> Outcome {
     interrupt::ends(screen);
-    let fixed = args.files.iter().map(|path| fixed::open(path, args, screen).map(Rc::new));
+    let open = |path: &PathBuf| {
+        let is_csv = args.csv && path.extension().is_some_and(|extension| extension == "csv");
+        let hint = is_csv.then_some("--csv takes no value: CSV goes to stdout");
+        fixed::open(path, args, screen).map(Rc::new).map_err(|failure| failure.hint_if(hint))
+    };
+    let fixed = args.files.iter().map(open);
     let fixed = fixed.collect::<Outcome<Vec<_>>>()?;
     let launch = launch.map_or_else(|| local(args, &fixed), Ok)?;
     let ranks = launch.ranks();
@@ -81,14 +87,16 @@ fn conduct(args: &RunArgs, launch: Option<Launch>, screen: &Screen) -> Outcome {
 fn title(args: &RunArgs, fixed: &[Rc<Fixed>], ranks: usize, is_together: bool) -> String {
     let collective = fixed.first().map(|fixed| fixed.request().collective).or(args.collective);
     let what = match collective {
-        Some(collective) if !is_together => format!("{collective} on {ranks} ranks"),
+        Some(collective) if !is_together => format!("{collective} on {}", counted(ranks, "rank")),
         _ => format!("several collectives at the same time on {ranks} ranks"),
     };
-    let how = format!("{what}, median of {} iterations after {} warm-ups", args.iterations, args.warmups);
+    let times = |count: u32, noun| counted(count as usize, noun);
+    let (iterations, warmups) = (times(args.iterations, "iteration"), times(args.warmups, "warm-up"));
+    let how = format!("{what}, median of {iterations} after {warmups}");
     match &args.emulate {
         None => how,
-        Some(spec) if args.slowdown == 1.0 => format!("{how}; imitating {spec}"),
-        Some(spec) => format!("{how}; imitating {spec} {} times slower, all times as they pass here", args.slowdown),
+        Some(spec) if args.slowdown == 1.0 => format!("{how}; emulating {spec}"),
+        Some(spec) => format!("{how}; emulating {spec} {} times slower, all times as they pass here", args.slowdown),
     }
 }
 

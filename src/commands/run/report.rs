@@ -3,7 +3,7 @@
 
 use schedule::{Collective, RankSet, ReduceOp};
 use serde::Serialize;
-use topology::Rank;
+use topology::{Rank, shorten};
 
 /// One line.
 #[derive(Serialize)]
@@ -96,7 +96,7 @@ fn dash<T: ToString>(value: Option<T>) -> String {
 impl ReportRow {
     /// A line of the table.
     pub(super) fn line(&self) -> String {
-        let time = |time: f64| format!("{time:.2}");
+        let time = |time: f64| if time.abs() < 1e15 { format!("{time:.2}") } else { format!("{time:.2e}") };
         let together = self.together.as_ref();
         let cells = vec![
             self.size_bytes.to_string(),
@@ -114,7 +114,7 @@ impl ReportRow {
             time(self.algbw),
             time(self.busbw),
             self.wrong.to_string(),
-            self.plan.clone(),
+            shorten(&self.plan),
             dash(together.map(|all| time(all.together_us))),
             self.collective.to_string(),
             dash(together.map(|all| all.group.iter().copied().collect::<RankSet>())),
@@ -142,7 +142,7 @@ impl ReportRow {
             self.ratio.map(|ratio| ratio.to_string()).unwrap_or_default(),
             self.emulated.to_string(),
             self.wrong.to_string(),
-            quoted(&self.plan),
+            quoted(&shorten(&self.plan)),
             self.ranks.to_string(),
         ];
         cells.join(",")

@@ -27,7 +27,7 @@ impl RunTable {
     /// Reads a table. If it was measured elsewhere, a note says that stock serves all calls.
     pub(super) fn open(args: &RunArgs, path: &Path, ranks: usize, bench: &Workbench, screen: &Screen) -> Outcome<Self> {
         let table = PlanTable::read(path).map_err(Failure::bad_input)?;
-        // Ranks whose machines are not known are on this one, or on those that they imitate.
+        // Ranks whose machines are not known are on this one, or on those that they emulate.
         let mut machines = match &args.emulate {
             Some(spec) => machines_of(&*plan::topology(spec)?),
             None => vec![0; ranks],

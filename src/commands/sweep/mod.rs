@@ -25,6 +25,7 @@ use std::path::Path;
 use std::time::Duration;
 use store::{MergedRecord, Record, Store};
 use synth::Cancel;
+use topology::counted;
 
 /// How often a cell whose worker dies is tried.
 const ATTEMPTS: u32 = 3;
@@ -282,8 +283,9 @@ fn report(grid: &SweepGrid, records: &[Option<Record>], results: &Results<'_>, f
     let done = records.iter().flatten().count();
     let windows: usize = results.series.iter().filter_map(|series| series.windows).sum();
     format!(
-        "{done} of {} cells, {windows} plans for {} series; written to {}\n\n{}",
-        rows.len(),
+        "{done} of {}, {} for {} series; written to {}\n\n{}",
+        counted(rows.len(), "cell"),
+        counted(windows, "plan"),
         results.series.len(),
         folder.display(),
         table(&["cell", "sketch", "makespan", "gap", "plan", "chunks", "took"], &rows),

@@ -20,7 +20,7 @@ pub(super) struct FunctionPlace {
     pub(super) median_us: f64,
     /// Stock's time over its own.
     pub(super) speedup: f64,
-    /// How many measurements; 0 for one that took so long in a few calls that it was not measured on.
+    /// How many measurements; 0 for one that took so long in a few calls that it was measured no further.
     pub(super) samples: usize,
 }
 

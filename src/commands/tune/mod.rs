@@ -102,7 +102,7 @@ fn measure(args: &TuneMeasureArgs, screen: &Screen) -> Outcome {
         job.plans.extend(planned(args, spec, (folder.path(), cancel.unwrap_or_default()), screen)?);
     }
     if let Some(log) = &args.log {
-        screen.may_write([&log.join("report.json")])?;
+        screen.may_replace([&log.join("report.json")])?;
         log::prepare(log, args.launch.ranks.unwrap_or(0) as usize)?;
     }
     let tuning = Tuning { args, screen, begin: Instant::now() };
@@ -320,6 +320,7 @@ impl Tuning<'_> {
             self.screen.note("note: the table names functions; programs that have them call use_candidates");
         }
         let summary = TuneSummary {
+            format: "antiphon-tune/1",
             table: output.to_owned(),
             ranks: table.key.ranks,
             seconds: self.begin.elapsed().as_secs_f64(),
@@ -356,6 +357,7 @@ fn shared(comm: &Communicator, text: String) -> Outcome<String> {
 /// The answer of `--json`.
 #[derive(Serialize)]
 struct TuneSummary {
+    format: &'static str,
     table: PathBuf,
     ranks: usize,
     seconds: f64,

@@ -7,6 +7,7 @@ use comm::PlanTable;
 use schedule::Collective;
 use serde::Serialize;
 use std::path::Path;
+use topology::counted;
 use tune::{ChoiceRange, Evidence, FunctionRange, GuidelineViolation, STOCK, TuningTable};
 
 /// A range of a table, as it is shown.
@@ -99,8 +100,7 @@ pub(super) fn show(path: &Path, svg: Option<&Path>, screen: &Screen) -> Outcome 
     let table = read(path)?;
     let map = WinnerMap::new(&table);
     let machines = table.key.machines.iter().max().map_or(0, |last| last + 1);
-    let plural = if machines == 1 { "" } else { "s" };
-    let title = format!("{} ranks on {machines} machine{plural}", table.key.ranks);
+    let title = format!("{} on {}", counted(table.key.ranks, "rank"), counted(machines as usize, "machine"));
     if let Some(svg) = svg {
         screen.may_write([&svg.to_owned()])?;
         write_to(svg, |out| out.write_all(winners::svg(&map, &title).as_bytes()))?;
@@ -142,7 +142,10 @@ pub(super) fn verify(path: &Path, screen: &Screen) -> Outcome {
         &serde_json::json!({
             "format": "antiphon-tune-verify/1", "key": table.key, "valid": true, "ranges": ranges, "plans": distinct,
         }),
-        || format!("{}: {ranges} ranges, {distinct} plans, all valid", path.display()),
+        || {
+            let (ranges, plans) = (counted(ranges, "range"), counted(distinct, "plan"));
+            format!("{}: {ranges}, {plans}, all valid", path.display())
+        },
     )
 }
 

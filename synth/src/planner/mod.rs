@@ -40,7 +40,7 @@ pub use sizes::{
 use std::sync::OnceLock;
 use std::time::Instant;
 pub use textbook::{textbook, textbook_at_once, textbook_sums};
-use topology::Micros;
+use topology::{Micros, counted};
 
 /// A plan, its report and its bounds.
 #[derive(Clone, Debug)]
@@ -369,7 +369,10 @@ impl<'a> Planning<'a, '_> {
             strategy,
             incumbent: search.makespan(),
             bound: Some(search.claim.clone()),
-            activity: format!("{} chunks per rank", search.problem.demand.request().chunks_per_rank),
+            activity: format!(
+                "{} per rank",
+                counted(search.problem.demand.request().chunks_per_rank as usize, "chunk")
+            ),
         });
     }
 }

@@ -3,13 +3,13 @@
 //! The principal function is [`describe`]. It names for each restriction the line of the sketch that causes it.
 
 use super::body::SizeRange;
-use super::resolve::{Sketch, counted};
+use super::resolve::Sketch;
 use crate::problem::{ConnectionPolicy, ConnectionWish, Constraints, Objective};
 use schedule::RankSet;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
-use topology::{LinkId, Rank, Topology};
+use topology::{LinkId, Rank, Topology, counted, shorten};
 
 /// The most links shown per line of the sketch; their number is shown as well.
 const EXAMPLES: usize = 8;
@@ -217,7 +217,7 @@ fn orbits(sketch: &Sketch, topology: &Topology) -> Vec<Vec<Rank>> {
 
 impl fmt::Display for SketchSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "sketch {} on {}", self.sketch, self.topology)?;
+        writeln!(f, "sketch {} on {}", self.sketch, shorten(&self.topology))?;
         if let Some(why) = &self.why {
             writeln!(f, "  {why}")?;
         }
@@ -267,8 +267,7 @@ impl SketchSummary {
 
 impl fmt::Display for Restriction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let plural = if self.links == 1 { "" } else { "s" };
-        write!(f, "{} link{plural}", self.links)?;
+        f.write_str(&counted(self.links, "link"))?;
         if let Some(owners) = &self.only_chunks_of {
             write!(f, " for the chunks of {}", ranks_in_words(owners))?;
         }

@@ -11,7 +11,7 @@ use super::file::SketchFile;
 use super::resolve::SketchResolver;
 use serde_saphyr::{Location, Spanned};
 use topology::symmetry::{Colours, automorphisms, extend};
-use topology::{Link, Rank, Topology, TopologyParts};
+use topology::{Link, Rank, Topology, TopologyParts, shorten};
 
 /// The work of the search for the symmetries of one machine, in links visited.
 const SEARCH_WORK: u64 = 10_000_000;
@@ -43,7 +43,7 @@ fn listed(
     let physical = |machine: &[Rank], number: &Spanned<u64>| {
         let rank = usize::try_from(number.value).ok().and_then(|local| machine.get(local));
         rank.copied().ok_or_else(|| {
-            let (rank, ranks, topology) = (number.value, machine.len(), topology.name().to_owned());
+            let (rank, ranks, topology) = (number.value, machine.len(), shorten(topology.name()));
             file.error(number.referenced, Mistake::NoSuchLocalRank { rank, ranks, topology })
         })
     };

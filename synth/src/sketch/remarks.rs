@@ -3,13 +3,13 @@
 //! The principal function is [`remarks`]. The command line may override chunk counts and sizes, and symmetries and
 //! connections only guide the search. A user who compares a schedule with a sketch still wants to know about them.
 
-use super::resolve::{Sketch, counted};
+use super::resolve::Sketch;
 use crate::problem::{ConnectionPolicy, Constraints};
 use crate::symmetry::chunk_images;
 use schedule::{ChunkId, Schedule};
 use std::collections::BTreeSet;
-use topology::LinkId;
 use topology::symmetry::Automorphism;
+use topology::{LinkId, counted};
 
 /// Where the schedule differs from the wishes of `sketch`, and how far it meets the sketch's preferences.
 pub fn remarks(schedule: &Schedule, sketch: &Sketch) -> Vec<String> {

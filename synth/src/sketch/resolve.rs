@@ -14,7 +14,7 @@ use serde_saphyr::{Location, Spanned};
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-use topology::{Rank, Topology};
+use topology::{Rank, Topology, counted, shorten};
 
 /// A sketch, resolved against a topology.
 #[derive(Clone, PartialEq, Debug)]
@@ -79,7 +79,7 @@ fn check_shape(file: &SketchFile, topology: &Topology) -> Result<(), SketchError
     let shape = &at.value;
     let machines = topology.machines();
     let wrong = |expected: String, found: String| {
-        let (topology, such_as) = (topology.name().to_owned(), shape.such_as.clone());
+        let (topology, such_as) = (shorten(topology.name()), shape.such_as.clone());
         Err(file.error(at.referenced, Mistake::WrongShape { expected, found, topology, such_as }))
     };
     if let Some(expected) = shape.machines.filter(|&expected| expected != machines.len()) {
@@ -140,7 +140,7 @@ impl<'a> SketchResolver<'a> {
     }
 
     pub(super) fn topology_name(&self) -> String {
-        self.topology.name().to_owned()
+        shorten(self.topology.name())
     }
 
     /// The physical rank of a logical one.
@@ -216,14 +216,4 @@ impl<'a> SketchResolver<'a> {
         }
         Ok(entries)
     }
-}
-
-/// `1 rank`, `2 ranks`, `2 switches`.
-pub(super) fn counted(count: usize, noun: &str) -> String {
-    let plural = match noun {
-        _ if count == 1 => "",
-        noun if noun.ends_with("ch") => "es",
-        _ => "s",
-    };
-    format!("{count} {noun}{plural}")
 }

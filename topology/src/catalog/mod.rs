@@ -186,6 +186,27 @@ fn from_file(spec: &Spec<'_>) -> TopologyResult<Topology> {
     }
 }
 
+/// Ranks without a port where other ranks have one, in words, for each part of the machine file that a SPEC names; of
+/// anything else, nothing.
+///
+/// # Errors
+/// As [`load`].
+pub fn ranks_without_ports(spec: &str) -> TopologyResult<Vec<String>> {
+    let Some(end) = path_end(spec) else { return Ok(Vec::new()) };
+    let name = Spec::parse(spec, Some(end))?.name;
+    // A pipe can be read only once.
+    if !std::fs::metadata(name).is_ok_and(|about| about.is_file()) {
+        return Ok(Vec::new());
+    }
+    let text = read_text(name)?;
+    let syntax = if name.ends_with(".json") { Syntax::Json } else { Syntax::Yaml };
+    let document = Document { origin: name, text: &text, syntax };
+    Ok(match format_of(&document)? {
+        FileFormat::Machine => machine::parse(document)?.ranks_without_ports(),
+        FileFormat::Topology | FileFormat::Cluster => Vec::new(),
+    })
+}
+
 /// What a file can describe.
 enum FileFormat {
     Topology,
@@ -324,6 +345,22 @@ mod tests {
                 assert_eq!(joined, resolve(&format!("{name}x3")).map(|topology| topology.digest()));
             }
         }
+    }
+
+    #[test]
+    fn ranks_without_a_port_are_named() {
+        let text = "format: antiphon-machine/1\nname: m\nabout: m\nsource: m\nranks: 4\nparts:\n  \
+                    nic: {inside: all, ports: [[0-1], [3]]}\nkeys: {costs: {a: {parts: {nic: {alpha: 1us, beta: 1us/MB}}}}}\n";
+        let file = Scratch::new("ports.yaml", text.as_bytes());
+        assert_eq!(ranks_without_ports(&file.spec("")).unwrap(), ["part nic: no port at rank 2"]);
+        assert_eq!(ranks_without_ports("ndv2x2"), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn a_missing_key_is_missed_where_the_file_begins() {
+        let file = Scratch::new("about.yaml", b"# why\nformat: antiphon-machine/1\nname: m\nranks: 4\n");
+        let error = load(&file.spec("")).unwrap_err().to_string();
+        assert!(error.contains("about.yaml:2:") && error.ends_with("missing field `about`"), "{error}");
     }
 
     #[test]

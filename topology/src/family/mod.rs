@@ -258,7 +258,7 @@ mod tests {
             ("rng:4", "did you mean `ring`?"),
             ("ring", "the size is missing; expected `ring:N`"),
             ("ring:", "`` is no such number"),
-            ("ring:0", "`0` is no such number"),
+            ("ring:0", "`0` is too small; expected `ring:N`, and N must be at least 1"),
             ("ring:-4", "`-4` is no such number"),
             ("ring:+4", "`+4` is no such number"),
             ("ring:4x4", "number of dimensions is wrong"),

@@ -229,6 +229,17 @@ impl<'de> Deserialize<'de> for SteppedSpan {
     }
 }
 
+/// What a user is told whose file has a range in the old form, which excludes its end.
+fn old_form(text: &str, (start, end): (u32, u32), step: &str) -> String {
+    let (last, step) = (end - 1, if step == "1" { String::new() } else { format!("/{step}") });
+    match start == last {
+        true => format!("`{text}` means rank {start} only; write `{start}-{end}{step}` for both"),
+        false => format!(
+            "`{text}` means `{start}-{last}{step}`, without rank {end}; write that, or `{start}-{end}{step}` with rank {end}"
+        ),
+    }
+}
+
 struct SpanVisitor;
 
 impl Visitor<'_> for SpanVisitor {
@@ -250,8 +261,7 @@ impl Visitor<'_> for SpanVisitor {
             Some((start, end)) => {
                 let ends: Option<(u32, u32)> = start.parse().ok().zip(end.parse().ok());
                 if let Some((start, end)) = ends.filter(|(start, end)| start < end) {
-                    let last = end - 1;
-                    tracing::warn!("`{text}` does not count {end}; write `{start}-{last}`, which counts both its ends");
+                    tracing::warn!("{}", old_form(text, (start, end), step));
                 }
                 ends
             }
@@ -338,5 +348,17 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for OrderedEntries<T> {
         }
 
         deserializer.deserialize_map(InOrder(PhantomData))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_old_form_of_a_range_is_explained() {
+        assert_eq!(old_form("0..1", (0, 1), "1"), "`0..1` means rank 0 only; write `0-1` for both");
+        let told = old_form("0..8/2", (0, 8), "2");
+        assert_eq!(told, "`0..8/2` means `0-7/2`, without rank 8; write that, or `0-8/2` with rank 8");
     }
 }

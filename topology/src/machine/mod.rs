@@ -13,6 +13,7 @@ use crate::spelling::shorten;
 use crate::{MAX_RANKS, TopologyParts, TopologyResult};
 pub(crate) use file::FORMAT;
 use file::{CostOverrides, MachineFile, OrderedEntries, PairDirection, PairsAsWritten, Part, Ports, RanksAsWritten};
+use std::collections::BTreeSet;
 
 /// The files of `machines/`: path and text, as `build.rs` found them. The file itself names its machine.
 pub(crate) const BUILT_IN: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/machines.rs"));
@@ -52,6 +53,19 @@ impl MachineDescription<'_> {
     /// Whether several can be joined.
     pub(crate) fn can_be_joined(&self) -> bool {
         self.file.most_machines != Some(1)
+    }
+
+    /// For each part with lists of ports, the ranks that are in none of them, in words.
+    pub(crate) fn ranks_without_ports(&self) -> Vec<String> {
+        let of = |(name, part): &(String, Part)| {
+            let Ports::Groups(groups) = &part.ports else { return None };
+            let with: BTreeSet<u32> = groups.iter().flat_map(RanksAsWritten::iter).collect();
+            let without = (0..self.file.ranks).filter(|rank| !with.contains(rank)).map(|rank| rank.to_string());
+            let without = without.collect::<Vec<_>>().join(",");
+            let is_partial = !with.is_empty() && !without.is_empty();
+            is_partial.then(|| format!("part {}: no port at rank {}", shorten(name), shorten(&without)))
+        };
+        self.file.parts.0.iter().filter_map(of).collect()
     }
 
     /// Each key with the values it takes, the default first.

@@ -29,6 +29,7 @@ use rand_pcg::rand_core::SeedableRng;
 use rounds::{Aligned, rounds};
 use schedule::{Message, Schedule, Transfer, makespan, replay};
 use staged::MemberPaths;
+use topology::quantity::show_duration;
 use topology::{Bytes, LinkId, Micros};
 
 /// The strategy `flow`.
@@ -278,8 +279,10 @@ impl FlowSearch<'_> {
             () => StopReason::Done,
         };
         let symmetric = if images > 1 { format!("; {images} images of each") } else { String::new() };
-        let routes = format!("routes keep the busiest busy for {:.1?} µs{symmetric}", self.peaks);
-        let note = (!self.peaks.is_empty()).then_some(routes);
+        let peaks: Vec<String> = self.peaks.iter().map(|&peak| show_duration(Micros(peak))).collect();
+        let routes =
+            format!("the busiest link or port is busy for {}, with each set of routes{symmetric}", peaks.join(", "));
+        let note = (!peaks.is_empty()).then_some(routes);
         let name = self.best.as_ref().map_or(NAME, |best| best.order).to_owned();
         let demand = &self.problem.demand;
         let schedule =

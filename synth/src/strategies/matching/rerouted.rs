@@ -1,8 +1,8 @@
 //! Ruin and recreate for chunks with one destination.
 //!
-//! The principal function is [`improve`]. A few chunks are taken off the schedule; half of the time they are chosen
-//! from those that share a link or resource with the last arrival. They are routed again under the remaining loads,
-//! with some noise, and get another head start. Then everything is list-scheduled again, and kept unless it is slower.
+//! The principal function is [`improve`]. A few chunks are removed from the schedule; half of the time they are
+//! chosen from those that share a link or resource with the last arrival. They are routed again under the remaining
+//! loads, with some noise, and get a new random priority. Then everything is list-scheduled again, and kept unless it is slower.
 //! Equally good schedules are kept too, because they can lead to better ones.
 
 use super::instance::Instance;

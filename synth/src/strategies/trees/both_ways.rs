@@ -19,7 +19,7 @@ use rand_pcg::rand_core::SeedableRng;
 use rayon::prelude::*;
 use schedule::{ChunkList, Collective, Message, Schedule, TransferKind};
 use std::time::Duration;
-use topology::{Link, LinkId, Micros, Rank, Topology};
+use topology::{Link, LinkId, Micros, Rank, Topology, counted};
 
 /// The loads (relative to the bound) up to which links are used freely, for shallow trees. They are lower than for
 /// trees in one direction, because idle time elsewhere lets both directions of a tree keep pace.
@@ -128,7 +128,7 @@ fn packed(
     let (units, packing) = few_trees(spread, &context.deadline.part(PACKING_PART), &mirror, style, &mut random)?;
     let messages = messages(&problem.topology, back, &units, &packing);
     let busiest = packing.peak / context.bound.0;
-    let note = format!("{} trees, busiest link or port {busiest:.4} of the bound", units.all.len());
+    let note = format!("{}, busiest link or port {busiest:.4} of the bound", counted(units.all.len(), "tree"));
     let outlook = outlook(problem, &messages, context.deadline).unwrap_or(Micros(f64::INFINITY));
     Some(PackedWays { messages, outlook, idle, note })
 }

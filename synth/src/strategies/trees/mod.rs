@@ -28,6 +28,8 @@ use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::SeedableRng;
 use rayon::prelude::*;
 use schedule::{Message, Schedule, replay};
+use topology::quantity::show_duration;
+use topology::{Micros, counted};
 
 /// The strategy `trees`.
 #[derive(Clone, Copy, Debug)]
@@ -67,7 +69,8 @@ impl Strategy for Trees {
         let is_plain = mirrors.iter().all(|mirror| mirror.order() == 1);
         if !context.is_alone && is_plain && !problem.topology.resources().is_empty() {
             return Err(refused(
-                "ports are shared and ranks unlike; other searches order messages better then".to_owned(),
+                "ports are shared and the ranks have no symmetry; other strategies order messages better here"
+                    .to_owned(),
             ));
         }
         let ways: Vec<(usize, (&Mirror, f64))> =
@@ -112,7 +115,7 @@ fn mirrors(problem: &Problem, context: &Context<'_>) -> Result<Vec<Mirror>, Synt
     }
     mirrors.retain(|mirror| is_affordable(problem, mirror, context));
     match mirrors.is_empty() {
-        true => Err(refused(format!("{messages} messages, or their ways, are too many"))),
+        true => Err(refused(format!("{messages} messages or routes are too many"))),
         false => Ok(mirrors),
     }
 }
@@ -191,10 +194,10 @@ fn attempt(problem: &Problem, context: &Context<'_>, mirror: &Mirror, idle: f64,
     };
     let schedule = Schedule::new(&problem.topology, problem.demand.clone(), transfers, &name);
     let note = format!(
-        "{} trees, height {height} (played: {}, {:.2} µs), busiest link or port {:.4} of the bound",
-        units.all.len(),
+        "{} of height {height}, scheduled with height {} in {}; busiest link or port {:.4} of the bound",
+        counted(units.all.len(), "tree"),
         timed.jobs.height(),
-        timed.makespan,
+        show_duration(Micros(timed.makespan)),
         packing.peak / context.bound.0
     );
     let stop = if context.deadline.has_passed() { StopReason::TimeLimit } else { StopReason::Done };
