@@ -252,7 +252,7 @@ fn bounds_follow_from_their_certificates() {
             }
         }
     }
-    let expected = ["cut", "egress", "flow", "ingress", "latency", "wire"];
+    let expected = ["cut", "egress", "flow", "ingress", "latency", "volume"];
     assert!(expected.iter().all(|name| kinds.contains(*name)), "{kinds:?}");
 }
 
@@ -361,12 +361,12 @@ fn sums_are_delivered_between_groups_as_often_as_is_claimed() {
         let machine = Machine::of(spec);
         let told =
             antiphon(&format!("bound --topology {spec} --collective allreduce --size {size} --json")).ok().json();
-        let wire = told["bounds"].as_array().unwrap().iter().find(|bound| bound["name"] == "wire").unwrap();
+        let volume = told["bounds"].as_array().unwrap().iter().find(|bound| bound["name"] == "volume").unwrap();
         // k groups: k − 1 deliveries until the first has the sum, one more for each of the others.
-        let proven = proven_by_volume(&machine, wire, |groups| 2.0 * (groups.len() - 1) as f64 * size).unwrap();
-        let value = wire["value_us"].as_f64().unwrap();
-        assert!(value <= proven * (1.0 + CLOSE), "{spec}: {value} µs, proven {proven}: {wire}");
-        with_groups += u32::from(wire["certificate"]["groups"].is_array());
+        let proven = proven_by_volume(&machine, volume, |groups| 2.0 * (groups.len() - 1) as f64 * size).unwrap();
+        let value = volume["value_us"].as_f64().unwrap();
+        assert!(value <= proven * (1.0 + CLOSE), "{spec}: {value} µs, proven {proven}: {volume}");
+        with_groups += u32::from(volume["certificate"]["groups"].is_array());
     }
     assert!(with_groups > 0);
 }

@@ -29,14 +29,14 @@ pub fn replicate(program: Program, instances: u32) -> Result<Program, LayoutErro
     let demand = Arc::new(refined(&program.demand, instances)?);
     let target = Layout::new(demand.clone(), program.in_place)?;
     let lanes = program.connections.iter().map(|lane| lane.channel + 1).max().unwrap_or(0);
-    let copies = (0..instances).map(|number| Copy {
+    let copies = (0..instances).map(|number| ProgramInstance {
         number,
         instances,
         block: layout.block_parts(),
         connections: program.connections.len() as u32,
         program: &program,
     });
-    let copies: Vec<Copy<'_>> = copies.collect();
+    let copies: Vec<ProgramInstance<'_>> = copies.collect();
     let connections = copies.iter().flat_map(|copy| {
         let own = move |lane: &Connection| Connection { channel: lane.channel + copy.number * lanes, ..*lane };
         program.connections.iter().map(own)
@@ -91,7 +91,7 @@ fn refined(demand: &Demand, times: u32) -> Result<Demand, LayoutError> {
 }
 
 /// One instance.
-struct Copy<'a> {
+struct ProgramInstance<'a> {
     number: u32,
     instances: u32,
     /// The number of parts of a block in the original program.
@@ -100,7 +100,7 @@ struct Copy<'a> {
     program: &'a Program,
 }
 
-impl Copy<'_> {
+impl ProgramInstance<'_> {
     /// The number, among all instances, of a slot of the caller's buffers or of a part.
     fn refine(&self, slot: u32) -> u32 {
         (slot / self.block * self.instances + self.number) * self.block + slot % self.block

@@ -53,7 +53,7 @@ pub(super) fn play(
             let id = traffic.chunk(track);
             let chunk = demand(traffic).chunk(id);
             let transfers = &traffic.schedule().transfers;
-            let play = Play { id, chunk, moments, transfers, hops: &hops[first..end] };
+            let play = ChunkHops { id, chunk, moments, transfers, hops: &hops[first..end] };
             found.extend(play.check(deliveries, scratch));
         }
         found
@@ -91,7 +91,7 @@ impl Scratch {
 }
 
 /// One chunk and all its hops in the schedule.
-pub(super) struct Play<'a> {
+pub(super) struct ChunkHops<'a> {
     pub(super) id: ChunkId,
     pub(super) chunk: &'a Chunk,
     pub(super) moments: &'a Moments,
@@ -100,7 +100,7 @@ pub(super) struct Play<'a> {
     pub(super) hops: &'a [Hop],
 }
 
-impl Play<'_> {
+impl ChunkHops<'_> {
     fn check(&self, deliveries: &mut [Delivery], scratch: &mut Scratch) -> Vec<Violation> {
         if self.hops.is_empty() {
             return self.unmoved();
@@ -147,11 +147,11 @@ impl Play<'_> {
             let message = deliveries[first].transfer;
             let count = deliveries[first..].iter().take_while(|it| it.transfer == message).count();
             let start = self.moments.start(message);
-            for place in first..first + count {
+            for (place, delivery) in deliveries.iter_mut().enumerate().skip(first).take(count) {
                 let from = self.hops[place].from;
                 match held[from.index()].or_else(|| holders.has(from).then_some(own)) {
                     Some(since) if since.from <= start => {
-                        deliveries[place].read(since.origin);
+                        delivery.read(since.origin);
                         landing.push(place);
                     }
                     _ => violations.push(self.sent_before_held(message, from)),

@@ -5,7 +5,7 @@
 //! but not wrong.
 
 use super::Violation;
-use super::causality::{Play, complete_evidence, list_some};
+use super::causality::{ChunkHops, complete_evidence, list_some};
 use super::contributions::Contributions;
 use crate::clearly_before;
 use crate::order::{DeliveryId, Effect, Origin};
@@ -15,7 +15,7 @@ use std::collections::{BTreeSet, BinaryHeap};
 use topology::{Micros, Rank};
 
 /// Plays a chunk, and fills in the source and the effect of its deliveries.
-pub(super) fn check(play: &Play<'_>, deliveries: &mut [Delivery], slots: &mut [Option<u32>]) -> Vec<Violation> {
+pub(super) fn check(play: &ChunkHops<'_>, deliveries: &mut [Delivery], slots: &mut [Option<u32>]) -> Vec<Violation> {
     let values = Values { chunk: play.chunk, slots, values: Vec::new() };
     let mut sums = Sums { play, deliveries, values, twice: Vec::new(), violations: Vec::new() };
     sums.run();
@@ -28,7 +28,7 @@ pub(super) fn check(play: &Play<'_>, deliveries: &mut [Delivery], slots: &mut [O
 
 /// A combining chunk while it is played.
 struct Sums<'p, 'a> {
-    play: &'p Play<'a>,
+    play: &'p ChunkHops<'a>,
     deliveries: &'p mut [Delivery],
     values: Values<'p>,
     /// Contributions that were added a second time.
@@ -167,7 +167,7 @@ impl Sums<'_, '_> {
     }
 }
 
-impl Play<'_> {
+impl ChunkHops<'_> {
     /// Checks the values with which the ranks that want the chunk end. Ranks that no transfer touches are counted, and
     /// only the first ones are looked at: a short file can name a collective of many ranks.
     fn check_sums(&self, values: &Values<'_>, twice: Vec<Violation>, violations: &mut Vec<Violation>) {

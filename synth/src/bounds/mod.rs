@@ -21,7 +21,7 @@ pub(crate) mod multicommodity;
 mod prices;
 mod rounds;
 mod sweep;
-mod wire;
+mod volume;
 
 use crate::problem::reversed::reversed_spreading;
 use crate::problem::{Deadline, Problem};
@@ -53,7 +53,7 @@ pub enum Scope {
 /// A proven lower bound on the makespan.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Bound {
-    /// The argument: `latency`, `ingress`, `egress`, `cut`, `cut_tail`, `rounds`, `wire`, `flow`, `horizon`.
+    /// The argument: `latency`, `ingress`, `egress`, `cut`, `cut_tail`, `rounds`, `volume`, `flow`, `horizon`.
     pub name: &'static str,
     /// The schedules for which it holds.
     pub scope: Scope,
@@ -144,7 +144,7 @@ fn direct(problem: &Problem, deadline: &Deadline) -> Vec<Bound> {
         }
     }
     if !is_late(problem, deadline) {
-        list.extend(wire::wire(problem, deadline));
+        list.extend(volume::volume(problem, deadline));
     }
     if copied && !deadline.has_passed() {
         prices = prices::flow(problem, deadline);
@@ -231,7 +231,7 @@ mod tests {
                 cut AnyChunking 5834.0333
                 cut_tail ThisChunking 5834.0333
                 rounds AnyChunking 1.4000
-                wire AnyChunking 5834.0333
+                volume AnyChunking 5834.0333
                 flow AnyChunking 1875.7000
             "#]],
         );
@@ -251,7 +251,7 @@ mod tests {
                 egress OneChunkPerMessage 1250.7000
                 cut AnyChunking 40001.3000
                 cut_tail ThisChunking 43752.7000
-                wire AnyChunking 40001.3000
+                volume AnyChunking 40001.3000
                 flow AnyChunking 2652.2152
             "#]],
         );
@@ -271,7 +271,7 @@ mod tests {
                 egress OneChunkPerMessage 469.4500
                 cut AnyChunking 40001.3000
                 cut_tail ThisChunking 40471.4500
-                wire AnyChunking 40001.3000
+                volume AnyChunking 40001.3000
                 flow AnyChunking 2652.2152
             "#]],
         );
@@ -291,7 +291,7 @@ mod tests {
                 egress OneChunkPerMessage 7500.7000
                 cut AnyChunking 320001.3000
                 cut_tail ThisChunking 320001.3000
-                wire AnyChunking 320001.3000
+                volume AnyChunking 320001.3000
                 flow AnyChunking 320001.3000
             "#]],
         );
@@ -311,7 +311,7 @@ mod tests {
                 egress OneChunkPerMessage 250.7000
                 cut AnyChunking 7750.7000
                 cut_tail ThisChunking 7750.7000
-                wire AnyChunking 7381.6524
+                volume AnyChunking 7381.6524
                 flow AnyChunking 1300.7000
             "#]],
         );
@@ -347,7 +347,7 @@ mod tests {
                 cut AnyChunking 3.0000
                 cut_tail ThisChunking 4.0000
                 rounds AnyChunking 2.0000
-                wire AnyChunking 2.5000
+                volume AnyChunking 2.5000
                 flow AnyChunking 2.2500
             "#]],
         );
@@ -367,7 +367,7 @@ mod tests {
                 egress OneChunkPerMessage 8.0000
                 cut AnyChunking 5.0000
                 rounds AnyChunking 3.0000
-                wire AnyChunking 7.0000
+                volume AnyChunking 7.0000
             "#]],
         );
         check(
@@ -385,7 +385,7 @@ mod tests {
                 ingress ThisChunking 5.0000
                 ingress OneChunkPerMessage 6.0000
                 rounds AnyChunking 5.0000
-                wire AnyChunking 4.0000
+                volume AnyChunking 4.0000
                 flow AnyChunking 2.0000
             "#]],
         );

@@ -114,7 +114,7 @@ fn prices_in_rounds(problem: &Problem, start: Prices, deadline: &Deadline) -> Pr
         return start;
     }
     let Some(start) = start.clone().normalised() else { return start };
-    let Some(Bought { paid, .. }) = Bought::new(problem, &start, deadline) else { return start };
+    let Some(PricedLoads { paid, .. }) = PricedLoads::new(problem, &start, deadline) else { return start };
     let mut best = (paid, start.clone());
     // Links behind ports get a small price to begin with, because a price of zero would never rise.
     let least = BEGINNING * start.links.iter().chain(&start.resources).copied().fold(0.0, f64::max);
@@ -123,7 +123,7 @@ fn prices_in_rounds(problem: &Problem, start: Prices, deadline: &Deadline) -> Pr
     usable.for_each(|id| prices.links[id.index()] = prices.links[id.index()].max(least));
     let Some(mut prices) = prices.normalised() else { return best.1 };
     for round in 1..=rounds {
-        let Some(Bought { links, resources, paid }) = Bought::new(problem, &prices, deadline) else { break };
+        let Some(PricedLoads { links, resources, paid }) = PricedLoads::new(problem, &prices, deadline) else { break };
         if paid > best.0 {
             best = (paid, prices.clone());
         }
@@ -138,16 +138,16 @@ fn prices_in_rounds(problem: &Problem, start: Prices, deadline: &Deadline) -> Pr
     best.1
 }
 
-/// How much time is bought of every link and resource if all chunks take their cheapest ways.
-struct Bought {
+/// How much time of every link and resource is paid for if all chunks take their cheapest ways.
+struct PricedLoads {
     links: Vec<f64>,
     resources: Vec<f64>,
     /// The sum of all payments.
     paid: f64,
 }
 
-impl Bought {
-    /// Buys the cheapest ways; `None` if the deadline passes meanwhile.
+impl PricedLoads {
+    /// Takes the cheapest ways; `None` if the deadline passes meanwhile.
     fn new(problem: &Problem, prices: &Prices, deadline: &Deadline) -> Option<Self> {
         let (topology, demand) = (&*problem.topology, &*problem.demand);
         let per_byte: Vec<f64> = topology.link_ids().map(|id| prices.per_byte(topology, id)).collect();
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn haggling_comes_near_the_best_prices_and_never_above() {
+    fn prices_in_rounds_come_near_the_best_and_are_never_above() {
         for seed in 0..20 {
             let problem = all_to_all(random_machine(seed), 1_000);
             let of = |prices: Prices| {

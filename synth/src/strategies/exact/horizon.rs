@@ -7,7 +7,7 @@
 
 use super::periods::{MessageCapacity, PeriodWindow, Periods, SLACK, cuts};
 use crate::bounds::{Bound, Bounds, Certificate, LinkPeriods, ModelRow, Multiplier, Proof, ResourcePeriods, Scope};
-use crate::epochs::copies::{Copies, CopyConstraint};
+use crate::epochs::time_expanded::{CopyConstraint, TimeExpandedFlow};
 use crate::epochs::timing::Departure;
 use crate::problem::reversed::reversed_spreading;
 use crate::problem::{Deadline, Problem, SynthError};
@@ -47,8 +47,11 @@ pub(super) fn decide(
     if routes.departures() > most {
         return Ok(EndVerdict::Undecided);
     }
-    let expansion =
-        HorizonModel::new(periods, reversed, Copies::new(periods.problem, periods.horizon(end), &routes, None));
+    let expansion = HorizonModel::new(
+        periods,
+        reversed,
+        TimeExpandedFlow::new(periods.problem, periods.horizon(end), &routes, None),
+    );
     if let Some(proof) = expansion.local_proof(periods.problem, controls)? {
         return Ok(EndVerdict::Refuted(proof));
     }
@@ -69,8 +72,8 @@ pub(super) fn decide(
 }
 
 impl HorizonModel {
-    fn new(periods: &Periods<'_>, reversed: bool, copies: Copies) -> Self {
-        let Copies { model, departures, on_link, rows, .. } = copies;
+    fn new(periods: &Periods<'_>, reversed: bool, copies: TimeExpandedFlow) -> Self {
+        let TimeExpandedFlow { model, departures, on_link, rows, .. } = copies;
         let rows = rows.into_iter().map(row_of).collect();
         let mut expansion = Self { model, departures, rows };
         let topology = &periods.problem.topology;

@@ -13,8 +13,8 @@
 //!
 //! [1] Cai et al., "Synthesizing Optimal Collective Algorithms" (SCCL), PPoPP 2021, section 3.
 
-use crate::epochs::copies::Copies;
 use crate::epochs::routes::{Leeway, Routes};
+use crate::epochs::time_expanded::TimeExpandedFlow;
 use crate::epochs::timing::Departure;
 use crate::problem::{Problem, SynthError};
 use crate::solver::{Column, Controls, Ending, Model, solve};
@@ -84,7 +84,7 @@ pub(super) fn decide(
     controls: &Controls<'_>,
 ) -> Result<StepsVerdict, SynthError> {
     let Some(routes) = routes(problem, steps) else { return Ok(StepsVerdict::Refuted) };
-    let mut copies = Copies::new(problem, steps, &routes, orbits);
+    let mut copies = TimeExpandedFlow::new(problem, steps, &routes, orbits);
     let most = f64::from(rounds.saturating_sub(steps - 1));
     let columns: Vec<Column> = (0..steps).map(|_| copies.model.integer(1.0, most)).collect();
     respect_rates(problem, rates, &mut copies, &columns);
@@ -113,7 +113,7 @@ pub(super) fn least_rounds(
     controls: &Controls<'_>,
 ) -> Result<Option<f64>, SynthError> {
     let Some(routes) = routes(problem, steps) else { return Ok(None) };
-    let mut copies = Copies::new(problem, steps, &routes, None);
+    let mut copies = TimeExpandedFlow::new(problem, steps, &routes, None);
     let columns: Vec<Column> = (0..steps).map(|_| copies.model.continuous(0.0, f64::INFINITY)).collect();
     respect_rates(problem, rates, &mut copies, &columns);
     columns.iter().for_each(|&column| copies.model.set_cost(column, 1.0));
@@ -130,7 +130,7 @@ pub(super) fn routes(problem: &Problem, steps: u32) -> Option<Routes> {
 }
 
 /// Σ over chunks c of x[c,l,s] ≤ rate(l)·rounds[s] for every link, and the same for every resource over its links.
-fn respect_rates(problem: &Problem, rates: &Rates, copies: &mut Copies, rounds: &[Column]) {
+fn respect_rates(problem: &Problem, rates: &Rates, copies: &mut TimeExpandedFlow, rounds: &[Column]) {
     let topology = &problem.topology;
     let shared = (0..topology.resources().len()).map(|index| {
         let id = ResourceId::from_index(index);
@@ -138,7 +138,7 @@ fn respect_rates(problem: &Problem, rates: &Rates, copies: &mut Copies, rounds: 
     });
     let own = topology.link_ids().map(|id| (vec![id], rates.links[id.index()]));
     let limits: Vec<(Vec<LinkId>, f64)> = own.chain(shared).collect();
-    let Copies { model, on_link, .. } = copies;
+    let TimeExpandedFlow { model, on_link, .. } = copies;
     for (links, rate) in limits {
         limit(model, on_link, &links, rate, rounds);
     }

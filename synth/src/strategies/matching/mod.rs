@@ -29,7 +29,7 @@ use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 use rayon::prelude::*;
 use rerouted::{RepairEffort, improve};
-use routed::{Routing, Spreading};
+use routed::{RouteParams, Routing};
 use schedule::{Message, Schedule, Transfer, makespan, replay};
 use spread::spread;
 use style::{Style, TurnOrder, WaitRule};
@@ -281,7 +281,7 @@ impl<'a> MatchingSearch<'a> {
             Some(flow) if balanced => routing.follow(flow, random),
             _ => {
                 let strength = [4.0, 16.0, 1.0, 0.0][way as usize % 4];
-                routing.spread_out(Spreading { strength, rounds: ROUNDS, stride: self.stride() }, random)
+                routing.spread_out(RouteParams { strength, rounds: ROUNDS, stride: self.stride() }, random)
             }
         };
         if !is_routed {

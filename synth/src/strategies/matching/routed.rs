@@ -21,7 +21,7 @@ pub(crate) type ChunkRoutes = Vec<Vec<LinkId>>;
 
 /// Parameters of [`Routing::spread_out`].
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) struct Spreading {
+pub(super) struct RouteParams {
     /// How much longer the most loaded link is made to look than an idle one; 0 gives shortest paths.
     pub(super) strength: f64,
     pub(super) rounds: u32,
@@ -67,7 +67,7 @@ impl<'a> Routing<'a> {
 
     /// Routes every chunk with lengths that grow with the loads, several times; `false` if the deadline passes before
     /// all chunks have a route.
-    pub(super) fn spread_out(&mut self, spreading: Spreading, random: &mut Pcg64Mcg) -> bool {
+    pub(super) fn spread_out(&mut self, spreading: RouteParams, random: &mut Pcg64Mcg) -> bool {
         let mut poll = self.poll();
         let demand = self.instance.demand;
         let mut order = self.travellers();
@@ -313,7 +313,7 @@ mod tests {
             .expect("a connected topology");
         let mut random = Pcg64Mcg::seed_from_u64(1);
         let mut routing = Routing::new(&instance);
-        routing.spread_out(Spreading { strength: 0.0, rounds: 1, stride: 1 }, &mut random);
+        routing.spread_out(RouteParams { strength: 0.0, rounds: 1, stride: 1 }, &mut random);
         let before = routing.load.current_peak();
         (0..3).for_each(|_| routing.relieve_all(&mut random));
         check_routes(&problem, routing.routes());

@@ -2,8 +2,8 @@
 //!
 //! The principal function is [`justified`].
 
-use super::jobs::{ChunkJob, Jobs};
 use super::machine::LoadedMachine;
+use super::messages::{ChunkMessage, TreeMessages};
 use super::play::{Direction, Horizon, PlayedTrees, TreePlayer, durations};
 use crate::problem::tolerance::{beats, reaches};
 use crate::problem::{Deadline, Problem};
@@ -29,27 +29,27 @@ pub(super) struct JustifyEffort {
     pub(super) passes: u32,
     /// A makespan that is good enough, in µs.
     pub(super) bound: f64,
-    /// Whether each job also stands for its images.
+    /// Whether each message also stands for its images.
     pub(super) is_symmetric: bool,
 }
 
-/// Jobs in the order of their starts (µs), and the last arrival.
+/// TreeMessages in the order of their starts (µs), and the last arrival.
 #[derive(Clone, Debug)]
-pub(super) struct TimedJobs {
-    pub(super) jobs: Jobs,
+pub(super) struct TimedMessages {
+    pub(super) jobs: TreeMessages,
     pub(super) starts: Vec<f64>,
     pub(super) makespan: f64,
 }
 
-/// The fastest of several plays of `jobs`; `None` if the time is up and a schedule exists already.
+/// The fastest of several plays of `messages`; `None` if the time is up and a schedule exists already.
 pub(super) fn justified(
     problem: &Problem,
     machine: &LoadedMachine,
-    jobs: Jobs,
+    jobs: TreeMessages,
     effort: JustifyEffort,
     deadline: &Deadline,
     random: &mut Pcg64Mcg,
-) -> Option<TimedJobs> {
+) -> Option<TimedMessages> {
     let may_detour = !effort.is_symmetric && may_detour(problem, &jobs);
     let horizon = |best: f64, reach: f64| may_detour.then_some(Horizon(effort.bound + (best - effort.bound) * reach));
     let times: Vec<f64> = durations(problem, &jobs, machine).collect();
@@ -59,7 +59,7 @@ pub(super) fn justified(
     let patient = deadline.patient();
     let first = if deadline.is_strict() { deadline } else { &patient };
     let played = TreePlayer::new(problem, &jobs, machine).play(&urgency, Direction::Forwards { detours }, first)?;
-    let mut best = TimedJobs::new(problem, &jobs, played);
+    let mut best = TimedMessages::new(problem, &jobs, played);
     let mut last = best.clone();
     let mut stale = 0;
     let mut since = 0;
@@ -84,7 +84,7 @@ pub(super) fn justified(
         let player = TreePlayer::new(problem, &last.jobs, machine);
         let forwards = Direction::Forwards { detours };
         let Some(played) = player.play(&ranked(&latest), forwards, deadline) else { break };
-        last = TimedJobs::new(problem, &last.jobs, played);
+        last = TimedMessages::new(problem, &last.jobs, played);
         if beats(Micros(last.makespan), Micros(best.makespan)) {
             best = last.clone();
             stale = 0;
@@ -102,7 +102,7 @@ pub(super) fn justified(
 
 /// Whether chunks may take other links than planned: nothing is reduced, no sketch limits ways, and the tables are not
 /// too large.
-fn may_detour(problem: &Problem, jobs: &Jobs) -> bool {
+fn may_detour(problem: &Problem, jobs: &TreeMessages) -> bool {
     let places = problem.topology.rank_count() * problem.demand.chunks().len();
     places <= MOST_PLACES
         && !problem.constraints.limits_ways()
@@ -110,11 +110,11 @@ fn may_detour(problem: &Problem, jobs: &Jobs) -> bool {
         && problem.demand.chunks().iter().all(|chunk| !chunk.combine)
 }
 
-impl TimedJobs {
-    fn new(problem: &Problem, jobs: &Jobs, played: PlayedTrees) -> Self {
+impl TimedMessages {
+    fn new(problem: &Problem, jobs: &TreeMessages, played: PlayedTrees) -> Self {
         let PlayedTrees { links, starts, makespan } = played;
         let mut order: Vec<u32> = (0..starts.len() as u32).collect();
-        // Of equal starts, the first in the list comes first, so that no job comes before one that it waits for.
+        // Of equal starts, the first in the list comes first, so that no message comes before one that it waits for.
         order.sort_by(|&a, &b| starts[a as usize].total_cmp(&starts[b as usize]).then(a.cmp(&b)));
         if links.iter().zip(&jobs.all).all(|(&link, job)| link == job.link) {
             let all = order.iter().map(|&job| jobs.all[job as usize]).collect();
@@ -126,12 +126,12 @@ impl TimedJobs {
                 .map(|(earlier, later)| (place[earlier as usize], place[later as usize]))
                 .collect();
             let starts = order.iter().map(|&job| starts[job as usize]).collect();
-            return Self { jobs: Jobs::new(all, &waits), starts, makespan };
+            return Self { jobs: TreeMessages::new(all, &waits), starts, makespan };
         }
         let mut arriving: BTreeMap<(u32, u32), u32> = BTreeMap::new();
         let (mut all, mut waits) = (Vec::with_capacity(order.len()), Vec::new());
         for (new, &old) in order.iter().enumerate() {
-            let job = ChunkJob { link: links[old as usize], ..jobs.all[old as usize] };
+            let job = ChunkMessage { link: links[old as usize], ..jobs.all[old as usize] };
             let ends = problem.topology.link(job.link);
             if let Some(&before) = arriving.get(&(job.chunk.0, ends.from.0)) {
                 waits.push((before, new as u32));
@@ -140,12 +140,12 @@ impl TimedJobs {
             all.push(job);
         }
         let starts = order.iter().map(|&job| starts[job as usize]).collect();
-        Self { jobs: Jobs::new(all, &waits), starts, makespan }
+        Self { jobs: TreeMessages::new(all, &waits), starts, makespan }
     }
 }
 
-/// The time from the start of each job until everything that depends on it could have arrived.
-fn tails(jobs: &Jobs, times: &[f64]) -> Vec<f64> {
+/// The time from the start of each message until everything that depends on it could have arrived.
+fn tails(jobs: &TreeMessages, times: &[f64]) -> Vec<f64> {
     let mut tails = times.to_vec();
     for job in (0..jobs.all.len()).rev() {
         let behind = jobs.followers.of(job).iter().map(|&next| tails[next as usize]).fold(0.0, f64::max);
@@ -154,7 +154,7 @@ fn tails(jobs: &Jobs, times: &[f64]) -> Vec<f64> {
     tails
 }
 
-/// The position of each job in the ascending order of `values`.
+/// The position of each message in the ascending order of `values`.
 fn ranked(values: &[f64]) -> Vec<u32> {
     crate::ordering::ranked(values.len(), |a, b| values[a].total_cmp(&values[b]))
 }

@@ -6,11 +6,11 @@
 
 mod both_ways;
 mod grow;
-mod jobs;
 mod justify;
 mod load;
 mod machine;
 mod merge;
+mod messages;
 mod packing;
 mod play;
 
@@ -19,10 +19,10 @@ use crate::problem::{Deadline, Problem, StopReason, StrategyKind, SynthError};
 use crate::strategies::reversal::check_copies;
 use crate::strategies::{Attempt, Context, Strategy};
 use crate::symmetry::Mirror;
-use jobs::Jobs;
 use justify::{JustifyEffort, justified};
 use machine::LoadedMachine;
 use merge::merged;
+use messages::TreeMessages;
 use packing::{Packing, PackingStyle, TreeUnits, pack};
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::SeedableRng;
@@ -174,7 +174,7 @@ fn attempt(problem: &Problem, context: &Context<'_>, mirror: &Mirror, idle: f64,
     let (units, packing) = few_trees(problem, &context.deadline.part(PACKING_PART), mirror, style, &mut random)?;
     let machine =
         LoadedMachine::new(problem, mirror, problem.demand.chunk_ids().map(|id| problem.demand.bytes_of(id)).collect());
-    let jobs = Jobs::spreading(problem, &units, &packing);
+    let jobs = TreeMessages::spreading(problem, &units, &packing);
     let passes = (WORK / STYLES.len() as u64 / looks(problem, &machine, &jobs).max(1)).clamp(1, 400) as u32;
     let height = jobs.height();
     let effort = JustifyEffort { passes, bound: context.goal().0, is_symmetric: mirror.order() > 1 };
@@ -220,9 +220,9 @@ fn reflected(mirror: &Mirror, messages: Vec<Message>) -> Vec<Message> {
     all
 }
 
-/// The cost of one play of `jobs`, in links visited.
-fn looks(problem: &Problem, machine: &LoadedMachine, jobs: &Jobs) -> u64 {
-    let of = |job: &jobs::ChunkJob| {
+/// The cost of one play of `messages`, in links visited.
+fn looks(problem: &Problem, machine: &LoadedMachine, jobs: &TreeMessages) -> u64 {
+    let of = |job: &messages::ChunkMessage| {
         let slots = &machine.slots()[machine.range(job.link)];
         let users = slots.iter().map(|&slot| machine.users(slot as usize).len());
         let onwards = problem.topology.outgoing(problem.topology.link(job.link).to).len();

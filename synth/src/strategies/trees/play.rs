@@ -7,8 +7,8 @@
 //!
 //! [1] Valls, Ballestín and Quintanilla, "Justification and RCPSP: a technique that pays", EJOR 2005.
 
-use super::jobs::Jobs;
 use super::machine::LoadedMachine;
+use super::messages::TreeMessages;
 use crate::ordering::bits::BitMatrix;
 use crate::ordering::lists::Lists;
 use crate::problem::distance::Key;
@@ -47,13 +47,13 @@ impl Eq for Horizon {}
 /// What happens at an instant.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum PlayEvent {
-    /// A job no longer waits for anything.
+    /// A message no longer waits for anything.
     Ready(u32),
     Arrived(u32),
     Free(u32),
 }
 
-/// Links and starts (µs) of all jobs, and the last arrival.
+/// Links and starts (µs) of all messages, and the last arrival.
 #[derive(Clone, Debug)]
 pub(super) struct PlayedTrees {
     pub(super) links: Vec<LinkId>,
@@ -66,12 +66,12 @@ pub(super) struct PlayedTrees {
 struct DetourHoldings {
     has: BitMatrix,
     needs: BitMatrix,
-    /// By rank and chunk: the job that delivers the chunk.
+    /// By rank and chunk: the message that delivers the chunk.
     job: Vec<u32>,
 }
 
 impl DetourHoldings {
-    fn new(problem: &Problem, jobs: &Jobs) -> Self {
+    fn new(problem: &Problem, jobs: &TreeMessages) -> Self {
         let (ranks, chunks) = (problem.topology.rank_count(), problem.demand.chunks().len());
         let (has, needs) = (BitMatrix::new(ranks, chunks), BitMatrix::new(ranks, chunks));
         let mut holdings = Self { has, needs, job: vec![NONE; ranks * chunks] };
@@ -87,32 +87,32 @@ impl DetourHoldings {
     }
 }
 
-/// Plays the jobs once.
+/// Plays the messages once.
 pub(super) struct TreePlayer<'a> {
     problem: &'a Problem,
-    jobs: &'a Jobs,
+    jobs: &'a TreeMessages,
     machine: &'a LoadedMachine,
     instant: f64,
     /// When each slot becomes free, in µs.
     free: Vec<f64>,
-    /// For each link (the representative of its orbit), the jobs that could leave, most urgent first.
+    /// For each link (the representative of its orbit), the messages that could leave, most urgent first.
     waiting: Vec<BinaryHeap<Reverse<(u32, u32)>>>,
     events: BinaryHeap<Reverse<(Key, PlayEvent)>>,
-    /// For each job, how many jobs it still waits for.
+    /// For each message, how many messages it still waits for.
     open: Vec<u32>,
     begun: Vec<bool>,
     detours: Option<f64>,
     holdings: DetourHoldings,
-    /// For each slot, how long jobs that have not begun will keep it busy, as planned.
+    /// For each slot, how long messages that have not begun will keep it busy, as planned.
     planned: Vec<f64>,
-    /// Links that are free now: those with a planned job, and those without.
+    /// Links that are free now: those with a planned message, and those without.
     candidates: Vec<(u32, LinkId)>,
     idle: Vec<LinkId>,
     played: PlayedTrees,
 }
 
 impl<'a> TreePlayer<'a> {
-    pub(super) fn new(problem: &'a Problem, jobs: &'a Jobs, machine: &'a LoadedMachine) -> Self {
+    pub(super) fn new(problem: &'a Problem, jobs: &'a TreeMessages, machine: &'a LoadedMachine) -> Self {
         let topology = &*problem.topology;
         let mean = durations(problem, jobs, machine).sum::<f64>() / jobs.all.len().max(1) as f64;
         let count = jobs.all.len();
@@ -139,7 +139,7 @@ impl<'a> TreePlayer<'a> {
         }
     }
 
-    /// Plays all jobs. Of those that can leave at once, the one of the lowest `urgency` leaves. `None` if the deadline
+    /// Plays all messages. Of those that can leave at once, the one of the lowest `urgency` leaves. `None` if the deadline
     /// passes meanwhile.
     pub(super) fn play(mut self, urgency: &[u32], direction: Direction, deadline: &Deadline) -> Option<PlayedTrees> {
         let (before, after) = match direction {
@@ -241,7 +241,7 @@ impl<'a> TreePlayer<'a> {
         Some(start)
     }
 
-    /// Sends the most urgent job of a link, if it can still leave.
+    /// Sends the most urgent message of a link, if it can still leave.
     fn leave(&mut self, link: LinkId, now: f64) {
         let Some(start) = self.start(link, now) else { return };
         while let Some(Reverse((_, job))) = self.waiting[link.index()].pop() {
@@ -275,7 +275,7 @@ impl<'a> TreePlayer<'a> {
         self.idle = idle;
     }
 
-    /// The most urgent job that `link` could take over from another link.
+    /// The most urgent message that `link` could take over from another link.
     fn offer(&self, link: LinkId, now: f64, horizon: f64, urgency: &[u32]) -> Option<u32> {
         let ends = self.problem.topology.link(link);
         let DetourHoldings { has, needs, job } = &self.holdings;
@@ -303,7 +303,7 @@ impl<'a> TreePlayer<'a> {
         fits.then_some(job)
     }
 
-    /// Whether `link` can do this job now and still everything planned for it before the horizon, without being busier
+    /// Whether `link` can do this message now and still everything planned for it before the horizon, without being busier
     /// than the links that it relieves.
     fn has_time(&self, link: LinkId, job: usize, now: f64, horizon: f64) -> bool {
         let machine = self.machine;
@@ -328,7 +328,7 @@ impl<'a> TreePlayer<'a> {
         self.machine.size(self.problem.demand.bytes_of(self.jobs.all[job].chunk))
     }
 
-    /// Adds or removes the planned busy times of a job.
+    /// Adds or removes the planned busy times of a message.
     fn plan(&mut self, job: usize, times: f64) {
         let (machine, size) = (self.machine, self.size(job));
         let range = machine.range(self.jobs.all[job].link);
@@ -360,13 +360,14 @@ impl<'a> TreePlayer<'a> {
     }
 }
 
-/// The time from start to arrival of each job, in µs.
+/// The time from start to arrival of each message, in µs.
 pub(super) fn durations<'a>(
     problem: &'a Problem,
-    jobs: &'a Jobs,
+    jobs: &'a TreeMessages,
     machine: &'a LoadedMachine,
 ) -> impl Iterator<Item = f64> + 'a {
-    let of =
-        move |job: &super::jobs::ChunkJob| machine.duration(machine.size(problem.demand.bytes_of(job.chunk)), job.link);
+    let of = move |job: &super::messages::ChunkMessage| {
+        machine.duration(machine.size(problem.demand.bytes_of(job.chunk)), job.link)
+    };
     jobs.all.iter().map(of)
 }

@@ -1,7 +1,7 @@
 //! The time-expanded 0/1 model: which chunk departs on which link in which epoch.
 //!
 //! The principal type is [`Expansion`]. For a fixed horizon it is a pure feasibility problem, which HiGHS solves far
-//! faster than one with a weighted objective [1]; the caller searches the horizon. [`Copies`] models how chunks spread.
+//! faster than one with a weighted objective [1]; the caller searches the horizon. [`TimeExpandedFlow`] models how chunks spread.
 //! This file adds the limits of links and of a sketch: one function for each family of constraints, with its
 //! inequality.
 //!
@@ -14,8 +14,8 @@
 //! (TE-CCL), SIGCOMM 2024, there with an objective.
 
 use super::grid::{Grid, OccupancyWindow, TOLERANCE};
-use crate::epochs::copies::Copies;
 use crate::epochs::routes::Routes;
+use crate::epochs::time_expanded::TimeExpandedFlow;
 use crate::epochs::timing::Departure;
 use crate::problem::Problem;
 use crate::solver::{Column, Model, Solution};
@@ -39,7 +39,7 @@ impl Expansion {
         routes: &Routes,
         orbits: Option<&PairOrbits>,
     ) -> Self {
-        let mut builder = ExpansionBuilder::new(problem, grid, Copies::new(problem, horizon, routes, orbits));
+        let mut builder = ExpansionBuilder::new(problem, grid, TimeExpandedFlow::new(problem, horizon, routes, orbits));
         builder.respect_links();
         builder.respect_resources();
         builder.limit_machine_hops();
@@ -91,8 +91,8 @@ struct ExpansionBuilder<'a> {
 }
 
 impl<'a> ExpansionBuilder<'a> {
-    fn new(problem: &'a Problem, grid: &'a Grid, copies: Copies) -> Self {
-        let Copies { model, departures, on_link, .. } = copies;
+    fn new(problem: &'a Problem, grid: &'a Grid, copies: TimeExpandedFlow) -> Self {
+        let TimeExpandedFlow { model, departures, on_link, .. } = copies;
         Self { problem, grid, model, departures, on_link, active: BTreeMap::new() }
     }
 

@@ -1,7 +1,7 @@
-//! Jobs: messages whose link is planned, and their dependencies.
+//! Messages whose links are planned, and what they wait for; no times yet.
 //!
-//! The principal type is [`Jobs`]. A job is a message of one chunk over one link. A follower of a job can leave only
-//! after that job has arrived.
+//! The principal type is [`TreeMessages`]. Each message carries one chunk over one link. A follower of a message can leave only
+//! after that message has arrived.
 
 use super::packing::{Packing, TreeUnits};
 use crate::ordering::lists::Lists;
@@ -11,30 +11,30 @@ use topology::LinkId;
 
 /// A message of one chunk.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ChunkJob {
+pub(super) struct ChunkMessage {
     pub(super) link: LinkId,
     pub(super) chunk: ChunkId,
     pub(super) kind: TransferKind,
 }
 
-/// Jobs, each after the jobs that it waits for.
+/// Messages, each after those that it waits for.
 #[derive(Clone, Debug)]
-pub(super) struct Jobs {
-    pub(super) all: Vec<ChunkJob>,
-    /// For each job, the jobs that wait for it, and the jobs that it waits for.
+pub(super) struct TreeMessages {
+    pub(super) all: Vec<ChunkMessage>,
+    /// For each message, the messages that wait for it, and the messages that it waits for.
     pub(super) followers: Lists,
     pub(super) causes: Lists,
 }
 
-impl Jobs {
-    /// The jobs of `all`; each entry of `waits` is (the earlier job, the later job).
-    pub(super) fn new(all: Vec<ChunkJob>, waits: &[(u32, u32)]) -> Self {
+impl TreeMessages {
+    /// The messages of `all`; each entry of `waits` is (the earlier message, the later message).
+    pub(super) fn new(all: Vec<ChunkMessage>, waits: &[(u32, u32)]) -> Self {
         let followers = Lists::new(all.len(), waits.iter().copied());
         let causes = followers.turned();
         Self { all, followers, causes }
     }
 
-    /// The jobs that send every chunk along its tree.
+    /// The messages that send every chunk along its tree.
     pub(super) fn spreading(problem: &Problem, units: &TreeUnits, packing: &Packing) -> Self {
         let topology = &*problem.topology;
         let (mut all, mut waits) = (Vec::new(), Vec::new());
@@ -49,7 +49,7 @@ impl Jobs {
                         waits.push((before, job));
                     }
                     arriving[ends.to.index()] = Some(job);
-                    all.push(ChunkJob { link, chunk, kind: TransferKind::Copy });
+                    all.push(ChunkMessage { link, chunk, kind: TransferKind::Copy });
                 }
             }
         }
@@ -57,8 +57,11 @@ impl Jobs {
     }
 
     pub(super) fn messages(&self) -> Vec<Message> {
-        let message =
-            |&ChunkJob { link, chunk, kind }: &ChunkJob| Message { chunks: [chunk].into_iter().collect(), link, kind };
+        let message = |&ChunkMessage { link, chunk, kind }: &ChunkMessage| Message {
+            chunks: [chunk].into_iter().collect(),
+            link,
+            kind,
+        };
         self.all.iter().map(message).collect()
     }
 

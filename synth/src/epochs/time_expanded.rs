@@ -1,6 +1,6 @@
 //! How copies of chunks spread over ranks, with time cut into epochs: the part that all time-expanded models share.
 //!
-//! The principal type is [`Copies`]. Its users define the epoch, and add what a link or a resource can carry.
+//! The principal type is [`TimeExpandedFlow`]. Its users define the epoch, and add what a link or a resource can carry.
 //!
 //! | column | meaning |
 //! |---|---|
@@ -16,7 +16,7 @@ use schedule::ChunkId;
 use std::collections::BTreeMap;
 use topology::{LinkId, Rank};
 
-/// The constraint that a row of [`Copies`] states.
+/// The constraint that a row of [`TimeExpandedFlow`] states.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum CopyConstraint {
     /// have[c,r,t] = have[c,r,t−1] + arrivals in t.
@@ -28,7 +28,7 @@ pub(crate) enum CopyConstraint {
 }
 
 /// A model of how chunks spread, without limits on links.
-pub(crate) struct Copies {
+pub(crate) struct TimeExpandedFlow {
     pub(crate) model: Model,
     /// Chunk by chunk, links ascending, epochs ascending.
     pub(crate) departures: Vec<(Departure, Column)>,
@@ -52,7 +52,7 @@ enum Availability {
     },
 }
 
-impl Copies {
+impl TimeExpandedFlow {
     /// The model of `routes`. With `orbits`, departures that a symmetry maps to each other share one column.
     pub(crate) fn new(problem: &Problem, horizon: u32, routes: &Routes, orbits: Option<&PairOrbits>) -> Self {
         let mut copies = Self {

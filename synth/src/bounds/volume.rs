@@ -23,7 +23,7 @@ const GROUPINGS: usize = 6;
 
 /// The strongest bound over all groupings; `None` where nothing has to move. The coarsest and the finest grouping are
 /// always tried, even without time, because this bound often binds.
-pub(super) fn wire(problem: &Problem, deadline: &Deadline) -> Option<Bound> {
+pub(super) fn volume(problem: &Problem, deadline: &Deadline) -> Option<Bound> {
     let groupings = groupings(problem);
     let ends = [0, groupings.len() - 1];
     let in_time = groupings.iter().enumerate().filter(|(at, _)| ends.contains(at) || !deadline.has_passed());
@@ -51,7 +51,7 @@ fn between(problem: &Problem, group: &Grouping) -> Option<Bound> {
     }
     let value = Micros(alpha + bytes / capacity);
     let certificate = Certificate::Volume { bytes, capacity: MicrosPerByte(1.0 / capacity), groups: members(group) };
-    Some(Bound { name: "wire", scope: Scope::AnyChunking, value, certificate })
+    Some(Bound { name: "volume", scope: Scope::AnyChunking, value, certificate })
 }
 
 /// The ranks of each group; empty where every rank is its own group.
@@ -211,7 +211,7 @@ mod tests {
         // With k NICs, an AllReduce delivers 2·(k − 1) times what it reduces, over k ports at once. There are groups
         // only where ranks share a NIC.
         for (nics, groups) in [(&[0, 1, 2, 3][..], 0), (&[0, 1, 2, 2], 3), (&[0, 0, 0, 1, 1, 2, 2], 3)] {
-            let bound = wire(&problem(behind(nics), Collective::AllReduce, 8400), &Deadline::default())
+            let bound = volume(&problem(behind(nics), Collective::AllReduce, 8400), &Deadline::default())
                 .expect("something moves");
             let count = f64::from(1 + nics.iter().max().expect("a NIC"));
             let expected = 1.0 + 2.0 * (count - 1.0) * 8400.0 / count;
