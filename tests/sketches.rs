@@ -17,7 +17,9 @@ fn forbidden_links_stay_unused_by_every_strategy_and_collective() {
             let line = format!("synth --topology clique:5 --collective {collective} --size 1MB --chunks 1");
             let line =
                 format!("{line} --sketch {} --strategy {strategy} --force -o {}", sketch.display(), plan.display());
-            antiphon(&line).ok();
+            let told = antiphon(&format!("{line} --json")).ok().json();
+            let winner = told["strategy"].as_str().unwrap();
+            assert!(strategy == "auto" || winner.starts_with(strategy), "{collective}: {winner}, not {strategy}");
             for transfer in read(&plan)["transfers"].as_array().unwrap() {
                 let ends = (transfer["from"].as_u64().unwrap(), transfer["to"].as_u64().unwrap());
                 assert!(![(0, 1), (3, 2), (3, 4)].contains(&ends), "{collective} {strategy}: {transfer}");

@@ -77,6 +77,14 @@ pub enum DemandError {
         /// The most that is accepted.
         limit: u64,
     },
+    /// More chunks, counted at every rank that holds or wants them, than this build accepts.
+    #[error("the chunks are at {count} ranks in all, more than the {limit} that are supported")]
+    TooManyPlaces {
+        /// How many there would be.
+        count: u64,
+        /// The most that is accepted.
+        limit: u64,
+    },
     /// The chunks of this collective do not follow from the request.
     #[error("{collective} needs its chunks listed (a byte matrix or a demand file)")]
     NeedsChunks {

@@ -63,6 +63,18 @@ impl RankSet {
         self.0.binary_search(&rank).is_ok()
     }
 
+    /// The first rank that is not in `other`. Takes no time where `other` is a range of ranks that contains the set.
+    pub(crate) fn first_outside(&self, other: &Self) -> Option<Rank> {
+        if let ([first, .., last], [least, .., most]) = (&self.0[..], &other.0[..])
+            && (most.0 - least.0) as usize == other.len() - 1
+            && least <= first
+            && last <= most
+        {
+            return None;
+        }
+        self.iter().copied().find(|&rank| !other.has(rank))
+    }
+
     /// How many ranks are in both sets. Takes time in proportion to the smaller set.
     pub fn common(&self, other: &Self) -> usize {
         if Arc::ptr_eq(&self.0, &other.0) {

@@ -12,12 +12,13 @@ use topology::{Bytes, Rank};
 /// Checks that chunks have holders, valid sizes and an operation, and name only members.
 pub(crate) fn check(request: &Request, chunks: &[Chunk]) -> Result<(), DemandError> {
     for (index, chunk) in chunks.iter().enumerate() {
-        let mut all = chunk.holders.iter().chain(chunk.wanted_by.iter());
-        if let Some(&rank) = all.clone().find(|rank| rank.index() >= request.ranks) {
-            return Err(DemandError::UnknownRank { rank, ranks: request.ranks });
-        }
-        if let Some(&rank) = all.find(|&&rank| !request.members.has(rank)) {
-            return Err(DemandError::NotAMember { chunk: index, rank });
+        for ranks in [&chunk.holders, &chunk.wanted_by] {
+            if let Some(rank) = ranks.first_outside(&request.members) {
+                return Err(match rank.index() < request.ranks {
+                    true => DemandError::NotAMember { chunk: index, rank },
+                    false => DemandError::UnknownRank { rank, ranks: request.ranks },
+                });
+            }
         }
         if chunk.holders.is_empty() {
             return Err(DemandError::NoHolder { chunk: index });

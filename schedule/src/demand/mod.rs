@@ -22,6 +22,10 @@ use topology::{Bytes, Rank};
 /// The relative error that a number of bytes in a file may have. Times have a tolerance of their own, the verifier's.
 const BYTES_TOLERANCE: f64 = 1e-7;
 
+/// The most chunks of a listed demand, each counted at every rank that holds or wants it. No plan of so many deliveries is written
+/// out, and only standard collectives are compressed.
+const MOST_PLACES: u64 = 1 << 27;
+
 /// What must move.
 #[derive(Clone, Debug)]
 pub struct Demand {
@@ -68,6 +72,10 @@ impl Demand {
     /// # Errors
     /// Any [`DemandError`].
     pub fn listed(request: Request, chunks: Vec<Chunk>) -> Result<Self, DemandError> {
+        let count = chunks.iter().map(|chunk| (chunk.holders.len() + chunk.wanted_by.len()) as u64).sum();
+        if count > MOST_PLACES {
+            return Err(DemandError::TooManyPlaces { count, limit: MOST_PLACES });
+        }
         let mut demand = Self::from_chunks(request, chunks)?;
         listed::check_pairs(&demand.request, &demand.chunks)?;
         if let Some(size_bytes) = listed::size(&demand.request, &demand.chunks)? {
@@ -496,6 +504,13 @@ mod tests {
             Request::new(Collective::AllToAll, 100_000, 1),
             expect!["the request has 9999900000 chunks, more than the 16777216 that are supported"],
         );
+    }
+
+    #[test]
+    fn groups_of_more_deliveries_than_a_plan_may_have_are_refused() {
+        let group = Request::new(Collective::AllGather, 4096, 4096);
+        let refused = Demand::joint(&vec![group; 9]).unwrap_err();
+        assert!(matches!(refused, DemandError::TooManyPlaces { count: 151_031_808, .. }), "{refused}");
     }
 
     #[test]

@@ -31,7 +31,9 @@ impl From<DemandError> for RequestFault {
             DemandError::Root { .. } | DemandError::RootNotAMember { .. } => "root",
             DemandError::Op { .. } | DemandError::UnequalOps { .. } => "op",
             DemandError::TooLarge { .. } => "size_bytes",
-            DemandError::NoChunks | DemandError::TooManyChunks { .. } => "chunks_per_rank",
+            DemandError::NoChunks | DemandError::TooManyChunks { .. } | DemandError::TooManyPlaces { .. } => {
+                "chunks_per_rank"
+            }
             DemandError::NoHolder { .. }
             | DemandError::ChunkSize { .. }
             | DemandError::NotAMember { .. }

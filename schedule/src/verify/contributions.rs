@@ -12,17 +12,17 @@ const LEAF: usize = 32;
 /// A set of positions, one bit each.
 #[derive(Clone)]
 pub(super) struct Contributions {
-    leaves: SmallVec<[Leaf; 1]>,
+    leaves: SmallVec<[WordLeaf; 1]>,
 }
 
 /// The words of [`LEAF`] × 64 positions, fewer at the end; `None` where no position is a member.
-type Leaf = Option<Arc<[u64]>>;
+type WordLeaf = Option<Arc<[u64]>>;
 
 impl Contributions {
     /// The set of `own` alone, or of nobody, out of so many positions.
     pub(super) fn new(own: Option<usize>, positions: usize) -> Self {
         let words = positions.div_ceil(64);
-        let mut leaves: SmallVec<[Leaf; 1]> = smallvec![None; words.div_ceil(LEAF)];
+        let mut leaves: SmallVec<[WordLeaf; 1]> = smallvec![None; words.div_ceil(LEAF)];
         if let Some(own) = own {
             let (leaf, word) = (own / 64 / LEAF, own / 64 % LEAF);
             let length = LEAF.min(words - leaf * LEAF);
@@ -60,7 +60,7 @@ impl Contributions {
         let members: usize =
             self.leaves.iter().flatten().flat_map(|leaf| leaf.iter()).map(|word| word.count_ones() as usize).sum();
         let rest = (positions - members).checked_sub(1)?;
-        let is_full = |leaf: &Leaf| leaf.as_ref().is_some_and(|leaf| leaf.iter().all(|&word| word == u64::MAX));
+        let is_full = |leaf: &WordLeaf| leaf.as_ref().is_some_and(|leaf| leaf.iter().all(|&word| word == u64::MAX));
         let leaf = self.leaves.iter().position(|leaf| !is_full(leaf))?;
         let words = self.leaves[leaf].as_deref().unwrap_or_default();
         let word = words.iter().position(|&word| word != u64::MAX).unwrap_or(0);

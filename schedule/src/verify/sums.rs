@@ -93,13 +93,13 @@ impl Sums<'_, '_> {
                 in_flight.pop().into_iter().for_each(|flight| self.land(flight));
             }
             let from = play.hops[place].from;
-            if self.is_instant_exchange(message, place) {
+            let (landing, is_instant, _) = play.moments.landing_key(message);
+            if is_instant && self.is_exchange(message, place) {
                 self.violations.push(play.sent_before_held(message, from));
             }
             match self.values.at(from).held.clone() {
                 Some(cargo) => {
                     self.deliveries[place].read(cargo.origin);
-                    let (landing, is_instant, _) = play.moments.landing_key(message);
                     in_flight.push(Flight { key: Reverse((OrderedTime(landing), is_instant, place as u32)), cargo });
                 }
                 None => self.violations.push(play.sent_before_held(message, from)),
@@ -112,11 +112,7 @@ impl Sums<'_, '_> {
 
     /// Whether one image of a message that takes no time brings the value that an earlier image of it sends, or the other
     /// way round. Then each image waits for another, in a cycle.
-    fn is_instant_exchange(&mut self, message: u32, place: usize) -> bool {
-        let (_, is_instant, _) = self.play.moments.landing_key(message);
-        if !is_instant {
-            return false;
-        }
+    fn is_exchange(&mut self, message: u32, place: usize) -> bool {
         let hop = &self.play.hops[place];
         let brings = self.values.at(hop.to).last_sent == Some(message);
         let is_brought = self.values.at(hop.from).last_sent_to == Some(message);

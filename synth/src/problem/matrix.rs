@@ -14,7 +14,7 @@
 
 use schedule::{Chunk, Collective, RankSet, ReduceOp, Request};
 use serde::Deserialize;
-use serde::de::{self, Deserializer, Error as _, Visitor};
+use serde::de::{self, Deserializer, Visitor};
 use std::fmt;
 use topology::document::{Document, PathSegment, TextError};
 use topology::quantity::{RankSpan, listed};
@@ -72,8 +72,7 @@ struct DemandFile {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct GroupLine {
-    #[serde(deserialize_with = "ranks")]
-    members: Vec<Rank>,
+    members: Vec<RankSpan>,
     collective: Collective,
     size: ByteCount,
     root: Option<u32>,
@@ -103,12 +102,9 @@ impl<'de> Deserialize<'de> for ByteCount {
 }
 
 impl GroupLine {
-    fn request(self) -> Result<Request, String> {
+    fn request(self, all: &mut ListedRanks) -> Result<Request, String> {
         let Self { members, collective, size, root, op } = self;
-        let (listed, members) = (members.len(), members.into_iter().collect::<RankSet>());
-        if members.len() != listed {
-            return Err("a rank is listed twice".to_owned());
-        }
+        let members = all.set(members)?;
         if collective.is_listed() {
             return Err(format!("the chunks of {collective} do not follow from its size; `chunks` lists them"));
         }
@@ -118,22 +114,35 @@ impl GroupLine {
     }
 }
 
+/// How many ranks the lists of a file may still have. A list takes little text, such as `[0-131071]`, and much memory.
+struct ListedRanks {
+    left: usize,
+}
+
+/// As many ranks as 4096 chunks for 8192 ranks each.
+const MOST_LISTED: usize = 1 << 25;
+
+impl ListedRanks {
+    /// The ranks of a list with ranges: `[0-3, 6]`.
+    fn set(&mut self, spans: Vec<RankSpan>) -> Result<RankSet, String> {
+        let ranks = listed(spans)?;
+        self.left = self
+            .left
+            .checked_sub(ranks.len())
+            .ok_or_else(|| format!("the lists up to here have more than {MOST_LISTED} ranks in all"))?;
+        let (count, set) = (ranks.len(), ranks.into_iter().map(Rank).collect::<RankSet>());
+        if set.len() == count { Ok(set) } else { Err("a rank is listed twice".to_owned()) }
+    }
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ChunkLine {
-    #[serde(deserialize_with = "ranks")]
-    from: Vec<Rank>,
-    #[serde(deserialize_with = "ranks")]
-    to: Vec<Rank>,
+    from: Vec<RankSpan>,
+    to: Vec<RankSpan>,
     bytes: Option<ByteCount>,
     #[serde(default)]
     reduce: bool,
-}
-
-/// Ranks and ranges of them: `[0-3, 6]`.
-fn ranks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Rank>, D::Error> {
-    let ranks = listed(Vec::<RankSpan>::deserialize(deserializer)?).map_err(D::Error::custom)?;
-    Ok(ranks.into_iter().map(Rank).collect())
 }
 
 /// Parses the chunks of a custom collective, or the collectives that it consists of.
@@ -143,22 +152,22 @@ fn ranks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Rank>, D::Err
 pub fn parse_demand(text: &str, origin: &str) -> Result<DemandLines, TextError> {
     let document = Document::yaml(origin, text);
     let file: DemandFile = document.parse()?;
+    let mut all = ListedRanks { left: MOST_LISTED };
     if !file.groups.is_empty() {
         if !file.chunks.is_empty() {
             return Err(document.fault(&[PathSegment::Key("chunks")], "a demand lists `chunks` or `groups`, not both"));
         }
         let request = |(index, line): (usize, GroupLine)| {
             let path = [PathSegment::Key("groups"), PathSegment::Index(index)];
-            line.request().map_err(|reason| document.fault(&path, &reason))
+            line.request(&mut all).map_err(|reason| document.fault(&path, &reason))
         };
         return file.groups.into_iter().enumerate().map(request).collect::<Result<_, _>>().map(DemandLines::Groups);
     }
     let mut chunks = Vec::with_capacity(file.chunks.len());
     for (index, ChunkLine { from, to, bytes, reduce }) in file.chunks.into_iter().enumerate() {
-        let set = |ranks: Vec<Rank>, key: &str| {
-            let (listed, set) = (ranks.len(), ranks.into_iter().collect::<RankSet>());
+        let mut set = |spans: Vec<RankSpan>, key: &str| {
             let path = [PathSegment::Key("chunks"), PathSegment::Index(index), PathSegment::Key(key)];
-            if set.len() == listed { Ok(set) } else { Err(document.fault(&path, "a rank is listed twice")) }
+            all.set(spans).map_err(|reason| document.fault(&path, &reason))
         };
         let (holders, wanted_by) = (set(from, "from")?, set(to, "to")?);
         chunks.push(Chunk {
@@ -197,6 +206,16 @@ mod tests {
         assert!(error.starts_with("d.yaml:2:"), "{error}");
         let error = parse_demand("chunks:\n  - {from: [0, 1, 0], to: [1]}\n", "d.yaml").unwrap_err().to_string();
         assert!(error.starts_with("d.yaml:2:") && error.contains("listed twice"), "{error}");
+    }
+
+    #[test]
+    fn short_texts_list_no_more_ranks_than_fit_into_memory() {
+        let chunk = "  - {from: [0], to: [1-131071]}\n";
+        let error = parse_demand(&format!("chunks:\n{}", chunk.repeat(400)), "d.yaml").unwrap_err().to_string();
+        assert!(error.starts_with("d.yaml:257:") && error.contains("more than 33554432 ranks"), "{error}");
+        let group = "  - {members: [0-131071], collective: allgather, size: 8}\n";
+        let error = parse_demand(&format!("groups:\n{}", group.repeat(400)), "g.yaml").unwrap_err().to_string();
+        assert!(error.contains("more than 33554432 ranks"), "{error}");
     }
 
     #[test]

@@ -22,13 +22,10 @@ const NETWORK_ALPHA: Micros = Micros(2.6);
 
 /// As many devices as NCCL itself has room for: each pair of GPUs gets links.
 const MOST_GPUS: usize = 640;
-
 /// More bridges, one below the other, than any machine has: each is a resource of every link that passes it.
 const DEEPEST: usize = 12;
-
 /// More NVLinks than any GPU has.
 const MOST_NVLINKS: u64 = 128;
-
 /// More MB/s than any link between processor and GPU has.
 const MOST_C2C: u64 = 10_000_000;
 
@@ -379,14 +376,8 @@ impl<'x> NcclParser<'x> {
                 } else if count == 0 {
                     let shared = tree.path(gpus[from].place, gpus[to].place);
                     let note = "PCIe, nominal; α assumed".to_owned();
-                    board.wires.push(DirectLink {
-                        from,
-                        to,
-                        alpha: PCIE_ALPHA,
-                        beta: MicrosPerByte::ZERO,
-                        shared,
-                        note,
-                    });
+                    let beta = MicrosPerByte::ZERO;
+                    board.wires.push(DirectLink { from, to, alpha: PCIE_ALPHA, beta, shared, note });
                 }
             }
         }
