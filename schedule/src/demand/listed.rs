@@ -12,13 +12,14 @@ use topology::{Bytes, Rank};
 /// Checks that chunks have holders, valid sizes and an operation, and name only members.
 pub(crate) fn check(request: &Request, chunks: &[Chunk]) -> Result<(), DemandError> {
     for (index, chunk) in chunks.iter().enumerate() {
-        for ranks in [&chunk.holders, &chunk.wanted_by] {
-            if let Some(rank) = ranks.first_outside(&request.members) {
-                return Err(match rank.index() < request.ranks {
-                    true => DemandError::NotAMember { chunk: index, rank },
-                    false => DemandError::UnknownRank { rank, ranks: request.ranks },
-                });
-            }
+        let sets = [&chunk.holders, &chunk.wanted_by];
+        // Sets ascend, so only the end of one can be beyond the last rank.
+        let is_known = |rank: &Rank| rank.index() < request.ranks;
+        if let Some(&rank) = sets.iter().find_map(|ranks| ranks.get(ranks.partition_point(is_known))) {
+            return Err(DemandError::UnknownRank { rank, ranks: request.ranks });
+        }
+        if let Some(rank) = sets.iter().find_map(|ranks| ranks.first_outside(&request.members)) {
+            return Err(DemandError::NotAMember { chunk: index, rank });
         }
         if chunk.holders.is_empty() {
             return Err(DemandError::NoHolder { chunk: index });

@@ -212,7 +212,7 @@ mod tests {
     fn short_texts_list_no_more_ranks_than_fit_into_memory() {
         let chunk = "  - {from: [0], to: [1-131071]}\n";
         let error = parse_demand(&format!("chunks:\n{}", chunk.repeat(400)), "d.yaml").unwrap_err().to_string();
-        assert!(error.starts_with("d.yaml:257:") && error.contains("more than 33554432 ranks"), "{error}");
+        assert!(error.starts_with("d.yaml:258:") && error.contains("more than 33554432 ranks"), "{error}");
         let group = "  - {members: [0-131071], collective: allgather, size: 8}\n";
         let error = parse_demand(&format!("groups:\n{}", group.repeat(400)), "g.yaml").unwrap_err().to_string();
         assert!(error.contains("more than 33554432 ranks"), "{error}");

@@ -360,7 +360,7 @@ mod tests {
     fn a_missing_key_is_missed_where_the_file_begins() {
         let file = Scratch::new("about.yaml", b"# why\nformat: antiphon-machine/1\nname: m\nranks: 4\n");
         let error = load(&file.spec("")).unwrap_err().to_string();
-        assert!(error.contains("about.yaml:2:") && error.ends_with("missing field `about`"), "{error}");
+        assert!(error.contains("about.yaml:1:1: ") && error.ends_with("missing field `about`"), "{error}");
     }
 
     #[test]
