@@ -115,7 +115,7 @@ fn statements_that_do_not_follow_are_violations() {
         "\"lower_bound_us\": 4.0",
         "\"lower_bound_us\": 5.0",
         expect![[r#"
-        wrong_gap: gap is stated as 0, but makespan / bound - 1 is -0.19999999999999996
+        wrong_gap: gap is stated as 0, but makespan / bound - 1 is -0.2
         bound_above_makespan: the lower bound 5 µs (ingress) is above the makespan 4 µs, so it is not a bound
     "#]],
     );

@@ -25,6 +25,8 @@ use topology::{LinkId, Micros};
 
 /// The most 0/1 columns of a model of the second stage.
 const MAX_RIDES: usize = 15_000;
+/// The same where the solver is one of several strategies: on 5,000 columns and more it takes seconds and finds nothing.
+const MAX_AMONG_OTHERS: usize = 3_000;
 /// The most 0/1 columns for uses of slow links in a model of the first stage.
 const MAX_USES: usize = 5_000;
 /// The most chunks × links of a machine without slow links; a larger one is not ordered in one model.
@@ -214,7 +216,7 @@ impl<'a> PipelineSearch<'a> {
         let calendar = candidate.calendar()?;
         let orbits = self.orbits_for(candidate);
         let build = |patience: usize| {
-            let freedom = Freedom { patience, columns: MAX_RIDES };
+            let freedom = Freedom { patience, columns: self.context.most(MAX_RIDES, MAX_AMONG_OTHERS) };
             SpreadModel::new(self.components, &calendar, &candidate.crossings, freedom, orbits)
         };
         let mut built = PATIENCE.iter().map(|&patience| build(patience));
