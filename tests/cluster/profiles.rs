@@ -116,19 +116,19 @@ fn a_slow_link_and_a_long_cable_are_found() {
 }
 
 /// Pairs of hosts from one side to the other.
-fn across<const N: usize>(from: [u64; N], to: [u64; N]) -> impl Iterator<Item = (u64, u64)> {
+fn across(from: [u64; 2], to: [u64; 2]) -> impl Iterator<Item = (u64, u64)> {
     from.into_iter().flat_map(move |from| to.map(|to| (from, to)))
 }
 
 #[test]
 fn two_racks_and_the_thin_line_between_them_are_found() {
-    let Some(cluster) = Cluster::or_skip(&Spec::racks(2, 3, 300, 100)) else { return };
+    // Racks of three hosts took the profile 172 s (BENCHMARKS.md), more than a command of a test has.
+    let Some(cluster) = Cluster::or_skip(&Spec::racks(2, 2, 300, 100)) else { return };
     assert_found(&cluster, |found| {
-        // Two racks of three were off by 4.7 % at most (BENCHMARKS.md, shaping as it comes).
-        found.rates(0.1, |from, to| if from / 3 == to / 3 { 300.0 } else { 100.0 })?;
+        found.rates(0.1, |from, to| if from / 2 == to / 2 { 300.0 } else { 100.0 })?;
         found.is_duplex()?;
-        found.shares(across([0, 1, 2], [3, 4, 5]), 100.0)?;
-        found.shares(across([3, 4, 5], [0, 1, 2]), 100.0)
+        found.shares(across([0, 1], [2, 3]), 100.0)?;
+        found.shares(across([2, 3], [0, 1]), 100.0)
     });
 }
 
