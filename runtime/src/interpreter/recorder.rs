@@ -4,7 +4,7 @@
 //! asked for.
 
 use crate::clock::Moment;
-use program::RankProgram;
+use program::{Instruction, RankProgram};
 use serde::{Deserialize, Serialize};
 
 /// When a rank sent or received a message.
@@ -45,7 +45,7 @@ impl Recorder {
         let steps = own.threadblocks.iter().flat_map(|block| &block.steps);
         let timed = steps.zip(self.0.into_iter().flatten());
         let of = |(step, [begin, end]): (&program::Step, [Moment; 2])| {
-            let sends = step.instruction.receives_from().is_none();
+            let sends = matches!(step.instruction, Instruction::Send { .. });
             let time = |transfer, sends| StepTime { transfer, sends, begin, end };
             let own = step.transfer.map(|transfer| time(transfer, sends));
             [own, step.forwards.map(|transfer| time(transfer, true))].into_iter().flatten()
