@@ -33,7 +33,8 @@ impl Screen {
             _ if args.quiet => "error",
             0 => "warn",
             1 => "info",
-            _ => "debug",
+            2 => "debug",
+            _ => "trace",
         };
         // The solver warns of every model that it refuses. Whoever asks it handles that, so only -vv shows it.
         let filter = if args.verbose < 2 { format!("{level},highs=error") } else { level.to_owned() };

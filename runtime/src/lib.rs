@@ -15,7 +15,7 @@
 //! clock, reduction, dtype, element, verdict, numbers, error, group    values that every room uses
 //! background     threads of the library in the process of somebody else
 //! memory         memory that the ranks of one computer share, and how they wake each other
-//! transport      lanes of bytes between two ranks: a folder for each transport
+//! transport      what carries bytes and messages between two ranks: a folder for each transport
 //! plan           what one rank executes of a program, and where it lies in its buffers
 //! pacing         when a message may begin
 //! interpreter    one rank's part of one program

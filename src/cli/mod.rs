@@ -52,7 +52,8 @@ pub(crate) struct OutputArgs {
     /// Print the answer as JSON on stdout, and nothing else there; errors are JSON objects on stderr.
     #[arg(long, global = true)]
     pub json: bool,
-    /// Say more on stderr: -v what is tried, step by step; -vv also what the solver found.
+    /// Say more on stderr: -v what is tried, step by step; -vv also what the solver found; -vvv also what
+    /// the ranks of a run and their launcher tell each other.
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub verbose: u8,
     /// Print only errors, the answer of --json, and documents (export, man).

@@ -11,4 +11,5 @@ pub(crate) mod judge;
 pub(crate) mod messages;
 pub(crate) mod plane;
 pub(crate) mod question;
+pub(crate) mod transcript;
 pub(crate) mod worker_state;

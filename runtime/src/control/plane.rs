@@ -9,6 +9,7 @@ use crate::control::clocks::RemoteClock;
 use crate::control::frame::{Inbox, Outbox};
 use crate::control::judge::{Heard, RankEvent};
 use crate::control::messages::{FromAgent, ToAgent};
+use crate::control::transcript;
 use crate::error::{RunError, RunResult};
 use crate::memory::segment::Segment;
 use crate::numbers::Epoch;
@@ -141,6 +142,7 @@ impl Plane {
 
     /// Sends a message to an agent.
     pub(crate) fn tell(&self, rank: Rank, message: &ToAgent) -> io::Result<()> {
+        transcript::told(rank, message);
         match self.agents.get(&rank) {
             Some(agent) => agent.post.send(message),
             None => Err(io::Error::other("it has no agent")),
@@ -149,7 +151,8 @@ impl Plane {
 
     /// Sends a message to all agents. An agent that is gone is noticed by its thread.
     pub(crate) fn tell_all(&self, message: &ToAgent) {
-        for agent in self.agents.values() {
+        for (rank, agent) in &self.agents {
+            transcript::told(*rank, message);
             let _ = agent.post.send(message);
         }
     }

@@ -5,25 +5,29 @@
 use crate::clock::Moment;
 use crate::control::frame::{Inbox, sealed};
 use crate::error::{RunError, RunResult};
-use crate::launch::membership::{FromMember, MemberConnection, MemberPlace, MemberWatch, READING, ToMember};
+use crate::launch::membership::{
+    FromMember, MemberAddresses, MemberConnection, MemberPlace, MemberWatch, READING, ToMember,
+};
 use crate::launch::rebuild::ProcessMeeting;
 use crate::launch::rendezvous::Rendezvous;
 use crate::memory::doorbell::Patience;
-use crate::memory::poller::Poller;
-use crate::session::places::{Directory, ProcessPlace, RankLocation, RankMemory};
-use crate::session::process_memory::ProbedWord;
-use crate::session::socket_port::SocketPort;
+use crate::session::places::{Directory, RankLocation};
 use crate::session::status::SessionStatus;
-use crate::session::{RemotePorts, Session, SessionSetup};
-use crate::transport::tcp::{self, ListenAddresses, Meeting, Proven, UnreachableAddresses};
-use program::Connection;
+use crate::session::{Session, SessionSetup};
+use crate::transport;
+use crate::transport::hosts::Hosts;
+use crate::transport::network::{Network, NetworkEndpoint, NetworkSession, RemotePorts, TransportAddress};
+use crate::transport::shared::port::process_memory::ProbedWord;
+use crate::transport::shared::port::rank_memory::{ProcessPlace, RankMemory};
+use crate::transport::tcp::{self, Proven};
 use serde::de::DeserializeOwned;
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use topology::{LinkId, Rank};
+use topology::Rank;
 
 /// Up to so many ranks of a machine map each other's memory at once. Of more, each maps what it uses.
 const MOST_MAPPED: usize = 64;
@@ -62,11 +66,14 @@ impl Session {
         let place = memory.place().map_err(RunError::system("publishing shared memory"))?;
         let process = ProcessPlace { memory: place, probe: word.probe() };
         let exchange = if at.rank == Rank(0) { gather } else { join };
-        let MetMembers { places, listeners } = exchange(at, &mut lines, process, deadline)?;
-        let survivors = ProcessMeeting::new(at, &listeners, &places)?;
-        let sockets = join_machines(at, &places, listeners, deadline)?;
+        let network = OnceCell::new();
+        let listen = |own, hub| listen(at, &network, (own, hub));
+        let MetMembers { places, listening } = exchange((at, &listen), &mut lines, process, deadline)?;
+        let survivors = ProcessMeeting::new(at, listening.listeners, &places);
+        let machines = machines(&places);
+        let remote = join_machines(at, (&places, &machines), listening.endpoint, deadline)?;
         let local = places.iter().filter(|place| place.machine == at.machine).count();
-        let directory = Arc::new(directory(at, &memory, places));
+        let directory = Arc::new(directory(at, &memory, places, machines));
         let lines = begin(at, lines, &directory, local, deadline)?;
         let status = Arc::new(SessionStatus::new(vec![memory.clone()]));
         let silence = (patience / 2).clamp(SILENCE[0], SILENCE[1]);
@@ -78,7 +85,7 @@ impl Session {
             patience: Patience::of(local, directory.cores()),
             directory,
             status,
-            sockets,
+            remote,
             watch: Some(Box::new((watch, word))),
             survivors: Arc::new(survivors),
         })
@@ -86,12 +93,23 @@ impl Session {
 }
 
 /// What is known when all have said where they are.
-struct MetMembers {
+struct MetMembers<'a> {
     /// By rank.
     places: Vec<MemberPlace>,
-    /// Where ranks of other machines find this one.
+    listening: MemberListening<'a>,
+}
+
+/// How ranks of other machines find this one.
+struct MemberListening<'a> {
+    /// While the session is formed.
+    endpoint: Box<dyn NetworkEndpoint + 'a>,
+    /// After a failure.
     listeners: Vec<TcpListener>,
 }
+
+/// Listens, and makes of what this process is a [`MemberPlace`]. Takes the address of this rank's end of a control connection, and
+/// that of rank 0.
+type Listen<'a, 'n> = dyn Fn(Option<IpAddr>, Option<IpAddr>) -> RunResult<(MemberListening<'n>, MemberAddresses)> + 'a;
 
 /// The next message of a process.
 pub(super) fn hear<T: DeserializeOwned>(inbox: &mut Inbox<TcpStream>, deadline: Moment) -> io::Result<T> {
@@ -120,20 +138,28 @@ fn reach(at: &Rendezvous, limit: Duration) -> RunResult<MemberConnection> {
     line(at.rank, Rank(0), at.reach(limit)?)
 }
 
-/// Listens for ranks of other machines. `own` is the address of this rank's end of a control connection, and `hub` that of
-/// rank 0.
-fn listen(at: &Rendezvous, own: Option<IpAddr>, hub: Option<IpAddr>) -> RunResult<(Vec<TcpListener>, ListenAddresses)> {
-    let (ways, _) = at.ways(own, hub)?;
-    tcp::listen(&ways[..ways.len().min(1)], false).map_err(RunError::system("listening for other ranks"))
+/// Listens for ranks of other machines.
+fn listen<'a>(
+    at: &Rendezvous,
+    network: &'a OnceCell<Box<dyn Network>>,
+    (own, hub): (Option<IpAddr>, Option<IpAddr>),
+) -> RunResult<(MemberListening<'a>, MemberAddresses)> {
+    let (mut ways, _) = at.ways(own, hub)?;
+    ways.truncate(1);
+    let (listeners, survivors) = tcp::listen(&ways, false).map_err(RunError::system("listening for other ranks"))?;
+    let secret = at.secret.derive(&[b"session"]);
+    let endpoint = network.get_or_init(|| transport::network(ways, false, secret)).listen()?;
+    let addresses = MemberAddresses { session: endpoint.address()?, survivors };
+    Ok((MemberListening { endpoint, listeners }, addresses))
 }
 
 /// Rank 0 hears where all are, and tells all.
-fn gather(
-    at: &Rendezvous,
+fn gather<'n>(
+    (at, listen): (&Rendezvous, &Listen<'_, 'n>),
     lines: &mut [MemberConnection],
     process: ProcessPlace,
     deadline: Moment,
-) -> RunResult<MetMembers> {
+) -> RunResult<MetMembers<'n>> {
     let mut places = BTreeMap::new();
     for line in lines.iter_mut() {
         let place = hear(&mut line.inbox, deadline).and_then(|said| match said {
@@ -145,32 +171,32 @@ fn gather(
     // Ranks of this machine may have come through the loopback, where others do not find rank 0.
     let seen_from_afar = lines.iter().find(|line| places[&line.rank].machine != at.machine).or(lines.first());
     let own = seen_from_afar.and_then(|line| line.post.address().ok());
-    let (listeners, listening) = listen(at, own, own)?;
-    places.insert(at.rank, MemberPlace { machine: at.machine.clone(), process, listening });
+    let (listening, addresses) = listen(own, own)?;
+    places.insert(at.rank, MemberPlace { machine: at.machine.clone(), process, addresses });
     let places: Vec<MemberPlace> = places.into_values().collect();
     for line in lines {
         line.post.send(&ToMember::Directory(places.clone())).map_err(RunError::lane(at.rank, line.rank))?;
     }
-    Ok(MetMembers { places, listeners })
+    Ok(MetMembers { places, listening })
 }
 
 /// Another rank says where it is, and hears where all are.
-fn join(
-    at: &Rendezvous,
+fn join<'n>(
+    (at, listen): (&Rendezvous, &Listen<'_, 'n>),
     lines: &mut [MemberConnection],
     process: ProcessPlace,
     deadline: Moment,
-) -> RunResult<MetMembers> {
+) -> RunResult<MetMembers<'n>> {
     let [MemberConnection { rank: hub, post, inbox }] = lines else {
         return Err(RunError::lane(at.rank, Rank(0))(unexpected()));
     };
     let lost = || RunError::lane(at.rank, *hub);
     let zero = inbox.stream().peer_addr().ok().map(|address| address.ip().to_canonical());
-    let (listeners, listening) = listen(at, post.address().ok(), zero)?;
-    let own = MemberPlace { machine: at.machine.clone(), process, listening };
+    let (listening, addresses) = listen(post.address().ok(), zero)?;
+    let own = MemberPlace { machine: at.machine.clone(), process, addresses };
     post.send(&FromMember::Hello(own)).map_err(lost())?;
     match hear(inbox, deadline).map_err(lost())? {
-        ToMember::Directory(places) if places.len() == at.ranks => Ok(MetMembers { places, listeners }),
+        ToMember::Directory(places) if places.len() == at.ranks => Ok(MetMembers { places, listening }),
         ToMember::Refused { reason } => Err(RunError::Refused { rank: at.rank, reason }),
         _ => Err(lost()(unexpected())),
     }
@@ -179,50 +205,30 @@ fn join(
 /// Connects with all ranks of other machines.
 fn join_machines(
     at: &Rendezvous,
-    places: &[MemberPlace],
-    listeners: Vec<TcpListener>,
+    (places, machines): (&[MemberPlace], &[u32]),
+    endpoint: Box<dyn NetworkEndpoint + '_>,
     deadline: Moment,
 ) -> RunResult<Option<RemotePorts>> {
-    let is_remote = |rank: Rank| places[rank.index()].machine != at.machine;
-    let all = || (0..places.len()).map(Rank::from_index);
-    if !all().any(is_remote) {
+    if places.iter().all(|place| place.machine == at.machine) {
         return Ok(None);
     }
-    // One connection for each pair, which carries messages both ways.
-    let pairs = all().flat_map(|from| all().filter(move |to| from < *to).map(move |to| (from, to)));
-    let apart = |(from, to): &(Rank, Rank)| places[from.index()].machine != places[to.index()].machine;
-    let connections: Vec<Connection> =
-        pairs.filter(apart).map(|(from, to)| Connection { from, to, channel: 0, link: LinkId(0) }).collect();
-    let listening: Vec<ListenAddresses> = places.iter().map(|place| place.listening.clone()).collect();
-    let meeting = Meeting {
-        rank: at.rank,
-        connections: &connections,
-        remote: &|_| true,
-        secret: &at.secret.derive(&[b"session"]),
-        task: 0,
-        deadline,
-        check: &|| Ok(()),
-        closed: &UnreachableAddresses::default(),
-    };
-    let streams = meeting.hold(listeners, &listening)?.into_sockets(&connections);
-    let failed = || RunError::system("preparing to wait for sockets");
-    let poller = Poller::new().map_err(failed())?;
-    let port = |(peer, stream)| {
-        tcp::suit_session(&stream)?;
-        Ok((peer, SocketPort::new(poller.watch(stream)?)))
-    };
-    let ports = streams.into_iter().map(port).collect::<io::Result<Vec<_>>>().map_err(failed())?;
-    Ok(Some((poller, ports)))
+    let addresses: Vec<TransportAddress> = places.iter().map(|place| place.addresses.session.clone()).collect();
+    let hosts = Hosts::Of(machines.to_vec());
+    endpoint.join_session(&NetworkSession { rank: at.rank, hosts: &hosts, deadline }, &addresses).map(Some)
 }
 
-/// Where the others are, as this rank sees it.
-fn directory(at: &Rendezvous, memory: &RankMemory, places: Vec<MemberPlace>) -> Directory {
+/// The machine of each rank, counted in the order of their first ranks.
+fn machines(places: &[MemberPlace]) -> Vec<u32> {
     let mut known: BTreeMap<[u8; 16], u32> = BTreeMap::new();
     let mut number = |place: &MemberPlace| {
         let next = known.len() as u32;
         *known.entry(place.machine.key()).or_insert(next)
     };
-    let machines = places.iter().map(&mut number).collect();
+    places.iter().map(&mut number).collect()
+}
+
+/// Where the others are, as this rank sees it.
+fn directory(at: &Rendezvous, memory: &RankMemory, places: Vec<MemberPlace>, machines: Vec<u32>) -> Directory {
     let seen = |(rank, place): (Rank, MemberPlace)| match place {
         _ if rank == at.rank => RankLocation::Thread(memory.clone()),
         MemberPlace { machine, process, .. } if machine == at.machine => {

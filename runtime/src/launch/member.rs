@@ -7,6 +7,7 @@ use crate::control::frame::{send, send_descriptor};
 use crate::control::judge::{Heard, RankEvent};
 use crate::control::messages::{ToAgent, Welcome, WorkerCommand};
 use crate::control::plane::Plane;
+use crate::control::transcript;
 use crate::launch::spawner::{Spawned, Spawner, end};
 use crate::memory::segment::Segment;
 use crate::numbers::Epoch;
@@ -82,7 +83,10 @@ impl Member {
     /// Sends an order to the worker.
     pub(crate) fn order(&self, order: &WorkerCommand) -> io::Result<()> {
         match &self.line {
-            WorkerChannel::Child { stream, .. } => send(stream, order),
+            WorkerChannel::Child { stream, .. } => {
+                transcript::ordered(self.rank, self.epoch, order);
+                send(stream, order)
+            }
             WorkerChannel::Agent(plane) => {
                 plane.tell(self.rank, &ToAgent::Order { epoch: self.epoch, command: order.clone() })
             }

@@ -20,8 +20,10 @@ use crate::clock::Moment;
 use crate::control::frame::{Inbox, Outbox};
 use crate::launch::machine::Machine;
 use crate::launch::watch_state::WatchState;
-use crate::session::places::{Directory, ProcessPlace};
+use crate::session::places::Directory;
 use crate::session::status::{SessionEnd, SessionStatus};
+use crate::transport::network::TransportAddress;
+use crate::transport::shared::port::rank_memory::ProcessPlace;
 use crate::transport::tcp::ListenAddresses;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::time::Timespec;
@@ -41,8 +43,16 @@ pub(super) const READING: Duration = Duration::from_millis(2);
 pub(super) struct MemberPlace {
     pub(super) machine: Machine,
     pub(super) process: ProcessPlace,
-    /// Where it waits for ranks of other machines.
-    pub(super) listening: ListenAddresses,
+    pub(super) addresses: MemberAddresses,
+}
+
+/// Where a rank waits for others.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct MemberAddresses {
+    /// For those of other machines, while the session is formed.
+    pub(super) session: TransportAddress,
+    /// For those that are left after a failure.
+    pub(super) survivors: ListenAddresses,
 }
 
 /// What a process says to rank 0's.

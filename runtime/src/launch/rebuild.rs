@@ -38,13 +38,10 @@ pub(crate) struct ProcessMeeting {
 }
 
 impl ProcessMeeting {
-    /// # Errors
-    /// If no file descriptor is left.
-    pub(super) fn new(at: &Rendezvous, listeners: &[TcpListener], places: &[MemberPlace]) -> RunResult<Self> {
-        let listeners = listeners.iter().map(TcpListener::try_clone).collect::<std::io::Result<_>>();
-        let listeners = Mutex::new(listeners.map_err(RunError::system("keeping a listener"))?);
-        let addresses = places.iter().map(|place| place.listening.addresses.clone()).collect();
-        Ok(Self { at: at.clone(), listeners, addresses })
+    /// Others find this process at its `listeners`, and this process finds them at their `places`.
+    pub(super) fn new(at: &Rendezvous, listeners: Vec<TcpListener>, places: &[MemberPlace]) -> Self {
+        let addresses = places.iter().map(|place| place.addresses.survivors.addresses.clone()).collect();
+        Self { at: at.clone(), listeners: Mutex::new(listeners), addresses }
     }
 }
 

@@ -8,6 +8,7 @@ use super::script::{AHEAD, Act, CallScript, EarlyReceive};
 use crate::error::RunResult;
 use crate::session::buffers::CallBuffers;
 use crate::session::ports::LanePorts;
+use crate::transport::MemoryKind;
 
 /// So many long messages of a rank are asked for at a time: while one comes, the next is on its way.
 const MOST_ASKED: usize = 2;
@@ -131,7 +132,7 @@ impl MessageFlow {
             let mut open = self.offers.iter().map(|open| &script.acts[open.act as usize]);
             open.any(|open| open.must_precede(&script.acts[act]))
         };
-        if !ports.is_elsewhere(from) || is_busy() || is_read() {
+        if ports.memory(from) == MemoryKind::Mapped || is_busy() || is_read() {
             return Ok(false);
         }
         let Some(head) = ports.next(from, self.communicator)? else { return Ok(false) };

@@ -1,10 +1,10 @@
 //! How a session, or a communicator of it, ends, and what is left of it.
 
-use super::notice::BreachNotice;
 use super::status::SessionStatus;
 use super::survivors::{RebuildTerms, Rebuilt};
 use super::{Session, forked};
 use crate::error::{Breach, RunError, RunErrorKind, RunResult};
+use crate::transport::notice::BreachNotice;
 use crate::verdict::{Cause, Phase, Verdict};
 
 impl Session {

@@ -13,19 +13,10 @@
 //!
 //! | file | what is in it |
 //! |---|---|
-//! | `lane_place` | where the parts of a lane lie |
-//! | `lane` | messages between two ranks through shared memory |
-//! | `process_memory` | reading the memory of another process |
-//! | `places` | where each rank is, and the memory that it shares |
-//! | `memory_port` | a rank's ends of the lanes to and from one other rank of its machine |
-//! | `socket_frame` | what travels between machines |
-//! | `socket_port` | a rank's end of the connection with a rank of another machine |
-//! | `peer_port` | either of the two |
-//! | `ports` | a rank's ends of all its lanes; messages for several communicators |
+//! | `places` | where each rank is |
+//! | `ports` | a rank's ports to all others ([`MessagePort`](crate::transport::port::MessagePort)); messages for several communicators |
 //! | `buffers` | the memory of one call |
-//! | `segments` | memory of a rank that the processes of its machine map |
 //! | `shared_memory` | allocates such memory, and makes the caller's such |
-//! | `sink` | what a rank does with the bytes of a message |
 //! | `prepared` | what a session can call again and again |
 //! | `script` | a rank's steps, one after the other |
 //! | `run` | one call of a script |
@@ -34,7 +25,6 @@
 //! | `waiting` | how a thread waits for a call |
 //! | `engine` | all calls of a rank that are under way |
 //! | `progress` | a thread that carries them on while nobody waits |
-//! | `notice` | what ranks tell each other of broken communicators |
 //! | `ending` | how a session, or a communicator of it, ends, and what is left of it |
 //! | `status` | what has ended: the session, a communicator, a rank's part |
 //! | `survivors` | how the ranks that are left after a failure meet |
@@ -45,29 +35,15 @@ mod buffers;
 mod ending;
 mod engine;
 mod gone_streams;
-#[expect(unsafe_code, reason = "reads and writes lines of shared memory")]
-mod lane;
-#[expect(unsafe_code, reason = "looks up the words of a lane")]
-mod lane_place;
-#[expect(unsafe_code, reason = "reads what a thread of this process has offered")]
-mod memory_port;
 #[cfg(feature = "model")]
 pub mod models;
-mod notice;
-mod peer_port;
 pub(crate) mod places;
 mod ports;
 mod prepared;
-#[expect(unsafe_code, reason = "asks the kernel to copy out of another process")]
-pub(crate) mod process_memory;
 mod progress;
 mod run;
 mod script;
-mod segments;
 mod shared_memory;
-mod sink;
-mod socket_frame;
-pub(crate) mod socket_port;
 mod started;
 pub(crate) mod status;
 pub(crate) mod survivors;
@@ -79,20 +55,21 @@ use crate::interpreter::buffers::Call;
 use crate::memory::doorbell::Patience;
 use crate::memory::fork_mark::ForkMark;
 use crate::memory::poller::Poller;
+use crate::transport::network::RemotePorts;
+pub use crate::transport::port::LongMessages;
+use crate::transport::shared::port::rank_memory::RankMemory;
+use crate::transport::shared::port::segments::OwnSegments;
 pub use buffers::RawCall;
 pub use engine::Ticket;
 use engine::{Driver, Engine};
-pub use memory_port::LongMessages;
-use places::{Directory, RankLocation, RankMemory};
+use places::{Directory, RankLocation};
 use ports::LanePorts;
 pub use prepared::Prepared;
 use progress::{ProgressThread, SessionUsers};
 use run::RunProgress;
 use script::CallScript;
 pub use script::SequencedProgram;
-use segments::OwnSegments;
 pub use shared_memory::{RegisteredBuffer, RegisteredMemory, SharedMemory};
-use socket_port::SocketPort;
 pub use started::Started;
 use status::SessionStatus;
 use std::any::Any;
@@ -121,7 +98,7 @@ struct SessionParts {
     memory: RankMemory,
     patience: Patience,
     status: Arc<SessionStatus>,
-    /// What a rank with sockets sleeps on.
+    /// What a rank sleeps on that has ports to other machines.
     poller: Option<Poller>,
     engine: Mutex<Engine>,
     /// A call is over, or nobody carries on.
@@ -163,9 +140,6 @@ impl CallPlace {
     }
 }
 
-/// The connections with ranks of other machines, and what tells that one of them is ready.
-pub(crate) type RemotePorts = (Poller, Vec<(Rank, SocketPort)>);
-
 /// What a session is made of.
 pub(crate) struct SessionSetup {
     pub(crate) rank: Rank,
@@ -173,8 +147,8 @@ pub(crate) struct SessionSetup {
     pub(crate) directory: Arc<Directory>,
     pub(crate) patience: Patience,
     pub(crate) status: Arc<SessionStatus>,
-    /// The connections with ranks of other machines, and what tells that one of them is ready.
-    pub(crate) sockets: Option<RemotePorts>,
+    /// The ports to ranks of other machines, if there are any.
+    pub(crate) remote: Option<RemotePorts>,
     /// What watches the other ranks while the session lives.
     pub(crate) watch: Option<Box<dyn Any + Send + Sync>>,
     /// How those that are left after a failure meet.
@@ -199,7 +173,7 @@ impl Session {
                 patience: Patience::of(ranks, directory.cores()),
                 directory: directory.clone(),
                 status: status.clone(),
-                sockets: None,
+                remote: None,
                 watch: None,
                 survivors: survivors.clone(),
             };
@@ -213,10 +187,10 @@ impl Session {
     /// # Errors
     /// If there is no memory.
     pub(crate) fn assemble(parts: SessionSetup) -> RunResult<Self> {
-        let SessionSetup { rank, memory, directory, patience, status, sockets, watch, survivors } = parts;
-        let (poller, sockets) = sockets.map_or((None, Vec::new()), |(poller, sockets)| (Some(poller), sockets));
+        let SessionSetup { rank, memory, directory, patience, status, remote, watch, survivors } = parts;
+        let (poller, remote) = remote.map_or((None, Vec::new()), |remote| (Some(remote.poller), remote.ports));
         let segments = Arc::new(OwnSegments::new(memory.segments()));
-        let ports = LanePorts::new(directory.clone(), rank, sockets, segments.clone());
+        let ports = LanePorts::new(directory.clone(), rank, remote, segments.clone());
         let engine = Mutex::new(Engine::new(ports));
         let turn = Condvar::new();
         let mark = ForkMark::new().map_err(RunError::system("marking this process"))?;

@@ -4,11 +4,12 @@
 //! What runs is the code of lanes and bells itself. A lane has four lines and one offer here, so that it is soon full, and a
 //! sleep has no time limit, so that a ring that is lost is a deadlock.
 
-use super::lane::{LaneReceiver, LaneSender, MessageHead, OfferState};
-use super::lane_place::LANE_BYTES;
 use crate::clock::Moment;
 use crate::memory::doorbell::{BELL_BYTES, Doorbell, Patience, Waiter};
 use crate::memory::region::Region;
+use crate::transport::port::{MessageHead, OfferState};
+use crate::transport::shared::port::lane::{LaneReceiver, LaneSender};
+use crate::transport::shared::port::lane_place::LANE_BYTES;
 use loom::thread;
 use std::sync::Arc;
 

@@ -5,15 +5,14 @@
 
 use crate::error::{RunError, RunResult};
 use crate::session::gone_streams::GoneStreams;
-use crate::session::lane::{FRAGMENT, MessageHead, Offer, OfferState, SHORT};
-use crate::session::memory_port::{LongMessages, MemoryPort};
-use crate::session::notice::BreachNotice;
-use crate::session::peer_port::{MessageFault, PeerPort, PortRelief};
 use crate::session::places::{Directory, RankLocation};
-use crate::session::segments::OwnSegments;
-use crate::session::sink::Sink;
-use crate::session::socket_frame::SHORT_FRAME;
-use crate::session::socket_port::SocketPort;
+use crate::transport::notice::BreachNotice;
+use crate::transport::port::{
+    FRAGMENT, LongMessages, MessageFault, MessageHead, MessagePort, Offer, OfferState, PortRelief,
+};
+use crate::transport::shared::port::segments::OwnSegments;
+use crate::transport::sink::Sink;
+use crate::transport::{MemoryKind, SHORT_EVERYWHERE, local_port};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::sync::Arc;
@@ -39,12 +38,12 @@ impl Aside {
 pub(crate) struct LanePorts {
     directory: Arc<Directory>,
     rank: Rank,
-    ports: Vec<Option<PeerPort>>,
+    ports: Vec<Option<Box<dyn MessagePort>>>,
     /// What this rank has made known to the processes of its machine.
     segments: Arc<OwnSegments>,
     /// Long messages that were received.
     pub(crate) long_messages: LongMessages,
-    /// The peers that are reached through sockets.
+    /// The peers on other machines.
     remote: Vec<Rank>,
     aside: BTreeMap<(Rank, u64), VecDeque<Aside>>,
     aside_bytes: usize,
@@ -54,33 +53,31 @@ pub(crate) struct LanePorts {
 }
 
 impl LanePorts {
-    /// The ends of a rank, which reaches those of other machines through `sockets`.
+    /// The ends of a rank, which reaches those of other machines through `remote`.
     pub(crate) fn new(
         directory: Arc<Directory>,
         rank: Rank,
-        sockets: Vec<(Rank, SocketPort)>,
+        remote: Vec<(Rank, Box<dyn MessagePort>)>,
         segments: Arc<OwnSegments>,
     ) -> Self {
-        let mut ports: Vec<Option<PeerPort>> = (0..directory.ranks()).map(|_| None).collect();
-        let remote = sockets.iter().map(|(peer, _)| *peer).collect();
-        for (peer, port) in sockets {
-            ports[peer.index()] = Some(PeerPort::Socket(Box::new(port)));
+        let mut ports: Vec<Option<Box<dyn MessagePort>>> = (0..directory.ranks()).map(|_| None).collect();
+        let peers = remote.iter().map(|(peer, _)| *peer).collect();
+        for (peer, port) in remote {
+            ports[peer.index()] = Some(port);
         }
         let (aside, abandoned, gone) = (BTreeMap::new(), BTreeSet::new(), GoneStreams::default());
         let long_messages = LongMessages::default();
-        Self { directory, rank, ports, segments, long_messages, remote, aside, aside_bytes: 0, abandoned, gone }
+        Self { directory, rank, ports, segments, long_messages, remote: peers, aside, aside_bytes: 0, abandoned, gone }
     }
 
     /// The ends of the lanes to and from a rank; those in memory are formed when they are first used.
-    fn port(&mut self, peer: Rank) -> RunResult<&mut PeerPort> {
+    #[inline]
+    fn port(&mut self, peer: Rank) -> RunResult<&mut (dyn MessagePort + 'static)> {
         let Self { directory, rank, ports, .. } = self;
         let place = &mut ports[peer.index()];
         match place {
-            Some(port) => Ok(port),
-            None => {
-                let port = MemoryPort::new(directory, *rank, peer).map_err(RunError::lane(*rank, peer))?;
-                Ok(place.insert(PeerPort::Memory(Box::new(port))))
-            }
+            Some(port) => Ok(&mut **port),
+            None => Ok(&mut **place.insert(open(directory, *rank, peer).map_err(RunError::lane(*rank, peer))?)),
         }
     }
 
@@ -98,19 +95,16 @@ impl LanePorts {
 
     /// The longest message to a rank that travels at once; longer ones are offered.
     #[inline]
-    pub(crate) fn short(&self, peer: Rank) -> usize {
-        match self.directory.of(peer) {
-            RankLocation::Elsewhere => SHORT_FRAME,
-            RankLocation::Thread(_) | RankLocation::Process(..) => SHORT,
-        }
+    pub(crate) fn longest_short(&self, peer: Rank) -> usize {
+        self.ports[peer.index()].as_ref().map_or(SHORT_EVERYWHERE, |port| port.longest_short())
     }
 
-    /// Whether a rank is on another machine.
-    pub(crate) fn is_elsewhere(&self, peer: Rank) -> bool {
-        matches!(self.directory.of(peer), RankLocation::Elsewhere)
+    /// The memory that messages from a rank reach.
+    pub(crate) fn memory(&self, peer: Rank) -> MemoryKind {
+        self.ports[peer.index()].as_ref().map_or(MemoryKind::Mapped, |port| port.memory())
     }
 
-    /// Sends what waits for room in sockets; a peer for which not all of it went.
+    /// Sends what waits for room at ports; a peer for which not all of it went.
     ///
     /// # Errors
     /// [`RunError::Lane`] if a peer cannot be reached; so do all.
@@ -119,10 +113,7 @@ impl LanePorts {
         for index in 0..self.remote.len() {
             let peer = self.remote[index];
             let broken = self.broken(peer);
-            if let Some(PeerPort::Socket(port)) = &mut self.ports[peer.index()]
-                && !port.is_flushed()
-                && !(port.flush().map_err(broken)? && port.is_flushed())
-            {
+            if !self.port(peer)?.flush().map_err(broken)? {
                 waits = Some(peer);
             }
         }
@@ -133,22 +124,16 @@ impl LanePorts {
     #[inline]
     pub(crate) fn send(&mut self, to: Rank, head: MessageHead, data: &[u8]) -> RunResult<bool> {
         let broken = self.broken(to);
-        match self.port(to)? {
-            PeerPort::Memory(port) => Ok(port.sender.send(head, data)),
-            PeerPort::Socket(port) => port.send(head, data).map_err(broken),
-        }
+        self.port(to)?.send(head, data).map_err(broken)
     }
 
     /// Offers a long message; `None` if there is no room for it now.
     pub(crate) fn offer(&mut self, to: Rank, head: MessageHead, data: &[u8]) -> RunResult<Option<Offer>> {
         let (broken, segment) = (self.broken(to), self.segments.name_of(data));
-        match self.port(to)? {
-            PeerPort::Memory(port) => Ok(port.sender.offer(head, data, segment)),
-            PeerPort::Socket(port) => port.offer(head, data.len()).map_err(broken),
-        }
+        self.port(to)?.offer(head, data, segment).map_err(broken)
     }
 
-    /// Carries an offer on. See [`LaneSender::advance`](super::lane::LaneSender::advance).
+    /// Carries an offer on. See [`MessagePort::advance`].
     pub(crate) fn advance(
         &mut self,
         to: Rank,
@@ -157,19 +142,13 @@ impl LanePorts {
         data: &[u8],
     ) -> RunResult<OfferState> {
         let broken = self.broken(to);
-        match self.port(to)? {
-            PeerPort::Memory(port) => Ok(port.sender.advance(offer, head, data)),
-            PeerPort::Socket(port) => port.advance(offer, data).map_err(broken),
-        }
+        self.port(to)?.advance(offer, head, data).map_err(broken)
     }
 
     /// Takes an offer back.
     pub(crate) fn revoke(&mut self, to: Rank, offer: &Offer) {
-        match &mut self.ports[to.index()] {
-            Some(PeerPort::Memory(port)) => port.sender.revoke(offer),
-            // If the connection has ended, nobody receives anything.
-            Some(PeerPort::Socket(port)) => drop(port.revoke(offer)),
-            None => {}
+        if let Some(port) = &mut self.ports[to.index()] {
+            port.revoke(offer);
         }
     }
 
@@ -230,7 +209,8 @@ impl LanePorts {
     }
 
     fn put_aside(&mut self, peer: Rank, head: MessageHead) -> RunResult<()> {
-        let payload = self.port(peer)?.take_copy(head.bytes);
+        let mut payload = vec![0; head.bytes as usize];
+        self.port(peer)?.take(head.bytes, 0, &mut Sink::Copy(&mut payload));
         let aside = Aside { head, payload };
         self.aside_bytes += aside.bytes();
         self.aside.entry((peer, head.communicator)).or_default().push_back(aside);
@@ -241,7 +221,7 @@ impl LanePorts {
     pub(crate) fn relieve(&mut self, relief: PortRelief) -> bool {
         let mut moved = false;
         for index in 0..self.ports.len() {
-            if !self.ports[index].as_mut().is_some_and(|port| relief.includes(port)) {
+            if !self.ports[index].as_mut().is_some_and(|port| port.is_relieved(relief)) {
                 continue;
             }
             let peer = Rank::from_index(index);
@@ -301,13 +281,7 @@ impl LanePorts {
         if !is_aside {
             port.release(head.bytes);
         }
-        let taken = match port {
-            PeerPort::Memory(port) => port.take_long(offer, sink, &mut counts),
-            PeerPort::Socket(port) => {
-                counts.by_socket += 1;
-                port.ask(offer, sink.len()).map(|()| false)
-            }
-        };
+        let taken = port.take_long(offer, sink, &mut counts);
         self.long_messages = counts;
         taken.map_err(|fault| self.fault(peer, sink.len(), fault))
     }
@@ -340,20 +314,16 @@ impl LanePorts {
                 _ => self.put_aside(peer, head)?,
             }
         }
-        if let PeerPort::Socket(port) = self.port(peer)? {
-            port.finish(offer);
-        }
+        self.port(peer)?.finish(offer);
         Ok(done)
     }
 
     /// Gives up a long message whose fragments this rank has asked for.
     pub(crate) fn abandon(&mut self, peer: Rank, offer: u32) {
-        match &mut self.ports[peer.index()] {
-            Some(PeerPort::Memory(port)) => port.receiver.refuse_rest(offer),
-            Some(PeerPort::Socket(port)) => port.refuse(offer),
-            None => return,
+        if let Some(port) = &mut self.ports[peer.index()] {
+            port.abandon(offer);
+            self.abandoned.insert((peer, offer));
         }
-        self.abandoned.insert((peer, offer));
     }
 
     /// Tells all peers that a communicator is broken.
@@ -362,7 +332,7 @@ impl LanePorts {
             own.notices().write(notice);
         }
         for peer in &self.remote {
-            if let Some(PeerPort::Socket(port)) = &mut self.ports[peer.index()] {
+            if let Some(port) = &mut self.ports[peer.index()] {
                 port.tell(notice);
             }
         }
@@ -371,8 +341,8 @@ impl LanePorts {
     /// What a peer has told of a communicator.
     pub(crate) fn told(&self, peer: Rank, communicator: u64) -> Option<BreachNotice> {
         match &self.ports[peer.index()] {
-            Some(PeerPort::Socket(port)) => port.told(communicator),
-            _ => self.directory.memory(peer).ok()?.notices().find(communicator),
+            Some(port) => port.told(communicator),
+            None => self.directory.memory(peer).ok()?.notices().find(communicator),
         }
     }
 
@@ -395,4 +365,14 @@ impl LanePorts {
         }
         gone.into_iter().for_each(|stream| self.gone.add(stream));
     }
+}
+
+/// Opens the ends of the lanes to and from a rank of this machine.
+fn open(directory: &Directory, own: Rank, peer: Rank) -> io::Result<Box<dyn MessagePort>> {
+    let (mine, theirs) = (directory.memory(own)?, directory.memory(peer)?);
+    let process = match directory.of(peer) {
+        RankLocation::Process(place, _) => Some(place),
+        RankLocation::Thread(_) | RankLocation::Elsewhere => None,
+    };
+    Ok(local_port((own, mine), (peer, theirs), process))
 }

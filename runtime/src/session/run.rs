@@ -6,10 +6,9 @@
 use super::script::{Act, CallScript};
 use crate::error::{RunError, RunResult};
 use crate::session::buffers::CallBuffers;
-use crate::session::lane::{MessageHead, Offer, OfferState};
-use crate::session::peer_port::PortRelief;
 use crate::session::ports::LanePorts;
-use crate::session::sink::Sink;
+use crate::transport::port::{MessageHead, Offer, OfferState, PortRelief};
+use crate::transport::sink::Sink;
 use std::sync::Arc;
 use topology::Rank;
 
@@ -79,7 +78,7 @@ impl ScriptRun {
         let sends = matches!(self.script.acts.get(self.flow.next), Some(Act::Send { .. }));
         match (sends, self.flow.offers.is_empty()) {
             (true, _) => PortRelief::All,
-            (false, false) => PortRelief::Sockets,
+            (false, false) => PortRelief::Network,
             (false, true) => PortRelief::Full,
         }
     }
@@ -223,7 +222,7 @@ impl MessageFlow {
         data: &[u8],
     ) -> RunResult<StepOutcome> {
         let head = head(script, self.communicator, self.call, tag);
-        if data.len() <= ports.short(to) {
+        if data.len() <= ports.longest_short(to) {
             let head = MessageHead { bytes: data.len() as u32, ..head };
             let is_sent = ports.send(to, head, data)?;
             return Ok(if is_sent { StepOutcome::Finished } else { StepOutcome::waits(to) });

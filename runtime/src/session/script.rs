@@ -18,8 +18,7 @@ use crate::error::{RunError, RunResult};
 use crate::execution::local_rank::averages;
 use crate::plan::ByteSpan;
 use crate::plan::geometry::Geometry;
-use crate::session::lane::SHORT;
-use crate::session::socket_frame::SHORT_FRAME;
+use crate::transport::{SHORT_AT_MOST, SHORT_EVERYWHERE};
 use program::{Buffer, Instruction, StepRef, VerifiedProgram, digest};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -133,7 +132,7 @@ impl EarlyActs {
             }
             if let Some((from, _)) = act.source() {
                 let behind = received.insert(from, index).map(|behind| behind as u32);
-                if act.writes().is_some_and(|dst| dst.bytes.len() > SHORT_FRAME) {
+                if act.writes().is_some_and(|dst| dst.bytes.len() > SHORT_AT_MOST) {
                     early.receives.push(EarlyReceive { act: index as u32, behind });
                 }
             }
@@ -351,7 +350,7 @@ fn awaits(acts: &[Act]) -> Vec<Vec<u32>> {
         }
         awaits.push(before);
         if let Act::Send { src, .. } = act
-            && src.bytes.len() > SHORT
+            && src.bytes.len() > SHORT_EVERYWHERE
         {
             open.push((index, src));
         }
@@ -395,7 +394,7 @@ mod tests {
 
     #[test]
     fn a_receive_needs_what_reads_or_writes_the_bytes_that_it_replaces() {
-        const LONG: usize = 2 * SHORT_FRAME;
+        const LONG: usize = 2 * SHORT_AT_MOST;
         let from = |rank, part: usize| receive(rank, part * LONG..(part + 1) * LONG);
         let acts = [from(1, 0), from(2, 1), send(3, 0..LONG), from(3, 0), receive(3, 0..8), from(3, 3)];
         assert!(needs(&acts, 1).is_empty());

@@ -4,10 +4,10 @@
 //! into such memory while it lies where it is.
 
 use super::Session;
-use super::segments::Published;
 use crate::error::{RunError, RunResult};
 use crate::memory::heap::{Area, Heap};
 use crate::memory::shared_pages::SharedPages;
+use crate::transport::shared::port::segments::Published;
 use std::io;
 use std::ops::{Deref, DerefMut, Range};
 

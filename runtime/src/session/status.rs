@@ -2,8 +2,8 @@
 //!
 //! The principal type is [`SessionStatus`].
 
-use super::places::RankMemory;
 use crate::error::Breach;
+use crate::transport::shared::port::rank_memory::RankMemory;
 use crate::verdict::Verdict;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, VecDeque};

@@ -3,7 +3,8 @@
 use super::*;
 use crate::dtype::DType;
 use crate::measure::reference::Reference;
-use crate::session::lane::MessageHead;
+use crate::transport::port::{MessageHead, MessagePort};
+use crate::transport::tcp::port::SocketPort;
 use program::VerifiedProgram;
 use program::testing::schedules::{self, Random};
 use program::testing::{STANDARD, checked, lowered};
@@ -25,15 +26,15 @@ fn apart(ranks: usize) -> Vec<Session> {
 /// The same, with what each rank drops when it leaves.
 fn apart_with(ranks: usize, watch: impl Fn(usize) -> Option<Box<dyn Any + Send + Sync>>) -> Vec<Session> {
     let pollers: Vec<Poller> = (0..ranks).map(|_| Poller::new().unwrap()).collect();
-    let mut sockets: Vec<Vec<(Rank, SocketPort)>> = (0..ranks).map(|_| Vec::new()).collect();
+    let mut ports: Vec<Vec<(Rank, Box<dyn MessagePort>)>> = (0..ranks).map(|_| Vec::new()).collect();
     for (from, to) in (0..ranks).flat_map(|from| (0..from).map(move |to| (from, to))) {
         let (near, far) = crate::transport::tcp::lane::tests::pair();
         for (own, peer, stream) in [(from, to, near), (to, from, far)] {
             let port = SocketPort::new(pollers[own].watch(stream).unwrap());
-            sockets[own].push((Rank::from_index(peer), port));
+            ports[own].push((Rank::from_index(peer), Box::new(port)));
         }
     }
-    let parts = pollers.into_iter().zip(sockets).enumerate().map(|(own, sockets)| {
+    let parts = pollers.into_iter().zip(ports).enumerate().map(|(own, (poller, ports))| {
         let memory = RankMemory::new(ranks).unwrap();
         let seen = |rank| if rank == own { RankLocation::Thread(memory.clone()) } else { RankLocation::Elsewhere };
         Session::assemble(SessionSetup {
@@ -41,7 +42,7 @@ fn apart_with(ranks: usize, watch: impl Fn(usize) -> Option<Box<dyn Any + Send +
             directory: Arc::new(Directory::of_one_machine((0..ranks).map(seen).collect())),
             patience: Patience::of(ranks, 2),
             status: Arc::new(SessionStatus::new(vec![memory.clone()])),
-            sockets: Some(sockets),
+            remote: Some(RemotePorts { poller, ports }),
             watch: watch(own),
             survivors: Arc::new(ThreadMeeting::default()),
             memory,
@@ -272,7 +273,7 @@ fn a_rank_that_waits_makes_room_in_full_lanes() {
     for sessions in [Session::local(3).unwrap(), apart(3)] {
         // Around the ring, rank 1 receives from rank 0.
         let [_, waiting, sender] = &sessions[..] else { unreachable!("there are three") };
-        let payload = vec![7; sender.engine().ports.short(Rank(1))];
+        let payload = vec![7; sender.engine().ports.longest_short(Rank(1))];
         let head = MessageHead { bytes: payload.len() as u32, offer: None, communicator: 9, stamp: 0, tag: 0 };
         let prepared = waiting.prepare(&sum(3), &all(3), 10, DType::F32).unwrap();
         let vector = vec![1.0_f32; prepared.lengths()[1] / 4];

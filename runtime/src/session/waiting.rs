@@ -5,7 +5,7 @@ use super::{Session, Ticket, forked};
 use crate::clock::Moment;
 use crate::error::{RunError, RunResult};
 use crate::memory::doorbell::Waiter;
-use crate::session::peer_port::PortRelief;
+use crate::transport::port::PortRelief;
 use crate::verdict::Phase;
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -141,7 +141,7 @@ impl Session {
             let told = || {
                 let ports = &mut self.engine().ports;
                 // Notices between machines lie among messages.
-                ports.relieve(PortRelief::Sockets);
+                ports.relieve(PortRelief::Network);
                 ports.told(peer, communicator).map(|notice| RunError::Broken(notice.breach()))
             };
             let reason = self.broken(communicator).or_else(told);

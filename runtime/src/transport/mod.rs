@@ -5,13 +5,19 @@
 //! operand in the lane ([`ReceiveLane::peek`]). Other payload moves between the caller's buffer and the lane in the way
 //! that suits the lane best.
 //!
-//! A new transport is a folder here with a type that implements [`Transport`], and a line: in [`Transports::new`] if it joins
-//! ranks of one machine, in [`network()`] if it joins machines, which it then does as a [`Network`].
+//! Sessions, whose programs come and go, send messages instead of bytes, through a [`MessagePort`] for each peer.
+//!
+//! A new transport is a folder here with a type that implements [`Transport`] and one that implements [`MessagePort`], and a
+//! line for each: in [`Transports::new`] and [`local_port`] if it joins ranks of one machine; if it joins machines, it is a
+//! [`Network`], which makes both, and has one line in [`network()`].
 
 pub(crate) mod hosts;
 pub(crate) mod interfaces;
 pub(crate) mod network;
+pub(crate) mod notice;
+pub(crate) mod port;
 pub(crate) mod shared;
+pub(crate) mod sink;
 pub(crate) mod tcp;
 
 use crate::error::RunResult;
@@ -19,9 +25,12 @@ use crate::memory::heap::Heap;
 use crate::memory::poller::Poller;
 use crate::memory::segment::Segment;
 use network::Network;
+use port::MessagePort;
 use program::{Connection, ConnectionId};
 use shared::SharedMemoryTransport;
 use shared::arena::Arena;
+use shared::port::MemoryPort;
+use shared::port::rank_memory::{ProcessPlace, RankMemory};
 use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
@@ -175,6 +184,20 @@ impl<'a> Transports<'a> {
 pub(crate) fn network(interfaces: Vec<IpAddr>, spare: bool, secret: Secret) -> Box<dyn Network> {
     Box::new(TcpNetwork::new(interfaces, spare, secret))
 }
+
+/// The port of `own` to a `peer` of its machine, which is a thread of this process, or in this other `process`.
+pub(crate) fn local_port(
+    own: (Rank, &RankMemory),
+    peer: (Rank, &RankMemory),
+    process: Option<&ProcessPlace>,
+) -> Box<dyn MessagePort> {
+    Box::new(MemoryPort::new(own, peer, process))
+}
+
+/// A message of up to so many bytes is short at every [`MessagePort`].
+pub(crate) const SHORT_EVERYWHERE: usize = shared::port::lane::SHORT;
+/// A message of more bytes is long at every [`MessagePort`].
+pub(crate) const SHORT_AT_MOST: usize = tcp::SHORT_FRAME;
 
 /// The sender's end of a connection.
 pub(crate) trait SendLane: Send {

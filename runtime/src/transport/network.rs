@@ -1,12 +1,14 @@
 //! How a rank meets peers of other machines: it tells where it is, learns where they are, and forms its transport with them.
 //!
 //! The principal traits are [`Network`], a way between machines, and [`NetworkEndpoint`], a rank that waits there for its peers
-//! of one task. What a rank tells is a [`TransportAddress`]. The control plane carries it, and does not look into it.
+//! of one task, or of a session. What a rank tells is a [`TransportAddress`]. The control plane carries it, and does not look into it.
 
 use crate::clock::Moment;
 use crate::error::RunResult;
+use crate::memory::poller::Poller;
 use crate::transport::Transport;
 use crate::transport::hosts::Hosts;
+use crate::transport::port::MessagePort;
 use program::Connection;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -45,7 +47,7 @@ pub(crate) trait Network {
     fn listen(&self) -> RunResult<Box<dyn NetworkEndpoint + '_>>;
 }
 
-/// A rank that waits for its peers of one task.
+/// A rank that waits for its peers of one task, or of a session.
 pub(crate) trait NetworkEndpoint {
     /// Where the peers find it.
     ///
@@ -59,6 +61,16 @@ pub(crate) trait NetworkEndpoint {
     /// [`RunError::Lane`](crate::RunError::Lane) with the first peer that cannot be reached or did not connect before the
     /// deadline, the error of the task's `check`, or the error of the operating system.
     fn join(self: Box<Self>, task: &NetworkTask<'_>, addresses: &[TransportAddress]) -> RunResult<JoinedNetwork>;
+
+    /// Connects with all ranks of a session that are on other machines. Rank r is at `addresses[r]`.
+    ///
+    /// # Errors
+    /// As [`Self::join`].
+    fn join_session(
+        self: Box<Self>,
+        session: &NetworkSession<'_>,
+        addresses: &[TransportAddress],
+    ) -> RunResult<RemotePorts>;
 }
 
 /// For what a rank connects.
@@ -80,6 +92,21 @@ pub(crate) struct JoinedNetwork {
     pub(crate) transport: Box<dyn Transport>,
     /// Keeps the connections open also after the transport was dropped.
     pub(crate) kept: Box<dyn KeptConnections>,
+}
+
+/// For what a rank of a session connects.
+pub(crate) struct NetworkSession<'a> {
+    pub(crate) rank: Rank,
+    /// Which of the ranks are on one machine.
+    pub(crate) hosts: &'a Hosts,
+    pub(crate) deadline: Moment,
+}
+
+/// A rank's ports to the ranks of other machines.
+pub(crate) struct RemotePorts {
+    /// Tells that one of them is ready.
+    pub(crate) poller: Poller,
+    pub(crate) ports: Vec<(Rank, Box<dyn MessagePort>)>,
 }
 
 /// Connections that stay open for as long as this is kept. Peers see no connection end before it is dropped.

@@ -15,4 +15,5 @@ mod probes;
 mod processes;
 mod threads;
 mod together;
+mod transcripts;
 mod worker;

@@ -9,6 +9,7 @@ mod blame;
 use crate::clock::Moment;
 use crate::control::messages::Answer;
 use crate::control::question::{Judgement, Question};
+use crate::control::transcript;
 use crate::numbers::Epoch;
 use crate::verdict::{Cause, Phase, Verdict};
 use std::collections::BTreeSet;
@@ -216,6 +217,7 @@ impl Judge {
     /// What follows from an event.
     pub(crate) fn hear(&mut self, now: Moment, heard: Heard, sight: &dyn Observations) -> Decision {
         self.wake(now);
+        transcript::heard(&heard);
         let Heard { epoch, rank, event } = heard;
         let Some(state) = self.states.get_mut(rank.index()) else { return Decision::Wait };
         match event {

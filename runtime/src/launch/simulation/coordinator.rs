@@ -8,6 +8,7 @@ use crate::control::judge::{Decision, Heard, Observations, POLL_INTERVAL, RankEv
 use crate::control::messages::{Answer, EpochSetup, PROTOCOL, Task, ToAgent, WorkerCommand, WorkerTerms};
 use crate::control::plane::PULSE;
 use crate::control::question::Question;
+use crate::control::transcript;
 use crate::execution::options::ExecutionOptions;
 use crate::memory::segment::SegmentShape;
 use crate::verdict::Phase;
@@ -42,6 +43,7 @@ impl Observations for ObservedRanks {
 
 impl SimulatedWorld {
     pub(super) fn tell(&mut self, rank: usize, message: ToAgent) {
+        transcript::told(Rank::from_index(rank), &message);
         self.send(rank, Party::Agent(rank), SimEvent::ToAgent(message));
     }
 
@@ -49,7 +51,10 @@ impl SimulatedWorld {
     fn order(&mut self, rank: usize, command: WorkerCommand) {
         let epoch = self.epoch;
         match rank {
-            0 => self.later(Duration::ZERO, Party::Worker(0), SimEvent::Command { epoch, command }),
+            0 => {
+                transcript::ordered(Rank(0), epoch, &command);
+                self.later(Duration::ZERO, Party::Worker(0), SimEvent::Command { epoch, command });
+            }
             _ => self.tell(rank, ToAgent::Order { epoch, command }),
         }
     }

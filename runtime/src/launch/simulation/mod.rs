@@ -11,6 +11,7 @@ mod history;
 mod host;
 mod naive;
 pub(super) mod setup;
+mod transcripts;
 mod world;
 
 use crate::clock::Moment;

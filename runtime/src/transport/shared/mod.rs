@@ -1,9 +1,10 @@
 //! Lanes through memory that the ranks of one computer share.
 //!
 //! The principal type is [`SharedMemoryTransport`]. Small messages are copied into a [`ring`]. Large messages are read in place,
-//! in the heap of the sender.
+//! in the heap of the sender. The messages of a session go through a [`port`].
 
 pub(crate) mod arena;
+pub(crate) mod port;
 #[expect(unsafe_code, reason = "lends shared memory as slices")]
 pub(crate) mod ring;
 

@@ -10,11 +10,13 @@
 //! * [`lane`] moves bytes without blocking, over one socket or over one for each interface ([`stripes`]). If messages
 //!   keep the order of a plan, [`credit`] says how much may be sent. [`options`] then keep a socket from accepting
 //!   more, or sending faster, than the plan assumes.
-//! * [`network`] lets a rank tell where it listens, and makes of its sockets one [`transport`]. A rank with sockets sleeps in a
-//!   [`Poller`] until a socket, or a rank of its own computer, wakes it.
+//! * [`network`] lets a rank tell where it listens, and makes of its sockets one [`transport`], or the [`port`]s of a session.
+//!   A rank with sockets sleeps in a [`Poller`] until a socket, or a rank of its own computer, wakes it.
+//! * [`port`] carries the messages of a session over one socket for each peer, as [`frame`]s.
 //! * [`handles`] keep sockets open until it is known which ranks were cut off, and tell which connections have ended.
 
 mod credit;
+mod frame;
 mod handles;
 mod handshake;
 pub(crate) mod lane;
@@ -22,15 +24,16 @@ mod meeting;
 mod network;
 #[expect(unsafe_code, reason = "sets options of sockets that have no safe form")]
 mod options;
+pub(crate) mod port;
 mod secret;
 mod stripes;
 mod transport;
 
+pub(crate) use frame::SHORT_FRAME;
 pub(crate) use handles::raise_open_files;
 pub(crate) use handshake::{Claim, Gate, Proven, introduce};
 pub(crate) use meeting::{ListenAddresses, Meeting, UnreachableAddresses, listen};
 pub(crate) use network::TcpNetwork;
-pub(crate) use options::suit_session;
 pub use secret::Secret;
 pub(crate) use secret::nonce;
 
@@ -39,6 +42,7 @@ use crate::memory::socket::Socket;
 use crate::transport::{Paced, ReceiveLane, SendLane};
 use handles::Handles;
 use lane::{TcpReceiver, TcpSender};
+use options::suit_session;
 use program::{Connection, ConnectionId};
 use std::collections::BTreeMap;
 use std::io;

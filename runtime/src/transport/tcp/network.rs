@@ -2,11 +2,19 @@
 //!
 //! The principal type is [`TcpNetwork`].
 
+use super::port::SocketPort;
 use super::transport::TcpTransport;
-use super::{ListenAddresses, Meeting, Secret, UnreachableAddresses, listen};
+use super::{ListenAddresses, Meeting, Secret, UnreachableAddresses, listen, suit_session};
 use crate::error::{RunError, RunResult};
-use crate::transport::network::{JoinedNetwork, Network, NetworkEndpoint, NetworkTask, TransportAddress};
+use crate::memory::poller::Poller;
+use crate::transport::network::{
+    JoinedNetwork, Network, NetworkEndpoint, NetworkSession, NetworkTask, RemotePorts, TransportAddress,
+};
+use crate::transport::port::MessagePort;
+use program::Connection;
+use std::io;
 use std::net::{IpAddr, TcpListener};
+use topology::{LinkId, Rank};
 
 /// The sockets of one rank of a job.
 pub(crate) struct TcpNetwork {
@@ -57,12 +65,50 @@ impl NetworkEndpoint for TcpEndpoint<'_> {
             check,
             closed: &self.network.unreachable,
         };
-        let listening = addresses.iter().map(TransportAddress::read).collect::<std::io::Result<Vec<_>>>();
-        let listening = listening.map_err(RunError::system("reading where other ranks listen"))?;
-        let streams = meeting.hold(self.listeners, &listening)?;
+        let streams = meeting.hold(self.listeners, &listening(addresses)?)?;
         let kept = streams.handles(connections).map_err(RunError::system("keeping connections open"))?;
         let transport =
             TcpTransport::new(hosts.clone(), streams).map_err(RunError::system("preparing to wait for sockets"))?;
         Ok(JoinedNetwork { transport: Box::new(transport), kept: Box::new(kept) })
     }
+
+    /// One connection for each pair of ranks, which carries messages both ways.
+    fn join_session(
+        self: Box<Self>,
+        session: &NetworkSession<'_>,
+        addresses: &[TransportAddress],
+    ) -> RunResult<RemotePorts> {
+        let NetworkSession { rank, hosts, deadline } = *session;
+        let all = || (0..addresses.len()).map(Rank::from_index);
+        let pairs = all().flat_map(|from| all().filter(move |to| from < *to).map(move |to| (from, to)));
+        let connections: Vec<Connection> = pairs
+            .filter(|&(from, to)| hosts.apart(from, to))
+            .map(|(from, to)| Connection { from, to, channel: 0, link: LinkId(0) })
+            .collect();
+        let meeting = Meeting {
+            rank,
+            connections: &connections,
+            remote: &|_| true,
+            secret: &self.network.secret,
+            task: 0,
+            deadline,
+            check: &|| Ok(()),
+            closed: &self.network.unreachable,
+        };
+        let streams = meeting.hold(self.listeners, &listening(addresses)?)?.into_sockets(&connections);
+        let failed = || RunError::system("preparing to wait for sockets");
+        let poller = Poller::new().map_err(failed())?;
+        let port = |(peer, stream)| -> io::Result<(Rank, Box<dyn MessagePort>)> {
+            suit_session(&stream)?;
+            Ok((peer, Box::new(SocketPort::new(poller.watch(stream)?))))
+        };
+        let ports = streams.into_iter().map(port).collect::<io::Result<Vec<_>>>().map_err(failed())?;
+        Ok(RemotePorts { poller, ports })
+    }
+}
+
+/// Where the ranks listen.
+fn listening(addresses: &[TransportAddress]) -> RunResult<Vec<ListenAddresses>> {
+    let read = addresses.iter().map(TransportAddress::read).collect::<io::Result<Vec<_>>>();
+    read.map_err(RunError::system("reading where other ranks listen"))
 }

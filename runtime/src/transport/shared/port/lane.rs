@@ -1,14 +1,11 @@
 //! Messages from one rank to another through memory that both map.
 //!
-//! The principal types are [`LaneSender`] and [`LaneReceiver`], the two ends of one lane. A lane carries the messages of all
-//! communicators that its two ranks share. Every message has a [`MessageHead`] that says whose it is.
+//! The principal types are [`LaneSender`] and [`LaneReceiver`], the two ends of one lane, which are parts of a
+//! [`MessagePort`](crate::transport::port::MessagePort).
 //!
 //! * A **short** message lies in the lane itself: a ring of lines of 64 bytes, the size of a cache line. The first line has
 //!   the head and the first 32 bytes, so a message of a few bytes is one cache line that moves from core to core.
-//! * A **long** message is only *offered*: the lane says where it lies in the sender's memory. A receiver that can read this
-//!   memory copies the message from there. Any other receiver asks for the message, and the sender sends it in
-//!   *fragments*: short messages with the tag [`FRAGMENT`]. The sender leaves the message unchanged until the offer has
-//!   ended. A sender that gives up *revokes* the offer. A receiver that gives up *refuses* it.
+//! * Of a **long** message, the lane says where it lies in the sender's memory. Its fragments are short messages.
 //!
 //! ```text
 //! state of an offer:   free ─offer─▶ open ─begin─▶ reading ─end─▶ read ─is seen by the sender─▶ free
@@ -23,6 +20,7 @@ use super::lane_place::{LINE, LINES, LanePlace, OFFERS};
 use crate::memory::atomics::yield_now;
 use crate::memory::doorbell::Doorbell;
 use crate::memory::region::Region;
+use crate::transport::port::{FRAGMENT, MessageHead, Offer, OfferState};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -43,24 +41,6 @@ const REVOKED: u32 = 4;
 const WANTED: u32 = 5;
 const REFUSED: u32 = 6;
 
-/// The tag of a part of a long message. No connection of a plan has this number.
-pub(crate) const FRAGMENT: u32 = u32::MAX;
-
-/// What stands before a message.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct MessageHead {
-    /// Bytes of a short message.
-    pub(crate) bytes: u32,
-    /// Of a long message: which of the lane's offers it is.
-    pub(crate) offer: Option<u32>,
-    /// The communicator.
-    pub(crate) communicator: u64,
-    /// What the communicator's call is: equal on both ends if they make the same call with the same plan.
-    pub(crate) stamp: u64,
-    /// Which connection of the plan.
-    pub(crate) tag: u32,
-}
-
 /// How many lines a message takes.
 fn lines_of(bytes: usize) -> u32 {
     1 + bytes.saturating_sub(FIRST).div_ceil(NEXT) as u32
@@ -78,21 +58,6 @@ pub(crate) struct LaneSender {
     by_pointer: bool,
 }
 
-/// A long message that was offered.
-#[derive(Debug)]
-pub(crate) struct Offer {
-    /// Which of the sender's offers it is.
-    pub(crate) slot: u32,
-    /// Bytes that were sent in fragments.
-    pub(crate) sent: usize,
-}
-
-impl Offer {
-    pub(crate) fn new(slot: u32) -> Self {
-        Self { slot, sent: 0 }
-    }
-}
-
 /// Where an offered message lies in the sender's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct OfferedMessage {
@@ -100,17 +65,6 @@ pub(crate) struct OfferedMessage {
     pub(crate) bytes: usize,
     /// The name of the segment it lies in; 0 if in none.
     pub(crate) segment: u64,
-}
-
-/// How far an offer is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum OfferState {
-    /// The receiver does not have the whole message yet; whether another fragment of it was sent just now.
-    Open { moved: bool },
-    /// The receiver has the message, and the offer has ended.
-    Taken,
-    /// The receiver has given up.
-    Refused,
 }
 
 impl LaneSender {

@@ -7,8 +7,8 @@
 //!          4 B    4 B                4 B     4 B   8 B            8 B     8 B
 //! ```
 
-use crate::session::lane::MessageHead;
-use crate::session::notice::BreachNotice;
+use crate::transport::notice::BreachNotice;
+use crate::transport::port::MessageHead;
 use std::io::{self, ErrorKind};
 
 /// Bytes of a header.

@@ -5,11 +5,14 @@
 //! when it is that message's turn. Then it comes in fragments, between which other messages may come. So a receiver keeps
 //! only short messages for later.
 
-use super::peer_port::MessageFault;
-use super::socket_frame::{FRAGMENT_BYTES, FrameKind, HEADER, SocketFrame, strange};
+use super::frame::{FRAGMENT_BYTES, FrameKind, HEADER, SHORT_FRAME, SocketFrame, strange};
 use crate::memory::socket::Socket;
-use crate::session::lane::{FRAGMENT, MessageHead, Offer, OfferState};
-use crate::session::notice::BreachNotice;
+use crate::transport::MemoryKind;
+use crate::transport::notice::BreachNotice;
+use crate::transport::port::{
+    FRAGMENT, LongMessages, MessageFault, MessageHead, MessagePort, Offer, OfferState, PortRelief,
+};
+use crate::transport::sink::Sink;
 use rustix::net::SendFlags;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, ErrorKind, IoSlice};
@@ -76,15 +79,15 @@ impl SocketPort {
     }
 
     /// Whether everything was sent.
-    pub(crate) fn is_flushed(&self) -> bool {
+    fn is_flushed(&self) -> bool {
         self.unsent.is_empty() && self.queued.is_empty() && self.sending.is_none()
     }
 
-    /// Sends what waits; whether all of it went.
+    /// Sends what must be sent first; whether all of it went.
     ///
     /// # Errors
     /// If the connection has ended; so do all.
-    pub(crate) fn flush(&mut self) -> io::Result<bool> {
+    fn send_unsent(&mut self) -> io::Result<bool> {
         while self.unsent_at < self.unsent.len() {
             let rest = IoSlice::new(&self.unsent[self.unsent_at..]);
             match self.socket.send(&[rest], SendFlags::empty())? {
@@ -106,7 +109,7 @@ impl SocketPort {
             return Ok(());
         }
         let mut sent = 0;
-        if self.flush()? {
+        if self.send_unsent()? {
             let parts = [IoSlice::new(&header), IoSlice::new(payload)];
             sent = self.socket.send(&parts, SendFlags::empty())?.unwrap_or(0);
         }
@@ -119,62 +122,13 @@ impl SocketPort {
     fn has_room(&mut self) -> io::Result<bool> {
         Ok(match self.sending {
             Some(_) => self.queued.len() <= MOST_UNSENT,
-            None => self.flush()? || self.unsent.len() - self.unsent_at <= MOST_UNSENT,
+            None => self.send_unsent()? || self.unsent.len() - self.unsent_at <= MOST_UNSENT,
         })
-    }
-
-    /// Sends a short message; false if there is no room for it now.
-    pub(crate) fn send(&mut self, head: MessageHead, payload: &[u8]) -> io::Result<bool> {
-        let has_room = self.has_room()?;
-        if has_room {
-            self.push(SocketFrame { kind: FrameKind::Short, head, length: 0 }, payload)?;
-        }
-        Ok(has_room)
-    }
-
-    /// Announces a long message; `None` if there is no room for that now.
-    pub(crate) fn offer(&mut self, head: MessageHead, bytes: usize) -> io::Result<Option<Offer>> {
-        if !self.has_room()? {
-            return Ok(None);
-        }
-        let slot = self.next_offer;
-        self.next_offer = self.next_offer.wrapping_add(1);
-        let head = MessageHead { offer: Some(slot), ..head };
-        self.push(SocketFrame { kind: FrameKind::Announce, head, length: bytes as u64 }, &[])?;
-        self.offers.insert(slot, OwnOffer::Open);
-        Ok(Some(Offer::new(slot)))
-    }
-
-    /// Carries an offer on. See [`LaneSender::advance`](super::lane::LaneSender::advance).
-    pub(crate) fn advance(&mut self, offer: &mut Offer, data: &[u8]) -> io::Result<OfferState> {
-        // Asking and refusing arrive between messages.
-        self.head()?;
-        match self.offers.get(&offer.slot) {
-            Some(OwnOffer::Open) => return Ok(OfferState::Open { moved: false }),
-            Some(OwnOffer::Wanted) => {}
-            Some(OwnOffer::Refused) | None => {
-                self.offers.remove(&offer.slot);
-                return Ok(OfferState::Refused);
-            }
-        }
-        let before = offer.sent;
-        while offer.sent < data.len() || self.sending.is_some() {
-            let is_going = match self.sending {
-                Some((slot, _)) if slot != offer.slot => false,
-                Some((_, left)) => self.send_rest(offer, left, data)?,
-                None => self.send_fragment(offer, data)?,
-            };
-            if !is_going {
-                return Ok(OfferState::Open { moved: offer.sent > before });
-            }
-        }
-        self.offers.remove(&offer.slot);
-        Ok(OfferState::Taken)
     }
 
     /// Begins a fragment; whether more can be sent now.
     fn send_fragment(&mut self, offer: &mut Offer, data: &[u8]) -> io::Result<bool> {
-        if !self.flush()? {
+        if !self.send_unsent()? {
             return Ok(false);
         }
         let piece = &data[offer.sent..data.len().min(offer.sent + FRAGMENT_BYTES)];
@@ -200,7 +154,7 @@ impl SocketPort {
 
     /// Goes on with a fragment; whether more can be sent now.
     fn send_rest(&mut self, offer: &mut Offer, left: usize, data: &[u8]) -> io::Result<bool> {
-        if !self.flush()? {
+        if !self.send_unsent()? {
             return Ok(false);
         }
         let rest = IoSlice::new(&data[offer.sent..offer.sent + left]);
@@ -208,24 +162,6 @@ impl SocketPort {
         offer.sent += sent;
         self.note_rest(offer.slot, left - sent);
         Ok(sent == left)
-    }
-
-    /// Takes an offer back.
-    pub(crate) fn revoke(&mut self, offer: &Offer) -> io::Result<()> {
-        if let Some((slot, left)) = self.sending
-            && slot == offer.slot
-        {
-            // A fragment has the length that its header says. What it holds does not matter any more.
-            self.unsent.resize(self.unsent.len() + left, 0);
-            self.note_rest(slot, 0);
-        }
-        self.offers.remove(&offer.slot);
-        self.push(SocketFrame::about(FrameKind::Revoke, offer.slot), &[])
-    }
-
-    /// Whether so much has come that the peer may find no room: more than is read at once. An error shows at the next call.
-    pub(crate) fn may_be_full(&mut self) -> bool {
-        self.has(INPUT).unwrap_or(false)
     }
 
     /// Makes sure that so many bytes of the stream are in the input; whether they are.
@@ -247,10 +183,120 @@ impl SocketPort {
         Ok(true)
     }
 
-    /// The message at the front, if a part of it that can be taken is here.
-    pub(crate) fn head(&mut self) -> io::Result<Option<MessageHead>> {
+    /// What can be taken of the message at the front: a short one as a whole, a fragment in parts.
+    fn visible(&mut self, head: MessageHead) -> io::Result<Option<MessageHead>> {
+        let whole = head.bytes as usize;
+        if head.tag != FRAGMENT {
+            return Ok(self.has(whole)?.then_some(head));
+        }
+        if self.end - self.start < whole {
+            self.has(ELEMENT.min(whole))?;
+        }
+        let here = (self.end - self.start).min(whole);
+        let ready = if here == whole { whole } else { here / ELEMENT * ELEMENT };
+        Ok((ready > 0).then_some(MessageHead { bytes: ready as u32, ..head }))
+    }
+
+    /// The bytes of the message that [`Self::head`] told.
+    fn payload(&self, bytes: u32) -> &[u8] {
+        &self.input[self.start..self.start + bytes as usize]
+    }
+
+    /// Asks for a long message of `expected` bytes.
+    ///
+    /// # Errors
+    /// If the peer has given up, or its message has another length.
+    fn ask(&mut self, offer: u32, expected: usize) -> Result<(), MessageFault> {
+        match self.announced.get(&offer) {
+            Some(Some(length)) if *length == expected as u64 => {}
+            Some(Some(_)) => {
+                self.refuse(offer);
+                return Err(MessageFault::Length);
+            }
+            Some(None) | None => {
+                self.announced.remove(&offer);
+                return Err(MessageFault::Revoked);
+            }
+        }
+        self.push(SocketFrame::about(FrameKind::Ask, offer), &[]).map_err(|_| MessageFault::Revoked)
+    }
+}
+
+impl MessagePort for SocketPort {
+    fn memory(&self) -> MemoryKind {
+        MemoryKind::Network
+    }
+
+    fn longest_short(&self) -> usize {
+        SHORT_FRAME
+    }
+
+    fn send(&mut self, head: MessageHead, payload: &[u8]) -> io::Result<bool> {
+        let has_room = self.has_room()?;
+        if has_room {
+            self.push(SocketFrame { kind: FrameKind::Short, head, length: 0 }, payload)?;
+        }
+        Ok(has_room)
+    }
+
+    fn offer(&mut self, head: MessageHead, data: &[u8], _segment: u64) -> io::Result<Option<Offer>> {
+        if !self.has_room()? {
+            return Ok(None);
+        }
+        let slot = self.next_offer;
+        self.next_offer = self.next_offer.wrapping_add(1);
+        let head = MessageHead { offer: Some(slot), ..head };
+        self.push(SocketFrame { kind: FrameKind::Announce, head, length: data.len() as u64 }, &[])?;
+        self.offers.insert(slot, OwnOffer::Open);
+        Ok(Some(Offer::new(slot)))
+    }
+
+    fn advance(&mut self, offer: &mut Offer, _head: MessageHead, data: &[u8]) -> io::Result<OfferState> {
+        // Asking and refusing arrive between messages.
+        self.head()?;
+        match self.offers.get(&offer.slot) {
+            Some(OwnOffer::Open) => return Ok(OfferState::Open { moved: false }),
+            Some(OwnOffer::Wanted) => {}
+            Some(OwnOffer::Refused) | None => {
+                self.offers.remove(&offer.slot);
+                return Ok(OfferState::Refused);
+            }
+        }
+        let before = offer.sent;
+        while offer.sent < data.len() || self.sending.is_some() {
+            let is_going = match self.sending {
+                Some((slot, _)) if slot != offer.slot => false,
+                Some((_, left)) => self.send_rest(offer, left, data)?,
+                None => self.send_fragment(offer, data)?,
+            };
+            if !is_going {
+                return Ok(OfferState::Open { moved: offer.sent > before });
+            }
+        }
+        self.offers.remove(&offer.slot);
+        Ok(OfferState::Taken)
+    }
+
+    fn revoke(&mut self, offer: &Offer) {
+        if let Some((slot, left)) = self.sending
+            && slot == offer.slot
+        {
+            // A fragment has the length that its header says. What it holds does not matter any more.
+            self.unsent.resize(self.unsent.len() + left, 0);
+            self.note_rest(slot, 0);
+        }
+        self.offers.remove(&offer.slot);
+        // If the connection has ended, nobody receives anything.
+        let _ = self.push(SocketFrame::about(FrameKind::Revoke, offer.slot), &[]);
+    }
+
+    fn flush(&mut self) -> io::Result<bool> {
+        Ok(self.is_flushed() || self.send_unsent()? && self.is_flushed())
+    }
+
+    fn head(&mut self) -> io::Result<Option<MessageHead>> {
         if self.unsent_at < self.unsent.len() {
-            self.flush()?;
+            self.send_unsent()?;
         }
         loop {
             if let Some(head) = self.front {
@@ -288,27 +334,7 @@ impl SocketPort {
         }
     }
 
-    /// What can be taken of the message at the front: a short one as a whole, a fragment in parts.
-    fn visible(&mut self, head: MessageHead) -> io::Result<Option<MessageHead>> {
-        let whole = head.bytes as usize;
-        if head.tag != FRAGMENT {
-            return Ok(self.has(whole)?.then_some(head));
-        }
-        if self.end - self.start < whole {
-            self.has(ELEMENT.min(whole))?;
-        }
-        let here = (self.end - self.start).min(whole);
-        let ready = if here == whole { whole } else { here / ELEMENT * ELEMENT };
-        Ok((ready > 0).then_some(MessageHead { bytes: ready as u32, ..head }))
-    }
-
-    /// The bytes of the message that [`Self::head`] told.
-    pub(crate) fn payload(&self, bytes: u32) -> &[u8] {
-        &self.input[self.start..self.start + bytes as usize]
-    }
-
-    /// Ends the message that [`Self::head`] told, or the part of a fragment.
-    pub(crate) fn release(&mut self, bytes: u32) {
+    fn release(&mut self, bytes: u32) {
         self.start += bytes as usize;
         self.front = self.front.filter(|head| head.tag == FRAGMENT && head.bytes > bytes);
         if let Some(head) = &mut self.front {
@@ -316,57 +342,51 @@ impl SocketPort {
         }
     }
 
-    /// Asks for a long message of `expected` bytes.
-    ///
-    /// # Errors
-    /// If the peer has given up, or its message has another length.
-    pub(crate) fn ask(&mut self, offer: u32, expected: usize) -> Result<(), MessageFault> {
-        match self.announced.get(&offer) {
-            Some(Some(length)) if *length == expected as u64 => {}
-            Some(Some(_)) => {
-                self.refuse(offer);
-                return Err(MessageFault::Length);
-            }
-            Some(None) | None => {
-                self.announced.remove(&offer);
-                return Err(MessageFault::Revoked);
-            }
-        }
-        self.push(SocketFrame::about(FrameKind::Ask, offer), &[]).map_err(|_| MessageFault::Revoked)
+    fn take(&mut self, bytes: u32, at: usize, sink: &mut Sink<'_>) {
+        sink.put(at, self.payload(bytes));
+        self.release(bytes);
     }
 
-    /// Whether the peer has taken back what this rank has asked for.
-    pub(crate) fn is_revoked(&self, offer: u32) -> bool {
-        self.announced.get(&offer) == Some(&None)
+    fn take_long(&mut self, offer: u32, sink: &mut Sink<'_>, counts: &mut LongMessages) -> Result<bool, MessageFault> {
+        counts.by_socket += 1;
+        self.ask(offer, sink.len()).map(|()| false)
     }
 
-    /// All fragments of a message have come.
-    pub(crate) fn finish(&mut self, offer: u32) {
+    fn finish(&mut self, offer: u32) {
         self.announced.remove(&offer);
     }
 
-    /// Tells the peer that a communicator is broken.
-    pub(crate) fn tell(&mut self, notice: BreachNotice) {
+    fn is_revoked(&self, offer: u32) -> bool {
+        self.announced.get(&offer) == Some(&None)
+    }
+
+    fn refuse(&mut self, offer: u32) {
+        self.announced.remove(&offer);
+        // If the connection has ended, the next one who waits for it finds out.
+        let _ = self.push(SocketFrame::about(FrameKind::Refuse, offer), &[]);
+    }
+
+    fn abandon(&mut self, offer: u32) {
+        self.refuse(offer);
+    }
+
+    /// A port may be full if more has come than is read at once. An error shows at the next call.
+    fn is_relieved(&mut self, relief: PortRelief) -> bool {
+        relief >= PortRelief::Network || self.has(INPUT).unwrap_or(false)
+    }
+
+    fn tell(&mut self, notice: BreachNotice) {
         // If the connection has ended, the peer knows.
         let _ = self.push(SocketFrame::notice(notice), &[]);
     }
 
-    /// What the peer has told of a communicator.
-    pub(crate) fn told(&self, communicator: u64) -> Option<BreachNotice> {
+    fn told(&self, communicator: u64) -> Option<BreachNotice> {
         self.notices.iter().find(|notice| notice.communicator == communicator).copied()
-    }
-
-    /// Refuses a long message.
-    pub(crate) fn refuse(&mut self, offer: u32) {
-        self.announced.remove(&offer);
-        // If the connection has ended, the next one who waits for it finds out.
-        let _ = self.push(SocketFrame::about(FrameKind::Refuse, offer), &[]);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::socket_frame::SHORT_FRAME;
     use super::*;
     use crate::transport::tcp::lane::tests::pair;
     use std::io::Write;
@@ -421,13 +441,15 @@ mod tests {
     fn long_messages_come_in_fragments_when_they_are_asked_for() {
         let mut ports = ports();
         let long = data(3_000_001);
-        let mut offers = [0, 1].map(|end| [0, 1].map(|_| ports[end].offer(head(0, 9), long.len()).unwrap().unwrap()));
+        let mut offers = [0, 1].map(|end| [0, 1].map(|_| ports[end].offer(head(0, 9), &long, 0).unwrap().unwrap()));
         let mut received = [[Vec::new(), Vec::new()], [Vec::new(), Vec::new()]];
         let (mut short, mut open) = (0, 4);
         until(|| {
             for end in [0, 1] {
                 for offer in &mut offers[end] {
-                    if offer.sent < long.len() && ports[end].advance(offer, &long).unwrap() == OfferState::Taken {
+                    if offer.sent < long.len()
+                        && ports[end].advance(offer, head(0, 9), &long).unwrap() == OfferState::Taken
+                    {
                         open -= 1;
                         assert_eq!(offer.sent, long.len());
                     }
@@ -462,13 +484,16 @@ mod tests {
         };
         // Before it is asked for, and in the middle of a fragment.
         for is_asked in [false, true] {
-            let mut offer = near.offer(head(0, 1), long.len()).unwrap().unwrap();
+            let mut offer = near.offer(head(0, 1), &long, 0).unwrap().unwrap();
             let slot = announced(&mut far);
             if is_asked {
                 far.ask(slot, long.len()).unwrap();
-                until(|| (near.advance(&mut offer, &long).unwrap() == OfferState::Open { moved: true }).then_some(()));
+                until(|| {
+                    (near.advance(&mut offer, head(0, 1), &long).unwrap() == OfferState::Open { moved: true })
+                        .then_some(())
+                });
             }
-            near.revoke(&offer).unwrap();
+            near.revoke(&offer);
             until(|| {
                 near.flush().unwrap();
                 while let Some(found) = far.head().unwrap() {
@@ -479,10 +504,10 @@ mod tests {
             });
             assert_eq!(far.ask(slot, long.len()), Err(MessageFault::Revoked));
         }
-        let mut offer = near.offer(head(0, 2), long.len()).unwrap().unwrap();
+        let mut offer = near.offer(head(0, 2), &long, 0).unwrap().unwrap();
         let slot = announced(&mut far);
         assert_eq!(far.ask(slot, 5), Err(MessageFault::Length));
-        until(|| (near.advance(&mut offer, &long).unwrap() == OfferState::Refused).then_some(()));
+        until(|| (near.advance(&mut offer, head(0, 1), &long).unwrap() == OfferState::Refused).then_some(()));
         // The connection serves other messages.
         assert!(near.send(head(2, 3), b"ok").unwrap());
         until(|| far.head().unwrap().filter(|found| *found == head(2, 3)));

@@ -2,41 +2,30 @@
 //!
 //! The principal type is [`MemoryPort`].
 
-use super::peer_port::MessageFault;
+use super::lane::{FIRST, LaneReceiver, LaneSender, OfferedMessage, Revoked, SHORT};
 use super::process_memory::ProcessReader;
+use super::rank_memory::{ProcessPlace, RankMemory};
 use super::segments::PeerSegments;
-use crate::session::lane::{LaneReceiver, LaneSender, OfferedMessage, Revoked};
-use crate::session::places::{Directory, RankLocation};
-use crate::session::sink::Sink;
-use serde::Serialize;
+use crate::transport::MemoryKind;
+use crate::transport::notice::{BreachNotice, NoticeBoard};
+use crate::transport::port::{LongMessages, MessageFault, MessageHead, MessagePort, Offer, OfferState, PortRelief};
+use crate::transport::sink::Sink;
 use std::io;
 use topology::Rank;
 
 /// How many bytes of another process are copied at once: they stay in the second cache until they are used.
 const AT_ONCE: usize = 128 << 10;
 
-/// How many long messages a rank has received, by the way they took.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
-pub struct LongMessages {
-    /// Read where they lay: in a thread of the same process, or in memory that was allocated or registered.
-    pub in_place: u64,
-    /// Copied out of another process by the kernel.
-    pub by_kernel: u64,
-    /// Copied through shared memory, because the system does not allow the other ways.
-    pub in_fragments: u64,
-    /// Through sockets, from another machine.
-    pub by_socket: u64,
-}
-
 /// One rank's ends of the lanes to and from a peer.
 pub(crate) struct MemoryPort {
-    pub(crate) sender: LaneSender,
-    pub(crate) receiver: LaneReceiver,
+    sender: LaneSender,
+    receiver: LaneReceiver,
     reading: OfferReading,
     /// What the peer, a process, has made known.
     segments: Option<PeerSegments>,
+    notices: NoticeBoard,
     /// What is copied here is used at once.
-    pub(crate) space: Vec<u8>,
+    space: Vec<u8>,
 }
 
 /// How this rank reads long messages of the peer.
@@ -56,47 +45,79 @@ impl From<Revoked> for MessageFault {
 }
 
 impl MemoryPort {
-    /// The ends of `own` at the lanes to and from `peer`.
-    ///
-    /// # Errors
-    /// If the peer's process is gone, or its memory cannot be mapped.
-    pub(crate) fn new(directory: &Directory, own: Rank, peer: Rank) -> io::Result<Self> {
-        let (mine, theirs) = (directory.memory(own)?, directory.memory(peer)?);
-        let reading = match directory.of(peer) {
-            RankLocation::Thread(_) => OfferReading::Pointer,
-            // `Directory::memory` has refused it.
-            RankLocation::Elsewhere => OfferReading::Fragments,
-            RankLocation::Process(place, _) => match ProcessReader::new(place.probe) {
-                Ok(reader) => OfferReading::Copy(reader),
-                Err(error) => {
-                    tracing::info!(
-                        "rank {own} cannot read the memory of rank {peer}, so long messages are copied twice: {error}"
-                    );
-                    OfferReading::Fragments
-                }
-            },
+    /// The ends of `own` at the lanes to and from `peer`, which is a thread of this process, or in this other `process`.
+    pub(crate) fn new(own: (Rank, &RankMemory), peer: (Rank, &RankMemory), process: Option<&ProcessPlace>) -> Self {
+        let ((own, mine), (peer, theirs)) = (own, peer);
+        let reading = match process.map(|place| ProcessReader::new(place.probe)) {
+            None => OfferReading::Pointer,
+            Some(Ok(reader)) => OfferReading::Copy(reader),
+            Some(Err(error)) => {
+                tracing::info!(
+                    "rank {own} cannot read the memory of rank {peer}, so long messages are copied twice: {error}"
+                );
+                OfferReading::Fragments
+            }
         };
-        let segments = match directory.of(peer) {
-            RankLocation::Process(place, _) => Some(PeerSegments::new(theirs.segments(), place.memory.process)),
-            RankLocation::Thread(_) | RankLocation::Elsewhere => None,
-        };
+        let segments = process.map(|place| PeerSegments::new(theirs.segments(), place.memory.process));
         let (to, from) = (theirs.lane(own), mine.lane(peer));
         let by_pointer = matches!(reading, OfferReading::Pointer);
         let sender = LaneSender::new(to.0, to.1, theirs.bell(), by_pointer);
         let receiver = LaneReceiver::new(from.0, from.1, theirs.bell());
-        Ok(Self { sender, receiver, reading, segments, space: Vec::new() })
+        Self { sender, receiver, reading, segments, notices: theirs.notices(), space: Vec::new() }
+    }
+}
+
+impl MessagePort for MemoryPort {
+    fn memory(&self) -> MemoryKind {
+        MemoryKind::Mapped
     }
 
-    /// Receives a long message, and counts it; false if it will come in fragments.
-    ///
-    /// # Errors
-    /// If the peer has given up, or its message has another length.
-    pub(crate) fn take_long(
-        &mut self,
-        offer: u32,
-        sink: &mut Sink<'_>,
-        counts: &mut LongMessages,
-    ) -> Result<bool, MessageFault> {
+    fn longest_short(&self) -> usize {
+        SHORT
+    }
+
+    fn send(&mut self, head: MessageHead, data: &[u8]) -> io::Result<bool> {
+        Ok(self.sender.send(head, data))
+    }
+
+    fn offer(&mut self, head: MessageHead, data: &[u8], segment: u64) -> io::Result<Option<Offer>> {
+        Ok(self.sender.offer(head, data, segment))
+    }
+
+    fn advance(&mut self, offer: &mut Offer, head: MessageHead, data: &[u8]) -> io::Result<OfferState> {
+        Ok(self.sender.advance(offer, head, data))
+    }
+
+    fn revoke(&mut self, offer: &Offer) {
+        self.sender.revoke(offer);
+    }
+
+    fn head(&mut self) -> io::Result<Option<MessageHead>> {
+        Ok(self.receiver.head())
+    }
+
+    fn release(&mut self, bytes: u32) {
+        self.receiver.release(bytes);
+    }
+
+    fn take(&mut self, bytes: u32, at: usize, sink: &mut Sink<'_>) {
+        let Self { receiver, space, .. } = self;
+        let length = bytes as usize;
+        if length <= FIRST {
+            sink.put(at, receiver.beginning(bytes));
+        } else if let Some(into) = sink.plain() {
+            receiver.copy(&mut into[at..at + length]);
+        } else {
+            if space.len() < length {
+                space.resize(SHORT, 0);
+            }
+            receiver.copy(&mut space[..length]);
+            sink.put(at, &space[..length]);
+        }
+        receiver.release(bytes);
+    }
+
+    fn take_long(&mut self, offer: u32, sink: &mut Sink<'_>, counts: &mut LongMessages) -> Result<bool, MessageFault> {
         let Self { receiver, reading, segments, space, .. } = self;
         let OfferedMessage { address, bytes, segment } = receiver.begin(offer)?;
         if bytes != sink.len() {
@@ -134,6 +155,26 @@ impl MemoryPort {
         }
         receiver.end(offer)?;
         Ok(true)
+    }
+
+    fn is_revoked(&self, offer: u32) -> bool {
+        self.receiver.is_revoked(offer)
+    }
+
+    fn refuse(&mut self, offer: u32) {
+        self.receiver.refuse(offer);
+    }
+
+    fn abandon(&mut self, offer: u32) {
+        self.receiver.refuse_rest(offer);
+    }
+
+    fn is_relieved(&mut self, relief: PortRelief) -> bool {
+        relief == PortRelief::All || self.receiver.may_be_full()
+    }
+
+    fn told(&self, communicator: u64) -> Option<BreachNotice> {
+        self.notices.find(communicator)
     }
 }
 

@@ -92,7 +92,7 @@ impl OwnSegments {
     ///
     /// # Errors
     /// If some of the addresses are known already.
-    pub(super) fn publish(self: &Arc<Self>, addresses: Range<usize>, place: OpenFilePlace) -> io::Result<Published> {
+    pub(crate) fn publish(self: &Arc<Self>, addresses: Range<usize>, place: OpenFilePlace) -> io::Result<Published> {
         let mut known = self.known();
         let before = known.by_address.range(..addresses.end).next_back();
         if before.is_some_and(|(start, (bytes, _))| start + bytes > addresses.start) {
@@ -125,7 +125,7 @@ impl OwnSegments {
 }
 
 /// A segment that is known until this is dropped.
-pub(super) struct Published {
+pub(crate) struct Published {
     segments: Arc<OwnSegments>,
     /// `None` if the board was full.
     address: Option<usize>,
