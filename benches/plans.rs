@@ -1,16 +1,19 @@
 //! Plans compared with published ones, and how they change as machines grow and the planner gets more time.
 //!
 //! `cargo bench -p antiphon --bench plans` plans every row with the binary, lets the checker of the tests judge it, and writes
-//! the tables of `BENCHMARKS.md` (see `tables`). Arguments name the tables to write (`published`, `growth`, `anytime`).
+//! the tables of `BENCHMARKS.md` (see `tables`). Arguments name the tables to write (`published`, `growth`, `anytime`, `tacos`).
 #![expect(clippy::print_stdout, reason = "the rows are the progress")]
 
 #[path = "../tests/checker.rs"]
 #[expect(clippy::unwrap_used, reason = "a test that finds nonsense panics")]
 mod checker;
+mod peers;
 #[expect(dead_code, reason = "its rows are written one by one, as they are found")]
 mod tables;
 
 use checker::{Wish, judge};
+use peers::irregular::{groups, random_graph, unequal, without_cables};
+use peers::tacos;
 use serde_json::Value;
 use std::fmt::Write;
 use std::path::Path;
@@ -23,9 +26,9 @@ use tempfile::TempDir;
 const TORUS: &str = "alpha=0.5us,bandwidth=50GiBps";
 
 /// Topology, collective, size, chunks, further options, published result.
-type Instance = (&'static str, &'static str, &'static str, &'static str, &'static str, &'static str);
+type Instance<'a> = (&'a str, &'a str, &'a str, &'a str, &'a str, &'a str);
 
-const PUBLISHED: &[Instance] = &[
+const PUBLISHED: &[Instance<'_>] = &[
     ("dgx1", "allgather", "1GB", "1", "", "causal TACOS 10001"),
     ("dgx1", "allgather", "1GB", "2", "", "causal TACOS 7502"),
     ("dgx1", "allgather", "1GB", "4", "", "causal TACOS 6257"),
@@ -87,7 +90,7 @@ const GROWTH: &[(&str, &str)] = &[
     ("h800x128", "1GiB"),
 ];
 
-const ANYTIME: &[Instance] = &[
+const ANYTIME: &[Instance<'_>] = &[
     ("dgx1", "allgather", "1GB", "auto", "", ""),
     ("ndv2x2", "allgather", "1MB", "auto", "", ""),
     ("dgx2x2", "allgather", "1MB", "auto", "", ""),
@@ -100,7 +103,9 @@ const SECONDS: &[f64] = &[0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0];
 
 fn main() {
     let given: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
-    for (name, table) in [("published", published as fn() -> String), ("growth", growth), ("anytime", anytime)] {
+    for (name, table) in
+        [("published", published as fn() -> String), ("growth", growth), ("anytime", anytime), ("tacos", beside_tacos)]
+    {
         if given.is_empty() || given.iter().any(|it| it == name) {
             write_between(name, &table());
         }
@@ -117,7 +122,7 @@ struct Planned {
 /// The plan in its folder.
 const PLAN: &str = "plan.json";
 
-fn plan(&(spec, collective, size, chunks, more, _): &Instance) -> Planned {
+fn plan(&(spec, collective, size, chunks, more, _): &Instance<'_>) -> Planned {
     let spec = with_costs(spec);
     let more = if more.starts_with("sk") { format!("--sketch sketches/{more}.yaml") } else { more.to_owned() };
     let line =
@@ -210,6 +215,70 @@ fn anytime() -> String {
             write!(row, " {cell} |").expect("strings take any text");
         }
         keep(&mut table, &row);
+    }
+    table
+}
+
+/// The machines of the comparison with TACOS: a name, a SPEC or a topology, and the numbers of chunks. Each rank has 1 MB, on
+/// `dgx1` 125 MB, for which TACOS's results are published.
+fn tacos_machines() -> Vec<(String, Value, &'static [usize])> {
+    let grid = |spec: &str| topology::resolve(&with_costs(spec)).expect("a SPEC");
+    let mut machines: Vec<(String, Value, &'static [usize])> =
+        vec![("`dgx1`, 125 MB".into(), "dgx1".into(), &[1, 2, 4, 8])];
+    for (ranks, seed, chunks) in [
+        (8, 1, &[1, 2, 4][..]),
+        (13, 2, &[1, 2, 4]),
+        (24, 3, &[1, 2, 4]),
+        (50, 4, &[1, 2, 4]),
+        (100, 5, &[1, 2]),
+        (200, 6, &[1]),
+    ] {
+        machines.push((format!("random, {ranks} ranks"), random_graph(ranks, seed), chunks));
+    }
+    for (spec, cables, chunks) in [
+        ("torus2d:5x5", 3, &[1, 2, 4][..]),
+        ("torus2d:7x9", 5, &[1, 2]),
+        ("torus3d:6x6x3", 9, &[1]),
+        ("mesh2d:9x11", 4, &[1, 2]),
+    ] {
+        machines.push((format!("`{spec}` without {cables} cables"), without_cables(&grid(spec), cables, 7), chunks));
+    }
+    for sizes in [&[3, 5, 7][..], &[2, 6], &[4, 3, 2, 9]] {
+        let words: Vec<String> = sizes.iter().map(usize::to_string).collect();
+        machines.push((format!("machines of {} ranks", words.join(", ")), unequal(sizes), &[1, 2, 4]));
+    }
+    for (count, size, chunks) in [(5, 4, &[1, 2, 4][..]), (9, 8, &[1, 2])] {
+        machines.push((format!("{count} groups of {size} ranks"), groups(count, size), chunks));
+    }
+    machines
+}
+
+fn beside_tacos() -> String {
+    /// Runs of each variant of TACOS: many on small machines.
+    const RUNS: [u64; 2] = [400, 50];
+    const SMALL: usize = 24;
+    let mut table =
+        "| machine | C | TACOS | ours | above the bound | judged by |\n|---|---|---|---|---|---|\n".to_owned();
+    for (name, machine, counts) in tacos_machines() {
+        let folder = tempfile::tempdir().expect("a place for topologies");
+        let file = folder.path().join("machine.json");
+        std::fs::write(&file, machine.to_string()).expect("room for a topology");
+        let spec = machine.as_str().map_or_else(|| file.display().to_string(), str::to_owned);
+        let topology = topology::load(&spec).expect("a topology");
+        let each = if spec == "dgx1" { 125_000_000 } else { 1_000_000 };
+        let runs = RUNS[usize::from(topology.rank_count() > SMALL)];
+        let mut columns: [Vec<String>; 5] = Default::default();
+        for &chunks in counts {
+            let peer = tacos::best(&topology, chunks, topology::Bytes(each as f64 / chunks as f64), runs);
+            let (size, count) = ((each * topology.rank_count()).to_string(), chunks.to_string());
+            let Planned { report, folder, .. } = plan(&(&spec, "allgather", &size, &count, "--time-limit 5s", ""));
+            let verdict = verdict(&folder.path().join(PLAN), &spec, "allgather");
+            let cells =
+                [count, format!("{peer:.1}"), short(&report["makespan_us"]), gap(&report["gap"]), verdict.to_owned()];
+            columns.iter_mut().zip(cells).for_each(|(column, cell)| column.push(cell));
+        }
+        columns[4].dedup();
+        keep(&mut table, &format!("| {name} | {} |", columns.map(|column| column.join(", ")).join(" | ")));
     }
     table
 }

@@ -41,6 +41,9 @@ const FOUND: [(&str, &str); 9] = [
 
 /// The same error without names of types of this program.
 pub(crate) fn plain_words(error: &str) -> String {
+    if error.starts_with("EOF while parsing") {
+        return "the text ends here, and something is missing: was the file cut off?".to_owned();
+    }
     // What a user wrote may stand between the beginning and the end, and stays as it is.
     let mut text = error.to_owned();
     if let Some(start) = text.rfind("expected struct ") {
@@ -77,6 +80,7 @@ mod tests {
                 "invalid type: sequence, expected struct File",
                 "found a list, expected keys with values such as `{key: value}`",
             ),
+            ("EOF while parsing an object", "the text ends here, and something is missing: was the file cut off?"),
             ("invalid u32", "expected a whole number from 0 to 4294967295"),
             ("expected sequence start", "expected a list such as `[…]`"),
             ("missing field `ranks`", "missing field `ranks`"),

@@ -6,6 +6,7 @@
 //! the epochs or a list schedule by longest remaining path is better.
 
 use crate::ordering::earliest_first;
+use crate::problem::constraints::RuleKind;
 use crate::problem::tolerance::faster_or_fewer;
 use crate::problem::{Problem, SynthError};
 use schedule::{ChunkId, Message, Schedule, Transfer, TransferKind, replay};
@@ -31,8 +32,8 @@ pub(crate) fn schedule_of(
     let mut sends = drop_useless(problem, departures);
     add_remaining_paths(problem, &mut sends);
     let mut candidates = Vec::new();
-    // The list scheduler ignores `own_chunks_first`; the order of the epochs obeys it.
-    if problem.constraints.own_chunks_first.is_none() {
+    // The list scheduler ignores rules about the order of messages; the order of the epochs obeys them.
+    if !problem.constraints.exceeds(&RuleKind::OF_WAYS) {
         candidates.push(earliest_first(problem, &one_by_one(&sends)));
     }
     sends.sort_by(|a, b| {

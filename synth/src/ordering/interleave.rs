@@ -12,6 +12,7 @@
 use super::dependencies::DependencyGraph;
 use super::list::{Listed, Time, listed};
 use super::{ranked, sorted};
+use crate::problem::constraints::RuleKind;
 use crate::problem::{Deadline, Problem};
 use schedule::{ChunkId, Message, ReplayError, Transfer, makespan, replay};
 use std::time::Duration;
@@ -40,8 +41,8 @@ pub(crate) fn interleaved(
 ) -> Result<Vec<Transfer>, ReplayError> {
     let play = |messages: &[Message]| replay(&problem.demand, &problem.topology, messages);
     let mut best = play(messages)?;
-    // The rules ignore which chunks a sketch wants first.
-    let is_free = problem.constraints.own_chunks_first.is_none();
+    // The orders ignore which chunks a sketch wants first.
+    let is_free = !problem.constraints.exceeds(&RuleKind::OF_WAYS);
     for messages in [Some(messages), one_by_one(messages).as_deref()].into_iter().flatten() {
         if messages.len() > MOST_MESSAGES || !is_free || takes_too_long(messages.len(), deadline) {
             break;

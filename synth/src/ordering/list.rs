@@ -1,14 +1,13 @@
-//! List scheduling of messages with dependencies, forwards or backwards in time.
+//! List scheduling of given messages with dependencies, forwards or backwards in time.
 //!
-//! The principal function is [`listed`]: whenever a link and its resources are free, the link takes the most urgent
-//! message that waits for it. In reversed time, messages leave in the order opposite to their dependencies. The times
-//! of such a schedule are the latest ones at which messages may leave, except that α of a pipelined link is on the other
-//! side, so they serve only as urgencies.
+//! The principal function is [`listed`]. In reversed time, messages leave in the order opposite to their dependencies. The
+//! times of such a schedule are the latest ones at which messages may leave, except that α of a pipelined link is on the
+//! other side, so they serve only as urgencies.
 
 use super::calendar::EventQueue;
 use super::dependencies::{DependencyGraph, Precedences};
+use super::scheduler::{ListPolicy, list_schedule};
 use crate::problem::Deadline;
-use crate::problem::options::DeadlinePoll;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use topology::{FreeTimes, LinkId, Micros, ResourceId};
@@ -47,19 +46,8 @@ pub(super) fn listed(
     time: Time,
     deadline: &Deadline,
 ) -> Option<Listed> {
-    let mut run = ListRun::new(graph, urgencies, time);
-    let mut poll = DeadlinePoll::new(deadline, POLLED);
-    run.choose(Micros::ZERO);
-    let mut happened = Vec::new();
-    while let Some(now) = run.events.next(&mut happened) {
-        happened.iter().for_each(|&event| run.happen(event));
-        let before = run.listed.order.len();
-        run.choose(now);
-        if poll.is_over_after(run.listed.order.len() - before) {
-            return None;
-        }
-    }
-    Some(run.listed)
+    let (mut run, awake) = ListRun::new(graph, urgencies, time);
+    list_schedule(&mut run, awake, deadline, POLLED).then_some(run.listed)
 }
 
 struct ListRun<'a> {
@@ -73,13 +61,12 @@ struct ListRun<'a> {
     waiting: Vec<BinaryHeap<Reverse<(u32, u32)>>>,
     free: FreeTimes,
     events: EventQueue<ListEvent>,
-    /// Links that may have something to send now.
-    awake: Vec<LinkId>,
     listed: Listed,
 }
 
 impl<'a> ListRun<'a> {
-    fn new(graph: &'a DependencyGraph<'a>, urgencies: &'a [u32], time: Time) -> Self {
+    /// The state before the first message, and the links that something waits for.
+    fn new(graph: &'a DependencyGraph<'a>, urgencies: &'a [u32], time: Time) -> (Self, Vec<LinkId>) {
         let (topology, count) = (&graph.problem.topology, graph.messages.len());
         let waits = if time == Time::Onwards { &graph.onwards } else { &graph.back };
         let mut run = Self {
@@ -91,56 +78,55 @@ impl<'a> ListRun<'a> {
             waiting: vec![BinaryHeap::new(); topology.links().len()],
             free: FreeTimes::new(topology),
             events: EventQueue::default(),
-            awake: Vec::new(),
             listed: Listed {
                 order: Vec::with_capacity(count),
                 ends: vec![Micros::ZERO; count],
                 makespan: Micros::ZERO,
             },
         };
-        (0..count as u32).filter(|&index| waits.count[index as usize] == 0).for_each(|index| run.wait(index));
-        run
-    }
-
-    fn link(&self, message: u32) -> LinkId {
-        self.graph.messages[message as usize].link
+        let mut awake = Vec::new();
+        let first = (0..count as u32).filter(|&index| waits.count[index as usize] == 0);
+        first.for_each(|index| run.wait(index, &mut awake));
+        (run, awake)
     }
 
     /// Puts a message into the queue of its link.
-    fn wait(&mut self, message: u32) {
-        let link = self.link(message);
+    fn wait(&mut self, message: u32, awake: &mut Vec<LinkId>) {
+        let link = self.graph.messages[message as usize].link;
         self.waiting[link.index()].push(Reverse((self.urgencies[message as usize], message)));
-        self.awake.push(link);
+        awake.push(link);
+    }
+}
+
+impl ListPolicy for ListRun<'_> {
+    type Event = ListEvent;
+    type Urgency = u32;
+
+    fn next(&mut self, happened: &mut Vec<ListEvent>) -> Option<Micros> {
+        self.events.next(happened)
     }
 
-    fn happen(&mut self, event: ListEvent) {
+    fn happen(&mut self, event: ListEvent, awake: &mut Vec<LinkId>) {
         match event {
-            ListEvent::Released(message) => self.wait(message),
-            ListEvent::LinkFree(link) => self.awake.push(link),
+            ListEvent::Released(message) => self.wait(message, awake),
+            ListEvent::LinkFree(link) => awake.push(link),
             ListEvent::ResourceFree(resource) => {
                 let users = self.graph.problem.topology.users(resource);
-                self.awake.extend(users.iter().filter(|link| !self.waiting[link.index()].is_empty()));
+                awake.extend(users.iter().filter(|link| !self.waiting[link.index()].is_empty()));
             }
         }
     }
 
-    /// Lets the free links send; first the link whose first message is the most urgent.
-    fn choose(&mut self, now: Micros) {
-        let topology = &*self.graph.problem.topology;
-        let first = |link: LinkId| self.waiting[link.index()].peek().map(|&Reverse((first, _))| (first, link));
-        let mut ready: Vec<(u32, LinkId)> = self.awake.drain(..).filter_map(first).collect();
-        ready.sort_unstable();
-        ready.dedup();
-        for (_, link) in ready {
-            if self.free.earliest(topology, link) <= now
-                && let Some(Reverse((_, message))) = self.waiting[link.index()].pop()
-            {
-                self.send(message, link);
-            }
-        }
+    fn first(&self, link: LinkId) -> Option<u32> {
+        self.waiting[link.index()].peek().map(|&Reverse((first, _))| first)
     }
 
-    fn send(&mut self, message: u32, link: LinkId) {
+    fn is_free(&self, link: LinkId, now: Micros) -> bool {
+        self.free.earliest(&self.graph.problem.topology, link) <= now
+    }
+
+    fn send(&mut self, link: LinkId, _: Micros) {
+        let Some(Reverse((_, message))) = self.waiting[link.index()].pop() else { return };
         let problem = self.graph.problem;
         let index = message as usize;
         let start = self.released[index].max(self.free.earliest(&problem.topology, link));

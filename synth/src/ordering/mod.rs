@@ -1,7 +1,7 @@
 //! In which order messages leave: list scheduling, along fixed routes or of a schedule's own messages.
 //!
 //! The principal functions are [`queues::order`], [`interleaved`] and [`earliest_first`]; [`calendar::Calendar`] is the clock of the
-//! searches.
+//! searches. Both kinds are policies of one [`scheduler`].
 
 pub(crate) mod bits;
 pub(crate) mod calendar;
@@ -11,6 +11,7 @@ mod list;
 pub(crate) mod lists;
 mod prune;
 pub(crate) mod queues;
+mod scheduler;
 
 pub(crate) use interleave::{earliest_first, interleaved, outlook};
 pub(crate) use prune::without_idle_copies;

@@ -1,18 +1,18 @@
 //! List scheduling along fixed routes.
 //!
-//! The principal function is [`order`]. Whenever a link and its resources are free, the link takes the waiting chunk
-//! that still has the longest way to go (Hu's rule). A head start, which a repair may choose, is added to that way.
+//! The principal function is [`order`]. The chunk that still has the longest way to go is the most urgent (Hu's rule). A head start, which a repair may choose, is added to that way.
 //! Where the sketch asks for it, the sender's own chunks leave a machine before relayed ones. The own chunks wait from
 //! the start, so it is enough to take them first.
 
 use super::calendar::{Calendar, Event};
+use super::scheduler::{ListPolicy, list_schedule};
 use crate::problem::constraints::owner;
 use crate::problem::distance::Key;
-use crate::problem::options::DeadlinePoll;
 use crate::problem::{Deadline, Problem};
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
 use schedule::{ChunkId, ChunkList, Message};
+use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use topology::{Link, LinkId, Micros};
 
@@ -71,8 +71,8 @@ pub(crate) fn order(
     priorities: &Priorities,
     deadline: &Deadline,
 ) -> Option<Order> {
-    let mut queues = Queues::new(problem, routes, priorities);
-    let is_done = queues.run(deadline);
+    let (mut queues, awake) = Queues::new(problem, routes, priorities);
+    let is_done = list_schedule(&mut queues, awake, deadline, POLLED);
     let Queues { calendar, makespan, last, .. } = queues;
     is_done.then(|| Order { messages: calendar.into_messages(), makespan, last })
 }
@@ -85,14 +85,14 @@ struct Queues<'a> {
     hop: Vec<u32>,
     waiting: Vec<BinaryHeap<WaitingChunk>>,
     calendar: Calendar<'a>,
-    awake: Vec<LinkId>,
     sent: usize,
     makespan: Micros,
     last: usize,
 }
 
 impl<'a> Queues<'a> {
-    fn new(problem: &'a Problem, routes: &'a [Vec<LinkId>], priorities: &'a Priorities) -> Self {
+    /// The state before the first message, and the links that something waits for.
+    fn new(problem: &'a Problem, routes: &'a [Vec<LinkId>], priorities: &'a Priorities) -> (Self, Vec<LinkId>) {
         let topology = &*problem.topology;
         let mut queues = Self {
             problem,
@@ -101,24 +101,24 @@ impl<'a> Queues<'a> {
             hop: vec![0; routes.len()],
             waiting: vec![BinaryHeap::new(); topology.links().len()],
             calendar: Calendar::new(topology, &problem.demand),
-            awake: Vec::new(),
             sent: 0,
             makespan: Micros::ZERO,
             last: 0,
         };
-        problem.demand.chunk_ids().for_each(|chunk| queues.wait(chunk));
-        queues
+        let mut awake = Vec::new();
+        problem.demand.chunk_ids().for_each(|chunk| queues.wait(chunk, &mut awake));
+        (queues, awake)
     }
 
     /// Puts a chunk into the queue of the next link of its route, if there is one.
-    fn wait(&mut self, chunk: ChunkId) {
+    fn wait(&mut self, chunk: ChunkId, awake: &mut Vec<LinkId>) {
         let ahead = &self.routes[chunk.index()][self.hop[chunk.index()] as usize..];
         let Some(&next) = ahead.first() else { return };
         let remaining: f64 = ahead.iter().map(|&link| self.duration(link, chunk).0).sum();
         let remaining = Key::new(remaining + self.priorities.head_start[chunk.index()].0);
         let own = self.own_first(next) && owner(&self.problem.demand, chunk) == Some(self.from(next));
         self.waiting[next.index()].push(WaitingChunk { own, remaining, chunk });
-        self.awake.push(next);
+        awake.push(next);
     }
 
     /// The time from the start of a message of one chunk to its arrival.
@@ -134,56 +134,46 @@ impl<'a> Queues<'a> {
         let Problem { topology, constraints, .. } = self.problem;
         constraints.own_chunks_first.is_some() && topology.crosses_machines(topology.link(link))
     }
+}
 
-    /// Sends everything; `false` if the deadline passes before.
-    fn run(&mut self, deadline: &Deadline) -> bool {
-        let mut happened = Vec::new();
-        let mut poll = DeadlinePoll::new(deadline, POLLED);
-        self.choose(Micros::ZERO);
-        while let Some(now) = self.calendar.next(&mut happened) {
-            happened.iter().for_each(|&event| self.happen(event));
-            let before = self.sent;
-            self.choose(now);
-            if poll.is_over_after(self.sent - before) {
-                return false;
-            }
-        }
-        true
+impl ListPolicy for Queues<'_> {
+    type Event = Event;
+    type Urgency = Reverse<WaitingChunk>;
+
+    fn next(&mut self, happened: &mut Vec<Event>) -> Option<Micros> {
+        self.calendar.next(happened)
     }
 
-    fn happen(&mut self, event: Event) {
+    fn happen(&mut self, event: Event, awake: &mut Vec<LinkId>) {
         match event {
-            Event::LinkFree(link) => self.awake.push(link),
-            Event::ResourceFree(resource) => self.awake.extend_from_slice(self.problem.topology.users(resource)),
+            Event::LinkFree(link) => awake.push(link),
+            Event::ResourceFree(resource) => awake.extend_from_slice(self.problem.topology.users(resource)),
             Event::Arrived(message) => {
                 for chunk in self.calendar.message(message).chunks.clone() {
                     self.hop[chunk.index()] += 1;
-                    self.wait(chunk);
+                    self.wait(chunk, awake);
                 }
             }
         }
     }
 
-    /// Lets the free links send; first the link whose first chunk has the longest way to go.
-    fn choose(&mut self, now: Micros) {
-        let first = |link: LinkId| self.waiting[link.index()].peek().map(|&first| (first, link));
-        let mut ready: Vec<(WaitingChunk, LinkId)> = self.awake.iter().filter_map(|&link| first(link)).collect();
-        self.awake.clear();
-        ready.sort_unstable_by(|a, b| b.cmp(a));
-        ready.dedup();
-        for (_, id) in ready {
-            if !self.calendar.is_free(id, now) {
-                continue;
-            }
-            let merge = self.priorities.merge.min(self.waiting[id.index()].len());
-            let chunks = (0..merge).filter_map(|_| self.waiting[id.index()].pop()).map(|waiting| waiting.chunk);
-            let mut chunks: ChunkList = chunks.collect();
-            chunks.sort_unstable();
-            let end = self.calendar.send(now, id, chunks, &[]);
-            if end > self.makespan {
-                (self.makespan, self.last) = (end, self.sent);
-            }
-            self.sent += 1;
+    fn first(&self, link: LinkId) -> Option<Reverse<WaitingChunk>> {
+        self.waiting[link.index()].peek().copied().map(Reverse)
+    }
+
+    fn is_free(&self, link: LinkId, now: Micros) -> bool {
+        self.calendar.is_free(link, now)
+    }
+
+    fn send(&mut self, link: LinkId, now: Micros) {
+        let merge = self.priorities.merge.min(self.waiting[link.index()].len());
+        let chunks = (0..merge).filter_map(|_| self.waiting[link.index()].pop()).map(|waiting| waiting.chunk);
+        let mut chunks: ChunkList = chunks.collect();
+        chunks.sort_unstable();
+        let end = self.calendar.send(now, link, chunks, &[]);
+        if end > self.makespan {
+            (self.makespan, self.last) = (end, self.sent);
         }
+        self.sent += 1;
     }
 }

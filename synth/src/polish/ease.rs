@@ -12,6 +12,7 @@
 //! [1] Jackson, "Scheduling a production line to minimize maximum tardiness", UCLA, 1955.
 
 use crate::problem::Problem;
+use crate::problem::constraints::RuleKind;
 use crate::problem::distance::Key;
 use schedule::{ChunkId, Demand, Schedule, TIME_TOLERANCE, Transfer, TransferKind, clearly_before};
 use std::cmp::Reverse;
@@ -48,7 +49,7 @@ struct Visits {
 /// `schedule` with the slack that exchanges within links bring; `None` if they bring none, or if the sketch prescribes
 /// an order.
 pub(crate) fn eased(problem: &Problem, schedule: &Schedule) -> Option<Schedule> {
-    if schedule.deliveries() > MOST_CARRIED || problem.constraints.own_chunks_first.is_some() {
+    if schedule.deliveries() > MOST_CARRIED || problem.constraints.exceeds(&RuleKind::OF_WAYS) {
         return None;
     }
     let mut draft = EasingDraft::of(schedule)?;

@@ -155,10 +155,57 @@ pub struct Constraints {
     pub placement: Vec<Rank>,
 }
 
+/// The kinds of rules that a schedule must obey.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum RuleKind {
+    /// Links that no chunk may use.
+    ForbiddenLinks,
+    /// Links that only the chunks of some owners may use.
+    Owners,
+    /// How often a chunk may cross between machines.
+    MachineHops,
+    /// In which order a chunk may use kinds of links.
+    Stages,
+    /// Whose chunks leave a machine first.
+    OwnChunksFirst,
+}
+
+impl RuleKind {
+    /// Rules about one link at a time.
+    pub(crate) const OF_LINKS: [Self; 2] = [Self::ForbiddenLinks, Self::Owners];
+    /// Rules about the way of a chunk.
+    pub(crate) const OF_WAYS: [Self; 4] = [Self::ForbiddenLinks, Self::Owners, Self::MachineHops, Self::Stages];
+}
+
 impl Constraints {
     /// Everything is allowed.
     pub fn none() -> Self {
         Self::default()
+    }
+
+    /// Whether there is a rule of another kind than those that a formulation has `honoured`. So a kind of rule that comes
+    /// later is refused by all formulations that do not name it.
+    pub(crate) fn exceeds(&self, honoured: &[RuleKind]) -> bool {
+        let Self {
+            forbidden,
+            owners,
+            max_machine_hops,
+            own_chunks_first,
+            stages,
+            // What a schedule should be like, and how ranks are numbered, is no rule.
+            symmetry: _,
+            connections: _,
+            objective: _,
+            placement: _,
+        } = self;
+        let rules = [
+            (RuleKind::ForbiddenLinks, !forbidden.is_empty()),
+            (RuleKind::Owners, !owners.is_empty()),
+            (RuleKind::MachineHops, max_machine_hops.is_some()),
+            (RuleKind::Stages, stages.is_some()),
+            (RuleKind::OwnChunksFirst, own_chunks_first.is_some()),
+        ];
+        rules.iter().any(|(kind, is_there)| *is_there && !honoured.contains(kind))
     }
 
     /// Whether a link may be used at all.

@@ -4,6 +4,7 @@
 //! decide for all chunks at once. Otherwise each distinct set of holders costs one search. Where no path exists, the
 //! error names a sketch line whose removal opens a path. That line is found by searching again without it.
 
+use crate::problem::constraints::RuleKind;
 use crate::problem::{Hindrance, Problem, SynthError};
 use schedule::{ChunkId, RankSet};
 use std::collections::{BTreeSet, VecDeque};
@@ -64,7 +65,7 @@ impl IgnoredRule {
 }
 
 fn chunks_do_not_matter(problem: &Problem) -> bool {
-    problem.constraints.owners.is_empty() && !problem.constraints.limits_ways()
+    !problem.constraints.exceeds(&[RuleKind::ForbiddenLinks, RuleKind::OwnChunksFirst])
 }
 
 fn is_strongly_connected(problem: &Problem) -> bool {

@@ -368,7 +368,7 @@ mod tests {
         for (name, text, fragment) in [
             ("a.json", &b"{\"format\": \"antiphon-topology/2\"}"[..], "a.json:1:"),
             ("b.json", b"{}", "there is no `format`"),
-            ("b2.json", b"{\"x\": [1,", "b2.json:1:9: EOF"),
+            ("b2.json", b"{\"x\": [1,", "b2.json:1:9: the text ends here"),
             ("c.yaml", b"format: taccl\n", "known are antiphon-topology/1, antiphon-machine/1, antiphon-cluster/1"),
             ("d.yaml", b"", "d.yaml:1:1: "),
             ("e.json", b"\xff\xfe", "UTF-8"),

@@ -9,6 +9,7 @@
 mod detours;
 mod renumber;
 
+use crate::problem::constraints::RuleKind;
 use crate::problem::reversed::{Collectors, Halves};
 use crate::problem::{Deadline, Problem, SynthError};
 use crate::strategies::reversal::joined;
@@ -39,7 +40,7 @@ pub struct Repaired {
 /// another kind, if the machine has grown, or if the sketch limits ways.
 pub fn repaired(problem: &Problem, plan: &Schedule, deadline: &Deadline) -> Result<Repaired, SynthError> {
     let refused = |why: &str| SynthError::NotApplicable { strategy: NAME, why: why.to_owned() };
-    if problem.constraints.limits_ways() {
+    if problem.constraints.exceeds(&[RuleKind::ForbiddenLinks, RuleKind::Owners, RuleKind::OwnChunksFirst]) {
         return Err(refused("the sketch limits the ways of chunks"));
     }
     if plan.demand.request().collective != problem.demand.request().collective {

@@ -17,6 +17,7 @@ pub use pareto::{Front, ParetoPoint, Reach, Reason, Refuted, Relaxation, pareto}
 
 use crate::bounds::{Bound, Bounds, Proof};
 use crate::epochs::timing::schedule_of;
+use crate::problem::constraints::RuleKind;
 use crate::problem::tolerance::{beats, reaches};
 use crate::problem::{Deadline, Problem, Progress, StopReason, StrategyKind, SynthError, check_reachable};
 use crate::solver::Controls;
@@ -204,8 +205,7 @@ fn routes(problem: &Problem) -> usize {
 
 /// Refuses sketches with rules beyond which links may be used.
 fn refuse_rules(problem: &Problem) -> Result<(), SynthError> {
-    let rules = &problem.constraints;
-    match rules.max_machine_hops.is_some() || rules.stages.is_some() || rules.own_chunks_first.is_some() {
+    match problem.constraints.exceeds(&RuleKind::OF_LINKS) {
         true => Err(not_applicable("its models know no hop limits, stages, or rules about who goes first")),
         false => Ok(()),
     }

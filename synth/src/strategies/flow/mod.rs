@@ -16,6 +16,7 @@ mod staged;
 
 use crate::ordering::interleaved;
 use crate::ordering::queues::{Priorities, order};
+use crate::problem::constraints::RuleKind;
 use crate::problem::merging::merging_pays_somewhere;
 use crate::problem::reach::check_reachable;
 use crate::problem::tolerance::beats;
@@ -186,7 +187,7 @@ impl FlowSearch<'_> {
     /// Replays direct messages in phases, where every pair has a link and links share resources.
     fn try_phases(&mut self) {
         let (topology, constraints) = (&self.problem.topology, &self.problem.constraints);
-        if topology.resources().is_empty() || constraints.limits_ways() || constraints.own_chunks_first.is_some() {
+        if topology.resources().is_empty() || constraints.exceeds(&RuleKind::OF_LINKS) {
             return;
         }
         let Some(direct) = phases::direct(self.problem) else { return };
@@ -221,8 +222,7 @@ impl FlowSearch<'_> {
         let chunks = demand.chunks().len();
         let bytes = Bytes(demand.chunk_ids().map(|id| demand.bytes_of(id).0).sum::<f64>() / chunks.max(1) as f64);
         let matters = |link: &topology::Link| link.byte_time(bytes) < link.alpha * DEAR;
-        let is_free =
-            !constraints.limits_ways() && constraints.owners.is_empty() && constraints.own_chunks_first.is_none();
+        let is_free = !constraints.exceeds(&[RuleKind::ForbiddenLinks]);
         if self.is_over()
             || !is_free
             || !merging_pays_somewhere(&self.problem.topology)

@@ -10,6 +10,7 @@
 
 mod balance;
 
+use crate::problem::constraints::RuleKind;
 use crate::problem::{Deadline, Problem, StopReason, StrategyKind, SynthError};
 use crate::strategies::reversal::check_copies;
 use crate::strategies::{Attempt, Context, Strategy};
@@ -73,7 +74,7 @@ fn refused(why: &str) -> SynthError {
 fn check(problem: &Problem) -> Result<(), SynthError> {
     let demand = &*problem.demand;
     check_copies(problem, NAME)?;
-    if problem.constraints.limits_ways() || problem.constraints.own_chunks_first.is_some() {
+    if problem.constraints.exceeds(&RuleKind::OF_LINKS) {
         return Err(refused("the sketch limits ways or orders messages"));
     }
     let everybody = |chunk: &Chunk| chunk.wanted_by.len() == problem.topology.rank_count();

@@ -21,6 +21,7 @@ mod walk;
 pub use compressed::{CompressedSynthesis, is_too_large_for_plain, synthesize_compressed, wants_compression};
 pub use strategy::OrbitWalk;
 
+use crate::problem::constraints::RuleKind;
 use crate::problem::merging::merging_pays_somewhere;
 use crate::problem::{Deadline, Problem};
 use crate::strategies::Context;
@@ -134,8 +135,7 @@ impl Orbits {
 
     /// Whether the walk can handle the problem: no sketch rules about ways or order.
     fn can_spread(problem: &Problem) -> bool {
-        let constraints = &problem.constraints;
-        !constraints.limits_ways() && constraints.own_chunks_first.is_none()
+        !problem.constraints.exceeds(&RuleKind::OF_LINKS)
     }
 
     /// The best base plan of several styles and restarts. There are fewer of them if one takes long, and none after a

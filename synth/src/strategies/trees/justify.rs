@@ -5,6 +5,7 @@
 use super::machine::LoadedMachine;
 use super::messages::{ChunkMessage, TreeMessages};
 use super::play::{Direction, Horizon, PlayedTrees, TreePlayer, durations};
+use crate::problem::constraints::RuleKind;
 use crate::problem::tolerance::{beats, reaches};
 use crate::problem::{Deadline, Problem};
 use rand_pcg::Pcg64Mcg;
@@ -105,7 +106,7 @@ pub(super) fn justified(
 fn may_detour(problem: &Problem, jobs: &TreeMessages) -> bool {
     let places = problem.topology.rank_count() * problem.demand.chunks().len();
     places <= MOST_PLACES
-        && !problem.constraints.limits_ways()
+        && !problem.constraints.exceeds(&RuleKind::OF_LINKS)
         && jobs.all.iter().all(|job| job.kind == TransferKind::Copy)
         && problem.demand.chunks().iter().all(|chunk| !chunk.combine)
 }

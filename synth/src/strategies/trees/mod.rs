@@ -15,6 +15,7 @@ mod packing;
 mod play;
 
 use crate::ordering::without_idle_copies;
+use crate::problem::constraints::RuleKind;
 use crate::problem::{Deadline, Problem, StopReason, StrategyKind, SynthError};
 use crate::strategies::reversal::check_copies;
 use crate::strategies::{Attempt, Context, Strategy};
@@ -157,7 +158,7 @@ fn check(problem: &Problem) -> Result<(), SynthError> {
     if demand.is_unicast() {
         return Err(refused("every chunk has one destination".to_owned()));
     }
-    if problem.constraints.own_chunks_first.is_some() {
+    if problem.constraints.exceeds(&RuleKind::OF_WAYS) {
         return Err(refused("the sketch orders the messages of a link".to_owned()));
     }
     Ok(())

@@ -8,6 +8,7 @@
 mod model;
 
 use super::is_better;
+use crate::problem::constraints::RuleKind;
 use crate::problem::tolerance::beats;
 use crate::problem::{Problem, SynthError};
 use crate::sketch::obey;
@@ -45,7 +46,7 @@ pub(super) fn improved(
     schedule: &Schedule,
     context: &Context<'_>,
 ) -> Result<(Option<Schedule>, u32), SynthError> {
-    let is_plain = problem.constraints.own_chunks_first.is_none() && !problem.demand.has_sums();
+    let is_plain = !problem.constraints.exceeds(&RuleKind::OF_WAYS) && !problem.demand.has_sums();
     if !is_plain || schedule.transfers.len() > MOST_MESSAGES {
         return Ok((None, 0));
     }
