@@ -1,6 +1,6 @@
 //! The arguments of `antiphon synth` and `antiphon bound`: what to plan, and how to search.
 
-use super::values::{ChunkCount, PointChoice, StrategyChoice, collective, duration, op, percent, size};
+use super::values::{ChunkCount, PointChoice, StrategyChoice, collective, duration, op, percent, size, strategy};
 use super::{RankList, SizeList, Split};
 use clap::Args;
 use schedule::{Collective, ReduceOp};
@@ -47,8 +47,8 @@ pub(crate) struct RequestArgs {
 /// How hard to look.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct SearchArgs {
-    /// Only this strategy, alone: orbits, classic, flow, levels, trees, symmetric, matching, improve, milp, exact; or auto.
-    #[arg(long, default_value = "auto", value_name = "NAME|auto")]
+    /// Only this strategy, alone; or auto.
+    #[arg(long, default_value = "auto", value_name = "NAME|auto", value_parser = strategy())]
     pub strategy: StrategyChoice,
     /// Stop after this time with the best so far, such as 30s or 1h30m. Time that is left is used for a better plan, until
     /// the gap is small enough. Results then depend on the machine's speed.

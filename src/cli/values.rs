@@ -59,6 +59,10 @@ pub(super) fn op() -> impl clap::builder::TypedValueParser<Value = ReduceOp> {
     spelled(ReduceOp::ALL.iter().map(|value| value.as_str()))
 }
 
+pub(super) fn strategy() -> impl clap::builder::TypedValueParser<Value = StrategyChoice> {
+    spelled(std::iter::once("auto").chain(StrategyKind::ALL.iter().map(|value| value.as_str())))
+}
+
 /// A parser that knows all accepted words, so that help and completions list them.
 fn spelled<T>(names: impl Iterator<Item = &'static str>) -> impl clap::builder::TypedValueParser<Value = T>
 where

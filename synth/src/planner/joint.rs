@@ -2,9 +2,9 @@
 //!
 //! The principal function is [`synthesize_joint`]. The demand of a [`JointTask`] has the chunks of all its collectives,
 //! so bounds, strategies and verifier treat it as any other. But each collective alone is far easier to plan. So each
-//! is planned alone first, and the plans are put together in two ways: one after the other, and all at once, where each
-//! link takes messages in the order of their departures. The better one is where the search begins: the answer is no
-//! slower than either. What holds for one collective holds for all together, so the bounds of each are bounds of the
+//! is planned alone first, equal ones once, and the plans are put together in two ways: one after the other, and all at once,
+//! where each link takes messages in the order of their departures. The better one is where the search begins: the answer is
+//! no slower than either. What holds for one collective holds for all together, so the bounds of each are bounds of the
 //! whole.
 
 use super::again::SearchRound;
@@ -80,7 +80,8 @@ pub fn synthesize_joint(
     let started = Instant::now();
     let deadline = Deadline::after(options.time_limit, options.cancel.clone());
     let (problems, symmetries) = (task.problems()?, Symmetries::default());
-    let alone = task.requests.iter().map(|request| task.alone(request)).collect::<Result<Vec<_>, _>>()?;
+    let (distinct, which) = distinct(&task.requests);
+    let alone = distinct.iter().map(|request| task.alone(request)).collect::<Result<Vec<_>, _>>()?;
     let bounds_of_all = opened(&problems);
     let planning = Planning {
         problems: &problems,
@@ -95,7 +96,8 @@ pub fn synthesize_joint(
     };
     // A named strategy runs alone, so it begins with nothing.
     let alone = if options.strategy.is_some() { Vec::new() } else { planning.each_alone(&alone) };
-    let plans: Vec<Vec<PartialPlan>> = alone.iter().map(|searches| planned(searches)).collect();
+    let planned: Vec<Vec<PartialPlan>> = alone.iter().map(|searches| planned(searches)).collect();
+    let plans: Vec<&[PartialPlan]> = which.iter().filter_map(|&index| Some(&**planned.get(index)?)).collect();
     let warm: Vec<Schedule> = warm.iter().cloned().chain(together(&problems, &plans, &deadline)).collect();
     raise(&planning, &alone);
     let planning = Planning { warm: &warm, ..planning };
@@ -130,6 +132,19 @@ impl<'a> Planning<'a, '_> {
     }
 }
 
+/// The requests without repetitions, and which of them each request is.
+fn distinct(requests: &[Request]) -> (Vec<&Request>, Vec<usize>) {
+    let mut distinct: Vec<&Request> = Vec::new();
+    let which = requests.iter().map(|request| {
+        distinct.iter().position(|known| *known == request).unwrap_or_else(|| {
+            distinct.push(request);
+            distinct.len() - 1
+        })
+    });
+    let which = which.collect();
+    (distinct, which)
+}
+
 /// The best schedules of one collective, with their chunk counts.
 fn planned(searches: &[CountSearch<'_>]) -> Vec<PartialPlan> {
     let best = searches.iter().filter_map(|search| search.best.as_ref());
@@ -137,7 +152,7 @@ fn planned(searches: &[CountSearch<'_>]) -> Vec<PartialPlan> {
 }
 
 /// The plans of the collectives put together, at the chunk counts where that is fastest.
-fn together(problems: &[Problem], plans: &[Vec<PartialPlan>], deadline: &Deadline) -> Vec<Schedule> {
+fn together(problems: &[Problem], plans: &[&[PartialPlan]], deadline: &Deadline) -> Vec<Schedule> {
     let mut found: Vec<Schedule> = Vec::new();
     for problem in problems {
         let is_large = found.iter().any(|schedule| schedule.transfers.len() > LARGE);
@@ -145,8 +160,9 @@ fn together(problems: &[Problem], plans: &[Vec<PartialPlan>], deadline: &Deadlin
             break;
         }
         let Some(parts) = parts_of(problem, plans) else { continue };
-        let all = [("in-turn", true), ("overlaid", false)];
-        found.extend(all.into_iter().filter_map(|(name, in_turn)| joined(problem, &parts, in_turn, name)));
+        let ways = [("in-turn", true), ("overlaid", false)];
+        let both = ways.into_iter().filter_map(|(name, in_turn)| joined(problem, &parts, in_turn, name));
+        found.extend(both.min_by(|one, other| one.makespan().total_cmp(&other.makespan())));
     }
     found.sort_by(|one, other| one.makespan().total_cmp(&other.makespan()));
     found.truncate(TOGETHER);
@@ -155,10 +171,10 @@ fn together(problems: &[Problem], plans: &[Vec<PartialPlan>], deadline: &Deadlin
 
 /// The transfers of the fastest plan of each collective at the chunk count of the whole, with the chunks of the whole;
 /// `None` if some collective has no plan.
-fn parts_of(problem: &Problem, plans: &[Vec<PartialPlan>]) -> Option<Vec<Vec<Transfer>>> {
+fn parts_of(problem: &Problem, plans: &[&[PartialPlan]]) -> Option<Vec<Vec<Transfer>>> {
     let count = problem.demand.request().chunks_per_rank;
     let mut first = 0;
-    let part = |plans: &Vec<PartialPlan>| {
+    let part = |plans: &&[PartialPlan]| {
         let fitting = plans.iter().filter(|plan| count.is_multiple_of(plan.chunks));
         let best = fitting.min_by(|one, other| one.schedule.makespan().total_cmp(&other.schedule.makespan()))?;
         let mut transfers = best.cut(count);
@@ -264,6 +280,16 @@ mod tests {
     }
 
     #[test]
+    fn equal_requests_are_planned_once() {
+        use Collective::{AllGather, AllToAll};
+        let groups: [(Collective, &[u32], u64); 4] =
+            [(AllGather, &[0, 1], 8), (AllToAll, &[0, 1], 8), (AllGather, &[0, 1], 8), (AllGather, &[0, 2], 8)];
+        let task = task("clique:3", &groups);
+        let (distinct, which) = distinct(&task.requests);
+        assert_eq!((distinct.len(), which), (3, vec![0, 1, 0, 2]));
+    }
+
+    #[test]
     fn plans_put_together_are_right_and_what_is_left_out_of_them_is_missed() {
         for task in tasks() {
             let problems = task.problems().expect("valid requests");
@@ -282,6 +308,7 @@ mod tests {
                 round: SearchRound::Only,
             };
             let plans: Vec<_> = planning.each_alone(&alone).iter().map(|searches| planned(searches)).collect();
+            let plans: Vec<&[PartialPlan]> = plans.iter().map(Vec::as_slice).collect();
             let found = together(&problems, &plans, &deadline);
             assert_eq!(found.len(), TOGETHER);
             for schedule in found {
