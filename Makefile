@@ -37,7 +37,7 @@ models: setup
 	$(TEST) --features runtime/model --test models
 	@if .ci/setup miri; then \
 		MIRIFLAGS=-Zmiri-disable-isolation CARGO_TARGET_DIR=target/miri $(CARGO) +nightly miri test --locked -p runtime --lib -- \
-			transport::shared::port:: memory::doorbell:: session::buffers:: ; \
+			transport::shared::port::lane:: memory::doorbell:: session::buffers:: ; \
 	fi
 
 # Under a real mpirun. Where there is no MPI and none can be installed, it says so and is skipped.

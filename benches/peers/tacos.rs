@@ -2,8 +2,9 @@
 //!
 //! Time goes from instant to instant. At each, the pairs of a chunk and a rank that lacks it are taken in random order, and
 //! each is sent over the fastest free link from a rank that has the chunk. In a second variant a chunk that is under way may
-//! be sent again over another link; of two copies, the later one gives way, on arrival, to a chunk that its sender had when
-//! it was sent and that its receiver lacks. (TACOS itself asks what the sender has on arrival, which no machine can do.)
+//! be sent again over another link. When the second copy of a chunk arrives, the link counts as having carried another chunk:
+//! one that the sender already had at departure, and that the receiver still lacks. (TACOS itself asks what the sender has on
+//! arrival, which no machine can do.)
 //!
 //! Won et al., "TACOS: Topology-Aware Collective Algorithm Synthesizer for Distributed Machine Learning", MICRO 2024.
 

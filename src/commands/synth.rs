@@ -34,7 +34,7 @@ pub(crate) fn run(args: &SynthArgs, screen: &Screen) -> Outcome {
     if let Some(large) = compressed(&task.problems, &options, screen).filter(|_| warm.is_none()) {
         return finish_compressed(&large, options.time_limit, args.output.as_deref(), screen);
     }
-    refuse_too_large(&task.problems)?;
+    refuse_too_large(&task.problems, whole_memory())?;
     warn_of_long(&task.problems, &options, screen);
     options.time_limit = left();
     let synthesis = synthesize(&task, warm.as_slice(), &options, args.request.sketch.as_deref(), screen)?;
@@ -85,25 +85,31 @@ fn time_left(limit: Duration, used: Duration) -> Duration {
 /// The memory that a plain plan takes each time that a chunk passes a link, in bytes: 98 were measured with 17 million.
 const PASSAGE_BYTES: f64 = 100.0;
 
-/// Refuses what is too large for the memory of this computer before anything is planned.
-fn refuse_too_large(problems: &[Problem]) -> Outcome {
-    let (Some(problem), Some(available)) = (problems.first(), available_memory()) else { return Ok(()) };
+/// Refuses, before anything is planned, what is certainly too large for a computer with so much memory.
+fn refuse_too_large(problems: &[Problem], memory: Option<u64>) -> Outcome {
+    let (Some(problem), Some(memory)) = (problems.first(), memory) else { return Ok(()) };
     let passages = synth::passages(problem);
     let needed = passages * PASSAGE_BYTES;
-    if needed <= available as f64 {
+    if needed <= memory as f64 {
         return Ok(());
     }
-    let [needed, available] = [needed, available as f64].map(|memory| bytes(memory as u64));
+    let [needed, memory] = [needed as u64, memory].map(bytes);
     let what = format!(
-        "chunks pass links about {passages:.0} times: a plan takes about {needed} of memory, and this computer has {available}"
+        "chunks pass links about {passages:.0} times: a plan takes about {needed} of memory, and this computer has {memory}"
     );
-    Err(Failure::no(anyhow::anyhow!(what)).hint("plan fewer or smaller groups, fewer chunks, or a part of the machine"))
+    Err(Failure::no(anyhow::anyhow!(what))
+        .hint("plan fewer or smaller collectives, fewer chunks, or a part of the machine"))
 }
 
-/// Memory that programs can get, if the system tells it.
-fn available_memory() -> Option<u64> {
-    let memory = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = memory.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+/// The memory of this computer, if the system tells it.
+fn whole_memory() -> Option<u64> {
+    kilobytes("/proc/meminfo", "MemTotal:")
+}
+
+/// A number of kB in a file of the system, in bytes.
+fn kilobytes(file: &str, name: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(file).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
@@ -179,9 +185,7 @@ pub(crate) fn explain(error: SynthError, sketch: Option<&Path>, asked: Option<St
 
 /// The most memory that this process has used, if the system tells it.
 fn peak_memory() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+    kilobytes("/proc/self/status", "VmHWM:")
 }
 
 /// How many other candidates are listed without `-v`.
@@ -265,6 +269,18 @@ fn closest(candidates: &[Candidate]) -> Vec<&Candidate> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_plan_that_does_not_fit_into_memory_is_refused() {
+        let topology = std::sync::Arc::new(topology::resolve("ring:8").expect("a known topology"));
+        let request = schedule::Request::new(schedule::Collective::AllToAll, 8, 1 << 10);
+        let demand = schedule::Demand::new(request).expect("a valid request");
+        // 56 chunks with ways of 4 links on average take 224 × 100 bytes.
+        let problems = [Problem::new(topology, std::sync::Arc::new(demand))];
+        assert!(refuse_too_large(&problems, Some(22_400)).is_ok() && refuse_too_large(&problems, None).is_ok());
+        let refused = refuse_too_large(&problems, Some(22_000)).expect_err("it is too large");
+        assert!(format!("{refused:?}").contains("about 22.4 KB of memory"), "{refused:?}");
+    }
 
     /// Zero means the first plan, however long it takes: only who asks for that gets it.
     #[test]

@@ -46,8 +46,8 @@ pub use planner::{
 };
 pub use problem::{
     Cancel, Candidate, ConnectionWish, Constraints, DEFAULT_GAP, Deadline, Hindrance, Limits, Milestone, Problem,
-    Progress, Report, SearchOptions, Stages, StopReason, StrategyKind, SynthError, Way, check_reachable, chunk_counts,
-    matrix, passages, verification_time,
+    Progress, Report, RuleKind, SearchOptions, Stages, StopReason, StrategyKind, SynthError, Way, check_reachable,
+    chunk_counts, matrix, passages, verification_time,
 };
 pub use strategies::classic::Classic;
 pub use strategies::exact::{

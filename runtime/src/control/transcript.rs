@@ -1,4 +1,4 @@
-//! What the coordinator tells its ranks, and what it hears of them, as lines of the log (`-vvv`).
+//! What the coordinator tells its ranks, and what it hears from them, as lines of the log (`-vvv`).
 //!
 //! A real job and the simulation write them at the same places of the protocol. So a test compares what both say. Signs of
 //! life, barriers and files are left out: they are no steps of the protocol.
@@ -6,6 +6,7 @@
 use crate::control::judge::{Heard, RankEvent};
 use crate::control::messages::{Answer, ToAgent, WorkerCommand};
 use crate::numbers::Epoch;
+use std::fmt::Arguments;
 use topology::Rank;
 
 /// A message to a rank's agent.
@@ -35,16 +36,16 @@ pub(crate) fn ordered(rank: Rank, epoch: Epoch, command: &WorkerCommand) {
 
 /// What a rank has said, or what happened to it.
 pub(crate) fn heard(Heard { epoch, rank, event }: &Heard) {
-    let says = |what: &str| tracing::trace!("rank {rank}, epoch {epoch}, said: {what}");
+    let says = |what: Arguments<'_>| tracing::trace!("rank {rank}, epoch {epoch}, said: {what}");
     match event {
-        RankEvent::Answer(Answer::IsSetUp { .. }) => says("it is set up"),
+        RankEvent::Answer(Answer::IsSetUp { .. }) => says(format_args!("it is set up")),
         RankEvent::Answer(Answer::Kept { .. }) => {}
-        RankEvent::Answer(Answer::Hello { .. }) => says("hello"),
-        RankEvent::Answer(Answer::Listening { task, .. }) => says(&format!("it listens for task {task}")),
-        RankEvent::Answer(Answer::Ready { task, .. }) => says(&format!("it is ready for task {task}")),
-        RankEvent::Answer(Answer::Done { task, .. }) => says(&format!("it has done task {task}")),
-        RankEvent::Answer(Answer::Failed { reason, .. }) => says(&format!("it failed: {reason}")),
-        RankEvent::Gone(how) => says(&format!("its worker is gone: {how}")),
-        RankEvent::Left(how) => says(&format!("its agent has left: {how}")),
+        RankEvent::Answer(Answer::Hello { .. }) => says(format_args!("hello")),
+        RankEvent::Answer(Answer::Listening { task, .. }) => says(format_args!("it listens for task {task}")),
+        RankEvent::Answer(Answer::Ready { task, .. }) => says(format_args!("it is ready for task {task}")),
+        RankEvent::Answer(Answer::Done { task, .. }) => says(format_args!("it has done task {task}")),
+        RankEvent::Answer(Answer::Failed { reason, .. }) => says(format_args!("it failed: {reason}")),
+        RankEvent::Gone(how) => says(format_args!("its worker is gone: {how}")),
+        RankEvent::Left(how) => says(format_args!("its agent has left: {how}")),
     }
 }

@@ -5,6 +5,7 @@
 use crate::clock::Moment;
 use crate::control::frame::{Inbox, sealed};
 use crate::error::{RunError, RunResult};
+use crate::launch::machine::Machine;
 use crate::launch::membership::{
     FromMember, MemberAddresses, MemberConnection, MemberPlace, MemberWatch, READING, ToMember,
 };
@@ -107,8 +108,8 @@ struct MemberListening<'a> {
     listeners: Vec<TcpListener>,
 }
 
-/// Listens, and makes of what this process is a [`MemberPlace`]. Takes the address of this rank's end of a control connection, and
-/// that of rank 0.
+/// Listens: how others find this rank, and the addresses to tell them. Takes the address of this rank's end of a control
+/// connection, and that of rank 0.
 type Listen<'a, 'n> = dyn Fn(Option<IpAddr>, Option<IpAddr>) -> RunResult<(MemberListening<'n>, MemberAddresses)> + 'a;
 
 /// The next message of a process.
@@ -218,13 +219,15 @@ fn join_machines(
 }
 
 /// The machine of each rank, counted in the order of their first ranks.
-fn machines(places: &[MemberPlace]) -> Vec<u32> {
-    let mut known: BTreeMap<[u8; 16], u32> = BTreeMap::new();
-    let mut number = |place: &MemberPlace| {
-        let next = known.len() as u32;
-        *known.entry(place.machine.key()).or_insert(next)
+fn machines<'p>(places: &'p [MemberPlace]) -> Vec<u32> {
+    let mut known: Vec<&Machine> = Vec::new();
+    let number = |place: &'p MemberPlace| {
+        known.iter().position(|machine| **machine == place.machine).unwrap_or_else(|| {
+            known.push(&place.machine);
+            known.len() - 1
+        }) as u32
     };
-    places.iter().map(&mut number).collect()
+    places.iter().map(number).collect()
 }
 
 /// Where the others are, as this rank sees it.

@@ -16,7 +16,7 @@
 //! | `places` | where each rank is |
 //! | `ports` | a rank's ports to all others ([`MessagePort`](crate::transport::port::MessagePort)); messages for several communicators |
 //! | `buffers` | the memory of one call |
-//! | `shared_memory` | allocates such memory, and makes the caller's such |
+//! | `shared_memory` | allocates memory that the processes of the machine map, and makes the caller's memory such |
 //! | `prepared` | what a session can call again and again |
 //! | `script` | a rank's steps, one after the other |
 //! | `run` | one call of a script |
@@ -98,7 +98,7 @@ struct SessionParts {
     memory: RankMemory,
     patience: Patience,
     status: Arc<SessionStatus>,
-    /// What a rank sleeps on that has ports to other machines.
+    /// What a rank with ports to other machines sleeps on.
     poller: Option<Poller>,
     engine: Mutex<Engine>,
     /// A call is over, or nobody carries on.

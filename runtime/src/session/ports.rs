@@ -12,7 +12,7 @@ use crate::transport::port::{
 };
 use crate::transport::shared::port::segments::OwnSegments;
 use crate::transport::sink::Sink;
-use crate::transport::{MemoryKind, SHORT_EVERYWHERE, local_port};
+use crate::transport::{MemoryKind, SHORT_AT_MOST, SHORT_EVERYWHERE, local_port};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::sync::Arc;
@@ -63,6 +63,7 @@ impl LanePorts {
         let mut ports: Vec<Option<Box<dyn MessagePort>>> = (0..directory.ranks()).map(|_| None).collect();
         let peers = remote.iter().map(|(peer, _)| *peer).collect();
         for (peer, port) in remote {
+            debug_assert!((SHORT_EVERYWHERE..=SHORT_AT_MOST).contains(&port.longest_short()), "scripts rely on it");
             ports[peer.index()] = Some(port);
         }
         let (aside, abandoned, gone) = (BTreeMap::new(), BTreeSet::new(), GoneStreams::default());
@@ -99,7 +100,7 @@ impl LanePorts {
         self.ports[peer.index()].as_ref().map_or(SHORT_EVERYWHERE, |port| port.longest_short())
     }
 
-    /// The memory that messages from a rank reach.
+    /// Whether this rank can map the memory of a peer.
     pub(crate) fn memory(&self, peer: Rank) -> MemoryKind {
         self.ports[peer.index()].as_ref().map_or(MemoryKind::Mapped, |port| port.memory())
     }

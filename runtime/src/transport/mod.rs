@@ -9,7 +9,8 @@
 //!
 //! A new transport is a folder here with a type that implements [`Transport`] and one that implements [`MessagePort`], and a
 //! line for each: in [`Transports::new`] and [`local_port`] if it joins ranks of one machine; if it joins machines, it is a
-//! [`Network`], which makes both, and has one line in [`network()`].
+//! [`Network`], which makes both, and has one line in [`network()`]. The longest short message of its ports is between
+//! [`SHORT_EVERYWHERE`] and [`SHORT_AT_MOST`].
 
 pub(crate) mod hosts;
 pub(crate) mod interfaces;
@@ -74,7 +75,7 @@ pub(crate) trait Transport {
     fn receiver(&mut self, lane: &LaneRequest<'_>) -> io::Result<Box<dyn ReceiveLane>>;
 }
 
-/// The memory that a lane reaches.
+/// The memory that a lane or a port reaches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum MemoryKind {
     /// The receiver can map the sender's buffers and read a message in place.
@@ -198,6 +199,7 @@ pub(crate) fn local_port(
 pub(crate) const SHORT_EVERYWHERE: usize = shared::port::lane::SHORT;
 /// A message of more bytes is long at every [`MessagePort`].
 pub(crate) const SHORT_AT_MOST: usize = tcp::SHORT_FRAME;
+const _: () = assert!(SHORT_EVERYWHERE <= SHORT_AT_MOST, "a message is short somewhere if it is short everywhere");
 
 /// The sender's end of a connection.
 pub(crate) trait SendLane: Send {

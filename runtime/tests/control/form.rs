@@ -1,10 +1,10 @@
 //! The log of a coordinator in a form that does not depend on which rank was faster: the tests of the simulation and of real jobs
 //! compare it with the same files.
 //!
-//! For each epoch and rank it has what the rank was told and what it said, each in order and without repetitions. In an
-//! epoch that ended with a verdict, some ranks may have answered the last question, and some not: what not all have said is
-//! left out. So is how workers end after a verdict, which is a race with the coordinator that kills them, and in which phase of
-//! a running task a rank was hit.
+//! For each epoch and rank it has what the rank was told and what it said, each in order and without repetitions. An epoch
+//! that ended with a verdict also ended all at once: some ranks may have answered the last order, and some not. So the
+//! answers to it are left out there, and how workers end, which is a race with the coordinator that kills them. In which phase
+//! of a running task a rank was hit is left out too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -44,12 +44,11 @@ fn form(log: &str) -> String {
         // In each repetition of a trial, a rank passes these phases.
         let what = PHASES.iter().fold(what.to_owned(), |what, phase| what.replace(phase, "while the task ran"));
         let list = transcript.entry(key).or_default();
-        let is_end = ENDS.iter().any(|end| what.starts_with(end));
-        if !is_end && !list.contains(&what) {
+        if !list.contains(&what) {
             list.push(what);
         }
     }
-    drop_partial_answers(&mut transcript);
+    drop_last_answers(&mut transcript);
     let mut text = String::new();
     for ((epoch, rank, direction), list) in &transcript {
         let when = if *epoch == u64::MAX { "at the end".to_owned() } else { format!("epoch {epoch}") };
@@ -73,22 +72,29 @@ fn parsed(line: &str) -> Option<((u64, u32, usize), &str)> {
     Some(((epoch, rank, direction?), what))
 }
 
-/// In epochs with a verdict, drops what not all ranks with agents have said.
-fn drop_partial_answers(transcript: &mut Transcript) {
-    let is_verdict = |what: &String| what.starts_with("rank ");
-    let judged: BTreeSet<u64> =
-        transcript.iter().filter(|(_, list)| list.iter().any(is_verdict)).map(|((epoch, ..), _)| *epoch).collect();
+/// In epochs with a verdict, drops how ranks ended, and the answers to the last order.
+fn drop_last_answers(transcript: &mut Transcript) {
+    let is_verdict = |what: &&String| what.starts_with("rank ");
+    let judged: BTreeSet<u64> = transcript
+        .iter()
+        .filter(|(_, list)| list.iter().any(|it| is_verdict(&it)))
+        .map(|((epoch, ..), _)| *epoch)
+        .collect();
     for epoch in judged {
-        let said = |rank: u32| (epoch, rank, 1);
-        let ranks: Vec<u32> = transcript.keys().filter(|key| key.0 == epoch && key.1 > 0).map(|key| key.1).collect();
-        let of_all = |what: &String, transcript: &Transcript| {
-            ranks.iter().all(|&rank| transcript.get(&said(rank)).is_some_and(|list| list.contains(what)))
-        };
-        let whole = transcript.clone();
-        for rank in ranks.iter().copied().chain([0]) {
-            if let Some(list) = transcript.get_mut(&said(rank)) {
-                list.retain(|what| of_all(what, &whole));
+        // All ranks are told the same orders.
+        let mut told = transcript.get(&(epoch, 1, 0)).into_iter().flatten();
+        let last = told.rfind(|what| !is_verdict(what)).cloned().unwrap_or_default();
+        let answers = match last.split_once(" task ") {
+            Some(("prepare", task)) => {
+                vec![format!("it listens for task {task}"), format!("it is ready for task {task}")]
             }
+            Some(("connect for", task)) => vec![format!("it is ready for task {task}")],
+            Some(("run", task)) => vec![format!("it has done task {task}")],
+            _ => Vec::new(),
+        };
+        for ((_, _, direction), list) in transcript.range_mut((epoch, 0, 0)..(epoch + 1, 0, 0)) {
+            let is_end = |what: &String| ENDS.iter().any(|end| what.starts_with(end));
+            list.retain(|what| *direction == 0 || !is_end(what) && !answers.contains(what));
         }
     }
 }

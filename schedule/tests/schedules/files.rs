@@ -187,9 +187,12 @@ fn what_is_no_schedule_is_an_error_with_a_place() {
         assert!(EXAMPLE.contains(old), "{old}");
         EXAMPLE.replacen(old, new, 1)
     };
-    check_error("", expect!["bad.json:1:1: EOF while parsing a value"]);
+    check_error("", expect!["bad.json:1:1: the text ends here, and something is missing: was the file cut off?"]);
     check_error("[1, 2]", expect!["bad.json:1:2: found the number `1`, expected a text"]);
-    check_error(&EXAMPLE[..700], expect!["bad.json:59:17: EOF while parsing a value"]);
+    check_error(
+        &EXAMPLE[..700],
+        expect!["bad.json:59:17: the text ends here, and something is missing: was the file cut off?"],
+    );
     check_error(
         &with("schedule/1", "schedule/9"),
         expect!["bad.json:2:32: unknown format `antiphon-schedule/9`, expected `antiphon-schedule/1`"],

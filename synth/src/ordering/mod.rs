@@ -1,7 +1,7 @@
 //! In which order messages leave: list scheduling, along fixed routes or of a schedule's own messages.
 //!
 //! The principal functions are [`queues::order`], [`interleaved`] and [`earliest_first`]; [`calendar::Calendar`] is the clock of the
-//! searches. Both kinds are policies of one [`scheduler`].
+//! searches. List scheduling along routes (`queues`) and of given messages (`list`) are policies of one [`scheduler`].
 
 pub(crate) mod bits;
 pub(crate) mod calendar;

@@ -1,8 +1,8 @@
 //! List scheduling along fixed routes.
 //!
-//! The principal function is [`order`]. The chunk that still has the longest way to go is the most urgent (Hu's rule). A head start, which a repair may choose, is added to that way.
-//! Where the sketch asks for it, the sender's own chunks leave a machine before relayed ones. The own chunks wait from
-//! the start, so it is enough to take them first.
+//! The principal function is [`order`]. The chunk that still has the longest way to go is the most urgent (Hu's rule). A head
+//! start, which a repair may choose, is added to that way. Where the sketch asks for it, the sender's own chunks leave a
+//! machine before relayed ones. The own chunks wait from the start, so it is enough to take them first.
 
 use super::calendar::{Calendar, Event};
 use super::scheduler::{ListPolicy, list_schedule};

@@ -257,6 +257,7 @@ mod tests {
             task("mesh2d:2x4", &[(AllReduce, &[0, 3, 5], 1 << 16), (Broadcast, &[6, 1, 2], 1 << 18)]),
             task("fat-tree:2x4", &[(AllToAll, &[0, 2, 4, 6], 1 << 18), (AllReduce, &[1, 3, 5, 7], 1 << 18)]),
             task("ring:6", &[(Reduce, &[0, 1, 2, 3], 1 << 14), (AllGather, &[2, 3, 4, 5], 1 << 14)]),
+            task("ring:4", &[(AllGather, &[0, 1, 2, 3], 1 << 14), (AllGather, &[0, 1, 2, 3], 1 << 14)]),
         ]
     }
 
@@ -293,7 +294,8 @@ mod tests {
     fn plans_put_together_are_right_and_what_is_left_out_of_them_is_missed() {
         for task in tasks() {
             let problems = task.problems().expect("valid requests");
-            let alone = task.requests.iter().map(|request| task.alone(request)).collect::<Result<Vec<_>, _>>();
+            let (distinct, which) = distinct(&task.requests);
+            let alone = distinct.iter().map(|request| task.alone(request)).collect::<Result<Vec<_>, _>>();
             let alone = alone.expect("valid requests");
             let (options, deadline, symmetries) = (quick(), Deadline::default(), Symmetries::default());
             let planning = Planning {
@@ -308,7 +310,7 @@ mod tests {
                 round: SearchRound::Only,
             };
             let plans: Vec<_> = planning.each_alone(&alone).iter().map(|searches| planned(searches)).collect();
-            let plans: Vec<&[PartialPlan]> = plans.iter().map(Vec::as_slice).collect();
+            let plans: Vec<&[PartialPlan]> = which.iter().map(|&index| plans[index].as_slice()).collect();
             let found = together(&problems, &plans, &deadline);
             assert_eq!(found.len(), TOGETHER);
             for schedule in found {

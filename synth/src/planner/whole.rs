@@ -4,7 +4,7 @@
 //! limit both halves of a sum, first when all is collected and then when all is spread. Trees that do both at once keep
 //! them busy in both directions all the time.
 
-use super::portfolio::chosen;
+use super::portfolio::{StrategyLine, chosen};
 use super::search::CountSearch;
 use super::{Planning, SynthError};
 use std::time::Instant;
@@ -22,7 +22,8 @@ impl<'a> Planning<'a, '_> {
             Some(left) if !self.is_alone() => self.deadline.within(left.mul_f64(PART)),
             _ => self.deadline.clone(),
         };
-        for line in chosen(self.options.strategy) {
+        let is_honoured = |line: &&StrategyLine| !self.problems[0].constraints.exceeds(line.strategy.honours());
+        for line in chosen(self.options.strategy).filter(is_honoured) {
             let Some(index) = line.strategy.promising_count(self.problems, &deadline) else { continue };
             while searches.len() <= index && self.open_next(searches) {}
             let (search, started) = (&mut searches[index], Instant::now());

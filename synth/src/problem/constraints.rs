@@ -157,7 +157,7 @@ pub struct Constraints {
 
 /// The kinds of rules that a schedule must obey.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum RuleKind {
+pub enum RuleKind {
     /// Links that no chunk may use.
     ForbiddenLinks,
     /// Links that only the chunks of some owners may use.
@@ -172,9 +172,12 @@ pub(crate) enum RuleKind {
 
 impl RuleKind {
     /// Rules about one link at a time.
-    pub(crate) const OF_LINKS: [Self; 2] = [Self::ForbiddenLinks, Self::Owners];
+    pub const OF_LINKS: [Self; 2] = [Self::ForbiddenLinks, Self::Owners];
     /// Rules about the way of a chunk.
-    pub(crate) const OF_WAYS: [Self; 4] = [Self::ForbiddenLinks, Self::Owners, Self::MachineHops, Self::Stages];
+    pub const OF_WAYS: [Self; 4] = [Self::ForbiddenLinks, Self::Owners, Self::MachineHops, Self::Stages];
+    /// Rules about the way of a chunk, and about the order of messages.
+    pub const OF_ORDER: [Self; 5] =
+        [Self::ForbiddenLinks, Self::Owners, Self::MachineHops, Self::Stages, Self::OwnChunksFirst];
 }
 
 impl Constraints {
@@ -185,7 +188,7 @@ impl Constraints {
 
     /// Whether there is a rule of another kind than those that a formulation has `honoured`. So a kind of rule that comes
     /// later is refused by all formulations that do not name it.
-    pub(crate) fn exceeds(&self, honoured: &[RuleKind]) -> bool {
+    pub fn exceeds(&self, honoured: &[RuleKind]) -> bool {
         let Self {
             forbidden,
             owners,

@@ -19,7 +19,7 @@ pub(crate) mod tolerance;
 
 pub use chunking::chunk_counts;
 pub(crate) use chunking::is_for_all_strategies;
-pub use constraints::{ConnectionPolicy, ConnectionWish, Constraints, Hindrance, Objective, Stages, Way};
+pub use constraints::{ConnectionPolicy, ConnectionWish, Constraints, Hindrance, Objective, RuleKind, Stages, Way};
 pub use error::SynthError;
 pub use options::{Cancel, DEFAULT_GAP, Deadline, Limits, SearchOptions};
 pub use passages::{passages, verification_time};

@@ -3,7 +3,7 @@
 //! The principal functions are [`passages`] and [`verification_time`].
 
 use super::Problem;
-use schedule::Chunk;
+use schedule::{Chunk, Collective};
 use std::time::Duration;
 use topology::{Rank, Topology};
 
@@ -12,6 +12,8 @@ use topology::{Rank, Topology};
 const SECONDS_FOR_EACH: f64 = 2.5e-6;
 /// The ranks from which distances are measured.
 const SOURCES: usize = 8;
+/// The listed chunks whose ways are measured.
+const SAMPLED_CHUNKS: usize = 64;
 
 /// About how long it takes to plan and to verify a plain schedule in which chunks pass links so often.
 pub fn verification_time(passages: f64) -> Duration {
@@ -31,9 +33,26 @@ pub(crate) fn deliveries(problem: &Problem) -> u64 {
 /// value passes one link; a chunk that one rank wants passes all links of its way.
 pub fn passages(problem: &Problem) -> f64 {
     match problem.demand.is_unicast() && !problem.demand.has_sums() {
+        // Chunks that somebody has listed may stay near.
+        true if problem.demand.request().collective == Collective::Custom => {
+            problem.demand.chunks().len() as f64 * mean_way(problem)
+        }
         true => problem.demand.chunks().len() as f64 * mean_distance(&problem.topology),
         false => deliveries(problem) as f64,
     }
+}
+
+/// How many links a chunk passes that one rank wants, on average over some chunks.
+fn mean_way(problem: &Problem) -> f64 {
+    let chunks = problem.demand.chunks();
+    let (mut hops, mut ways) = (0.0, 0.0);
+    for chunk in chunks.iter().step_by(chunks.len().div_ceil(SAMPLED_CHUNKS).max(1)) {
+        let from = hops_from(&problem.topology, chunk.holders[0].index());
+        if let Some(&Some(hop)) = chunk.wanted_by.first().and_then(|rank| from.get(rank.index())) {
+            (hops, ways) = (hops + f64::from(hop), ways + 1.0);
+        }
+    }
+    hops / f64::max(ways, 1.0)
 }
 
 /// How many links it takes from one rank to another one, on average over all that are reached from some ranks.
@@ -88,5 +107,17 @@ mod tests {
             let problem = Problem::new(topology, Arc::new(Demand::new(request).expect("a valid request")));
             assert!((passages(&problem) - expected).abs() < 1e-9, "{spec} {collective}: {}", passages(&problem));
         }
+    }
+
+    #[test]
+    fn listed_chunks_that_stay_near_pass_few_links() {
+        let topology = Arc::new(topology::resolve("line:64").expect("a known topology"));
+        let neighbours = |first: u32| {
+            let all = Request::new(Collective::AllToAll, 64, 1 << 10);
+            Request { members: [Rank(first), Rank(first + 1)].into_iter().collect(), ..all }
+        };
+        let groups: Vec<Request> = (0..32).map(|pair| neighbours(2 * pair)).collect();
+        let problem = Problem::new(topology, Arc::new(Demand::joint(&groups).expect("a valid request")));
+        assert!((passages(&problem) - 64.0).abs() < 1e-9, "{}", passages(&problem));
     }
 }

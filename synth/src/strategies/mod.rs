@@ -17,6 +17,7 @@ mod shuffle;
 pub(crate) mod trees;
 
 use crate::bounds::{Bound, Bounds};
+use crate::problem::constraints::RuleKind;
 use crate::problem::tolerance::reaches;
 use crate::problem::{Deadline, Problem, Progress, SearchOptions, StopReason, StrategyKind, SynthError};
 use crate::symmetry::Symmetries;
@@ -101,6 +102,9 @@ pub struct Attempt {
 pub trait Strategy: Sync {
     /// Which one it is.
     fn kind(&self) -> StrategyKind;
+
+    /// The kinds of rules of a sketch that its schedules obey. The planner asks it nothing where there are others.
+    fn honours(&self) -> &'static [RuleKind];
 
     /// The name in reports.
     fn name(&self) -> &'static str {

@@ -61,7 +61,8 @@ pub(crate) fn propose(
         }
     }
     let has_none = attempts.iter().all(|attempt| attempt.schedule.is_none());
-    if !context.was_planned_as_one && (has_none || !context.deadline.has_passed()) {
+    let is_honoured = !problem.constraints.exceeds(strategy.honours());
+    if is_honoured && !context.was_planned_as_one && (has_none || !context.deadline.has_passed()) {
         attempts.extend(strategy.propose_directly(problem, context)?);
     }
     if attempts.is_empty() {
@@ -77,6 +78,10 @@ fn propose_copies(
     context: &Context<'_>,
     strategy: &dyn Strategy,
 ) -> Result<Vec<Attempt>, SynthError> {
+    if problem.constraints.exceeds(strategy.honours()) {
+        let why = "the sketch has rules that it does not honour".to_owned();
+        return Err(SynthError::NotApplicable { strategy: strategy.name(), why });
+    }
     if !context.is_alone {
         strategy.is_worthwhile(problem, context)?;
     }

@@ -14,6 +14,7 @@ mod ring;
 mod sums;
 mod tree;
 
+use crate::problem::constraints::RuleKind;
 use crate::problem::distance::PathTree;
 use crate::problem::reach::check_reachable;
 use crate::problem::{Problem, StopReason, StrategyKind, SynthError};
@@ -119,6 +120,10 @@ fn algorithms(collective: Collective) -> Vec<TextbookAlgorithm> {
 impl Strategy for Classic {
     fn kind(&self) -> StrategyKind {
         StrategyKind::Classic
+    }
+
+    fn honours(&self) -> &'static [RuleKind] {
+        &RuleKind::OF_ORDER
     }
 
     fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {

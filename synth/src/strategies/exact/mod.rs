@@ -45,9 +45,12 @@ impl Strategy for Exact {
         StrategyKind::Exact
     }
 
+    fn honours(&self) -> &'static [RuleKind] {
+        &RuleKind::OF_LINKS
+    }
+
     fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
         check_copies(problem, NAME)?;
-        refuse_rules(problem)?;
         let mut search = ExactSearch::new(problem, context);
         if routes(problem) > MOST_DEPARTURES {
             return Err(not_applicable(

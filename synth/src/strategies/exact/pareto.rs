@@ -14,6 +14,7 @@ use super::synchronous::{Rates, StepsVerdict, SynchronousPlan, decide, least_rou
 use super::{NAME, not_applicable};
 use crate::bounds::bounds;
 use crate::epochs::timing::{Departure, schedule_of};
+use crate::problem::constraints::RuleKind;
 use crate::problem::reversed::reversed_spreading;
 use crate::problem::{
     Deadline, Problem, Progress, SearchOptions, StopReason, StrategyKind, SynthError, check_reachable,
@@ -373,6 +374,10 @@ struct Given(Vec<Departure>);
 impl Strategy for Given {
     fn kind(&self) -> StrategyKind {
         StrategyKind::Exact
+    }
+
+    fn honours(&self) -> &'static [RuleKind] {
+        &RuleKind::OF_LINKS
     }
 
     fn propose(&self, problem: &Problem, _: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {

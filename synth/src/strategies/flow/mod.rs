@@ -74,6 +74,10 @@ impl Strategy for Flow {
         StrategyKind::Flow
     }
 
+    fn honours(&self) -> &'static [RuleKind] {
+        &RuleKind::OF_ORDER
+    }
+
     fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
         let refused = |why: String| SynthError::NotApplicable { strategy: NAME, why };
         let several = || refused("some chunk has several destinations".to_owned());

@@ -19,6 +19,7 @@ mod draft;
 mod recreate;
 mod ruin;
 
+use crate::problem::constraints::RuleKind;
 use crate::problem::tolerance::beats;
 use crate::problem::{Limits, Problem, StopReason, StrategyKind, SynthError};
 use crate::strategies::matching::Matching;
@@ -55,6 +56,10 @@ const BUILT: u64 = 8;
 impl Strategy for Improve {
     fn kind(&self) -> StrategyKind {
         StrategyKind::Improve
+    }
+
+    fn honours(&self) -> &'static [RuleKind] {
+        &RuleKind::OF_ORDER
     }
 
     fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {

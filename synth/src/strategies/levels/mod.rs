@@ -36,6 +36,10 @@ impl Strategy for Levels {
         StrategyKind::Levels
     }
 
+    fn honours(&self) -> &'static [RuleKind] {
+        &RuleKind::OF_LINKS
+    }
+
     fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
         check(problem)?;
         let demand = &*problem.demand;
@@ -74,9 +78,6 @@ fn refused(why: &str) -> SynthError {
 fn check(problem: &Problem) -> Result<(), SynthError> {
     let demand = &*problem.demand;
     check_copies(problem, NAME)?;
-    if problem.constraints.exceeds(&RuleKind::OF_LINKS) {
-        return Err(refused("the sketch limits ways or orders messages"));
-    }
     let everybody = |chunk: &Chunk| chunk.wanted_by.len() == problem.topology.rank_count();
     if !demand.chunks().iter().all(everybody) {
         return Err(refused("not everybody wants everything"));

@@ -16,6 +16,7 @@ mod symmetric;
 use crate::bounds::multicommodity::{ConcurrentFlow, concurrent_flow};
 use crate::ordering::queues::Priorities;
 use crate::ordering::without_idle_copies;
+use crate::problem::constraints::RuleKind;
 use crate::problem::distance::PathTree;
 use crate::problem::merging::merging_pays_somewhere;
 use crate::problem::tolerance::{EQUAL, beats, reaches};
@@ -73,6 +74,10 @@ const SCHEDULING: usize = 32;
 impl Strategy for Matching {
     fn kind(&self) -> StrategyKind {
         StrategyKind::Matching
+    }
+
+    fn honours(&self) -> &'static [RuleKind] {
+        &RuleKind::OF_ORDER
     }
 
     fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {

@@ -6,6 +6,7 @@
 
 use super::MatchingSearch;
 use super::instance::Instance;
+use crate::problem::constraints::RuleKind;
 use crate::problem::{Problem, StrategyKind, SynthError};
 use crate::strategies::bundles::{WORK, of_bearable_size};
 use crate::strategies::{Attempt, Context, Strategy};
@@ -22,6 +23,10 @@ const GROUPS: usize = 2;
 impl Strategy for Symmetric {
     fn kind(&self) -> StrategyKind {
         StrategyKind::Symmetric
+    }
+
+    fn honours(&self) -> &'static [RuleKind] {
+        &RuleKind::OF_ORDER
     }
 
     fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {

@@ -10,6 +10,7 @@ mod expanded;
 mod pipeline;
 mod windows;
 
+use crate::problem::constraints::RuleKind;
 use crate::problem::reach::check_reachable;
 use crate::problem::tolerance::beats;
 use crate::problem::{Limits, Problem, SearchOptions, StopReason, StrategyKind, SynthError};
@@ -38,6 +39,10 @@ pub struct Milp;
 impl Strategy for Milp {
     fn kind(&self) -> StrategyKind {
         StrategyKind::Milp
+    }
+
+    fn honours(&self) -> &'static [RuleKind] {
+        &RuleKind::OF_ORDER
     }
 
     fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {

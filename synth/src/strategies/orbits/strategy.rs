@@ -4,6 +4,7 @@
 //! the planner runs it first; `symmetric` tries to improve on its result.
 
 use super::Orbits;
+use crate::problem::constraints::RuleKind;
 use crate::problem::tolerance::reaches;
 use crate::problem::{Problem, StopReason, StrategyKind, SynthError};
 use crate::strategies::bundles::of_bearable_size;
@@ -21,12 +22,14 @@ impl Strategy for OrbitWalk {
         StrategyKind::Orbits
     }
 
+    fn honours(&self) -> &'static [RuleKind] {
+        &RuleKind::OF_LINKS
+    }
+
     fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
         // These checks come first, because finding symmetries may take longer than the walk.
         let why = if problem.demand.request().root.is_some() {
             "the root is unlike all other ranks"
-        } else if !Orbits::can_spread(problem) {
-            "a sketch limits the ways"
         } else {
             let attempts = of_bearable_size(NAME, problem, |problem| Ok(walk(problem, context).into_iter().collect()))?;
             if !attempts.is_empty() {

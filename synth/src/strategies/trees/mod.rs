@@ -64,6 +64,10 @@ impl Strategy for Trees {
         StrategyKind::Trees
     }
 
+    fn honours(&self) -> &'static [RuleKind] {
+        &RuleKind::OF_WAYS
+    }
+
     fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
         check(problem)?;
         let mirrors = mirrors(problem, context)?;
@@ -157,9 +161,6 @@ fn check(problem: &Problem) -> Result<(), SynthError> {
     check_copies(problem, NAME)?;
     if demand.is_unicast() {
         return Err(refused("every chunk has one destination".to_owned()));
-    }
-    if problem.constraints.exceeds(&RuleKind::OF_WAYS) {
-        return Err(refused("the sketch orders the messages of a link".to_owned()));
     }
     Ok(())
 }
