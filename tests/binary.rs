@@ -44,6 +44,21 @@ pub(crate) fn antiphon_in(folder: &Path, arguments: &str) -> Ran {
     }
 }
 
+/// The same with so many MB of addresses, which is more than the memory that it may take.
+pub(crate) fn antiphon_within(megabytes: u64, arguments: &str) -> Ran {
+    let output: Output = Command::new("sh")
+        .args(["-c", "ulimit -v \"$1\" && shift && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_antiphon")])
+        .arg((megabytes * 1000).to_string())
+        .args(arguments.split_whitespace())
+        .output()
+        .unwrap();
+    Ran {
+        code: output.status.code().unwrap_or(-1),
+        stdout: String::from_utf8(output.stdout).unwrap(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
 /// The normalized topology of a SPEC.
 pub(crate) fn topology(spec: &str) -> Value {
     antiphon(&format!("topology show {spec} --json")).ok().json()

@@ -25,7 +25,7 @@ pub(crate) struct ExportArgs {
     pub lowering: LoweringArgs,
     /// MSCCL: how bytes cross a connection.
     #[arg(long, default_value = "simple")]
-    pub protocol: Protocol,
+    pub protocol: NcclProtocol,
     /// NCCL graph: what the links are. Only over NVLink does NCCL use its protocol LL128.
     #[arg(long, default_value = "sys", value_name = "PATH")]
     pub path: NcclPath,
@@ -42,7 +42,7 @@ pub(crate) struct ExportArgs {
 
 /// The protocols of NCCL.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Protocol {
+pub(crate) enum NcclProtocol {
     /// Bulk slots: most bandwidth.
     Simple,
     /// Data and flags together: least latency.

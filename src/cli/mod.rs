@@ -18,7 +18,7 @@ mod values;
 pub(crate) use self::synth::{BoundArgs, RequestArgs, SearchArgs, SynthArgs};
 pub(crate) use self::topology::{ImportArgs, SketchCommand, TopologyCommand};
 pub(crate) use self::tune::{TableFormat, TuneArgs, TuneCommand, TuneMeasureArgs};
-pub(crate) use export::{ExportArgs, ExportFormat, NcclPath, Protocol};
+pub(crate) use export::{ExportArgs, ExportFormat, NcclPath, NcclProtocol};
 pub(crate) use launch::{LaunchArgs, MOST_LOCAL_RANKS};
 pub(crate) use lowering::LoweringArgs;
 pub(crate) use plan::{ExplainArgs, PlanArgs, SimulateArgs, VerifyArgs};

@@ -1,6 +1,6 @@
 //! `antiphon export`: a plan in another format.
 
-use crate::cli::{ExportArgs, ExportFormat, LoweringArgs, NcclPath, Protocol};
+use crate::cli::{ExportArgs, ExportFormat, LoweringArgs, NcclPath, NcclProtocol};
 use crate::failure::{Failure, Outcome, write_to};
 use crate::foreign;
 use crate::lowered;
@@ -100,9 +100,9 @@ fn msccl_file(verified: Verified, args: &ExportArgs, dialect: msccl::Dialect, sc
     let options = msccl::AlgorithmExportOptions {
         dialect,
         protocol: match args.protocol {
-            Protocol::Simple => msccl::Protocol::Simple,
-            Protocol::Ll => msccl::Protocol::Ll,
-            Protocol::Ll128 => msccl::Protocol::Ll128,
+            NcclProtocol::Simple => msccl::Protocol::Simple,
+            NcclProtocol::Ll => msccl::Protocol::Ll,
+            NcclProtocol::Ll128 => msccl::Protocol::Ll128,
         },
         name: args.name.clone().unwrap_or_else(|| format!("antiphon_{}_{}", request.collective, request.members.len())),
         min_bytes,

@@ -47,7 +47,9 @@ fn draw(text: &mut String, map: &HeatMap<'_>, quantity: Quantity, (left, top): (
     let side = cell * map.order.len() as f64;
     let values = map.values(quantity);
     let on_scale = || values.iter().copied().filter(|&value| is_on_scale(value));
-    let (low, high) = (on_scale().next().unwrap_or(1.0), on_scale().next_back().unwrap_or(1.0));
+    // Where all values are zero, so is the scale.
+    let none = if values.first() == Some(&0.0) { 0.0 } else { 1.0 };
+    let (low, high) = (on_scale().next().unwrap_or(none), on_scale().next_back().unwrap_or(none));
     let share = |value: f64| match value {
         0.0 => 0.0,
         f64::INFINITY => 1.0,
@@ -130,7 +132,7 @@ fn scale(text: &mut String, quantity: Quantity, (left, top): (f64, f64), width: 
         );
     }
     for (share, anchor) in [(0.0, "start"), (0.5, "middle"), (1.0, "end")] {
-        let value = low * (high / low).powf(share);
+        let value = if high > low { low * (high / low).powf(share) } else { low };
         let _ = writeln!(
             text,
             "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\" font-size=\"11\">{}</text>",
@@ -192,5 +194,14 @@ mod tests {
             |tag: &str| text.matches(&format!("<{tag}")).count() == text.matches(&format!("</{tag}>")).count();
         assert!(balanced("svg") && balanced("text") && balanced("title"), "every element is closed");
         assert!(!text.contains("NaN") && !text.contains("inf\""));
+    }
+
+    #[test]
+    fn a_scale_of_zeros_says_zero() {
+        let text = svg(&HeatMap::new(&topology::resolve("clique:3,alpha=0us").unwrap()));
+        assert!(
+            text.matches(">0 µs</text>").count() >= 3 && !text.contains(">1 µs<") && !text.contains("NaN"),
+            "{text}"
+        );
     }
 }

@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 use store::{MergedRecord, Record, Store};
-use synth::Cancel;
+use synth::{Cancel, SearchOptions};
 use topology::counted;
 
 /// How often a cell whose worker dies is tried.
@@ -65,7 +65,8 @@ fn lead(args: &SweepArgs, crew: &mut dyn Crew, screen: &Screen) -> Outcome {
     let records = grid.cells.iter().enumerate().map(|(number, _)| store.record(number)).collect();
     let foreman = Foreman { grid: &grid, store: &store, screen, cancel: &cancel, records, attempts: BTreeMap::new() };
     let records = foreman.work(crew)?;
-    let series = windows(&grid, &store, &records)?;
+    let options = SearchOptions { cancel: cancel.clone(), ..SearchOptions::default() };
+    let series = windows(&grid, &store, &records, &options)?;
     let open = records.iter().filter(|record| record.is_none()).count();
     let failed = records.iter().filter(|record| matches!(record, Some(Record::Failed { .. }))).count();
     let merged = grid.cells.iter().zip(&records).enumerate();
@@ -231,7 +232,12 @@ struct Series<'a> {
 }
 
 /// Chooses the plans of every series that has one for every size, and saves them with their index.
-fn windows<'a>(grid: &'a SweepGrid, store: &Store, records: &[Option<Record>]) -> Outcome<Vec<Series<'a>>> {
+fn windows<'a>(
+    grid: &'a SweepGrid,
+    store: &Store,
+    records: &[Option<Record>],
+    options: &SearchOptions,
+) -> Outcome<Vec<Series<'a>>> {
     let mut all = Vec::new();
     for (number, numbers) in grid.series().enumerate() {
         let cells = &grid.cells[numbers.clone()];
@@ -249,7 +255,7 @@ fn windows<'a>(grid: &'a SweepGrid, store: &Store, records: &[Option<Record>]) -
             let plans = numbers.map(|number| desk.open(&store.path(&Store::plan_name(number))));
             let plans = plans.collect::<Outcome<Vec<_>>>()?;
             let sizes: Vec<u64> = cells.iter().map(|cell| cell.size_bytes).collect();
-            let found = synth::select_sizes(&desk.task, &sizes, &plans).map_err(Failure::no)?;
+            let found = synth::select_sizes(&desk.task, &sizes, &plans, options).map_err(Failure::no)?;
             let index = super::sizes::index(&desk.task, &found);
             let name = format!("windows/{number}");
             let folder = store.path(&name);

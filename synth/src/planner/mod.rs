@@ -336,7 +336,11 @@ impl<'a> Planning<'a, '_> {
         for attempt in attempts.iter_mut().filter(|attempt| attempt.stop == StopReason::TimeLimit) {
             attempt.stop = StopReason::out_of_time(&self.options.cancel);
         }
-        search.raise_bounds(strategy.prove(search.problem, &search.bounds, &deadline)?);
+        match strategy.prove(search.problem, &search.bounds, &deadline) {
+            Ok(proven) => search.raise_bounds(proven),
+            // Schedules need no proof that nothing is faster.
+            Err(error) => tracing::info!("{} has proven nothing: {error}", strategy.name()),
+        }
         let seconds = started.elapsed().as_secs_f64() / attempts.len().max(1) as f64;
         self.judge_all(search, attempts, seconds);
         Ok(())

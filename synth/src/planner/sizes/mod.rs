@@ -1,24 +1,21 @@
 //! One request at many sizes: few plans, each for a window of sizes.
 //!
-//! The principal function is [`synthesize_sizes`]. The sizes share their work. A plan found for one size is cheaply
-//! timed for every other size ([`retime`]: the same messages in the same order), and is a warm start there. The sizes
-//! are visited from both ends towards the middle. A size is searched only where that may help:
+//! The principal function is [`synthesize_sizes`]. A plan found for one size is cheaply timed for every other size
+//! ([`retime`]: the same messages in the same order), and is a warm start there. The sizes are visited from both ends
+//! towards the middle. A size is searched only where that may help:
 //!
 //! * not if a plan of another size is within [`TOLERANCE`] of the bound;
-//! * not between two sizes, at most [`SPAN`] apart, if one plan is within [`TOLERANCE`] of the best known at both.
-//!   Where one path decides, the time of a plan is a + b·size. The minimum of such lines is concave, so a plan that is
-//!   best at both ends is best between them. Paths change with the size, so larger intervals are halved.
+//! * not between two sizes, at most [`SPAN`] apart, if one plan is within [`TOLERANCE`] of the best known at both. Where
+//!   one path decides, the time of a plan is a + b·size, and what is best at both ends of such lines is best between.
 //!
-//! The result is the Pareto set ([`windows`]): the fewest plans such that, at every requested size, the plan of its
-//! window is within [`TOLERANCE`] of the best of all plans found, whatever size they were found for. Two windows meet
-//! where the plan of the larger sizes overtakes the other.
+//! The result is the Pareto set ([`windows`]): the fewest plans such that at every size that of its window is within
+//! [`TOLERANCE`] of the best. Two windows meet where the plan of the larger sizes overtakes the other.
 
 mod retime;
 mod windows;
 
 use crate::bounds::bounds;
-use crate::planner::again::SearchRound;
-use crate::planner::{accept, synthesize_among};
+use crate::planner::{accept, again::SearchRound, synthesize_among};
 use crate::problem::{Constraints, Deadline, Problem, Progress, SearchOptions, SynthError, chunk_counts};
 use crate::strategies::orbits::is_too_large_for_plain;
 use crate::symmetry::Symmetries;
@@ -39,9 +36,9 @@ pub const TO_BYTES: &str = "to_bytes";
 const SPAN: u64 = 64;
 /// The bounds of all sizes may take one part in this many of a limited time.
 const BOUNDS_PART: u32 = 5;
-/// The most plans in the warm start of a search, the best at its size.
+/// The most plans in the warm start of a search.
 const WARM: usize = 3;
-/// The most messages of plans for which the size where two windows meet is computed.
+/// The most messages of plans for which the meeting of two windows is computed.
 const LARGE: usize = 1 << 16;
 
 /// A request that is planned at several sizes.
@@ -129,15 +126,14 @@ impl Windowed {
 /// The plans for all sizes.
 #[derive(Clone, Debug)]
 pub struct SizeSweep {
-    /// The requested sizes, ascending.
+    /// Ascending.
     pub sizes: Vec<AtSize>,
-    /// The windows: ascending, disjoint, from the smallest requested size to the largest.
+    /// Ascending, disjoint, from the smallest requested size to the largest.
     pub windows: Vec<Windowed>,
 }
 
-/// Plans `task` at `sizes` and returns the fewest plans that serve all of them well.
-///
-/// A time limit is for all sizes together; the time left is shared equally among the sizes still to be searched.
+/// The fewest plans that serve all `sizes` well. A time limit is for all sizes together; the time left is shared equally
+/// among the sizes still to be searched.
 ///
 /// # Errors
 /// As [`crate::planner::synthesize`]; [`SynthError::NoProblem`] if `sizes` is empty.
@@ -162,13 +158,17 @@ pub fn retimed(schedule: &VerifiedSchedule, task: &SizeTask, size_bytes: u64) ->
     }
 }
 
-/// The fewest of `plans` that serve all sizes well; each plan is for `task` at one of `sizes`. Nothing is searched.
+/// The fewest of `plans` that serve all sizes well; each is for `task` at one of `sizes`. Nothing is searched.
 ///
 /// # Errors
 /// [`SynthError::NothingYet`] if some size has no plan, [`SynthError::NoProblem`] if `sizes` is empty.
-pub fn select_sizes(task: &SizeTask, sizes: &[u64], plans: &[VerifiedSchedule]) -> Result<SizeSweep, SynthError> {
-    let options = SearchOptions::default();
-    let mut search = SizesSearch::new(task, sizes, &options, &|_| {})?;
+pub fn select_sizes(
+    task: &SizeTask,
+    sizes: &[u64],
+    plans: &[VerifiedSchedule],
+    options: &SearchOptions,
+) -> Result<SizeSweep, SynthError> {
+    let mut search = SizesSearch::new(task, sizes, options, &|_| {})?;
     for plan in plans {
         search.learn(plan);
         let found_for = plan.schedule().demand.request().size_bytes;

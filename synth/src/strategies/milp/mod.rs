@@ -93,7 +93,15 @@ fn with_windows(
         _ => None,
     };
     let Some(start) = best.as_ref().or(greedy.as_ref()) else { return failure.map_or(Ok(attempts), Err) };
-    let (found, solved) = windows::improved(problem, start, context)?;
+    let (found, solved) = match windows::improved(problem, start, context) {
+        Ok(found) => found,
+        // What the models have found stays found.
+        Err(error) if !attempts.is_empty() => {
+            tracing::info!("the windows of milp failed: {error}");
+            return Ok(attempts);
+        }
+        Err(error) => return Err(error),
+    };
     let stop = match () {
         () if found.as_ref().is_some_and(|found| context.is_enough(found.makespan())) => StopReason::Optimal,
         () if context.deadline.has_passed() => StopReason::TimeLimit,
