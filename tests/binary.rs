@@ -48,6 +48,8 @@ pub(crate) fn antiphon_in(folder: &Path, arguments: &str) -> Ran {
 pub(crate) fn antiphon_within(megabytes: u64, arguments: &str) -> Ran {
     let output: Output = Command::new("sh")
         .args(["-c", "ulimit -v \"$1\" && shift && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_antiphon")])
+        // Otherwise the allocator reserves addresses for every core.
+        .env("MALLOC_ARENA_MAX", "2")
         .arg((megabytes * 1000).to_string())
         .args(arguments.split_whitespace())
         .output()
