@@ -8,6 +8,8 @@
 #[expect(clippy::unwrap_used, reason = "a test that finds nonsense panics")]
 mod checker;
 mod peers;
+#[path = "../tests/random.rs"]
+mod random;
 #[expect(dead_code, reason = "its rows are written one by one, as they are found")]
 mod tables;
 

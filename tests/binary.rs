@@ -32,11 +32,11 @@ pub(crate) fn antiphon(arguments: &str) -> Ran {
 
 /// The same in a folder.
 pub(crate) fn antiphon_in(folder: &Path, arguments: &str) -> Ran {
-    let output: Output = Command::new(env!("CARGO_BIN_EXE_antiphon"))
-        .args(arguments.split_whitespace())
-        .current_dir(folder)
-        .output()
-        .unwrap();
+    ran(Command::new(env!("CARGO_BIN_EXE_antiphon")).args(arguments.split_whitespace()).current_dir(folder))
+}
+
+fn ran(command: &mut Command) -> Ran {
+    let output: Output = command.output().unwrap();
     Ran {
         code: output.status.code().unwrap_or(-1),
         stdout: String::from_utf8(output.stdout).unwrap(),
@@ -46,19 +46,12 @@ pub(crate) fn antiphon_in(folder: &Path, arguments: &str) -> Ran {
 
 /// The same with so many MB of addresses, which is more than the memory that it may take.
 pub(crate) fn antiphon_within(megabytes: u64, arguments: &str) -> Ran {
-    let output: Output = Command::new("sh")
+    ran(Command::new("sh")
         .args(["-c", "ulimit -v \"$1\" && shift && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_antiphon")])
         // Otherwise the allocator reserves addresses for every core.
         .env("MALLOC_ARENA_MAX", "2")
         .arg((megabytes * 1000).to_string())
-        .args(arguments.split_whitespace())
-        .output()
-        .unwrap();
-    Ran {
-        code: output.status.code().unwrap_or(-1),
-        stdout: String::from_utf8(output.stdout).unwrap(),
-        stderr: String::from_utf8(output.stderr).unwrap(),
-    }
+        .args(arguments.split_whitespace()))
 }
 
 /// The normalized topology of a SPEC.

@@ -19,13 +19,13 @@ pub(crate) fn random_graph(ranks: usize, seed: u64) -> Value {
     let mut pairs: BTreeSet<(usize, usize)> = (0..ranks).map(|rank| ordered(rank, (rank + 1) % ranks)).collect();
     for rank in 0..ranks {
         for _ in 0..3 {
-            let other = random.below(ranks);
+            let other = random.below(ranks as u64) as usize;
             if other != rank {
                 pairs.insert(ordered(rank, other));
             }
         }
     }
-    let cost = |_| (ALPHAS[random.below(ALPHAS.len())], BANDWIDTHS[random.below(BANDWIDTHS.len())]);
+    let cost = |_| (*random.pick(&ALPHAS), *random.pick(&BANDWIDTHS));
     let costs: Vec<(f64, f64)> = (0..2 * pairs.len()).map(cost).collect();
     let both = pairs.iter().flat_map(|&(a, b)| [(a, b), (b, a)]);
     topology(ranks, both.zip(costs).map(|((from, to), (alpha, bandwidth))| link(from, to, alpha, bandwidth)))
@@ -38,7 +38,7 @@ pub(crate) fn without_cables(whole: &Topology, cables: usize, seed: u64) -> Valu
     let mut kept: BTreeSet<(usize, usize)> = whole.links().iter().map(ends).collect();
     let mut left = cables;
     while left > 0 {
-        let cable = *kept.iter().nth(random.below(kept.len())).expect("there are cables");
+        let cable = *kept.iter().nth(random.below(kept.len() as u64) as usize).expect("there are cables");
         kept.remove(&cable);
         if is_connected(whole.rank_count(), &kept) {
             left -= 1;

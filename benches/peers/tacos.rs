@@ -8,7 +8,7 @@
 //!
 //! Won et al., "TACOS: Topology-Aware Collective Algorithm Synthesizer for Distributed Machine Learning", MICRO 2024.
 
-use super::Random;
+use super::{Random, shuffle};
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 use topology::{Bytes, FreeTimes, Link, LinkId, Micros, Rank, Topology};
@@ -108,7 +108,7 @@ impl<'a> Run<'a> {
                 self.has(other, from, start) && !self.has(other, to, now) && !self.coming[self.place(other, to)]
             };
             let others: Vec<usize> = (0..self.chunks).filter(useful).collect();
-            brought = (!others.is_empty()).then(|| others[self.random.below(others.len())]);
+            brought = (!others.is_empty()).then(|| *self.random.pick(&others));
         }
         if let Some(brought) = brought {
             let place = self.place(brought, to);
@@ -121,7 +121,7 @@ impl<'a> Run<'a> {
     /// Sends what can be sent now. Ranks do not compete: each has its own links.
     fn send_all(&mut self, now: Instant) {
         let mut ranks: Vec<Rank> = std::mem::take(&mut self.awake).into_iter().collect();
-        self.random.shuffle(&mut ranks);
+        shuffle(&mut self.random, &mut ranks);
         for rank in ranks {
             self.send_to(rank, now);
         }
@@ -133,13 +133,13 @@ impl<'a> Run<'a> {
         if links.is_empty() {
             return;
         }
-        self.random.shuffle(&mut links);
+        shuffle(&mut self.random, &mut links);
         // The fastest first; of equally fast ones, a random one.
         links.sort_by(|&a, &b| self.time(a).0.total_cmp(&self.time(b).0));
         let lacks =
             |chunk: &usize| !self.has(*chunk, rank, now) && (self.twice || !self.coming[self.place(*chunk, rank)]);
         let mut wanted: Vec<usize> = (0..self.chunks).filter(lacks).collect();
-        self.random.shuffle(&mut wanted);
+        shuffle(&mut self.random, &mut wanted);
         for chunk in wanted {
             let source = |link: &LinkId| self.has(chunk, self.topology.link(*link).from, now);
             if let Some(index) = links.iter().position(source) {
