@@ -115,11 +115,11 @@ impl Communicator {
         let (send, receive) = (cast_slice(send), cast_slice_mut(receive));
         let buffers = Call::OutOfPlace { input: &send[..input], output: &mut receive[..output] };
         let mut state = self.state();
-        self.check(&state)?;
+        self.check()?;
         state.plans.exchange(input.max(output));
         let at = CallPlace::collective(self.shared.id, state.next_call());
-        let result = self.shared.session.call(&prepared, at, buffers, self.limit());
-        result.map_err(|error| self.refused(&mut state, at, error))
+        let result = self.shared.session.call_holding((state, prepared), |held| &held.1, at, buffers, self.limit());
+        result.map_err(|error| self.refused(at, error))
     }
 
     /// Begins an exchange of blocks, which are bytes of buffers that `arrange` is told the lengths of. See
@@ -135,14 +135,13 @@ impl Communicator {
     ) -> CommResult<BegunCall> {
         let prepared = self.prepare_exchange(sends, receives)?;
         let mut state = self.state();
-        self.check(&state)?;
+        self.check()?;
         let at = CallPlace::collective(self.shared.id, state.next_call());
         let lengths = prepared.lengths();
         state.plans.exchange(lengths[0].max(lengths[1]));
         let started = self.shared.session.start(&prepared, at, arrange(lengths));
-        let ticket = started.map_err(|error| self.refused(&mut state, at, error))?;
         drop(state);
-        Ok(BegunCall::new(self.clone(), ticket))
+        Ok(BegunCall::new(self.clone(), started.map_err(|error| self.refused(at, error))?))
     }
 
     /// An exchange of blocks of bytes, one for each member both ways.

@@ -13,7 +13,7 @@ use runtime::{Call, CallPlace, DType, Moment, Prepared, RunError, RunErrorKind, 
 use schedule::{Collective, ReduceOp};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use topology::Rank;
 
@@ -63,21 +63,21 @@ pub(crate) struct Membership {
     /// Whether functions serve calls.
     has_functions: AtomicBool,
     state: Mutex<CallState>,
+    /// Messages so far to (`true`) and from each member.
+    messages: Mutex<BTreeMap<(usize, bool), u32>>,
+    /// Why no call can be made any more.
+    broken: OnceLock<Arc<RunError>>,
 }
 
 /// What changes from call to call.
 pub(crate) struct CallState {
     /// Calls so far.
     calls: u32,
-    /// Messages so far to (`true`) and from each member.
-    messages: BTreeMap<(usize, bool), u32>,
     /// Groups that were split off so far.
     splits: u64,
     pub(crate) plans: PlanCache,
     /// What serves calls in place of plans, if anything does.
     functions: Option<Arc<dyn ServesCalls>>,
-    /// Why no call can be made any more.
-    broken: Option<Arc<RunError>>,
 }
 
 fn nanoseconds(limit: Duration) -> u64 {
@@ -120,15 +120,19 @@ impl Communicator {
     ) -> Self {
         let state = Mutex::new(CallState::new(plans));
         let (limit, has_functions) = (AtomicU64::new(nanoseconds(limit)), AtomicBool::new(false));
-        Self { shared: Arc::new(Membership { session, id, members, number, limit, has_functions, state }) }
+        let (messages, broken) = (Mutex::default(), OnceLock::new());
+        let shared = Membership { session, id, members, number, limit, has_functions, state, messages, broken };
+        Self { shared: Arc::new(shared) }
     }
 
     /// This rank's number in the group.
+    #[inline]
     pub fn rank(&self) -> usize {
         self.shared.number
     }
 
     /// How many ranks the group has.
+    #[inline]
     pub fn size(&self) -> usize {
         self.shared.members.len()
     }
@@ -139,6 +143,7 @@ impl Communicator {
         self.shared.limit.store(nanoseconds(limit), Ordering::Relaxed);
     }
 
+    #[inline]
     pub(crate) fn limit(&self) -> Duration {
         Duration::from_nanos(self.shared.limit.load(Ordering::Relaxed))
     }
@@ -158,6 +163,7 @@ impl Communicator {
         self.shared.session.abort_communicator(self.shared.id);
     }
 
+    #[inline]
     pub(crate) fn state(&self) -> MutexGuard<'_, CallState> {
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -166,6 +172,7 @@ impl Communicator {
     ///
     /// # Errors
     /// [`CommError::Argument`] if there is none.
+    #[inline]
     pub(crate) fn member(&self, number: usize) -> CommResult<Rank> {
         let size = self.size();
         let none = || CommError::Argument(format!("rank {number} is not one of 0 to {}", size.saturating_sub(1)));
@@ -181,7 +188,7 @@ impl Communicator {
         count: usize,
         dtype: DType,
     ) -> CommResult<(&'s Prepared, CallPlace)> {
-        self.check(state)?;
+        self.check()?;
         let Membership { session, members, id, .. } = &*self.shared;
         let at = CallPlace::collective(*id, state.next_call());
         Ok((state.plans.ready(session, members, CallKey { kind, count, dtype })?, at))
@@ -202,10 +209,10 @@ impl Communicator {
     /// Makes a call of a plan that the caller has chosen; all ranks choose the same.
     pub(crate) fn run_prepared(&self, prepared: &Prepared, buffers: Call<'_>) -> CommResult<()> {
         let mut state = self.state();
-        self.check(&state)?;
+        self.check()?;
         let at = CallPlace::collective(self.shared.id, state.next_call());
-        let result = self.shared.session.call(prepared, at, buffers, self.limit());
-        result.map_err(|error| self.refused(&mut state, at, error))
+        let result = self.shared.session.call_holding((state, prepared), |held| held.1, at, buffers, self.limit());
+        result.map_err(|error| self.refused(at, error))
     }
 
     /// Makes a collective call.
@@ -214,7 +221,9 @@ impl Communicator {
         if let Some(served) = self.function_for(key) {
             return self.call_function(&served, buffers);
         }
-        self.blocking(key, |session, prepared, at, limit| session.call(prepared, at, buffers, limit))
+        self.blocking(key, |session, chosen, at, limit| {
+            session.call_holding(chosen, ChosenCall::prepared, at, buffers, limit)
+        })
     }
 
     /// From the next call on, these functions serve; also none.
@@ -242,36 +251,35 @@ impl Communicator {
     /// Makes a call by a function. If it fails, the communicator is broken, as after any call.
     pub(crate) fn call_function(&self, call: &FunctionCall, memory: Call<'_>) -> CommResult<()> {
         let FunctionCall { functions, number, key } = call;
-        self.check(&self.state())?;
+        self.check()?;
         let ended = functions.call(*number, *key, self.limit(), memory);
-        let (mut state, name) = (self.state(), functions.name(*number));
+        let name = functions.name(*number);
         match ended {
             Ok(()) => {
-                state.plans.served(name, *key, self.size());
+                self.state().plans.served(name, *key, self.size());
                 Ok(())
             }
             Err(why) => {
                 let (rank, fault) = (self.shared.session.rank(), format!("the function `{name}` has failed: {why}"));
-                Err(self.fail(&mut state, RunError::Program { rank, fault }))
+                Err(self.fail(RunError::Program { rank, fault }))
             }
         }
     }
 
-    /// Makes a collective call, and times it if it is its turn.
+    /// Makes a collective call, and times it if it is its turn. Other threads may use the communicator while this one waits.
     #[inline]
     pub(crate) fn blocking(
         &self,
         key: CallKey,
-        run: impl FnOnce(&Session, &Prepared, CallPlace, Duration) -> Result<(), RunError>,
+        run: impl FnOnce(&Session, ChosenCall<'_>, CallPlace, Duration) -> Result<(), RunError>,
     ) -> CommResult<()> {
         let mut state = self.state();
-        let session = &self.shared.session;
         if state.plans.times(state.calls.wrapping_add(1)) {
-            return self.timed(&mut state, key, run);
+            return self.timed(state, key, run);
         }
-        let (prepared, at) = self.ready(&mut state, key.kind, key.count, key.dtype)?;
-        let result = run(session, prepared, at, self.limit());
-        result.map_err(|error| self.refused(&mut state, at, error))
+        let (_, at) = self.ready(&mut state, key.kind, key.count, key.dtype)?;
+        let chosen = ChosenCall { state, other: None };
+        run(&self.shared.session, chosen, at, self.limit()).map_err(|error| self.refused(at, error))
     }
 
     /// Makes a call whose time decides whether the table's plan stays. All ranks learn the longest time of all, by one more
@@ -279,68 +287,95 @@ impl Communicator {
     #[cold]
     fn timed(
         &self,
-        state: &mut CallState,
+        mut state: MutexGuard<'_, CallState>,
         key: CallKey,
-        run: impl FnOnce(&Session, &Prepared, CallPlace, Duration) -> Result<(), RunError>,
+        run: impl FnOnce(&Session, ChosenCall<'_>, CallPlace, Duration) -> Result<(), RunError>,
     ) -> CommResult<()> {
-        self.check(state)?;
+        self.check()?;
         let Membership { session, members, id, .. } = &*self.shared;
         let at = CallPlace::collective(*id, state.next_call());
-        let prepared = state.plans.ready_timed(session, members, key)?;
+        let other = Some(state.plans.ready_timed(session, members, key)?.clone());
         let begin = Moment::now();
-        let result = run(session, prepared, at, self.limit());
+        let result = run(session, ChosenCall { state, other }, at, self.limit());
         let took = Moment::now().since(begin);
-        result.map_err(|error| self.refused(state, at, error))?;
+        result.map_err(|error| self.refused(at, error))?;
+        let mut state = self.state();
         if !state.plans.is_watched(key) {
             return Ok(());
         }
         let kind = CallKind { op: Some(ReduceOp::Max), in_place: true, ..CallKind::plain(Collective::AllReduce) };
         let longest = CallKey { kind, count: 1, dtype: DType::I64 };
-        let prepared = state.plans.own(session, members, longest)?;
+        let other = Some(state.plans.own(session, members, longest)?);
         let mut time = i64::try_from(took.as_nanos()).unwrap_or(i64::MAX).to_ne_bytes();
         let at = CallPlace::collective(*id, state.next_call());
-        let result = session.call(&prepared, at, Call::InPlace(&mut time), self.limit());
-        result.map_err(|error| self.refused(state, at, error))?;
-        state.plans.confirm(key, i64::from_ne_bytes(time) as f64 / 1e3);
+        let (chosen, buffers) = (ChosenCall { state, other }, Call::InPlace(&mut time));
+        let result = session.call_holding(chosen, ChosenCall::prepared, at, buffers, self.limit());
+        result.map_err(|error| self.refused(at, error))?;
+        self.state().plans.confirm(key, i64::from_ne_bytes(time) as f64 / 1e3);
         Ok(())
     }
 
     /// # Errors
     /// What went wrong in an earlier call, or in one of another rank.
-    pub(crate) fn check(&self, state: &CallState) -> CommResult<()> {
-        let broken = state.broken.clone().or_else(|| self.shared.session.broken(self.shared.id).map(Arc::new));
+    #[inline]
+    pub(crate) fn check(&self) -> CommResult<()> {
+        let Membership { broken, session, id, .. } = &*self.shared;
+        let broken = broken.get().cloned().or_else(|| session.broken(*id).map(Arc::new));
         broken.map_or(Ok(()), |error| Err(CommError::Run(error)))
     }
 
     /// A call could not be begun, or has failed. One that makes no sense fails alone, and does not count.
-    pub(crate) fn refused(&self, state: &mut CallState, at: CallPlace, error: RunError) -> CommError {
+    #[cold]
+    pub(crate) fn refused(&self, at: CallPlace, error: RunError) -> CommError {
         if error.kind() == RunErrorKind::Argument {
-            state.uncount(at);
+            self.state().uncount(at);
             return CommError::Argument(error.to_string());
         }
-        self.fail(state, error)
+        self.fail(error)
     }
 
     /// A call was dropped before its end.
     pub(crate) fn dropped(&self) {
         let (rank, fault) = (self.shared.session.rank(), "a call was given up before its end".to_owned());
-        self.fail(&mut self.state(), RunError::Program { rank, fault });
+        self.fail(RunError::Program { rank, fault });
     }
 
     /// A call has failed. Which peers have made it is not known, so no other call can be made: only a new group knows where
     /// it stands.
-    pub(crate) fn fail(&self, state: &mut CallState, error: RunError) -> CommError {
+    pub(crate) fn fail(&self, error: RunError) -> CommError {
         self.shared.session.break_off(self.shared.id, &error);
         let error = Arc::new(error);
-        state.broken.get_or_insert_with(|| error.clone());
+        // The first reason stays.
+        let _ = self.shared.broken.set(error.clone());
         CommError::Run(error)
+    }
+
+    /// The number of the next message to a member, or from it.
+    pub(crate) fn next_message(&self, peer: usize, is_sent: bool) -> u32 {
+        let mut messages = self.shared.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = messages.entry((peer, is_sent)).or_default();
+        *count = count.wrapping_add(1);
+        *count
+    }
+}
+
+/// A call that was chosen, with the lock of its communicator.
+pub(crate) struct ChosenCall<'a> {
+    state: MutexGuard<'a, CallState>,
+    /// What serves it, if not the plan that was found last.
+    other: Option<Prepared>,
+}
+
+impl ChosenCall<'_> {
+    #[inline]
+    pub(crate) fn prepared(&self) -> &Prepared {
+        self.other.as_ref().unwrap_or_else(|| self.state.plans.last_ready())
     }
 }
 
 impl CallState {
     fn new(plans: Arc<PlanStore>) -> Self {
-        let (messages, plans) = (BTreeMap::new(), PlanCache::new(plans));
-        Self { calls: 0, messages, splits: 0, plans, functions: None, broken: None }
+        Self { calls: 0, splits: 0, plans: PlanCache::new(plans), functions: None }
     }
 
     /// The number of the next call.
@@ -351,16 +386,10 @@ impl CallState {
 
     /// The call at this place was not made.
     fn uncount(&mut self, at: CallPlace) {
-        if at.stream == at.communicator {
+        // After a call of another thread, it is too late.
+        if at.stream == at.communicator && at.number == self.calls {
             self.calls = self.calls.wrapping_sub(1);
         }
-    }
-
-    /// The number of the next message to a member, or from it.
-    pub(crate) fn next_message(&mut self, peer: usize, is_sent: bool) -> u32 {
-        let count = self.messages.entry((peer, is_sent)).or_default();
-        *count = count.wrapping_add(1);
-        *count
     }
 
     /// The number of the next group that is made of this one.

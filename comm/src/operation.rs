@@ -2,7 +2,7 @@
 //!
 //! The principal type is [`CollectiveCall`].
 
-use crate::communicator::Communicator;
+use crate::communicator::{ChosenCall, Communicator};
 use crate::error::{CommError, CommResult};
 use crate::plan_store::CallKey;
 use crate::request::BegunCall;
@@ -31,6 +31,7 @@ pub struct CollectiveCall {
 }
 
 impl Communicator {
+    #[inline]
     fn kind(&self, operation: &CollectiveCall) -> CommResult<CallKind> {
         let CollectiveCall { collective, root, op, in_place, .. } = *operation;
         let root = root.map(|root| self.member(root).map(|_| Rank::from_index(root))).transpose()?;
@@ -41,6 +42,7 @@ impl Communicator {
     ///
     /// # Errors
     /// If the communicator is broken, or there is no plan.
+    #[inline]
     pub fn buffer_bytes(&self, operation: &CollectiveCall) -> CommResult<[usize; 2]> {
         let kind = CallKind { in_place: false, ..self.kind(operation)? };
         let (own, each) = (self.rank(), operation.count.saturating_mul(operation.dtype.size()));
@@ -70,6 +72,7 @@ impl Communicator {
     ///
     /// # Errors
     /// [`CommError`].
+    #[inline]
     pub fn run(&self, operation: &CollectiveCall, buffers: RawCall) -> CommResult<()> {
         let kind = self.kind(operation)?;
         let key = CallKey { kind, count: operation.count, dtype: operation.dtype };
@@ -77,7 +80,9 @@ impl Communicator {
             let overlap = || Err(CommError::Argument("the buffers overlap".to_owned()));
             return buffers.lend(|memory| self.call_function(&served, memory)).unwrap_or_else(overlap);
         }
-        self.blocking(key, |session, prepared, at, limit| session.call_raw(prepared, at, buffers, limit))
+        self.blocking(key, |session, chosen, at, limit| {
+            session.call_raw(chosen, ChosenCall::prepared, at, buffers, limit)
+        })
     }
 
     /// Whether a function serves such a call, so that [`Self::begin`] is not the same.
@@ -97,9 +102,8 @@ impl Communicator {
         let kind = self.kind(operation)?;
         let mut state = self.state();
         let (prepared, at) = self.ready(&mut state, kind, operation.count, operation.dtype)?;
-        let ticket =
-            self.shared.session.start(prepared, at, buffers).map_err(|error| self.refused(&mut state, at, error))?;
+        let started = self.shared.session.start(prepared, at, buffers);
         drop(state);
-        Ok(BegunCall::new(self.clone(), ticket))
+        Ok(BegunCall::new(self.clone(), started.map_err(|error| self.refused(at, error))?))
     }
 }

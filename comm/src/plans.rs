@@ -3,7 +3,7 @@
 //! The principal type is [`PlanCache`]. It is bounded: of more sizes than [`MOST_PREPARED`], the one that was called longest ago is forgotten.
 
 use crate::confirm::Confirmation;
-use crate::error::{CommError, CommResult};
+use crate::error::CommResult;
 use crate::plan_store::{CallKey, PlanStore};
 use crate::statistics::Statistics;
 use runtime::{Prepared, Session};
@@ -15,7 +15,7 @@ use topology::Rank;
 const MOST_PREPARED: usize = 256;
 
 /// A plan, ready for one size.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 struct ReadyPlan {
     prepared: Prepared,
     /// For statistics.
@@ -24,8 +24,10 @@ struct ReadyPlan {
 }
 
 /// The plan that was used last: calls come in loops.
+#[derive(Default)]
 struct LastPlan {
-    key: CallKey,
+    /// None if there is no such plan.
+    key: Option<CallKey>,
     ready: ReadyPlan,
     /// Calls since the statistics were asked, or another plan was used.
     calls: u64,
@@ -44,7 +46,7 @@ pub(crate) struct PlanCache {
     store: Arc<PlanStore>,
     /// With the number of the last call that used it.
     ready: BTreeMap<CallKey, (u64, ReadyPlan)>,
-    last: Option<LastPlan>,
+    last: LastPlan,
     /// What timed calls have found out about plans of the table.
     confirmations: BTreeMap<CallKey, Confirmation>,
     /// Textbook algorithms, for timed calls.
@@ -70,7 +72,7 @@ impl PlanCache {
         Self {
             store,
             ready,
-            last: None,
+            last: LastPlan::default(),
             confirmations: BTreeMap::new(),
             stock,
             without_plan: None,
@@ -87,7 +89,7 @@ impl PlanCache {
     /// Other plans from now on. What was counted stays.
     pub(crate) fn replace(&mut self, store: Arc<PlanStore>) {
         self.count_last();
-        (self.last, self.without_plan, self.store) = (None, None, store);
+        (self.last, self.without_plan, self.store) = (LastPlan::default(), None, store);
         self.ready.clear();
         self.stock.clear();
         self.confirmations.clear();
@@ -99,15 +101,22 @@ impl PlanCache {
     /// If there is no plan, or it cannot be prepared for this size.
     #[inline]
     pub(crate) fn ready(&mut self, session: &Session, members: &[Rank], key: CallKey) -> CommResult<&Prepared> {
-        if self.last.as_ref().is_none_or(|last| last.key != key) {
+        if self.last.key != Some(key) {
             self.count_last();
             let ready = self.find(session, members, key)?;
-            self.last = Some(LastPlan { key, ready, calls: 0 });
+            self.last = LastPlan { key: Some(key), ready, calls: 0 };
         }
-        let last = self.last.as_mut().ok_or_else(|| CommError::NoPlan("the plan was lost".to_owned()))?;
-        last.calls += 1;
-        self.without_plan = None;
-        Ok(&last.ready.prepared)
+        self.last.calls += 1;
+        if self.without_plan.is_some() {
+            self.without_plan = None;
+        }
+        Ok(&self.last.ready.prepared)
+    }
+
+    /// What [`Self::ready`] has found last.
+    #[inline]
+    pub(crate) fn last_ready(&self) -> &Prepared {
+        &self.last.ready.prepared
     }
 
     /// Whether the call of this number is timed.
@@ -132,9 +141,9 @@ impl PlanCache {
 
     /// Whether a plan of the table serves a call.
     fn is_of_table(&mut self, session: &Session, members: &[Rank], key: CallKey) -> CommResult<bool> {
-        match self.last.as_ref().filter(|last| last.key == key) {
-            Some(last) => Ok(last.ready.is_of_table),
-            None => Ok(self.find(session, members, key)?.is_of_table),
+        match self.last.key == Some(key) {
+            true => Ok(self.last.ready.is_of_table),
+            false => Ok(self.find(session, members, key)?.is_of_table),
         }
     }
 
@@ -178,7 +187,7 @@ impl PlanCache {
             format!("stock serves {what} of {count} {dtype} from now on: it is {factor:.2} times faster than the table's plan")
         });
         self.count_last();
-        self.last = None;
+        self.last = LastPlan::default();
         if let Some(stock) = self.stock.get(&key) {
             self.ready.insert(key, (self.uses, stock.clone()));
         }
@@ -215,7 +224,8 @@ impl PlanCache {
 
     /// Enters the calls of the last plan into the statistics.
     fn count_last(&mut self) {
-        if let Some(LastPlan { ready, calls, .. }) = &mut self.last {
+        let LastPlan { ready, calls, .. } = &mut self.last;
+        if *calls > 0 {
             let bytes = ready.prepared.lengths().into_iter().max().unwrap_or(0);
             self.statistics.count(&ready.name, std::mem::take(calls), bytes);
         }
@@ -239,7 +249,7 @@ impl PlanCache {
                 return format!("{what} of {count} {dtype}: function {name}, because the table names it");
             }
         }
-        let Some(LastPlan { key: CallKey { kind, count, dtype }, ready, .. }) = &self.last else {
+        let LastPlan { key: Some(CallKey { kind, count, dtype }), ready, .. } = &self.last else {
             return "no call was made".to_owned();
         };
         let place = if kind.in_place { ", in place" } else { "" };

@@ -22,15 +22,14 @@ impl Communicator {
     /// The next message to a member, or from it.
     fn message(&self, peer: usize, bytes: usize, is_sent: bool) -> CommResult<OrderedMessage> {
         let rank = self.member(peer)?;
-        let mut state = self.state();
-        self.check(&state)?;
+        self.check()?;
         let session = &self.shared.session;
         let (from, to, prepared) = match is_sent {
             true => (self.rank(), peer, session.prepare_send(rank, bytes)),
             false => (peer, self.rank(), session.prepare_receive(rank, bytes)),
         };
         let stream = message_stream(self.shared.id, Rank::from_index(from), Rank::from_index(to));
-        let at = CallPlace { communicator: self.shared.id, stream, number: state.next_message(peer, is_sent) };
+        let at = CallPlace { communicator: self.shared.id, stream, number: self.next_message(peer, is_sent) };
         Ok(OrderedMessage { prepared, at })
     }
 
@@ -42,7 +41,7 @@ impl Communicator {
         let OrderedMessage { prepared, at } = self.message(to, size_of_val(data), true)?;
         let call = Call::OutOfPlace { input: cast_slice(data), output: &mut [] };
         let result = self.shared.session.call(&prepared, at, call, self.limit());
-        result.map_err(|error| self.refused(&mut self.state(), at, error))
+        result.map_err(|error| self.refused(at, error))
     }
 
     /// Receives a message from a rank; it must be as long as the vector.
@@ -53,7 +52,7 @@ impl Communicator {
         let OrderedMessage { prepared, at } = self.message(from, size_of_val(into), false)?;
         let call = Call::OutOfPlace { input: &[], output: cast_slice_mut(into) };
         let result = self.shared.session.call(&prepared, at, call, self.limit());
-        result.map_err(|error| self.refused(&mut self.state(), at, error))
+        result.map_err(|error| self.refused(at, error))
     }
 
     /// Sends or receives a message of so many bytes that is given by its address, as the only buffer of the call.
@@ -63,7 +62,7 @@ impl Communicator {
     pub fn begin_message(&self, buffers: RawCall, bytes: usize, peer: usize, is_sent: bool) -> CommResult<BegunCall> {
         let OrderedMessage { prepared, at } = self.message(peer, bytes, is_sent)?;
         let started = self.shared.session.start(&prepared, at, buffers);
-        let ticket = started.map_err(|error| self.refused(&mut self.state(), at, error))?;
+        let ticket = started.map_err(|error| self.refused(at, error))?;
         Ok(BegunCall::new(self.clone(), ticket))
     }
 }

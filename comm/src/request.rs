@@ -61,7 +61,7 @@ impl BegunCall {
 
     fn end(&mut self, result: RunResult<()>) -> CommResult<()> {
         self.is_over = true;
-        result.map_err(|error| self.communicator.fail(&mut self.communicator.state(), error))
+        result.map_err(|error| self.communicator.fail(error))
     }
 }
 

@@ -49,11 +49,8 @@ impl Communicator {
         if let Some(pair) = once.windows(2).find(|pair| pair[0] == pair[1]) {
             return Err(CommError::Argument(format!("rank {} stands twice in the group", pair[0])));
         }
-        let plans = {
-            let state = self.state();
-            self.check(&state)?;
-            state.plans.store()
-        };
+        self.check()?;
+        let plans = self.state().plans.store();
         let id = members.iter().fold(mixed(mixed(self.shared.id, SUBSET), tag), |id, &number| mixed(id, number as u64));
         Ok(Self::new(self.shared.session.clone(), id, (ranks, number), self.limit(), plans))
     }
@@ -95,11 +92,8 @@ impl Communicator {
     }
 
     fn twin(&self, plans: Arc<PlanStore>) -> CommResult<Self> {
-        let splits = {
-            let mut state = self.state();
-            self.check(&state)?;
-            state.next_split()
-        };
+        self.check()?;
+        let splits = self.state().next_split();
         let id = mixed(mixed(self.shared.id, splits), DUPLICATE);
         let members = self.shared.members.clone();
         Ok(Self::new(self.shared.session.clone(), id, (members, self.rank()), self.limit(), plans))

@@ -28,9 +28,7 @@ impl<T> Pending<T> {
     /// [`CommError`].
     pub fn wait(mut self) -> CommResult<Vec<T>> {
         let Some(started) = self.started.take() else { return Ok(Vec::new()) };
-        started
-            .wait(self.communicator.limit())
-            .map_err(|error| self.communicator.fail(&mut self.communicator.state(), error))
+        started.wait(self.communicator.limit()).map_err(|error| self.communicator.fail(error))
     }
 }
 
@@ -54,8 +52,8 @@ impl Communicator {
         let mut state = self.state();
         let (prepared, at) = self.ready(&mut state, kind, count, T::DTYPE)?;
         let started: RunResult<_> = self.shared.session.start_owned(prepared, at, input, output);
-        let started = started.map_err(|error| self.refused(&mut state, at, error))?;
         drop(state);
+        let started = started.map_err(|error| self.refused(at, error))?;
         Ok(Pending { communicator: self.clone(), started: Some(started) })
     }
 

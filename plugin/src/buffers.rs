@@ -30,6 +30,7 @@ pub(crate) struct GivenBuffers {
 ///
 /// # Safety
 /// The buffers are as long as the operation says, and the caller's until the call is over.
+#[inline]
 pub(crate) unsafe fn arrange(
     communicator: &Communicator,
     mut operation: CollectiveCall,

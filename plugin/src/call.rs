@@ -21,6 +21,7 @@ pub(crate) struct CallArguments {
 }
 
 impl CallArguments {
+    #[inline]
     fn operation(self) -> Result<CollectiveCall, CallRefusal> {
         let Self { collective, count, .. } = self;
         Ok(CollectiveCall {

@@ -173,7 +173,11 @@ pub(crate) struct Waiter<'a> {
 impl<'a> Waiter<'a> {
     /// A waiter that has `patience` before it sleeps.
     pub(crate) fn new(bell: Doorbell, patience: Patience) -> Self {
-        bell.is_heavy().store(u32::from(bell.is_registered), Ordering::Relaxed);
+        let is_heavy = u32::from(bell.is_registered);
+        // A store would take the line from the peers, which read it at each ring.
+        if bell.is_heavy().load(Ordering::Relaxed) != is_heavy {
+            bell.is_heavy().store(is_heavy, Ordering::Relaxed);
+        }
         Self { bell, poller: None, patience, idle_since: None, listening: None }
     }
 

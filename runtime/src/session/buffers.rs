@@ -29,6 +29,7 @@ impl RawCall {
     ///
     /// # Safety
     /// The promise of the type.
+    #[inline]
     pub unsafe fn out_of_place(
         (input, input_bytes): (*const u8, usize),
         (output, output_bytes): (*mut u8, usize),
@@ -40,6 +41,7 @@ impl RawCall {
     ///
     /// # Safety
     /// The promise of the type.
+    #[inline]
     pub unsafe fn in_place(both: *mut u8, bytes: usize) -> Self {
         Self { input: both, input_bytes: bytes, output: both, output_bytes: bytes, is_in_place: true }
     }
@@ -62,16 +64,19 @@ impl RawCall {
     }
 
     /// Whether input and output are the same memory.
+    #[inline]
     pub(super) fn is_in_place(&self) -> bool {
         self.is_in_place
     }
 
     /// Bytes of input and output.
+    #[inline]
     pub(super) fn lengths(&self) -> [usize; 2] {
         [self.input_bytes, self.output_bytes]
     }
 
     /// Whether the two buffers share memory although the call is not in place, or the memory ends beyond all addresses.
+    #[inline]
     pub(super) fn is_confused(&self) -> bool {
         let range = |start: *mut u8, bytes: usize| Some(start.addr()..start.addr().checked_add(bytes)?);
         let (Some(input), Some(output)) = (range(self.input, self.input_bytes), range(self.output, self.output_bytes))
@@ -116,6 +121,7 @@ unsafe impl Send for CallBuffers {}
 
 impl CallBuffers {
     /// The buffers of a caller, and scratch.
+    #[inline]
     pub(crate) fn new(call: RawCall, mut scratch: Vec<u8>) -> Self {
         Self {
             starts: [call.input, call.output, scratch.as_mut_ptr()],
@@ -126,10 +132,12 @@ impl CallBuffers {
     }
 
     /// The scratch, for another call.
+    #[inline]
     pub(crate) fn into_scratch(self) -> Vec<u8> {
         self.scratch
     }
 
+    #[inline]
     fn start(&self, span: &ByteSpan) -> *mut u8 {
         let (buffer, bytes) = (span.buffer as usize, &span.bytes);
         assert!(bytes.start <= bytes.end && bytes.end <= self.lengths[buffer], "the plan was made for these buffers");
@@ -142,6 +150,7 @@ impl CallBuffers {
     }
 
     /// The bytes of a span, to be read.
+    #[inline]
     pub(crate) fn read(&self, span: &ByteSpan) -> &[u8] {
         // SAFETY: inside the buffer (`start`), which is valid until the call is over. Nobody writes these bytes meanwhile: the
         // program has no races.
@@ -150,6 +159,7 @@ impl CallBuffers {
 
     /// The bytes of a span, to be written.
     #[expect(clippy::mut_from_ref, reason = "the spans of one step are apart, or equal and taken once")]
+    #[inline]
     pub(crate) fn write(&self, span: &ByteSpan, rank: Rank) -> RunResult<&mut [u8]> {
         if span.buffer == Buffer::Input && !self.is_input_writable {
             let fault = "the program writes the input of a call that is not in place".to_owned();

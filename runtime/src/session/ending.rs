@@ -9,11 +9,13 @@ use crate::verdict::{Cause, Phase, Verdict};
 
 impl Session {
     /// Why the session is over, if it is.
+    #[inline]
     pub fn over(&self) -> Option<Verdict> {
         self.shared.status.verdict()
     }
 
     /// Why no call of a communicator can succeed any more, if that is so.
+    #[inline]
     pub fn broken(&self, communicator: u64) -> Option<RunError> {
         let breach = || self.shared.status.breach(communicator);
         self.over().map(RunError::Verdict).or_else(|| Some(RunError::Broken(breach()?)))

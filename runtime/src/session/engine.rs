@@ -58,6 +58,7 @@ pub(super) struct Engine {
 
 struct Queued {
     number: u64,
+    script: Arc<CallScript>,
     run: ScriptRun,
     /// When it moved last, or came to the front.
     moved_at: Moment,
@@ -82,6 +83,7 @@ impl Engine {
     }
 
     /// Whether no call is under way.
+    #[inline]
     pub(super) fn is_idle(&self) -> bool {
         self.queues.is_empty()
     }
@@ -92,17 +94,19 @@ impl Engine {
     }
 
     /// A call that has not done anything yet.
-    pub(super) fn begin(&mut self, script: &Arc<CallScript>, at: CallPlace, of: RawCall) -> ScriptRun {
+    #[inline]
+    pub(super) fn begin(&mut self, script: &CallScript, at: CallPlace, of: RawCall) -> ScriptRun {
         let mut scratch = Vec::new();
         let bytes = script.lengths[2];
         if bytes > 0 {
             scratch = self.spare.pop().unwrap_or_default();
             scratch.resize(bytes, 0);
         }
-        ScriptRun::new(script.clone(), CallBuffers::new(of, scratch), at.stream, at.number)
+        ScriptRun::new(CallBuffers::new(of, scratch), at.stream, at.number)
     }
 
     /// Ends a run: takes back what it has offered, and keeps its scratch.
+    #[inline]
     pub(super) fn end(&mut self, run: ScriptRun) {
         let scratch = run.end(&mut self.ports);
         if scratch.capacity() > 0 && self.spare.len() < MOST_SPARE {
@@ -111,10 +115,11 @@ impl Engine {
     }
 
     /// Calls of one stream and one queue are done one after the other.
-    pub(super) fn enqueue(&mut self, at: CallPlace, queue: u64, run: ScriptRun, now: Moment) -> Ticket {
+    pub(super) fn enqueue(&mut self, at: CallPlace, script: &Arc<CallScript>, run: ScriptRun, now: Moment) -> Ticket {
         self.tickets += 1;
-        let (number, queue) = (self.tickets, (at.stream, queue));
-        self.queues.entry(queue).or_default().push_back(Queued { number, run, moved_at: now, awaited: None });
+        let (number, queue) = (self.tickets, (at.stream, script.queue));
+        let queued = Queued { number, script: script.clone(), run, moved_at: now, awaited: None };
+        self.queues.entry(queue).or_default().push_back(queued);
         Ticket { communicator: at.communicator, queue, number }
     }
 
@@ -125,7 +130,7 @@ impl Engine {
         let Self { ports, queues, over, .. } = self;
         queues.retain(|_, queue| {
             while let Some(first) = queue.front_mut() {
-                let result = match first.run.poll(ports) {
+                let result = match first.run.poll(&first.script, ports) {
                     Ok(RunProgress::Done) => Ok(()),
                     Ok(RunProgress::Moved) => {
                         (moved, first.moved_at, first.awaited) = (true, now, None);
@@ -156,7 +161,7 @@ impl Engine {
     /// more, and mostly its turn comes before.
     fn relieve(&mut self, now: Moment) -> bool {
         let waits = self.queues.values().filter_map(VecDeque::front).filter(|first| now.since(first.moved_at) > STUCK);
-        let relief = waits.map(|first| first.run.needed_relief()).max();
+        let relief = waits.map(|first| first.run.needed_relief(&first.script)).max();
         relief.is_some_and(|relief| self.ports.relieve(relief))
     }
 

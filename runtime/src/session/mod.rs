@@ -214,6 +214,7 @@ impl Session {
     }
 
     /// How often a waiting call looks before it asks what time it is.
+    #[inline]
     fn looks(&self) -> u32 {
         if self.shared.patience.keeps_core() { LOOKS } else { LOOKS_ON_SHARED_CORES }
     }
@@ -249,27 +250,64 @@ impl Session {
     /// [`RunError::BufferSize`]; [`RunError::Deadline`] after `limit` without progress, with the rank that is waited for;
     /// [`RunError::OtherCall`] if a peer calls something else; [`RunError::Verdict`] if the session is over. The buffers are
     /// the caller's again in each case, and what they hold is not said.
+    pub fn call(&self, prepared: &Prepared, at: CallPlace, buffers: Call<'_>, limit: Duration) -> RunResult<()> {
+        self.call_holding(prepared, |prepared| *prepared, at, buffers, limit)
+    }
+
+    /// The same for a caller that holds something, mostly a lock, with the call inside. It is dropped before this thread waits for
+    /// other ranks, and after the call has its place among those of its stream.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
     #[expect(unsafe_code, reason = "hands borrowed buffers to a call that ends before the borrow")]
-    pub fn call(&self, prepared: &Prepared, at: CallPlace, mut buffers: Call<'_>, limit: Duration) -> RunResult<()> {
+    pub fn call_holding<H>(
+        &self,
+        held: H,
+        prepared: impl FnOnce(&H) -> &Prepared,
+        at: CallPlace,
+        mut buffers: Call<'_>,
+        limit: Duration,
+    ) -> RunResult<()> {
         // SAFETY: the call is over when this returns.
         let buffers = unsafe { RawCall::of(&mut buffers) };
-        self.call_raw(prepared, at, buffers, limit)
+        self.call_raw(held, prepared, at, buffers, limit)
     }
 
     /// The same for memory that is given by its addresses.
     ///
     /// # Errors
     /// As [`Self::call`].
-    pub fn call_raw(&self, prepared: &Prepared, at: CallPlace, buffers: RawCall, limit: Duration) -> RunResult<()> {
-        self.check(&prepared.script, &buffers)?;
+    #[inline]
+    pub fn call_raw<H>(
+        &self,
+        held: H,
+        prepared: impl FnOnce(&H) -> &Prepared,
+        at: CallPlace,
+        buffers: RawCall,
+        limit: Duration,
+    ) -> RunResult<()> {
+        match self.call_at_once(prepared(&held), at, buffers)? {
+            None => Ok(()),
+            Some(ticket) => {
+                drop(held);
+                self.wait(ticket, limit)
+            }
+        }
+    }
+
+    /// Makes a call if it ends soon. Otherwise it goes on, and somebody must wait for it.
+    #[inline]
+    fn call_at_once(&self, prepared: &Prepared, at: CallPlace, buffers: RawCall) -> RunResult<Option<Ticket>> {
+        let script = &prepared.script;
+        self.check(script, &buffers)?;
         self.broken(at.communicator).map_or(Ok(()), Err)?;
         let mut engine = self.engine();
-        let mut run = engine.begin(&prepared.script, at, buffers);
+        let mut run = engine.begin(script, at, buffers);
         if engine.is_idle() && engine.driver == Driver::Nobody {
             // The usual case: nothing else is under way. A short call ends here.
             for _ in 0..self.looks() {
-                let result = match run.poll(&mut engine.ports) {
-                    Ok(RunProgress::Done) => Ok(()),
+                let result = match run.poll(script, &mut engine.ports) {
+                    Ok(RunProgress::Done) => Ok(None),
                     Ok(_) => {
                         std::hint::spin_loop();
                         continue;
@@ -281,12 +319,11 @@ impl Session {
                 return result.map_err(|error| self.explain(at.communicator, error));
             }
         }
-        let ticket = engine.enqueue(at, prepared.script.queue, run, Moment::now());
+        let ticket = engine.enqueue(at, script, run, Moment::now());
         if engine.driver != Driver::Nobody {
             self.shared.memory.bell().ring();
         }
-        drop(engine);
-        self.wait(ticket, limit)
+        Ok(Some(ticket))
     }
 
     /// Begins a call. It goes on while this rank waits for any call or [tests](Self::test) one, and otherwise in a thread of the
@@ -299,7 +336,7 @@ impl Session {
         let mut engine = self.engine();
         let run = engine.begin(&prepared.script, at, buffers);
         let now = Moment::now();
-        let ticket = engine.enqueue(at, prepared.script.queue, run, now);
+        let ticket = engine.enqueue(at, &prepared.script, run, now);
         match engine.driver {
             // It may sleep, and knows nothing of this call.
             Driver::Caller => self.shared.memory.bell().ring(),
@@ -339,6 +376,7 @@ impl Session {
         engine.take(ticket);
     }
 
+    #[inline]
     fn check(&self, script: &CallScript, call: &RawCall) -> RunResult<()> {
         if !self.shared.mark.is_here() {
             return Err(forked());
@@ -360,6 +398,7 @@ impl Session {
         }
     }
 
+    #[inline]
     fn engine(&self) -> MutexGuard<'_, Engine> {
         self.shared.engine.lock().unwrap_or_else(PoisonError::into_inner)
     }

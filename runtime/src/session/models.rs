@@ -9,7 +9,7 @@ use crate::memory::doorbell::{BELL_BYTES, Doorbell, Patience, Waiter};
 use crate::memory::region::Region;
 use crate::transport::port::{MessageHead, OfferState};
 use crate::transport::shared::port::lane::{LaneReceiver, LaneSender};
-use crate::transport::shared::port::lane_place::LANE_BYTES;
+use crate::transport::shared::port::lane_place::{LanePlace, lane_bytes, lines_between};
 use loom::thread;
 use std::sync::Arc;
 
@@ -29,11 +29,13 @@ struct Lane {
 }
 
 fn lane(by_pointer: bool) -> Lane {
-    let region = Arc::new(Region::create(2 * BELL_BYTES + LANE_BYTES).expect("there is memory"));
+    let lines = lines_between(2);
+    let region = Arc::new(Region::create(2 * BELL_BYTES + lane_bytes(lines)).expect("there is memory"));
+    let place = || LanePlace::new(region.clone(), 2 * BELL_BYTES, lines);
     let bells = [0, 1].map(|end| Doorbell::new(region.clone(), end * BELL_BYTES));
     Lane {
-        sender: LaneSender::new(region.clone(), 2 * BELL_BYTES, bells[1].clone(), by_pointer),
-        receiver: LaneReceiver::new(region, 2 * BELL_BYTES, bells[0].clone()),
+        sender: LaneSender::new(place(), bells[1].clone(), by_pointer),
+        receiver: LaneReceiver::new(place(), bells[0].clone()),
         bells,
     }
 }

@@ -105,14 +105,17 @@ impl LanePorts {
         self.ports[peer.index()].as_ref().map_or(MemoryKind::Mapped, |port| port.memory())
     }
 
-    /// Sends what waits for room at ports; a peer for which not all of it went.
+    /// Sends what waits for room at the ports to `peers`; one of them for which not all of it went.
     ///
     /// # Errors
     /// [`RunError::Lane`] if a peer cannot be reached; so do all.
-    pub(crate) fn flush(&mut self) -> RunResult<Option<Rank>> {
+    #[inline]
+    pub(crate) fn flush(&mut self, peers: &[Rank]) -> RunResult<Option<Rank>> {
+        if self.remote.is_empty() {
+            return Ok(None);
+        }
         let mut waits = None;
-        for index in 0..self.remote.len() {
-            let peer = self.remote[index];
+        for &peer in peers {
             let broken = self.broken(peer);
             if !self.port(peer)?.flush().map_err(broken)? {
                 waits = Some(peer);
@@ -233,6 +236,25 @@ impl LanePorts {
                 && self.put_aside(peer, head).is_ok()
             {
                 moved = true;
+            }
+        }
+        moved | self.keep_offered()
+    }
+
+    /// Receives long messages that were put aside, where their senders may have no room for another offer.
+    fn keep_offered(&mut self) -> bool {
+        let Self { ports, aside, aside_bytes, long_messages, .. } = self;
+        let mut moved = false;
+        for ((peer, _), queue) in aside {
+            let Some(port) = &mut ports[peer.index()] else { continue };
+            for Aside { head, payload } in queue {
+                let most = MOST_ASIDE.saturating_sub(*aside_bytes);
+                let kept = head.offer.and_then(|offer| port.keep(offer, most, long_messages));
+                if let Some(message) = kept {
+                    *aside_bytes += message.len();
+                    *head = MessageHead { offer: None, bytes: message.len() as u32, ..*head };
+                    (*payload, moved) = (message, true);
+                }
             }
         }
         moved

@@ -9,7 +9,6 @@ use crate::session::buffers::CallBuffers;
 use crate::session::ports::LanePorts;
 use crate::transport::port::{MessageHead, Offer, OfferState, PortRelief};
 use crate::transport::sink::Sink;
-use std::sync::Arc;
 use topology::Rank;
 
 /// The result of one poll.
@@ -23,9 +22,8 @@ pub(super) enum RunProgress {
     Done,
 }
 
-/// One call.
+/// One call. All its functions take the same script.
 pub(super) struct ScriptRun {
-    script: Arc<CallScript>,
     buffers: CallBuffers,
     flow: MessageFlow,
 }
@@ -67,15 +65,16 @@ pub(super) struct IncomingMessage {
 
 impl ScriptRun {
     /// The `call`-th call of a communicator.
-    pub(super) fn new(script: Arc<CallScript>, buffers: CallBuffers, communicator: u64, call: u32) -> Self {
+    #[inline]
+    pub(super) fn new(buffers: CallBuffers, communicator: u64, call: u32) -> Self {
         let (offers, incoming) = (Vec::new(), Vec::new());
         let flow = MessageFlow { communicator, call, next: 0, done: 0, tried: None, passed: [0; 2], offers, incoming };
-        Self { script, buffers, flow }
+        Self { buffers, flow }
     }
 
     /// Which other lanes this waiting call must empty, because a peer may be blocked until older messages are taken.
-    pub(super) fn needed_relief(&self) -> PortRelief {
-        let sends = matches!(self.script.acts.get(self.flow.next), Some(Act::Send { .. }));
+    pub(super) fn needed_relief(&self, script: &CallScript) -> PortRelief {
+        let sends = matches!(script.acts.get(self.flow.next), Some(Act::Send { .. }));
         match (sends, self.flow.offers.is_empty()) {
             (true, _) => PortRelief::All,
             (false, false) => PortRelief::Network,
@@ -92,8 +91,8 @@ impl ScriptRun {
     ///
     /// # Errors
     /// [`RunError::OtherCall`] if a peer does something else, [`RunError::Lane`] if it has given up, [`RunError::Program`].
-    pub(super) fn poll(&mut self, ports: &mut LanePorts) -> RunResult<RunProgress> {
-        let Self { script, buffers, flow } = self;
+    pub(super) fn poll(&mut self, script: &CallScript, ports: &mut LanePorts) -> RunResult<RunProgress> {
+        let Self { buffers, flow } = self;
         let mut has_moved = !flow.offers.is_empty() && flow.advance(script, ports, buffers)?;
         let progress = |has_moved, peer| Ok(if has_moved { RunProgress::Moved } else { RunProgress::Waits(peer) });
         while flow.next < script.acts.len() {
@@ -111,7 +110,7 @@ impl ScriptRun {
         if let Some(open) = flow.offers.first() {
             return progress(has_moved, open.to);
         }
-        if let Some(peer) = ports.flush()? {
+        if let Some(peer) = ports.flush(&script.receivers)? {
             return progress(has_moved, peer);
         }
         for (span, by) in &script.averages {
@@ -122,6 +121,7 @@ impl ScriptRun {
 
     /// Ends the call: its buffers are the caller's again, and its scratch serves another call. If it has not succeeded,
     /// what it has offered is taken back.
+    #[inline]
     pub(super) fn end(self, ports: &mut LanePorts) -> Vec<u8> {
         for OpenOffer { to, offer, .. } in &self.flow.offers {
             ports.revoke(*to, offer);

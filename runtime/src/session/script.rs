@@ -20,7 +20,7 @@ use crate::plan::ByteSpan;
 use crate::plan::geometry::Geometry;
 use crate::transport::{SHORT_AT_MOST, SHORT_EVERYWHERE};
 use program::{Buffer, Instruction, StepRef, VerifiedProgram, digest};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use topology::Rank;
 
@@ -193,6 +193,8 @@ pub(super) struct CallScript {
     kernel: Option<Kernel>,
     pub(super) dtype: DType,
     pub(super) averages: Vec<(ByteSpan, u64)>,
+    /// To whom it sends, each rank once.
+    pub(super) receivers: Vec<Rank>,
     /// Bytes of input, output and scratch.
     pub(super) lengths: [usize; 3],
     /// Tells this plan, count and type from others.
@@ -246,6 +248,7 @@ impl CallScript {
             rank,
             awaits: awaits(&acts),
             early: EarlyActs::of(&acts),
+            receivers: receivers(&acts),
             acts,
             kernel: program.op.map(|op| dtype.kernel(op)),
             dtype,
@@ -280,6 +283,7 @@ impl CallScript {
             rank,
             awaits: awaits(&acts),
             early: EarlyActs::of(&acts),
+            receivers: receivers(&acts),
             acts,
             kernel: None,
             dtype: DType::U8,
@@ -299,6 +303,7 @@ impl CallScript {
         };
         Self {
             rank,
+            receivers: is_sent.then_some(peer).into_iter().collect(),
             acts: vec![act],
             awaits: vec![Vec::new()],
             early: EarlyActs::default(),
@@ -324,6 +329,12 @@ impl CallScript {
     pub(super) fn stamp(&self, call: u32) -> u64 {
         u64::from(call) << 32 | u64::from(self.plan)
     }
+}
+
+/// To whom some acts send, each rank once.
+fn receivers(acts: &[Act]) -> Vec<Rank> {
+    let to = |act: &Act| if let Act::Send { to, .. } = act { Some(*to) } else { None };
+    acts.iter().filter_map(to).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// Tells counts and types of elements apart.

@@ -146,10 +146,13 @@ impl SessionStatus {
     }
 
     /// Why no call of a communicator can succeed any more, if that is so.
+    #[inline]
     pub(crate) fn breach(&self, communicator: u64) -> Option<Breach> {
-        if !self.has_breaches.load(Ordering::Acquire) {
-            return None;
-        }
+        if self.has_breaches.load(Ordering::Acquire) { self.find_breach(communicator) } else { None }
+    }
+
+    #[cold]
+    fn find_breach(&self, communicator: u64) -> Option<Breach> {
         let breaches = locked(&self.breaches);
         breaches.iter().find(|(known, _)| *known == communicator).map(|(_, breach)| breach.clone())
     }

@@ -196,7 +196,7 @@ pub(crate) fn local_port(
 }
 
 /// A message of up to so many bytes is short at every [`MessagePort`].
-pub(crate) const SHORT_EVERYWHERE: usize = shared::port::lane::SHORT;
+pub(crate) const SHORT_EVERYWHERE: usize = shared::port::lane_place::SHORTEST_LIMIT;
 /// A message of more bytes is long at every [`MessagePort`].
 pub(crate) const SHORT_AT_MOST: usize = tcp::SHORT_FRAME;
 const _: () = assert!(SHORT_EVERYWHERE <= SHORT_AT_MOST, "a message is short somewhere if it is short everywhere");

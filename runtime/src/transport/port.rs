@@ -151,6 +151,11 @@ pub(crate) trait MessagePort: Send {
     /// All fragments of a message have come.
     fn finish(&mut self, _offer: u32) {}
 
+    /// Receives an offered message of at most so many bytes before its turn, if the peer may have no room for another offer.
+    fn keep(&mut self, _offer: u32, _most: usize, _counts: &mut LongMessages) -> Option<Vec<u8>> {
+        None
+    }
+
     /// Whether the peer has taken back what this rank has asked for.
     fn is_revoked(&self, offer: u32) -> bool;
 

@@ -16,21 +16,14 @@
 //! A line is full when its sequence number is that of its place in the stream; so the receiver looks at one word, and the
 //! sender learns only now and then how far the receiver is.
 
-use super::lane_place::{LINE, LINES, LanePlace, OFFERS};
+use super::lane_place::{FIRST, LINE, LanePlace, NEXT, OFFERS};
 use crate::memory::atomics::yield_now;
 use crate::memory::doorbell::Doorbell;
-use crate::memory::region::Region;
 use crate::transport::port::{FRAGMENT, MessageHead, Offer, OfferState};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Bytes of the payload in the first line of a message, and in each that follows.
-pub(crate) const FIRST: usize = LINE - 32;
-const NEXT: usize = LINE - 8;
-/// The longest message that lies in the lane itself: a page and a little more, so that three fit.
-pub(crate) const SHORT: usize = FIRST + (LINES as usize * 3 / 10 - 1) * NEXT;
-/// The receiver says how far it is after so many lines.
-const REPORT: u32 = LINES / 4;
+/// The receiver says how far it is after this part of all lines.
+const REPORT: u32 = 4;
 
 /// What an offer is.
 const FREE: u32 = 0;
@@ -68,21 +61,26 @@ pub(crate) struct OfferedMessage {
 }
 
 impl LaneSender {
-    /// The end of a lane that lies at `offset`; `bell` wakes its receiver. A lane has one sender.
-    pub(crate) fn new(region: Arc<Region>, offset: usize, bell: Doorbell, by_pointer: bool) -> Self {
-        Self { place: LanePlace::new(region, offset), bell, written: 0, released: 0, by_pointer }
+    /// The end of a lane; `bell` wakes its receiver. A lane has one sender.
+    pub(crate) fn new(place: LanePlace, bell: Doorbell, by_pointer: bool) -> Self {
+        Self { place, bell, written: 0, released: 0, by_pointer }
     }
 
     fn has_room(&mut self, lines: u32) -> bool {
-        if self.written.wrapping_sub(self.released) + lines > LINES {
+        if self.written.wrapping_sub(self.released) + lines > self.place.lines() {
             self.released = self.place.released().load(Ordering::Acquire);
         }
-        self.written.wrapping_sub(self.released) + lines <= LINES
+        self.written.wrapping_sub(self.released) + lines <= self.place.lines()
     }
 
-    /// Sends a message of up to [`SHORT`] bytes; false if there is no room for it now.
+    /// The longest message that lies in the lane itself.
+    pub(crate) fn longest(&self) -> usize {
+        self.place.longest()
+    }
+
+    /// Sends a message of up to [`Self::longest`] bytes; false if there is no room for it now.
     pub(crate) fn send(&mut self, head: MessageHead, payload: &[u8]) -> bool {
-        debug_assert!(payload.len() == head.bytes as usize && payload.len() <= SHORT, "the message is short");
+        debug_assert!(payload.len() == head.bytes as usize && payload.len() <= self.longest(), "the message is short");
         let lines = lines_of(payload.len());
         if !self.has_room(lines) {
             return false;
@@ -136,7 +134,7 @@ impl LaneSender {
             WANTED => {
                 let before = offer.sent;
                 while offer.sent < data.len() {
-                    let piece = &data[offer.sent..data.len().min(offer.sent + SHORT)];
+                    let piece = &data[offer.sent..data.len().min(offer.sent + self.longest())];
                     let head =
                         MessageHead { bytes: piece.len() as u32, offer: Some(offer.slot), tag: FRAGMENT, ..head };
                     if !self.send(head, piece) {
@@ -204,9 +202,9 @@ pub(crate) struct LaneReceiver {
 pub(crate) struct Revoked;
 
 impl LaneReceiver {
-    /// The end of a lane that lies at `offset`; `bell` wakes its sender. A lane has one receiver.
-    pub(crate) fn new(region: Arc<Region>, offset: usize, bell: Doorbell) -> Self {
-        Self { place: LanePlace::new(region, offset), bell, released: 0, reported: 0 }
+    /// The end of a lane; `bell` wakes its sender. A lane has one receiver.
+    pub(crate) fn new(place: LanePlace, bell: Doorbell) -> Self {
+        Self { place, bell, released: 0, reported: 0 }
     }
 
     /// The head of the next message, if there is one.
@@ -221,23 +219,35 @@ impl LaneReceiver {
         let [communicator, stamp, last] = [1, 2, 3].map(|word| unsafe { line.add(word).read() });
         let offer = (last as u32).checked_sub(1).filter(|&offer| (offer as usize) < OFFERS);
         // A faulty sender may write any length.
-        let bytes = (front as u32).min(SHORT as u32);
+        let bytes = (front as u32).min(self.place.longest() as u32);
         Some(MessageHead { bytes, offer, communicator, stamp, tag: (last >> 32) as u32 })
     }
 
     /// Whether so much has come that the sender may find no room.
     pub(crate) fn may_be_full(&self) -> bool {
+        let longest = self.place.longest();
         let mut next = self.released;
         loop {
-            if next.wrapping_sub(self.reported) + lines_of(SHORT) > LINES {
+            if next.wrapping_sub(self.reported) + lines_of(longest) > self.place.lines() {
                 return true;
             }
             let front = self.place.front(next).load(Ordering::Acquire);
             if (front >> 32) as u32 != next.wrapping_add(1) {
                 return false;
             }
-            next = next.wrapping_add(lines_of((front as u32 as usize).min(SHORT)));
+            next = next.wrapping_add(lines_of((front as u32 as usize).min(longest)));
         }
+    }
+
+    /// Whether the sender has offered so many messages that it may have no room for another offer. It uses the last slot only then.
+    pub(crate) fn may_lack_offers(&self) -> bool {
+        self.place.state(OFFERS - 1).load(Ordering::Acquire) != FREE
+    }
+
+    /// How long an offered message is that this rank has not begun to read.
+    pub(crate) fn offered_bytes(&self, offer: u32) -> Option<usize> {
+        let is_open = self.place.state(offer as usize).load(Ordering::Acquire) == OPEN;
+        is_open.then(|| self.place.offered(offer as usize)[1].load(Ordering::Relaxed) as usize)
     }
 
     /// The beginning of the next message: all of it, if it is no longer than [`FIRST`].
@@ -270,7 +280,7 @@ impl LaneReceiver {
     /// Gives the lines of the next message back.
     pub(crate) fn release(&mut self, bytes: u32) {
         self.released = self.released.wrapping_add(lines_of(bytes as usize));
-        if self.released.wrapping_sub(self.reported) >= REPORT {
+        if self.released.wrapping_sub(self.reported) >= self.place.lines() / REPORT {
             self.reported = self.released;
             self.place.released().store(self.released, Ordering::Release);
             self.bell.ring();
@@ -346,13 +356,21 @@ impl LaneReceiver {
 
 #[cfg(test)]
 mod tests {
-    use super::super::lane_place::LANE_BYTES;
+    use super::super::lane_place::{lane_bytes, lines_between};
     use super::*;
+    use crate::memory::region::Region;
+    use std::sync::Arc;
 
+    /// The ends of a lane between the most ranks.
     fn lane() -> (LaneSender, LaneReceiver) {
-        let region = Arc::new(Region::create(4096 + LANE_BYTES).unwrap());
+        lane_of(lines_between(usize::MAX))
+    }
+
+    fn lane_of(lines: u32) -> (LaneSender, LaneReceiver) {
+        let region = Arc::new(Region::create(4096 + lane_bytes(lines)).unwrap());
         let bell = |index: usize| Doorbell::new(region.clone(), index * 64);
-        (LaneSender::new(region.clone(), 4096, bell(1), true), LaneReceiver::new(region.clone(), 4096, bell(0)))
+        let place = || LanePlace::new(region.clone(), 4096, lines);
+        (LaneSender::new(place(), bell(1), true), LaneReceiver::new(place(), bell(0)))
     }
 
     fn head(bytes: usize, number: u64) -> MessageHead {
@@ -374,9 +392,15 @@ mod tests {
     /// Messages of all lengths, many times around the ring, while sender and receiver run freely.
     #[test]
     fn short_messages_arrive_whole_and_in_order() {
-        let (mut sender, mut receiver) = lane();
+        // Miri takes too long for long lanes.
+        let most: &[usize] = if cfg!(miri) { &[usize::MAX] } else { &[usize::MAX, 2] };
+        most.iter().for_each(|&ranks| arrive_whole_and_in_order(lane_of(lines_between(ranks))));
+    }
+
+    fn arrive_whole_and_in_order((mut sender, mut receiver): (LaneSender, LaneReceiver)) {
+        let longest = sender.longest();
         let lengths: Vec<usize> =
-            (0..=if cfg!(miri) { 8 } else { 200 }).chain([SHORT - 1, SHORT, 57, 0, 1000, 32, 33]).collect();
+            (0..=if cfg!(miri) { 8 } else { 200 }).chain([longest - 1, longest, 57, 0, 1000, 32, 33]).collect();
         // Miri takes a million times as long.
         const ROUNDS: usize = if cfg!(miri) { 1 } else { 20 };
         std::thread::scope(|scope| {
@@ -406,7 +430,7 @@ mod tests {
     fn a_full_lane_takes_no_more_until_something_is_released() {
         let (mut sender, mut receiver) = lane();
         let sent = (0..).take_while(|&number| sender.send(head(100, number), &[1; 100])).count();
-        assert_eq!(sent, LINES as usize / 3);
+        assert_eq!(sent, sender.place.lines() as usize / 3);
         let released = (0..).take_while(|_| receive(&mut receiver).is_some()).count();
         assert_eq!(released, sent);
         assert!(sender.send(head(100, 0), &[1; 100]));

@@ -2,7 +2,8 @@
 //!
 //! The principal type is [`MemoryPort`].
 
-use super::lane::{FIRST, LaneReceiver, LaneSender, OfferedMessage, Revoked, SHORT};
+use super::lane::{LaneReceiver, LaneSender, OfferedMessage, Revoked};
+use super::lane_place::FIRST;
 use super::process_memory::ProcessReader;
 use super::rank_memory::{ProcessPlace, RankMemory};
 use super::segments::PeerSegments;
@@ -59,10 +60,9 @@ impl MemoryPort {
             }
         };
         let segments = process.map(|place| PeerSegments::new(theirs.segments(), place.memory.process));
-        let (to, from) = (theirs.lane(own), mine.lane(peer));
         let by_pointer = matches!(reading, OfferReading::Pointer);
-        let sender = LaneSender::new(to.0, to.1, theirs.bell(), by_pointer);
-        let receiver = LaneReceiver::new(from.0, from.1, theirs.bell());
+        let sender = LaneSender::new(theirs.lane(own), theirs.bell(), by_pointer);
+        let receiver = LaneReceiver::new(mine.lane(peer), theirs.bell());
         Self { sender, receiver, reading, segments, notices: theirs.notices(), space: Vec::new() }
     }
 }
@@ -73,7 +73,7 @@ impl MessagePort for MemoryPort {
     }
 
     fn longest_short(&self) -> usize {
-        SHORT
+        self.sender.longest()
     }
 
     fn send(&mut self, head: MessageHead, data: &[u8]) -> io::Result<bool> {
@@ -109,7 +109,7 @@ impl MessagePort for MemoryPort {
             receiver.copy(&mut into[at..at + length]);
         } else {
             if space.len() < length {
-                space.resize(SHORT, 0);
+                space.resize(length, 0);
             }
             receiver.copy(&mut space[..length]);
             sink.put(at, &space[..length]);
@@ -170,7 +170,16 @@ impl MessagePort for MemoryPort {
     }
 
     fn is_relieved(&mut self, relief: PortRelief) -> bool {
-        relief == PortRelief::All || self.receiver.may_be_full()
+        relief == PortRelief::All || self.receiver.may_be_full() || self.receiver.may_lack_offers()
+    }
+
+    fn keep(&mut self, offer: u32, most: usize, counts: &mut LongMessages) -> Option<Vec<u8>> {
+        if !self.receiver.may_lack_offers() || matches!(self.reading, OfferReading::Fragments) {
+            return None;
+        }
+        let mut message = vec![0; self.receiver.offered_bytes(offer).filter(|bytes| *bytes <= most)?];
+        // Who waits for a message that cannot be read finds that out.
+        self.take_long(offer, &mut Sink::Copy(&mut message), counts).ok()?.then_some(message)
     }
 
     fn told(&self, communicator: u64) -> Option<BreachNotice> {

@@ -4,10 +4,10 @@
 //!
 //! ```text
 //! rank memory:   | bell | notices | segments | a lane for each rank of the session, for its messages to this one |
-//!                  64 B   192 B     1536 B     LANE_BYTES each; only what is used costs memory
+//!                  64 B   192 B     1536 B     `lane_bytes` each; only what is used costs memory
 //! ```
 
-use super::lane_place::LANE_BYTES;
+use super::lane_place::{LanePlace, lane_bytes, lines_between};
 use super::process_memory::WordProbe;
 use super::segments::{SEGMENT_BOARD_BYTES, SegmentBoard};
 use crate::memory::doorbell::{BELL_BYTES, Doorbell};
@@ -33,7 +33,7 @@ pub(crate) struct RankMemory {
 
 impl RankMemory {
     fn bytes(ranks: usize) -> io::Result<usize> {
-        let bytes = ranks.checked_mul(LANE_BYTES).and_then(|lanes| lanes.checked_add(LANES_AT));
+        let bytes = ranks.checked_mul(lane_bytes(lines_between(ranks))).and_then(|lanes| lanes.checked_add(LANES_AT));
         bytes.ok_or_else(|| io::Error::other("too many ranks for one machine"))
     }
 
@@ -89,9 +89,10 @@ impl RankMemory {
     }
 
     /// The lane for messages from a rank to the owner.
-    pub(crate) fn lane(&self, from: Rank) -> (Arc<Region>, usize) {
+    pub(crate) fn lane(&self, from: Rank) -> LanePlace {
         assert!(from.index() < self.ranks, "the session has this rank");
-        (self.region.clone(), self.offset + LANES_AT + from.index() * LANE_BYTES)
+        let lines = lines_between(self.ranks);
+        LanePlace::new(self.region.clone(), self.offset + LANES_AT + from.index() * lane_bytes(lines), lines)
     }
 }
 
