@@ -378,6 +378,12 @@ impl CallState {
         Self { calls: 0, splits: 0, plans: PlanCache::new(plans), functions: None }
     }
 
+    /// Calls so far.
+    #[cfg(test)]
+    pub(crate) fn calls(&self) -> u32 {
+        self.calls
+    }
+
     /// The number of the next call.
     pub(crate) fn next_call(&mut self) -> u32 {
         self.calls = self.calls.wrapping_add(1);

@@ -102,4 +102,25 @@ mod tests {
             }
         });
     }
+
+    /// A thread that waits in a collective does not keep another thread of its rank from sending.
+    #[test]
+    fn messages_go_while_another_thread_waits_in_a_collective() {
+        let ranks = Communicator::local(2).unwrap();
+        let [one, other] = &ranks[..] else { unreachable!("there are two") };
+        std::thread::scope(|scope| {
+            scope.spawn(|| one.barrier().unwrap());
+            scope.spawn(|| {
+                // The barrier has begun, and cannot end before the message.
+                while one.state().calls() == 0 {
+                    std::thread::yield_now();
+                }
+                one.send(&[7_u8; 10], 1).unwrap();
+            });
+            let mut heard = [0_u8; 10];
+            other.receive(&mut heard, 0).unwrap();
+            assert_eq!(heard, [7; 10]);
+            other.barrier().unwrap();
+        });
+    }
 }

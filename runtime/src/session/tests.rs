@@ -348,3 +348,52 @@ fn who_uses_a_session_last_has_left_when_it_is_dropped() {
         assert!(left.load(Ordering::SeqCst));
     }
 }
+
+/// What waits for room at a socket to one rank is no concern of a call with another rank.
+#[test]
+fn a_call_waits_for_its_own_receivers_only() {
+    let sessions = apart(3);
+    let [sender, receiver, _] = &sessions[..] else { unreachable!("there are three") };
+    let payload = vec![7; sender.engine().ports.longest_short(Rank(2))];
+    let head = MessageHead { bytes: payload.len() as u32, offer: None, communicator: 9, stamp: 0, tag: 0 };
+    while sender.engine().ports.send(Rank(2), head, &payload).unwrap() {}
+    assert_eq!(sender.engine().ports.flush(&[Rank(2)]).unwrap(), Some(Rank(2)));
+    let at = CallPlace::collective(WORLD, 1);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let call = Call::OutOfPlace { input: &[5; 100], output: &mut [] };
+            sender.call(&sender.prepare_send(Rank(1), 100), at, call, LIMIT).unwrap();
+        });
+        let mut heard = [0; 100];
+        let call = Call::OutOfPlace { input: &[], output: &mut heard };
+        receiver.call(&receiver.prepare_receive(Rank(0), 100), at, call, LIMIT).unwrap();
+        assert_eq!(heard, [5; 100]);
+    });
+}
+
+/// More long messages are under way than a lane has room for offers, and the last one is received first.
+#[test]
+fn any_number_of_long_messages_may_be_under_way() {
+    const MESSAGES: u64 = 200;
+    for sessions in [Session::local(2).unwrap(), apart(2)] {
+        on_all(&sessions, |session| {
+            let bytes = 2 * crate::transport::SHORT_AT_MOST;
+            let at = |stream| CallPlace { communicator: WORLD, stream: 100 + stream, number: 1 };
+            if session.rank() == Rank(0) {
+                let prepared = session.prepare_send(Rank(1), bytes);
+                let begin =
+                    |stream| session.start_owned(&prepared, at(stream), Some(vec![stream as u8; bytes]), vec![]);
+                let started: Vec<_> = (0..MESSAGES).map(|stream| begin(stream).unwrap()).collect();
+                started.into_iter().for_each(|call| drop(call.wait(LIMIT).unwrap()));
+                return;
+            }
+            let prepared = session.prepare_receive(Rank(0), bytes);
+            for stream in (0..MESSAGES).rev() {
+                let mut heard = vec![0; bytes];
+                let call = Call::OutOfPlace { input: &[], output: &mut heard };
+                session.call(&prepared, at(stream), call, LIMIT).unwrap();
+                assert!(heard.iter().all(|byte| *byte == stream as u8), "message {stream}");
+            }
+        });
+    }
+}
