@@ -49,25 +49,40 @@ impl Statistics {
 pub(crate) struct StatisticsFile {
     path: PathBuf,
     all: Mutex<Statistics>,
+    /// A fork of this process writes nothing, and a thread that it does not have may hold the lock.
+    process: u32,
 }
 
 impl StatisticsFile {
     pub(crate) fn new(path: PathBuf) -> Self {
-        Self { path, all: Mutex::default() }
+        Self { path, all: Mutex::default(), process: std::process::id() }
+    }
+
+    fn is_in_fork(&self) -> bool {
+        std::process::id() != self.process
     }
 
     /// What a session has counted so far.
     pub(crate) fn see(&self, long_messages: LongMessages) {
+        if self.is_in_fork() {
+            return;
+        }
         self.all.lock().unwrap_or_else(PoisonError::into_inner).long_messages = long_messages;
     }
 
     pub(crate) fn add(&self, statistics: &Statistics) {
+        if self.is_in_fork() {
+            return;
+        }
         self.all.lock().unwrap_or_else(PoisonError::into_inner).add(statistics);
     }
 }
 
 impl Drop for StatisticsFile {
     fn drop(&mut self) {
+        if self.is_in_fork() {
+            return;
+        }
         let all = self.all.get_mut().unwrap_or_else(PoisonError::into_inner);
         let text = serde_json::to_string_pretty(all).unwrap_or_default();
         if let Err(error) = std::fs::write(&self.path, text + "\n") {

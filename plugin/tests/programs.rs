@@ -136,6 +136,11 @@ fn shared_memory_and_calls_that_go_on_by_themselves() {
 }
 
 #[test]
+fn forks_do_not_touch_the_calls_of_their_parents() {
+    succeeds("tests/c/forks.c");
+}
+
+#[test]
 fn candidates_of_a_program_compete() {
     succeeds("tests/c/tuning.c");
 }

@@ -8,6 +8,12 @@ use crate::transport::notice::BreachNotice;
 use crate::verdict::{Cause, Phase, Verdict};
 
 impl Session {
+    /// Whether this process is a fork of the one that joined the session. Then nothing of the session is its own: its calls
+    /// fail, others hear nothing of them, and locks may be held by threads that a fork does not have.
+    pub fn is_in_fork(&self) -> bool {
+        !self.shared.mark.is_here()
+    }
+
     /// Why the session is over, if it is.
     #[inline]
     pub fn over(&self) -> Option<Verdict> {
@@ -32,6 +38,9 @@ impl Session {
     }
 
     fn tell(&self, communicator: u64, breach: Breach) {
+        if self.is_in_fork() {
+            return;
+        }
         // Rank 0, which tells all, may have left.
         self.engine().ports.tell(BreachNotice::of_breach(communicator, &breach));
         self.shared.status.break_off(communicator, breach);
@@ -39,13 +48,16 @@ impl Session {
 
     /// Ends all calls of all ranks of the session, under way or to come, with an error that names this rank.
     pub fn abort(&self) {
+        if self.is_in_fork() {
+            return;
+        }
         self.shared.status.end(Verdict { rank: self.shared.rank, cause: Cause::Failed, phase: Phase::Work });
     }
 
     /// The same for the calls of one communicator.
     pub fn abort_communicator(&self, communicator: u64) {
         // The first cause stays.
-        if self.broken(communicator).is_none() {
+        if !self.is_in_fork() && self.broken(communicator).is_none() {
             let (by, kind) = (self.shared.rank, RunErrorKind::Aborted);
             let reason = format!("rank {by} has aborted them");
             self.tell(communicator, Breach { by, cause: Some(by), kind, reason });
@@ -59,7 +71,7 @@ impl Session {
     /// [`RunError::Mismatch`] if too few come, or the others have given this rank up; otherwise as [`Session::connect`]. The
     /// call can be repeated.
     pub fn rebuild(&self, terms: &RebuildTerms<'_>) -> RunResult<Rebuilt> {
-        if !self.shared.mark.is_here() {
+        if self.is_in_fork() {
             return Err(forked());
         }
         self.shared.survivors.meet(self, terms)
@@ -71,7 +83,7 @@ impl Session {
 
     /// Forgets what has come, and what will come, for communicators and streams of messages that are gone.
     pub fn forget(&self, streams: impl IntoIterator<Item = u64>) {
-        if self.shared.mark.is_here() {
+        if !self.is_in_fork() {
             self.engine().ports.forget(streams);
         }
     }

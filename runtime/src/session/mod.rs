@@ -189,11 +189,12 @@ impl Session {
     pub(crate) fn assemble(parts: SessionSetup) -> RunResult<Self> {
         let SessionSetup { rank, memory, directory, patience, status, remote, watch, survivors } = parts;
         let (poller, remote) = remote.map_or((None, Vec::new()), |remote| (Some(remote.poller), remote.ports));
-        let segments = Arc::new(OwnSegments::new(memory.segments()));
+        let marking = || RunError::system("marking this process");
+        let segments = Arc::new(OwnSegments::new(memory.segments()).map_err(marking())?);
         let ports = LanePorts::new(directory.clone(), rank, remote, segments.clone());
         let engine = Mutex::new(Engine::new(ports));
         let turn = Condvar::new();
-        let mark = ForkMark::new().map_err(RunError::system("marking this process"))?;
+        let mark = ForkMark::new().map_err(marking())?;
         let progress = ProgressThread::new();
         let shared = Arc::new(SessionParts {
             rank,
@@ -241,6 +242,9 @@ impl Session {
 
     /// The long messages that this rank has received.
     pub fn long_messages(&self) -> LongMessages {
+        if self.is_in_fork() {
+            return LongMessages::default();
+        }
         self.engine().ports.long_messages
     }
 

@@ -3,7 +3,7 @@
 //! The principal types are [`SharedMemory`], which a session gives, and [`RegisteredMemory`], memory of the caller that is turned
 //! into such memory while it lies where it is.
 
-use super::Session;
+use super::{Session, forked};
 use crate::error::{RunError, RunResult};
 use crate::memory::heap::{Area, Heap};
 use crate::memory::shared_pages::SharedPages;
@@ -65,6 +65,9 @@ impl Session {
     /// # Errors
     /// If there is no memory.
     pub fn allocate(&self, bytes: usize) -> RunResult<SharedMemory> {
+        if self.is_in_fork() {
+            return Err(forked());
+        }
         let none = |error| RunError::system("allocating shared memory")(error);
         let (heap, areas) = Heap::new(&[[bytes]]).map_err(none)?;
         heap.provide();
@@ -101,6 +104,9 @@ impl Session {
             io::ErrorKind::InvalidInput => RunError::Mismatch { what: format!("memory cannot be registered: {error}") },
             _ => RunError::system("registering memory")(error),
         };
+        if self.is_in_fork() {
+            return Err(forked());
+        }
         if !self.shared.directory.has_processes() {
             // Threads of this process read all memory.
             SharedPages::check(start, bytes).map_err(failed)?;

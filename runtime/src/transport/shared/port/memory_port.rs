@@ -124,8 +124,7 @@ impl MessagePort for MemoryPort {
             receiver.end(offer)?;
             return Err(MessageFault::Length);
         }
-        if segment != 0
-            && let Some(segments) = segments
+        if let Some(segments) = segments
             && let Some(message) = segments.read(segment, address, bytes)
         {
             // If the peer gives up meanwhile, the bytes may change, and `end` tells that they mean nothing.
@@ -170,6 +169,8 @@ impl MessagePort for MemoryPort {
     }
 
     fn is_relieved(&mut self, relief: PortRelief) -> bool {
+        // This rank waits, so it has time for this as well.
+        self.segments.iter_mut().for_each(PeerSegments::unmap_freed);
         relief == PortRelief::All || self.receiver.may_be_full() || self.receiver.may_lack_offers()
     }
 

@@ -10,6 +10,7 @@
 //! name:  generation << 32 | place on the board + 1; 0 is no segment
 //! ```
 
+use crate::memory::fork_mark::ForkMark;
 use crate::memory::heap::PeerHeap;
 use crate::memory::region::{OpenFilePlace, Region};
 use std::collections::BTreeMap;
@@ -52,6 +53,11 @@ impl SegmentBoard {
         self.region.word32(self.entry(at)).store(0, Ordering::Release);
     }
 
+    /// Which segment is at a place, counted from 1; 0 if none is.
+    fn generation(&self, place: u32) -> u32 {
+        self.region.word32(self.entry(place.wrapping_sub(1) as usize)).load(Ordering::Acquire)
+    }
+
     /// The file of a segment, and its address in the process that owns it; `None` if it is gone. What was mapped by mistake,
     /// because the entry changed meanwhile, is another file than the inode says.
     fn find(&self, name: u64, process: u32) -> Option<(OpenFilePlace, u64)> {
@@ -68,6 +74,7 @@ impl SegmentBoard {
 pub(crate) struct OwnSegments {
     board: SegmentBoard,
     known: Mutex<KnownSegments>,
+    mark: ForkMark,
 }
 
 #[derive(Default)]
@@ -79,8 +86,10 @@ struct KnownSegments {
 }
 
 impl OwnSegments {
-    pub(crate) fn new(board: SegmentBoard) -> Self {
-        Self { board, known: Mutex::default() }
+    /// # Errors
+    /// If there is no memory.
+    pub(crate) fn new(board: SegmentBoard) -> io::Result<Self> {
+        Ok(Self { board, known: Mutex::default(), mark: ForkMark::new()? })
     }
 
     fn known(&self) -> MutexGuard<'_, KnownSegments> {
@@ -133,6 +142,10 @@ pub(crate) struct Published {
 
 impl Drop for Published {
     fn drop(&mut self) {
+        if !self.segments.mark.is_here() {
+            // The board is that of the process of which this one is a fork, and a thread there may hold the lock.
+            return;
+        }
         let mut known = self.segments.known();
         if let Some((_, name)) = self.address.and_then(|address| known.by_address.remove(&address)) {
             let at = (name as u32 - 1) as usize;
@@ -162,8 +175,15 @@ impl PeerSegments {
         Self { board, process, mapped: BTreeMap::new() }
     }
 
-    /// A message in the peer's memory; `None` if it does not lie in a segment that can be mapped.
+    /// Unmaps what the peer has freed: the system keeps such memory until nobody maps it.
+    pub(crate) fn unmap_freed(&mut self) {
+        let Self { board, mapped, .. } = self;
+        mapped.retain(|at, segment| board.generation(*at) == segment.generation);
+    }
+
+    /// A long message in the peer's memory; `None` if it does not lie in a segment that can be mapped.
     pub(crate) fn read(&mut self, name: u64, address: u64, bytes: usize) -> Option<&[u8]> {
+        self.unmap_freed();
         let (at, generation) = (name as u32, (name >> 32) as u32);
         if at == 0 || at as usize > SEGMENTS {
             return None;
@@ -200,7 +220,7 @@ mod tests {
     #[test]
     fn a_peer_reads_what_is_known_and_nothing_else() {
         let board = board();
-        let own = Arc::new(OwnSegments::new(board.clone()));
+        let own = Arc::new(OwnSegments::new(board.clone()).unwrap());
         let mut peer = PeerSegments::new(board, std::process::id());
         let read = |peer: &mut PeerSegments, name, data: &[u8]| {
             peer.read(name, data.as_ptr().addr() as u64, data.len()).map(<[u8]>::to_vec)
@@ -227,8 +247,33 @@ mod tests {
     }
 
     #[test]
+    fn memory_that_was_freed_is_not_mapped_for_long() {
+        let board = board();
+        let own = Arc::new(OwnSegments::new(board.clone()).unwrap());
+        let mut peer = PeerSegments::new(board, std::process::id());
+        let (first, second) = (heap(10_000), heap(10_000));
+        let publish = |(heap, memory): &(Heap, Area)| {
+            let start = memory.as_ptr().addr();
+            own.publish(start..start + memory.len(), heap.place().unwrap()).unwrap()
+        };
+        let read = |peer: &mut PeerSegments, (_, memory): &(Heap, Area)| {
+            peer.read(own.name_of(memory), memory.as_ptr().addr() as u64, memory.len()).is_some()
+        };
+        let (freed, kept) = (publish(&first), publish(&second));
+        assert!(read(&mut peer, &first) && read(&mut peer, &second));
+        assert_eq!(peer.mapped.len(), 2);
+        drop(freed);
+        // The next long message lies elsewhere, or there is none.
+        assert!(read(&mut peer, &second));
+        assert_eq!(peer.mapped.len(), 1);
+        drop(kept);
+        peer.unmap_freed();
+        assert_eq!(peer.mapped.len(), 0);
+    }
+
+    #[test]
     fn more_segments_than_a_board_has_are_not_known() {
-        let own = Arc::new(OwnSegments::new(board()));
+        let own = Arc::new(OwnSegments::new(board()).unwrap());
         let (heap, memory) = heap(100 << 10);
         let place = heap.place().unwrap();
         let start = memory.as_ptr().addr();
