@@ -61,21 +61,8 @@ impl Session {
         deadline: Moment,
         patience: Duration,
     ) -> RunResult<Self> {
-        let memory = RankMemory::new(at.ranks).map_err(RunError::system("making shared memory"))?;
-        let nonce = tcp::nonce().map_err(RunError::system("asking for random bytes"))?;
-        let word = ProbedWord::new(u64::from_ne_bytes(std::array::from_fn(|index| nonce[index])));
-        let place = memory.place().map_err(RunError::system("publishing shared memory"))?;
-        let process = ProcessPlace { memory: place, probe: word.probe() };
-        let exchange = if at.rank == Rank(0) { gather } else { join };
-        let network = OnceCell::new();
-        let listen = |own, hub| listen(at, &network, (own, hub));
-        let MetMembers { places, listening } = exchange((at, &listen), &mut lines, process, deadline)?;
-        let survivors = ProcessMeeting::new(at, listening.listeners, &places);
-        let machines = machines(&places);
-        let remote = join_machines(at, (&places, &machines), listening.endpoint, deadline)?;
-        let local = places.iter().filter(|place| place.machine == at.machine).count();
-        let directory = Arc::new(directory(at, &memory, places, machines));
-        let lines = begin(at, lines, &directory, local, deadline)?;
+        let met = meet(at, &mut lines, deadline).inspect_err(|error| call_off(at, &lines, error))?;
+        let MetSession { memory, word, survivors, remote, directory, local } = met;
         let status = Arc::new(SessionStatus::new(vec![memory.clone()]));
         let silence = (patience / 2).clamp(SILENCE[0], SILENCE[1]);
         let watch = MemberWatch::new(at.rank, lines, (&status, directory.clone()), silence)
@@ -90,6 +77,50 @@ impl Session {
             watch: Some(Box::new((watch, word))),
             survivors: Arc::new(survivors),
         })
+    }
+}
+
+/// What a session is made of when all ranks have met.
+struct MetSession {
+    memory: RankMemory,
+    /// What others read to find out whether they can.
+    word: ProbedWord,
+    survivors: ProcessMeeting,
+    remote: Option<RemotePorts>,
+    directory: Arc<Directory>,
+    /// How many ranks are on this machine.
+    local: usize,
+}
+
+/// Meets the other ranks, and waits until the lanes of all are formed.
+fn meet(at: &Rendezvous, lines: &mut [MemberConnection], deadline: Moment) -> RunResult<MetSession> {
+    let memory = RankMemory::new(at.ranks).map_err(RunError::system("making shared memory"))?;
+    let nonce = tcp::nonce().map_err(RunError::system("asking for random bytes"))?;
+    let word = ProbedWord::new(u64::from_ne_bytes(std::array::from_fn(|index| nonce[index])));
+    let place = memory.place().map_err(RunError::system("publishing shared memory"))?;
+    let process = ProcessPlace { memory: place, probe: word.probe() };
+    let exchange = if at.rank == Rank(0) { gather } else { join };
+    let network = OnceCell::new();
+    let listen = |own, hub| listen(at, &network, (own, hub));
+    let MetMembers { places, listening } = exchange((at, &listen), lines, process, deadline)?;
+    let survivors = ProcessMeeting::new(at, listening.listeners, &places);
+    let machines = machines(&places);
+    let remote = join_machines(at, (&places, &machines), listening.endpoint, deadline)?;
+    let local = places.iter().filter(|place| place.machine == at.machine).count();
+    let directory = Arc::new(directory(at, &memory, places, machines));
+    begin(at, lines, &directory, local, deadline)?;
+    Ok(MetSession { memory, word, survivors, remote, directory, local })
+}
+
+/// Says to those at the other ends why the session does not come about, so that all name the rank that is the cause.
+fn call_off(at: &Rendezvous, lines: &[MemberConnection], error: &RunError) {
+    for line in lines {
+        let reason = error.chain();
+        // One of them may be the rank that is gone.
+        let _ = match at.rank {
+            Rank(0) => line.post.send(&ToMember::Refused { reason }),
+            _ => line.post.send(&FromMember::Failed { reason }),
+        };
     }
 }
 
@@ -154,6 +185,24 @@ fn listen<'a>(
     Ok((MemberListening { endpoint, listeners }, addresses))
 }
 
+/// Rank 0 hears what another rank says.
+fn hear_member(at: &Rendezvous, line: &mut MemberConnection, deadline: Moment) -> RunResult<FromMember> {
+    match hear(&mut line.inbox, deadline).map_err(RunError::lane(at.rank, line.rank))? {
+        FromMember::Failed { reason } => Err(RunError::Declined { rank: line.rank, reason }),
+        said => Ok(said),
+    }
+}
+
+/// Tells rank 0 something, and hears what it says then.
+fn ask_hub(at: &Rendezvous, line: &mut MemberConnection, word: &FromMember, deadline: Moment) -> RunResult<ToMember> {
+    let sent = line.post.send(word);
+    // Rank 0 may have closed the connection; what it said before is still there.
+    match hear(&mut line.inbox, deadline) {
+        Ok(ToMember::Refused { reason }) => Err(RunError::Refused { rank: at.rank, reason }),
+        heard => sent.and(heard).map_err(RunError::lane(at.rank, line.rank)),
+    }
+}
+
 /// Rank 0 hears where all are, and tells all.
 fn gather<'n>(
     (at, listen): (&Rendezvous, &Listen<'_, 'n>),
@@ -163,11 +212,10 @@ fn gather<'n>(
 ) -> RunResult<MetMembers<'n>> {
     let mut places = BTreeMap::new();
     for line in lines.iter_mut() {
-        let place = hear(&mut line.inbox, deadline).and_then(|said| match said {
-            FromMember::Hello(place) => Ok(place),
-            _ => Err(unexpected()),
-        });
-        places.insert(line.rank, place.map_err(RunError::lane(at.rank, line.rank))?);
+        let FromMember::Hello(place) = hear_member(at, line, deadline)? else {
+            return Err(RunError::lane(at.rank, line.rank)(unexpected()));
+        };
+        places.insert(line.rank, place);
     }
     // Ranks of this machine may have come through the loopback, where others do not find rank 0.
     let seen_from_afar = lines.iter().find(|line| places[&line.rank].machine != at.machine).or(lines.first());
@@ -188,18 +236,15 @@ fn join<'n>(
     process: ProcessPlace,
     deadline: Moment,
 ) -> RunResult<MetMembers<'n>> {
-    let [MemberConnection { rank: hub, post, inbox }] = lines else {
+    let [line] = lines else {
         return Err(RunError::lane(at.rank, Rank(0))(unexpected()));
     };
-    let lost = || RunError::lane(at.rank, *hub);
-    let zero = inbox.stream().peer_addr().ok().map(|address| address.ip().to_canonical());
-    let (listening, addresses) = listen(post.address().ok(), zero)?;
+    let zero = line.inbox.stream().peer_addr().ok().map(|address| address.ip().to_canonical());
+    let (listening, addresses) = listen(line.post.address().ok(), zero)?;
     let own = MemberPlace { machine: at.machine.clone(), process, addresses };
-    post.send(&FromMember::Hello(own)).map_err(lost())?;
-    match hear(inbox, deadline).map_err(lost())? {
+    match ask_hub(at, line, &FromMember::Hello(own), deadline)? {
         ToMember::Directory(places) if places.len() == at.ranks => Ok(MetMembers { places, listening }),
-        ToMember::Refused { reason } => Err(RunError::Refused { rank: at.rank, reason }),
-        _ => Err(lost()(unexpected())),
+        _ => Err(RunError::lane(at.rank, line.rank)(unexpected())),
     }
 }
 
@@ -245,40 +290,104 @@ fn directory(at: &Rendezvous, memory: &RankMemory, places: Vec<MemberPlace>, mac
 /// Maps the memory of the others, and waits until all have done so: from then on a rank may leave at any time.
 fn begin(
     at: &Rendezvous,
-    mut lines: Vec<MemberConnection>,
+    lines: &mut [MemberConnection],
     directory: &Directory,
     local: usize,
     deadline: Moment,
-) -> RunResult<Vec<MemberConnection>> {
+) -> RunResult<()> {
     if local <= MOST_MAPPED {
         for rank in directory.of_this_machine() {
             directory.memory(rank).map_err(RunError::lane(at.rank, rank))?;
         }
     }
     let is_hub = at.rank == Rank(0);
-    for line in &mut lines {
-        let met = match is_hub {
-            true => hear(&mut line.inbox, deadline).and_then(|said| match said {
-                FromMember::Ready => Ok(()),
-                _ => Err(unexpected()),
-            }),
-            false => {
-                line.post.send(&FromMember::Ready).and_then(|()| hear(&mut line.inbox, deadline)).and_then(|said| {
-                    match said {
-                        ToMember::Go => Ok(()),
-                        _ => Err(unexpected()),
-                    }
-                })
-            }
+    for line in &mut *lines {
+        let is_expected = match is_hub {
+            true => matches!(hear_member(at, line, deadline)?, FromMember::Ready),
+            false => matches!(ask_hub(at, line, &FromMember::Ready, deadline)?, ToMember::Go),
         };
-        met.map_err(RunError::lane(at.rank, line.rank))?;
+        if !is_expected {
+            return Err(RunError::lane(at.rank, line.rank)(unexpected()));
+        }
     }
-    for line in &lines {
+    for line in lines {
         if is_hub {
-            line.post.send(&ToMember::Go).map_err(RunError::lane(at.rank, line.rank))?;
+            // Others may have begun. If this rank is gone, those who watch find that out, and all hear of it.
+            let _ = line.post.send(&ToMember::Go);
         }
         let quick = line.inbox.stream().set_read_timeout(Some(READING));
         quick.map_err(RunError::lane(at.rank, line.rank))?;
     }
-    Ok(lines)
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread::scope;
+
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    fn rendezvous(at: &str, rank: u32) -> Rendezvous {
+        Rendezvous {
+            rank: Rank(rank),
+            ranks: 3,
+            masters: vec![at.to_owned()],
+            secret: tcp::Secret::from_text(b"a secret of this test"),
+            machine: Machine::named("test"),
+            interfaces: Vec::new(),
+            found: Vec::new(),
+        }
+    }
+
+    /// How far a rank comes.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    enum LastStage {
+        Reached,
+        Joined,
+        /// It says that it has failed.
+        Failed,
+    }
+
+    /// Joins, and goes no further than a stage. Its memory stays, so others miss only what it says.
+    fn stop_at(stage: LastStage, at: &Rendezvous) -> Option<RankMemory> {
+        let mut lines = [reach(at, LIMIT).unwrap()];
+        match stage {
+            LastStage::Reached => None,
+            LastStage::Joined => {
+                let memory = RankMemory::new(at.ranks).unwrap();
+                let word = ProbedWord::new(1);
+                let process = ProcessPlace { memory: memory.place().unwrap(), probe: word.probe() };
+                let network = OnceCell::new();
+                let listen = |own, hub| listen(at, &network, (own, hub));
+                join((at, &listen), &mut lines, process, Moment::now().after(LIMIT)).unwrap();
+                Some(memory)
+            }
+            LastStage::Failed => {
+                let error = RunError::Mismatch { what: "rank 2 has no memory".to_owned() };
+                call_off(at, &lines, &error);
+                None
+            }
+        }
+    }
+
+    #[test]
+    fn all_name_the_rank_that_dies_while_ranks_join() {
+        for stage in [LastStage::Reached, LastStage::Joined, LastStage::Failed] {
+            let at = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+            scope(|scope| {
+                let others = [0, 1].map(|rank| {
+                    let at = rendezvous(&at, rank);
+                    scope.spawn(move || Session::connect(&at, LIMIT, LIMIT).map(drop).unwrap_err())
+                });
+                let memory = stop_at(stage, &rendezvous(&at, 2));
+                let told = others.map(|other| other.join().unwrap().chain());
+                for (rank, told) in told.iter().enumerate() {
+                    assert!(told.contains("rank 2"), "rank {rank}, {stage:?}: {told}");
+                }
+                assert!(told[1].starts_with("rank 1 was turned away: "), "{stage:?}: {}", told[1]);
+                drop(memory);
+            });
+        }
+    }
 }

@@ -11,6 +11,8 @@
 //!                         ◀─── Directory(where all are)
 //!   Ready                 ───▶                              its lanes are formed
 //!                         ◀─── Go                           all lanes are formed
+//!   Failed                ───▶                              instead of Hello or Ready: it cannot take part
+//!                         ◀─── Refused                      instead of Directory or Go: the session does not come about
 //!   Beat, End             ───▶                              why all is over, or a communicator, or that it leaves
 //!                         ◀─── Beat, End
 //! ```
@@ -67,6 +69,8 @@ pub(super) enum FromMember {
     Beat,
     /// Something has ended there.
     End(SessionEnd),
+    /// It cannot take part.
+    Failed { reason: String },
 }
 
 /// What rank 0's process says to the others.
@@ -83,7 +87,8 @@ pub(super) enum ToMember {
     Beat,
     /// Something has ended.
     End(SessionEnd),
-    /// It cannot take part. (What [`Rendezvous`](crate::launch::rendezvous::Rendezvous) says to those whom it turns away.)
+    /// It cannot take part, or the session does not come about. (What [`Rendezvous`](crate::launch::rendezvous::Rendezvous)
+    /// says to those whom it turns away.)
     Refused { reason: String },
 }
 
@@ -240,7 +245,7 @@ impl MemberNews {
     fn of_member(said: FromMember) -> Self {
         match said {
             FromMember::End(end) => Self::End(end),
-            FromMember::Hello(_) | FromMember::Ready | FromMember::Beat => Self::Life,
+            FromMember::Hello(_) | FromMember::Ready | FromMember::Beat | FromMember::Failed { .. } => Self::Life,
         }
     }
 
