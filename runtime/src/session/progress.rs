@@ -6,6 +6,7 @@
 //! is begun, and ends with the session.
 
 use super::engine::Driver;
+use super::waiting::DriverTurn;
 use super::{Session, SessionParts};
 use crate::background;
 use crate::clock::Moment;
@@ -154,6 +155,7 @@ impl Session {
         }
         engine.driver = Driver::ProgressThread;
         drop(engine);
+        let turn = DriverTurn { session: self, ticket: None };
         let waiter = Waiter::new(self.shared.memory.bell(), Patience::NONE);
         let mut waiter = waiter.with_poller(self.shared.poller.as_ref());
         let mut engine = loop {
@@ -173,6 +175,7 @@ impl Session {
         };
         // Before the next driver may sleep.
         waiter.progressed();
+        std::mem::forget(turn);
         engine.driver = Driver::Nobody;
         let outlook = if engine.is_idle() { Outlook::Idle } else { Outlook::Driven };
         if let (Outlook::Idle, mut state) = (outlook, parking.state())

@@ -56,6 +56,14 @@ impl<T> Started<T> {
         self.result.is_some()
     }
 
+    /// Waits until the call is over, or until `goes_on` says no: see [`Session::wait_while`]. Whether it is over.
+    pub fn wait_while(&mut self, limit: Duration, goes_on: impl Fn() -> bool) -> bool {
+        if self.result.is_none() {
+            self.result = self.session.wait_while(self.ticket, limit, goes_on);
+        }
+        self.result.is_some()
+    }
+
     /// Waits until the call is over; its output, or what both buffers were in place.
     ///
     /// # Errors

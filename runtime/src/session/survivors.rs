@@ -86,12 +86,15 @@ impl SurvivorMeeting for ThreadMeeting {
         let RebuildTerms { communicator, members, limit, .. } = *terms;
         let own = session.rank();
         let mut all = locked(&self.gatherings);
-        // Who comes after a decision waits until all know it, and then begins the next gathering.
+        // Who comes after a decision waits until all know it, and then begins the next gathering. They are awake already.
         while all.get(&communicator).is_some_and(|gathering| gathering.group.is_some()) {
             all = self.news.wait(all).unwrap_or_else(PoisonError::into_inner);
         }
         let gathering = all.entry(communicator).or_default();
-        gathering.came.insert(own);
+        if !gathering.came.insert(own) {
+            let what = format!("another thread of rank {own} rebuilds this communicator already");
+            return Err(RunError::Mismatch { what });
+        }
         let deadline = *gathering.deadline.get_or_insert_with(|| Moment::now().after(limit));
         self.news.notify_all();
         let (group, generation) = loop {

@@ -397,3 +397,50 @@ fn any_number_of_long_messages_may_be_under_way() {
         });
     }
 }
+
+/// Who carries on all calls of a rank may panic. The others take over, and its own call is over.
+#[test]
+fn a_thread_that_panics_gives_its_turn_back() {
+    let (sessions, program) = (Session::local(2).unwrap(), sum(2));
+    let session = &sessions[0];
+    let prepared = session.prepare(&program, &all(2), 10, DType::F32).unwrap();
+    let vector = vec![1.0_f32; prepared.lengths()[1] / 4];
+    // Nobody answers.
+    let mut started = session.start_owned(&prepared, CallPlace::collective(WORLD, 1), None, vector).unwrap();
+    // Only while this thread has the turn nobody holds the lock.
+    let goes_on = || match session.shared.engine.try_lock() {
+        Ok(_) => panic!("for a test"),
+        Err(_) => true,
+    };
+    let wait = std::panic::AssertUnwindSafe(|| started.wait_while(LIMIT, goes_on));
+    assert!(std::panic::catch_unwind(wait).is_err());
+    on_all(&sessions, |session| {
+        let prepared = session.prepare(&program, &all(2), 10, DType::F32).unwrap();
+        let mut both = vec![0; prepared.lengths()[1]];
+        session.call(&prepared, CallPlace::collective(5, 1), Call::InPlace(&mut both), LIMIT).unwrap();
+    });
+    assert!(started.test(LIMIT));
+    let error = started.wait(LIMIT).unwrap_err();
+    assert!(error.to_string().contains("panicked"), "{error}");
+}
+
+/// Ranks rebuild a communicator in one thread each. A second one of a rank does not take the place of another rank.
+#[test]
+fn only_one_thread_of_a_rank_rebuilds_a_communicator() {
+    let (sessions, members) = (Session::local(2).unwrap(), all(2));
+    let terms = RebuildTerms { communicator: WORLD, members: &members, least: 2, limit: LIMIT, patience: LIMIT };
+    std::thread::scope(|scope| {
+        let (say, heard) = std::sync::mpsc::channel();
+        for say in [say.clone(), say] {
+            let session = &sessions[0];
+            scope.spawn(move || say.send(session.rebuild(&terms).map(|rebuilt| rebuilt.members)).unwrap());
+        }
+        // The other one waits for rank 1.
+        let refused = heard.recv_timeout(LIMIT / 2).unwrap().unwrap_err();
+        assert!(refused.to_string().contains("another thread of rank 0"), "{refused}");
+        sessions[1].rebuild(&terms).unwrap();
+        assert_eq!(heard.recv_timeout(LIMIT).unwrap().unwrap(), members);
+    });
+    let generations = on_all(&sessions, |session| session.rebuild(&terms).unwrap().generation);
+    assert_eq!(generations, [1, 1]);
+}

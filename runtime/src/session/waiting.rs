@@ -20,6 +20,31 @@ const NOTICE_PAUSE: Duration = Duration::from_millis(1);
 /// A thread that lets another one carry on its call looks around at least this often.
 const LONGEST_SLEEP: Duration = Duration::from_millis(50);
 
+/// The turn of a thread that carries calls on. If that panics, and so drops this, another thread takes its turn. Otherwise the
+/// thread gives the turn back, and forgets this.
+pub(super) struct DriverTurn<'a> {
+    pub(super) session: &'a Session,
+    /// The call that it waits for. Its memory may be gone when the caller goes on.
+    pub(super) ticket: Option<Ticket>,
+}
+
+impl Drop for DriverTurn<'_> {
+    fn drop(&mut self) {
+        let Self { session, ticket } = *self;
+        let mut engine = session.engine();
+        engine.driver = Driver::Nobody;
+        if let Some(ticket) = ticket {
+            engine.drop_call(ticket);
+        }
+        drop(engine);
+        session.shared.turn.notify_all();
+        if let Some(ticket) = ticket {
+            let fault = "a thread has panicked while it carried calls on".to_owned();
+            session.break_off(ticket.communicator, &RunError::Program { rank: session.rank(), fault });
+        }
+    }
+}
+
 impl Session {
     /// Waits until a call is over, while it carries on all calls of this rank, or another thread does.
     ///
@@ -43,7 +68,9 @@ impl Session {
             if engine.driver == Driver::Nobody {
                 engine.driver = Driver::Caller;
                 drop(engine);
+                let turn = DriverTurn { session: self, ticket: Some(ticket) };
                 let result = self.drive(ticket, limit, &goes_on);
+                std::mem::forget(turn);
                 engine = self.engine();
                 engine.driver = Driver::Nobody;
                 if engine.followers > 0 {
