@@ -39,6 +39,7 @@ mod plans;
 mod point_to_point;
 mod probe;
 mod rebuild;
+mod recent;
 mod request;
 mod split;
 mod started;

@@ -2,6 +2,8 @@
 //!
 //! The principal type is [`Says`].
 
+use std::io::Write;
+
 /// What a rank says. One rank speaks for all, because all decide alike.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Says {
@@ -25,9 +27,24 @@ impl Says {
     }
 }
 
-#[expect(clippy::print_stderr, reason = "a library has no other place to say that it ignores something")]
+/// A library has no other place to say that it ignores something.
 pub(crate) fn say(text: &str) {
-    // In one piece, so that lines of several processes are not mixed.
-    let line = format!("antiphon: {text}\n");
-    eprint!("{line}");
+    say_to(&mut std::io::stderr(), text);
+}
+
+fn say_to(place: &mut dyn Write, text: &str) {
+    // In one piece, so that lines of several processes are not mixed. A program whose standard error is full or closed goes on.
+    let _ = place.write_all(format!("antiphon: {text}\n").as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_said_is_dropped() {
+        let mut room = [0; 5];
+        say_to(&mut &mut room[..], "more than there is room for");
+        assert_eq!(&room, b"antip");
+    }
 }

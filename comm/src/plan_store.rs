@@ -2,17 +2,20 @@
 //!
 //! The principal type is [`PlanStore`].
 
-use crate::error::{CommError, CommResult};
+use crate::error::CommResult;
 use crate::links::LinkCosts;
 use crate::log::Says;
+use crate::recent::RecentMap;
 use crate::statistics::StatisticsFile;
 use crate::stock::{self, CallKind};
 use crate::table::PlanTable;
 use runtime::{DType, SequencedProgram};
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::sync::{Arc, Mutex, PoisonError};
 use topology::Rank;
+
+/// How many plans stay, each of which is a program of a whole group. Ranks need not forget the same ones: a plan that is made
+/// again is the same.
+const MOST_PLANS: usize = 256;
 
 /// A kind of call at one size.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,6 +63,8 @@ enum PlanSource {
 
 /// The machines of the ranks, the kind of call, and where the plan comes from.
 type PlanKey = (Arc<[u32]>, CallKind, PlanSource);
+/// `None` if the table's plan cannot serve the calls.
+type KnownPlans = RecentMap<PlanKey, Option<Arc<ClassPlan>>>;
 
 /// The plans of a communicator, and of all that are split from it: each is made once.
 pub(crate) struct PlanStore {
@@ -69,8 +74,7 @@ pub(crate) struct PlanStore {
     pub(crate) file: Option<Arc<StatisticsFile>>,
     /// Every so many calls, one is timed and compared with stock; 0 for none.
     pub(crate) confirms_every: u32,
-    /// `None` if the table's plan cannot serve the calls.
-    plans: Mutex<BTreeMap<PlanKey, Option<Arc<ClassPlan>>>>,
+    plans: Mutex<KnownPlans>,
 }
 
 impl PlanStore {
@@ -81,7 +85,8 @@ impl PlanStore {
 
     /// Plans of a table where it has them, and stock elsewhere.
     pub(crate) fn new(table: PlanTable, says: Says, links: LinkCosts) -> Self {
-        Self { table: Arc::new(table), says, links, file: None, confirms_every: 0, plans: Mutex::default() }
+        let plans = Mutex::new(RecentMap::new(MOST_PLANS));
+        Self { table: Arc::new(table), says, links, file: None, confirms_every: 0, plans }
     }
 
     /// What it serves is counted in a file.
@@ -124,8 +129,8 @@ impl PlanStore {
 
     /// The same for another session.
     pub(crate) fn of_session(&self, links: LinkCosts) -> Self {
-        let (table, says, file) = (self.table.clone(), self.says, self.file.clone());
-        Self { table, says, links, file, confirms_every: self.confirms_every, plans: Mutex::default() }
+        let (table, file) = (self.table.clone(), self.file.clone());
+        Self { table, file, confirms_every: self.confirms_every, ..Self::new(PlanTable::default(), self.says, links) }
     }
 
     /// The plan that serves calls of a size among some ranks of a session.
@@ -135,9 +140,15 @@ impl PlanStore {
         // Ranks that are threads of this process wait here for the one that makes the plan.
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(entry) = self.table.find(&machines, key.kind, bytes) {
-            let plan = plans.entry((machines.clone(), key.kind, PlanSource::Table(entry)));
-            if let Some(plan) = plan.or_insert_with(|| self.of_table(entry, key.kind)) {
-                return Ok(plan.clone());
+            let source = (machines, key.kind, PlanSource::Table(entry));
+            let known = plans.get(&source).cloned();
+            let plan = known.unwrap_or_else(|| {
+                let made = self.of_table(entry, key.kind);
+                plans.insert(source, made.clone());
+                made
+            });
+            if let Some(plan) = plan {
+                return Ok(plan);
             }
         }
         drop(plans);
@@ -150,16 +161,15 @@ impl PlanStore {
         let bytes = key.kind.size(ranks, key.count as u64 * key.dtype.size() as u64);
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         let class = size_class(bytes);
-        let plan = match plans.entry((machines.clone(), key.kind, PlanSource::Stock(class))) {
-            Entry::Occupied(known) => known.get().clone(),
-            Entry::Vacant(place) => {
-                let plan = || stock::plan(&machines, &self.links, key.kind, typical_size(class));
-                let (program, name) = if stock::needs_no_threads(&machines) { plan() } else { in_own_pool(plan) }?;
-                let program = SequencedProgram::new(program)?;
-                place.insert(Some(Arc::new(ClassPlan { program, name, is_of_table: false }))).clone()
-            }
-        };
-        plan.ok_or_else(|| CommError::NoPlan(format!("no textbook algorithm for {}", key.kind.collective)))
+        let source = (machines.clone(), key.kind, PlanSource::Stock(class));
+        if let Some(Some(known)) = plans.get(&source) {
+            return Ok(known.clone());
+        }
+        let plan = || stock::plan(&machines, &self.links, key.kind, typical_size(class));
+        let (program, name) = if stock::needs_no_threads(&machines) { plan() } else { in_own_pool(plan) }?;
+        let plan = Arc::new(ClassPlan { program: SequencedProgram::new(program)?, name, is_of_table: false });
+        plans.insert(source, Some(plan.clone()));
+        Ok(plan)
     }
 
     /// The plan of an entry of the table, if it can serve a kind of call.
@@ -173,5 +183,39 @@ impl PlanStore {
             self.says.warn(|| format!("stock serves {what}, because the plan of the table cannot: {why}"))
         })
         .ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use runtime::Session;
+    use schedule::Collective;
+
+    /// More plans than are kept: of three collectives with four roots, for several sizes, in place and not.
+    fn keys() -> Vec<CallKey> {
+        let mut keys = Vec::new();
+        for collective in [Collective::Broadcast, Collective::Gather, Collective::Scatter] {
+            for (root, class, in_place) in
+                (0..4).flat_map(|root| (0..11).flat_map(move |class| [(root, class, false), (root, class, true)]))
+            {
+                let kind = CallKind { root: Some(Rank(root)), in_place, ..CallKind::plain(collective) };
+                keys.push(CallKey { kind, count: 1 << (3 * class), dtype: DType::U8 });
+            }
+        }
+        keys
+    }
+
+    #[test]
+    fn plans_that_were_forgotten_are_made_again_alike() {
+        let session = Session::local(4).unwrap().remove(0);
+        let members: Vec<Rank> = (0..4).map(Rank).collect();
+        let store = PlanStore::new(PlanTable::default(), Says::default(), LinkCosts::assumed(&session));
+        let digests = || -> Vec<u32> { keys().iter().map(|key| store.digest_of(&members, *key).unwrap()).collect() };
+        let first = digests();
+        assert!(first.len() > MOST_PLANS);
+        assert_eq!(store.plans.lock().unwrap().len(), MOST_PLANS);
+        assert_eq!(digests(), first);
+        assert_eq!(store.plans.lock().unwrap().len(), MOST_PLANS);
     }
 }

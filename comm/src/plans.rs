@@ -1,10 +1,12 @@
 //! The plans of a communicator, prepared for the sizes that were called.
 //!
-//! The principal type is [`PlanCache`]. It is bounded: of more sizes than [`MOST_PREPARED`], the one that was called longest ago is forgotten.
+//! The principal type is [`PlanCache`]. It is bounded: of more sizes than [`MOST_PREPARED`], the one that was called longest ago is
+//! forgotten.
 
 use crate::confirm::Confirmation;
 use crate::error::CommResult;
 use crate::plan_store::{CallKey, PlanStore};
+use crate::recent::RecentMap;
 use crate::statistics::Statistics;
 use runtime::{Prepared, Session};
 use std::collections::BTreeMap;
@@ -44,16 +46,15 @@ enum WithoutPlan {
 /// The calls that a communicator has prepared.
 pub(crate) struct PlanCache {
     store: Arc<PlanStore>,
-    /// With the number of the last call that used it.
-    ready: BTreeMap<CallKey, (u64, ReadyPlan)>,
+    ready: RecentMap<CallKey, ReadyPlan>,
     last: LastPlan,
-    /// What timed calls have found out about plans of the table.
-    confirmations: BTreeMap<CallKey, Confirmation>,
+    /// What timed calls have found out about plans of the table. Only calls that have succeeded, which all ranks have made in the
+    /// same order, use it: so all ranks forget the same.
+    confirmations: RecentMap<CallKey, Confirmation>,
     /// Textbook algorithms, for timed calls.
     stock: BTreeMap<CallKey, ReadyPlan>,
     /// What was called last, if no plan has served it.
     without_plan: Option<WithoutPlan>,
-    uses: u64,
     statistics: Statistics,
 }
 
@@ -67,17 +68,14 @@ impl Drop for PlanCache {
 
 impl PlanCache {
     pub(crate) fn new(store: Arc<PlanStore>) -> Self {
-        let statistics = Statistics::default();
-        let (ready, stock) = (BTreeMap::new(), BTreeMap::new());
         Self {
             store,
-            ready,
+            ready: RecentMap::new(MOST_PREPARED),
             last: LastPlan::default(),
-            confirmations: BTreeMap::new(),
-            stock,
+            confirmations: RecentMap::new(MOST_PREPARED),
+            stock: BTreeMap::new(),
             without_plan: None,
-            uses: 0,
-            statistics,
+            statistics: Statistics::default(),
         }
     }
 
@@ -130,7 +128,8 @@ impl PlanCache {
     /// # Errors
     /// As [`Self::ready`].
     pub(crate) fn ready_timed(&mut self, session: &Session, members: &[Rank], key: CallKey) -> CommResult<&Prepared> {
-        if !self.is_of_table(session, members, key)? || !self.confirmations.entry(key).or_default().is_stocks_turn() {
+        let is_stocks_turn = self.confirmations.peek(&key).is_some_and(Confirmation::is_stocks_turn);
+        if !is_stocks_turn || !self.is_of_table(session, members, key)? {
             return self.ready(session, members, key);
         }
         let ready = self.stock_ready(session, members, key)?;
@@ -173,24 +172,44 @@ impl PlanCache {
         Ok(self.stock_ready(session, members, key)?.prepared)
     }
 
-    /// Whether the time of a call is asked for: it decides about a plan of the table.
-    pub(crate) fn is_watched(&self, key: CallKey) -> bool {
-        self.confirmations.get(&key).is_some_and(|found| !found.is_lost())
+    /// Whether the time of a timed call that has succeeded is asked for: it decides about a plan of the table.
+    pub(crate) fn is_watched(&mut self, key: CallKey) -> bool {
+        match self.confirmations.get(&key) {
+            Some(found) => !found.is_lost(),
+            // The first of its kind, which a plan of the table has served if there is one.
+            None => self.last.as_ref().is_some_and(|last| last.key == key && last.ready.is_of_table),
+        }
     }
 
     /// Adds the time of a call, which is the same number on all ranks. Stock serves such calls from now on if it is faster.
     pub(crate) fn confirm(&mut self, key: CallKey, time_us: f64) {
-        let Some(factor) = self.confirmations.get_mut(&key).and_then(|found| found.add(time_us)) else { return };
+        let factor = match self.confirmations.get(&key) {
+            Some(found) => found.add(time_us),
+            None => {
+                let mut found = Confirmation::default();
+                let factor = found.add(time_us);
+                if let Some(forgotten) = self.confirmations.insert(key, found) {
+                    self.replan(forgotten);
+                }
+                factor
+            }
+        };
+        let Some(factor) = factor else { return };
         let what = key.kind.collective;
         let CallKey { count, dtype, .. } = key;
         self.store.says.warn(|| {
             format!("stock serves {what} of {count} {dtype} from now on: it is {factor:.2} times faster than the table's plan")
         });
-        self.count_last();
-        self.last = LastPlan::default();
-        if let Some(stock) = self.stock.get(&key) {
-            self.ready.insert(key, (self.uses, stock.clone()));
+        self.replan(key);
+    }
+
+    /// What serves a call is found anew: something else was found out, or forgotten.
+    fn replan(&mut self, key: CallKey) {
+        if self.last.key == Some(key) {
+            self.count_last();
+            self.last = LastPlan::default();
         }
+        self.ready.remove(&key);
     }
 
     /// Counts an exchange of blocks of any lengths, which no plan serves.
@@ -212,12 +231,8 @@ impl PlanCache {
     }
 
     fn find(&mut self, session: &Session, members: &[Rank], key: CallKey) -> CommResult<ReadyPlan> {
-        self.uses += 1;
-        match self.ready.get_mut(&key) {
-            Some((used, ready)) => {
-                *used = self.uses;
-                Ok(ready.clone())
-            }
+        match self.ready.get(&key) {
+            Some(ready) => Ok(ready.clone()),
             None => self.make(session, members, key),
         }
     }
@@ -258,18 +273,98 @@ impl PlanCache {
     }
 
     fn make(&mut self, session: &Session, members: &[Rank], key: CallKey) -> CommResult<ReadyPlan> {
-        let is_lost = self.confirmations.get(&key).is_some_and(Confirmation::is_lost);
+        let is_lost = self.confirmations.peek(&key).is_some_and(Confirmation::is_lost);
         let plan = if is_lost { self.store.stock(members, key)? } else { self.store.plan(members, key)? };
         let prepared = session.prepare(&plan.program, members, key.count as u64, key.dtype)?;
         let ready = ReadyPlan { prepared, name: plan.name.clone(), is_of_table: plan.is_of_table };
         self.store.says.info(|| format!("{} of {} {}: {}", key.kind.collective, key.count, key.dtype, ready.name));
         self.statistics.prepared += 1;
-        if self.ready.len() >= MOST_PREPARED
-            && let Some(oldest) = self.ready.iter().min_by_key(|(_, (used, _))| *used).map(|(key, _)| *key)
-        {
-            self.ready.remove(&oldest);
-        }
-        self.ready.insert(key, (self.uses, ready.clone()));
+        self.ready.insert(key, ready.clone());
         Ok(ready)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::links::LinkCosts;
+    use crate::log::Says;
+    use crate::stock::CallKind;
+    use crate::table::PlanTable;
+    use runtime::DType;
+    use schedule::{Collective, ReduceOp};
+
+    const KIND: CallKind =
+        CallKind { op: Some(ReduceOp::Sum), in_place: true, ..CallKind::plain(Collective::AllReduce) };
+
+    fn key(count: usize) -> CallKey {
+        CallKey { kind: KIND, count, dtype: DType::I64 }
+    }
+
+    /// The plans of a rank, all of a table; the others are not needed to prepare them.
+    struct RankPlans {
+        session: Session,
+        cache: PlanCache,
+    }
+
+    impl RankPlans {
+        fn new() -> Self {
+            let session = Session::local(2).unwrap().remove(0);
+            let stock = PlanStore::new(PlanTable::default(), Says::default(), LinkCosts::assumed(&session));
+            let table = stock.textbook(&[Rank(0), Rank(1)], &[KIND]).unwrap();
+            Self { session, cache: PlanCache::new(Arc::new(stock.with_table(table))) }
+        }
+
+        /// Another rank has refused the call, or this one.
+        fn prepare(&mut self, count: usize) {
+            self.cache.ready_timed(&self.session, &[Rank(0), Rank(1)], key(count)).unwrap();
+        }
+
+        /// A timed call that has succeeded.
+        fn call(&mut self, count: usize, time_us: f64) {
+            self.prepare(count);
+            if self.cache.is_watched(key(count)) {
+                self.cache.confirm(key(count), time_us);
+            }
+        }
+
+        fn is_of_table(&mut self, count: usize) -> bool {
+            self.cache.is_of_table(&self.session, &[Rank(0), Rank(1)], key(count)).unwrap()
+        }
+
+        /// Timed calls until stock serves a size.
+        fn lose(&mut self, count: usize) {
+            for call in 0..100 {
+                self.call(count, if call % 2 == 0 { 20.0 } else { 10.0 } + f64::from(call % 7) * 0.01);
+            }
+            assert!(!self.is_of_table(count));
+        }
+    }
+
+    /// Ranks must not disagree about what serves a size, whatever calls one of them has refused.
+    #[test]
+    fn all_ranks_forget_the_same_sizes_that_were_compared() {
+        let mut ranks = [RankPlans::new(), RankPlans::new()];
+        for rank in &mut ranks {
+            rank.lose(1);
+            rank.lose(2);
+        }
+        for count in 3..MOST_PREPARED + 10 {
+            // The one rank alone has refused many calls.
+            (0..3).for_each(|refused| ranks[0].prepare(10_000 + 3 * count + refused));
+            for rank in &mut ranks {
+                rank.call(count, 1.0);
+                // It stays in use.
+                rank.call(2, 1.0);
+            }
+            let [one, other] = &mut ranks;
+            for size in [1, 2] {
+                assert_eq!(one.is_of_table(size), other.is_of_table(size), "size {size} after {count}");
+            }
+        }
+        for rank in &mut ranks {
+            assert_eq!(rank.cache.confirmations.len(), MOST_PREPARED);
+            assert!(rank.is_of_table(1) && !rank.is_of_table(2), "the other one was compared longest ago");
+        }
     }
 }

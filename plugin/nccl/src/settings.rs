@@ -2,6 +2,7 @@
 
 use std::env::VarError;
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
@@ -46,9 +47,8 @@ pub(crate) fn named(variable: &str) -> Option<OsString> {
     .filter(|value| !value.is_empty())
 }
 
-#[expect(clippy::print_stderr, reason = "a library has no other place to say something")]
+/// A library has no other place to say something.
 pub(crate) fn say(text: &str) {
-    // In one piece, so that lines of several processes are not mixed.
-    let line = format!("antiphon: {text}\n");
-    eprint!("{line}");
+    // In one piece, so that lines of several processes are not mixed. A program whose standard error is closed goes on.
+    let _ = std::io::stderr().write_all(format!("antiphon: {text}\n").as_bytes());
 }
