@@ -99,18 +99,8 @@ impl Communicator {
         receive: &mut [T],
         receives: &[Range<usize>],
     ) -> CommResult<()> {
-        let size = self.size();
-        for (what, blocks, length) in [("send", sends, send.len()), ("receive", receives, receive.len())] {
-            let is_wrong = |block: &Range<usize>| block.start > block.end || block.end > length;
-            if blocks.len() != size || blocks.iter().any(is_wrong) {
-                let what = format!("the {what} blocks are not {size} parts of the buffer");
-                return Err(CommError::Argument(what));
-            }
-        }
-        let bytes = |blocks: &[Range<usize>]| -> Vec<Range<usize>> {
-            blocks.iter().map(|block| block.start * size_of::<T>()..block.end * size_of::<T>()).collect()
-        };
-        let prepared = self.prepare_exchange(&bytes(sends), &bytes(receives))?;
+        let [sent, received] = self.exchanged::<T>([(sends, send.len()), (receives, receive.len())])?;
+        let prepared = self.prepare_exchange(&sent, &received)?;
         let [input, output] = prepared.lengths();
         let (send, receive) = (cast_slice(send), cast_slice_mut(receive));
         let buffers = Call::OutOfPlace { input: &send[..input], output: &mut receive[..output] };
@@ -120,6 +110,23 @@ impl Communicator {
         let at = CallPlace::collective(self.shared.id, state.next_call());
         let result = self.shared.session.call_holding((state, prepared), |held| &held.1, at, buffers, self.limit());
         result.map_err(|error| self.refused(at, error))
+    }
+
+    /// The blocks that are sent and received, in bytes, for buffers of so many elements.
+    pub(crate) fn exchanged<T: Element>(
+        &self,
+        [sends, receives]: [(&[Range<usize>], usize); 2],
+    ) -> CommResult<[Vec<Range<usize>>; 2]> {
+        let size = self.size();
+        for (what, (blocks, length)) in [("send", sends), ("receive", receives)] {
+            let is_wrong = |block: &Range<usize>| block.start > block.end || block.end > length;
+            if blocks.len() != size || blocks.iter().any(is_wrong) {
+                let what = format!("the {what} blocks are not {size} parts of the buffer");
+                return Err(CommError::Argument(what));
+            }
+        }
+        let bytes = |block: &Range<usize>| block.start * size_of::<T>()..block.end * size_of::<T>();
+        Ok([sends, receives].map(|(blocks, _)| blocks.iter().map(bytes).collect()))
     }
 
     /// Begins an exchange of blocks, which are bytes of buffers that `arrange` is told the lengths of. See
@@ -145,7 +152,7 @@ impl Communicator {
     }
 
     /// An exchange of blocks of bytes, one for each member both ways.
-    fn prepare_exchange(&self, sends: &[Range<usize>], receives: &[Range<usize>]) -> CommResult<Prepared> {
+    pub(crate) fn prepare_exchange(&self, sends: &[Range<usize>], receives: &[Range<usize>]) -> CommResult<Prepared> {
         let (size, own) = (self.size(), self.rank());
         if sends.len() != size || receives.len() != size {
             return Err(CommError::Argument(format!("there are not {size} blocks each way")));

@@ -177,7 +177,7 @@ impl PlanCache {
         match self.confirmations.get(&key) {
             Some(found) => !found.is_lost(),
             // The first of its kind, which a plan of the table has served if there is one.
-            None => self.last.as_ref().is_some_and(|last| last.key == key && last.ready.is_of_table),
+            None => self.last.key == Some(key) && self.last.ready.is_of_table,
         }
     }
 

@@ -12,15 +12,15 @@ use runtime::{Call, CallPlace, Element, Prepared, RawCall};
 use topology::Rank;
 
 /// A message, as one of its two ends sees it.
-struct OrderedMessage {
-    prepared: Prepared,
+pub(crate) struct OrderedMessage {
+    pub(crate) prepared: Prepared,
     /// Which messages it is in order with, and which of them it is.
-    at: CallPlace,
+    pub(crate) at: CallPlace,
 }
 
 impl Communicator {
     /// The next message to a member, or from it.
-    fn message(&self, peer: usize, bytes: usize, is_sent: bool) -> CommResult<OrderedMessage> {
+    pub(crate) fn message(&self, peer: usize, bytes: usize, is_sent: bool) -> CommResult<OrderedMessage> {
         let rank = self.member(peer)?;
         self.check()?;
         let session = &self.shared.session;
