@@ -33,7 +33,8 @@ pub(crate) fn say(text: &str) {
 }
 
 fn say_to(place: &mut dyn Write, text: &str) {
-    // In one piece, so that lines of several processes are not mixed. A program whose standard error is full or closed goes on.
+    // In one piece, so that lines of several processes are not mixed. A program whose standard error is full or closed
+    // goes on.
     let _ = place.write_all(format!("antiphon: {text}\n").as_bytes());
 }
 

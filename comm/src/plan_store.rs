@@ -13,8 +13,8 @@ use runtime::{DType, SequencedProgram};
 use std::sync::{Arc, Mutex, PoisonError};
 use topology::Rank;
 
-/// How many plans stay, each of which is a program of a whole group. Ranks need not forget the same ones: a plan that is made
-/// again is the same.
+/// How many plans stay, each of which is a program of a whole group. Ranks need not forget the same ones: a plan that
+/// is made again is the same.
 const MOST_PLANS: usize = 256;
 
 /// A kind of call at one size.

@@ -1,7 +1,7 @@
 //! The plans of a communicator, prepared for the sizes that were called.
 //!
-//! The principal type is [`PlanCache`]. It is bounded: of more sizes than [`MOST_PREPARED`], the one that was called longest ago is
-//! forgotten.
+//! The principal type is [`PlanCache`]. It is bounded: of more sizes than [`MOST_PREPARED`], the one that was called
+//! longest ago is forgotten.
 
 use crate::confirm::Confirmation;
 use crate::error::CommResult;
@@ -48,8 +48,8 @@ pub(crate) struct PlanCache {
     store: Arc<PlanStore>,
     ready: RecentMap<CallKey, ReadyPlan>,
     last: LastPlan,
-    /// What timed calls have found out about plans of the table. Only calls that have succeeded, which all ranks have made in the
-    /// same order, use it: so all ranks forget the same.
+    /// What timed calls have found out about plans of the table. Only calls that have succeeded, which all ranks have
+    /// made in the same order, use it: so all ranks forget the same.
     confirmations: RecentMap<CallKey, Confirmation>,
     /// Textbook algorithms, for timed calls.
     stock: BTreeMap<CallKey, ReadyPlan>,

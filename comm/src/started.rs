@@ -34,8 +34,8 @@ impl<T> Pending<T> {
         started.wait(self.communicator.limit()).map_err(|error| self.communicator.fail(error))
     }
 
-    /// Waits until the call is over, for `timeout` at most, or up to 50 ms longer. Whether it is over; otherwise it stays under
-    /// way.
+    /// Waits until the call is over, for `timeout` at most, or up to 50 ms longer. Whether it is over; otherwise it
+    /// stays under way.
     pub fn wait_for(&mut self, timeout: Duration) -> bool {
         let (limit, end) = (self.communicator.limit(), Moment::now().after(timeout));
         self.started.as_mut().is_none_or(|started| started.wait_while(limit, || Moment::now() < end))
@@ -145,13 +145,13 @@ impl Communicator {
         let [input, output] = prepared.lengths();
         send.truncate(input / size_of::<T>());
         let mut state = self.state();
-        self.check(&state)?;
+        self.check()?;
         state.plans.exchange(input.max(output));
         let at = CallPlace::collective(self.shared.id, state.next_call());
         let receive = Self::zeroes(output / size_of::<T>());
         let started = self.shared.session.start_owned(&prepared, at, Some(send), receive);
-        let started = started.map_err(|error| self.refused(&mut state, at, error))?;
         drop(state);
+        let started = started.map_err(|error| self.refused(at, error))?;
         Ok(Pending { communicator: self.clone(), started: Some(started) })
     }
 
@@ -181,7 +181,7 @@ impl Communicator {
         into: Vec<T>,
     ) -> CommResult<Pending<T>> {
         let started = self.shared.session.start_owned(prepared, *at, Some(data), into);
-        let started = started.map_err(|error| self.refused(&mut self.state(), *at, error))?;
+        let started = started.map_err(|error| self.refused(*at, error))?;
         Ok(Pending { communicator: self.clone(), started: Some(started) })
     }
 
@@ -257,7 +257,7 @@ mod tests {
                 let (to, from) = ((own + 1) % 3, (own + 2) % 3);
                 let received = comm.start_receive::<i64>(count, from).unwrap();
                 let sent = comm.start_send(vec![own as i64; count], to).unwrap();
-                // Rank r sends r + 1 elements to each; two elements of the buffer are not sent, and one is not received into.
+                // Rank r sends r + 1 elements to each. Two elements of the buffer are not sent, and one is not received.
                 let sends = [0, 1, 2].map(|to| to * (own + 1)..(to + 1) * (own + 1));
                 let receives = [1..2, 2..4, 4..7];
                 let blocks = comm.start_all_to_all_v(vec![own as u8; 3 * (own + 1) + 2], &sends, &receives).unwrap();

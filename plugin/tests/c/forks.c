@@ -1,4 +1,4 @@
-/* Processes fork while calls are under way: what the children do with what they have inherited does not touch their parents. */
+/* Processes fork while calls are under way: what their children do with what they have inherited stays theirs. */
 #include "common.h"
 #include <sys/wait.h>
 #include <unistd.h>

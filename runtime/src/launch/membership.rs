@@ -12,7 +12,7 @@
 //!   Ready                 ───▶                              its lanes are formed
 //!                         ◀─── Go                           all lanes are formed
 //!   Failed                ───▶                              instead of Hello or Ready: it cannot take part
-//!                         ◀─── Refused                      instead of Directory or Go: the session does not come about
+//!                         ◀─── Refused                      instead of Directory or Go: there will be no session
 //!   Beat, End             ───▶                              why all is over, or a communicator, or that it leaves
 //!                         ◀─── Beat, End
 //! ```
@@ -87,8 +87,8 @@ pub(super) enum ToMember {
     Beat,
     /// Something has ended.
     End(SessionEnd),
-    /// It cannot take part, or the session does not come about. (What [`Rendezvous`](crate::launch::rendezvous::Rendezvous)
-    /// says to those whom it turns away.)
+    /// It cannot take part, or there will be no session. (What [`Rendezvous`](crate::launch::rendezvous::Rendezvous) says
+    /// to those whom it turns away.)
     Refused { reason: String },
 }
 

@@ -8,8 +8,8 @@ use crate::transport::notice::BreachNotice;
 use crate::verdict::{Cause, Phase, Verdict};
 
 impl Session {
-    /// Whether this process is a fork of the one that joined the session. Then nothing of the session is its own: its calls
-    /// fail, others hear nothing of them, and locks may be held by threads that a fork does not have.
+    /// Whether this process is a fork of the one that joined the session. Then nothing of the session is its own: its
+    /// calls fail, others hear nothing of them, and locks may be held by threads that a fork does not have.
     pub fn is_in_fork(&self) -> bool {
         !self.shared.mark.is_here()
     }

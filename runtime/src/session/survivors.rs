@@ -86,7 +86,7 @@ impl SurvivorMeeting for ThreadMeeting {
         let RebuildTerms { communicator, members, limit, .. } = *terms;
         let own = session.rank();
         let mut all = locked(&self.gatherings);
-        // Who comes after a decision waits until all know it, and then begins the next gathering. They are awake already.
+        // Who comes after a decision waits until all know it, and then begins the next gathering. They are awake.
         while all.get(&communicator).is_some_and(|gathering| gathering.group.is_some()) {
             all = self.news.wait(all).unwrap_or_else(PoisonError::into_inner);
         }

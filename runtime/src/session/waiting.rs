@@ -20,8 +20,8 @@ const NOTICE_PAUSE: Duration = Duration::from_millis(1);
 /// A thread that lets another one carry on its call looks around at least this often.
 const LONGEST_SLEEP: Duration = Duration::from_millis(50);
 
-/// The turn of a thread that carries calls on. If that panics, and so drops this, another thread takes its turn. Otherwise the
-/// thread gives the turn back, and forgets this.
+/// The turn of a thread that carries calls on. If that panics, and so drops this, another thread takes its turn. Otherwise
+/// the thread gives the turn back, and forgets this.
 pub(super) struct DriverTurn<'a> {
     pub(super) session: &'a Session,
     /// The call that it waits for. Its memory may be gone when the caller goes on.
