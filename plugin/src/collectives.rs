@@ -4,12 +4,10 @@
 
 use crate::buffers::GivenBuffers;
 use crate::call::{CallArguments, operate};
-use crate::handles::communicator;
-use crate::handles::{
-    antiphon_comm_t, antiphon_dtype, antiphon_dtype_t, antiphon_op, antiphon_op_t, antiphon_request_t,
-};
-use crate::status::{antiphon_result_t, guarded};
-use comm::Collective;
+use crate::handles::{antiphon_comm_t, antiphon_dtype_t, antiphon_op_t, antiphon_request_t, communicator};
+use crate::requests::give;
+use crate::status::{antiphon_result_t, check, guarded};
+use comm::{Collective, CollectiveCall, DType, Op, RawCall};
 use std::ffi::c_void;
 
 /// Every rank gets the reduction of all ranks' vectors of `count` elements. `send == recv` means in place, on all ranks.
@@ -174,16 +172,44 @@ pub unsafe extern "C" fn antiphon_all_to_all_start(
     unsafe { operate(comm, arguments, GivenBuffers { send, receive: recv }, Some(request)) }
 }
 
+/// Makes or begins a barrier. Both are the same reduction of one byte, so ranks that wait in one meet ranks that have begun it. A
+/// reduction of no bytes would not do: sends that need nothing from others go out before their turn.
+///
+/// # Safety
+/// As `antiphon_barrier_start`, if there is a place for a request.
+unsafe fn barrier(comm: antiphon_comm_t, request: Option<*mut antiphon_request_t>) -> antiphon_result_t {
+    guarded(|| {
+        request.map(check).transpose()?;
+        // SAFETY: the caller's promise.
+        let communicator = &unsafe { communicator(comm)? }.communicator;
+        let (collective, op, dtype) = (Collective::AllReduce, Some(Op::Max), DType::U8);
+        let operation = CollectiveCall { collective, root: None, op, count: 1, dtype, in_place: false };
+        static INPUT: u8 = 0;
+        // SAFETY: the output lives until the call is over: on the stack while the call blocks, with the request otherwise.
+        let into = |output: *mut u8| unsafe { RawCall::out_of_place((&raw const INPUT, 1), (output, 1)) };
+        match request {
+            None => {
+                let mut output = 0;
+                Ok(communicator.run(&operation, into(&raw mut output))?)
+            }
+            Some(out) => {
+                let mut output = vec![0];
+                let begun = communicator.begin(&operation, into(output.as_mut_ptr()))?;
+                // SAFETY: the caller's promise.
+                unsafe { give(begun, output, out) }
+            }
+        }
+    })
+}
+
 /// Returns when all ranks have called it.
 ///
 /// # Safety
 /// The handle is a communicator that was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn antiphon_barrier(comm: antiphon_comm_t) -> antiphon_result_t {
-    guarded(|| {
-        // SAFETY: the caller's promise.
-        Ok(unsafe { communicator(comm)? }.communicator.barrier()?)
-    })
+    // SAFETY: the caller's promise.
+    unsafe { barrier(comm, None) }
 }
 
 /// Begins a barrier. It is over when all ranks have begun it.
@@ -195,14 +221,6 @@ pub unsafe extern "C" fn antiphon_barrier_start(
     comm: antiphon_comm_t,
     request: *mut antiphon_request_t,
 ) -> antiphon_result_t {
-    let arguments = CallArguments {
-        collective: Collective::AllReduce,
-        count: 0,
-        dtype: antiphon_dtype::ANTIPHON_U8 as antiphon_dtype_t,
-        op: Some(antiphon_op::ANTIPHON_MAX as antiphon_op_t),
-        root: None,
-    };
-    let given = GivenBuffers { send: std::ptr::null(), receive: std::ptr::null_mut() };
-    // SAFETY: the caller's promise; there are no buffers.
-    unsafe { operate(comm, arguments, given, Some(request)) }
+    // SAFETY: the caller's promise.
+    unsafe { barrier(comm, Some(request)) }
 }

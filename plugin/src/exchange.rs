@@ -148,13 +148,16 @@ unsafe fn exchange(
         let (sends, receives) =
             unsafe { (blocks(counts, offsets, size, each)?, blocks(receive_counts, receive_offsets, size, each)?) };
         let (send, receive) = (send.cast::<u8>(), receive.cast::<u8>());
+        let has_elements = |blocks: &[Range<usize>]| blocks.iter().any(|block| !block.is_empty());
+        if send.is_null() && has_elements(&sends) || receive.is_null() && has_elements(&receives) {
+            return Err(CallRefusal::argument("a buffer is NULL"));
+        }
         let place = match BlockPlacement::of((send.addr(), &sends), (receive.addr(), &receives)) {
             BlockPlacement::Confused => return Err(CallRefusal::argument("blocks that are sent and received overlap")),
             placement => placement,
         };
         let (mut temporary, mut sent) = (Vec::new(), sends);
         if place == BlockPlacement::Interleaved {
-            check(send.cast_mut())?;
             // SAFETY: the same.
             (temporary, sent) = unsafe { joined(send, &sent) };
         }

@@ -105,6 +105,16 @@ fn run(program: &Path, args: &[&str], how: Ranks, must_end: impl Fn(usize) -> bo
     children.into_iter().map(end).collect()
 }
 
+fn succeeded(ended: &[Ended], context: &str) {
+    for (rank, Ended { status, said }) in ended.iter().enumerate() {
+        assert!(status.success(), "{context}, rank {rank}: {said}");
+    }
+}
+
+fn is_long() -> bool {
+    std::env::var("ANTIPHON_TEST_EFFORT").is_ok_and(|effort| effort == "long")
+}
+
 /// Runs a program that must succeed on all ranks, in memory, over sockets, and with both. It gets an empty folder.
 fn succeeds(source: &str) {
     let folder = tempfile::tempdir().unwrap();
@@ -114,13 +124,8 @@ fn succeeds(source: &str) {
             let notes = tempfile::tempdir().unwrap();
             let args = [notes.path().to_str().unwrap()];
             let how = Ranks { ranks, machines, timeout: 60 };
-            for (rank, ended) in run(&program, &args, how, |_| true).iter().enumerate() {
-                assert!(
-                    ended.status.success(),
-                    "{source}, {ranks} ranks, {machines} machines, rank {rank}: {}",
-                    ended.said
-                );
-            }
+            let context = format!("{source}, {ranks} ranks, {machines} machines");
+            succeeded(&run(&program, &args, how, |_| true), &context);
         }
     }
 }
@@ -138,6 +143,11 @@ fn shared_memory_and_calls_that_go_on_by_themselves() {
 #[test]
 fn forks_do_not_touch_the_calls_of_their_parents() {
     succeeds("tests/c/forks.c");
+}
+
+#[test]
+fn some_ranks_begin_a_call_and_others_make_it() {
+    succeeds("tests/c/mixed.c");
 }
 
 #[test]
@@ -180,13 +190,7 @@ fn random_calls(seeds: std::ops::Range<u32>, calls: u32, most: u32) {
         let args = [seed, calls / threads, most, threads].map(|number| number.to_string());
         let args: Vec<&str> = std::iter::once(".").chain(args.iter().map(String::as_str)).collect();
         let how = Ranks { ranks, machines, timeout: 60 };
-        for (rank, ended) in run(&program, &args, how, |_| true).iter().enumerate() {
-            assert!(
-                ended.status.success(),
-                "{args:?}, {ranks} ranks, {machines} machines, rank {rank}: {}",
-                ended.said
-            );
-        }
+        succeeded(&run(&program, &args, how, |_| true), &format!("{args:?}, {ranks} ranks, {machines} machines"));
     }
 }
 
@@ -197,8 +201,7 @@ fn random_calls_give_what_they_must() {
 
 #[test]
 fn long_random_calls_give_what_they_must() {
-    let is_long = std::env::var("ANTIPHON_TEST_EFFORT").is_ok_and(|effort| effort == "long");
-    let (last, calls, most) = if is_long { (108, 600, 2_000_000) } else { (107, 300, 70_000) };
+    let (last, calls, most) = if is_long() { (108, 600, 2_000_000) } else { (107, 300, 70_000) };
     random_calls(100..last, calls, most);
 }
 
