@@ -1,7 +1,7 @@
 //! Programs in C that use the library as any program would: `tests/c`, as several processes.
 #![allow(clippy::unwrap_used, missing_docs)]
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -111,6 +111,16 @@ fn succeeded(ended: &[Ended], context: &str) {
     }
 }
 
+/// Says why a test cannot run here, and adds it to the list of `.ci/run`.
+#[expect(clippy::print_stderr, reason = "a test that cannot run says so")]
+fn skip(reason: &str) {
+    eprintln!("skipped: {reason}");
+    if let Some(list) = std::env::var_os("ANTIPHON_SKIPPED") {
+        let list = std::fs::File::options().append(true).create(true).open(list);
+        writeln!(list.unwrap(), "{reason}").unwrap();
+    }
+}
+
 fn is_long() -> bool {
     std::env::var("ANTIPHON_TEST_EFFORT").is_ok_and(|effort| effort == "long")
 }
@@ -203,6 +213,39 @@ fn random_calls_give_what_they_must() {
 fn long_random_calls_give_what_they_must() {
     let (last, calls, most) = if is_long() { (108, 600, 2_000_000) } else { (107, 300, 70_000) };
     random_calls(100..last, calls, most);
+}
+
+/// All ranks together use 2.4 GB at most.
+#[test]
+fn long_vectors_of_two_hundred_megabytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compiled("tests/c/large.c", &folder);
+    let most = if is_long() { 200_000_000 } else { 3_000_000 };
+    for (ranks, machines, bytes) in [(2, 1, most), (3, 3, most / 2), (4, 1, most), (4, 2, most / 5), (2, 2, most)] {
+        let how = Ranks { ranks, machines, timeout: 60 };
+        let context = format!("{bytes} bytes, {ranks} ranks, {machines} machines");
+        succeeded(&run(&program, &[&bytes.to_string()], how, |_| true), &context);
+    }
+}
+
+/// Memory that programs can have now, in bytes.
+fn available() -> Option<u64> {
+    let report = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = report.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
+}
+
+/// Two ranks, each with one vector that 32 bits cannot count.
+#[test]
+fn long_vectors_of_more_than_four_gigabytes() {
+    let bytes: u64 = if is_long() { (1 << 32) + 10_000_000 } else { 20_000_001 };
+    if available().is_none_or(|memory| memory < 3 * bytes) {
+        return skip("vectors of more than 4 GiB: less than 13 GB of memory are free");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let program = compiled("tests/c/large.c", &folder);
+    let how = Ranks { ranks: 2, machines: 1, timeout: 60 };
+    succeeded(&run(&program, &[&bytes.to_string(), "huge"], how, |_| true), "more than 4 GiB");
 }
 
 /// Ranks find each other as processes do, though all are threads of one.
