@@ -74,6 +74,24 @@ int MPI_Request_get_status(MPI_Request request, int *flag, MPI_Status *status) {
     return PMPI_Request_get_status(request, flag, status);
 }
 
+/* These came with MPI 4.1. */
+#if MPI_VERSION > 4 || (MPI_VERSION == 4 && MPI_SUBVERSION >= 1)
+int MPI_Request_get_status_all(int count, const MPI_Request requests[], int *flag, MPI_Status *statuses) {
+    if (!is_quiet() && requests) all_progress(count, requests);
+    return PMPI_Request_get_status_all(count, requests, flag, statuses);
+}
+
+int MPI_Request_get_status_any(int count, const MPI_Request requests[], int *index, int *flag, MPI_Status *status) {
+    if (!is_quiet() && requests) all_progress(count, requests);
+    return PMPI_Request_get_status_any(count, requests, index, flag, status);
+}
+
+int MPI_Request_get_status_some(int count, const MPI_Request requests[], int *done, int *indices, MPI_Status *statuses) {
+    if (!is_quiet() && requests) all_progress(count, requests);
+    return PMPI_Request_get_status_some(count, requests, done, indices, statuses);
+}
+#endif
+
 /* MPI does not allow this for collective calls under way. Where a program does it all the same, the call is waited for. */
 int MPI_Request_free(MPI_Request *request) {
     if (!is_quiet() && request) wait_for_ours(1, request);

@@ -1,7 +1,14 @@
 /* Calls under way: many at once, among messages, completed by every function that completes requests. */
 #include "check.h"
 
-enum { CALLS = 12, HOW = 9 };
+/* MPI 4.1 has more functions that look at requests. */
+#if MPI_VERSION > 4 || (MPI_VERSION == 4 && MPI_SUBVERSION >= 1)
+#define HAS_STATUS_OF_MANY 1
+#else
+#define HAS_STATUS_OF_MANY 0
+#endif
+
+enum { CALLS = 12, HOW = 9 + 3 * HAS_STATUS_OF_MANY };
 
 struct work {
     MPI_Request requests[CALLS];
@@ -48,6 +55,32 @@ static void check(struct work *work, MPI_Comm comm) {
     }
 }
 
+#if HAS_STATUS_OF_MANY
+/* Asks until requests are over, and completes those; how many. */
+static int looked(struct work *work, int how) {
+    int done = 0, flag = 0, index = 0, indices[CALLS];
+    MPI_Status status, statuses[CALLS];
+    if (how == 9) {
+        while (!flag) OK(MPI_Request_get_status_all(CALLS, work->requests, &flag, statuses));
+        OK(MPI_Testall(CALLS, work->requests, &flag, statuses));
+        CHECK(flag);
+        return CALLS;
+    }
+    if (how == 10) {
+        while (!flag) OK(MPI_Request_get_status_any(CALLS, work->requests, &index, &flag, &status));
+        indices[done++] = index;
+    } else {
+        while (done == 0) OK(MPI_Request_get_status_some(CALLS, work->requests, &done, indices, statuses));
+    }
+    for (int at = 0; at < done; at++) {
+        CHECK(indices[at] >= 0 && indices[at] < CALLS);
+        OK(MPI_Test(&work->requests[indices[at]], &flag, &status));
+        CHECK(flag);
+    }
+    return done;
+}
+#endif
+
 /* Completes what it can of the requests; how many are over. */
 static int some(struct work *work, int how) {
     int done = 0, flag = 0, index, indices[CALLS];
@@ -59,6 +92,9 @@ static int some(struct work *work, int how) {
     case 3: OK(MPI_Testall(CALLS, work->requests, &flag, MPI_STATUSES_IGNORE)); return flag ? CALLS : 0;
     case 4: OK(MPI_Testany(CALLS, work->requests, &index, &flag, &status)); return flag;
     case 5: OK(MPI_Testsome(CALLS, work->requests, &done, indices, statuses)); return done;
+#if HAS_STATUS_OF_MANY
+    case 9: case 10: case 11: return looked(work, how);
+#endif
     default: break;
     }
     for (int at = 0; at < CALLS; at++) {
