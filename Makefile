@@ -122,6 +122,7 @@ bench: setup
 	$(CARGO) bench --locked -p antiphon --bench execution
 	$(CARGO) bench --locked -p antiphon --bench emulation
 	$(CARGO) bench --locked -p runtime --bench lanes
+	@$(MAKE) --no-print-directory bench-library
 
 # What `antiphon tune` loses against an oracle that measures all candidates in launches of its own: mean at most 2 %, 95th percentile
 # 5 %, maximum 15 %. It takes about ten minutes, in which the computer must do nothing else.
@@ -132,7 +133,7 @@ clean:
 	$(CARGO) clean
 	rm -rf demo-out
 
-# AllReduce of libantiphon next to Open MPI's, where there is one.
+# The collectives of libantiphon next to Open MPI's, where there is one.
 bench-library: setup
 	$(CARGO) build --release --locked -p plugin
 	plugin/bench/run.sh include target/release

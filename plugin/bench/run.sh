@@ -1,24 +1,30 @@
 #!/bin/sh
-# The time of an AllReduce of libantiphon next to Open MPI's, in the same run, in µs: `make bench-library`.
+# The times of all collectives of libantiphon next to Open MPI's, in the same run, in µs: `make bench-library`.
 #
-#   plugin/bench/run.sh INCLUDE LIBRARY     folders of antiphon.h and libantiphon.so; ROUNDS=5 runs of each, by turns
+#   plugin/bench/run.sh INCLUDE LIBRARY     folders of antiphon.h and libantiphon.so
+#
+# Lists with commas say what is measured: COLLECTIVES, SIZES in bytes, PLACES (2 and 4 ranks in shared memory, 2 over TCP). Each is run
+# ROUNDS=5 times, by turns. collectives.c says how time is taken.
 set -eu
 
 here=$(dirname "$0")
+all=allreduce,allgather,reduce_scatter_block,alltoall,broadcast,reduce,gather,scatter,barrier
+collectives=${COLLECTIVES:-$all}
+sizes=${SIZES:-64,1024,65536,1048576}
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-${CC:-cc} -O2 -o "$folder/ours" "$here/allreduce.c" -I "$1" -L "$2" -lantiphon -Wl,-rpath,"$(cd "$2" && pwd)"
+${CC:-cc} -O2 -Wall -Wextra -Werror -o "$folder/ours" "$here/collectives.c" -I "$1" -L "$2" -lantiphon -Wl,-rpath,"$(cd "$2" && pwd)"
 peer=""
 if command -v mpicc >/dev/null && command -v mpirun >/dev/null; then
-    mpicc -O2 -DUSE_MPI -o "$folder/mpi" "$here/allreduce.c" && peer=yes
+    mpicc -O2 -DUSE_MPI -o "$folder/mpi" "$here/collectives.c" && peer=yes
 fi
 
 # Starts ranks of the library; the second argument says on how many machines they pretend to be.
 ours() {
     port=$((20000 + $$ % 20000))
     for rank in $(seq 1 $(($1 - 1))) 0; do
-        env ANTIPHON_RANK="$rank" ANTIPHON_SIZE="$1" ANTIPHON_MASTER="127.0.0.1:$port" \
-            ANTIPHON_SECRET="a secret of benchmarks" ANTIPHON_HOST="machine $((rank % $2))" "$folder/ours" &
+        env ANTIPHON_RANK="$rank" ANTIPHON_SIZE="$1" ANTIPHON_MASTER="127.0.0.1:$port" ANTIPHON_SECRET="a secret of benchmarks" \
+            ANTIPHON_HOST="machine $((rank % $2))" "$folder/ours" "$collectives" "$sizes" &
     done
     wait
 }
@@ -28,26 +34,32 @@ ours() {
 compare() {
     title=$1 ranks=$2 machines=$3
     shift 3
-    rm -f "$folder/ours.txt" "$folder/peer.txt"
+    : >"$folder/times"
     for _ in $(seq "${ROUNDS:-5}"); do
-        ours "$ranks" "$machines" >>"$folder/ours.txt"
-        [ -z "$peer" ] || mpirun --allow-run-as-root --oversubscribe "$@" -n "$ranks" "$folder/mpi" >>"$folder/peer.txt"
+        ours "$ranks" "$machines" | sed 's/^/ours /' >>"$folder/times"
+        [ -z "$peer" ] || mpirun --allow-run-as-root --oversubscribe "$@" -n "$ranks" "$folder/mpi" "$collectives" "$sizes" |
+            sed 's/^/peer /' >>"$folder/times"
     done
-    medians "$folder/ours.txt" >"$folder/a"
-    : >"$folder/b"
-    [ -z "$peer" ] || medians "$folder/peer.txt" >"$folder/b"
-    echo "$title"
-    paste -d' ' "$folder/a" "$folder/b" | awk '{ printf "%10d B %12.2f %12s %s\n", $1, $2, $4, ($4 > 0 ? sprintf("%.2f×", $4 / $2) : "") }'
+    printf '\n%s, µs:\n\n| collective | bytes | libantiphon | Open MPI | × |\n|---|---:|---:|---:|---:|\n' "$title"
+    sort -k2,2 -k3,3n -k1,1 -k4,4n "$folder/times" | awk '
+        # Lines of one library, collective and size follow each other, with growing times.
+        function end_group() { if (count) median[who] = times[int((count + 1) / 2)]; count = 0 }
+        function end_row() {
+            if (!row) return
+            gain = median["peer"] && median["ours"] ? sprintf("%.2f", median["peer"] / median["ours"]) : ""
+            printf "| %s | %s | %s | %s |\n", row, median["ours"], median["peer"], gain
+            delete median
+        }
+        { now = $2 " | " ($2 == "barrier" ? "" : $3) }
+        now != row || $1 != who { end_group() }
+        now != row { end_row() }
+        { row = now; who = $1; times[++count] = $4 }
+        END { end_group(); end_row() }'
 }
 
-# The median time of each size in a list of sizes and times.
-medians() {
-    sort -n -k1,1 -k2,2 "$1" | awk '
-        $1 != size && NR > 1 { print size, times[int((count + 1) / 2)]; count = 0 }
-        { size = $1; times[++count] = $2 }
-        END { print size, times[int((count + 1) / 2)] }'
-}
-
-compare "2 ranks, shared memory:      libantiphon     Open MPI" 2 1
-compare "4 ranks, shared memory:      libantiphon     Open MPI" 4 1
-compare "2 ranks, TCP on the loopback: libantiphon     Open MPI" 2 2 --mca btl tcp,self
+for place in $(echo "${PLACES:-2,4,tcp}" | tr , ' '); do
+    case $place in
+    tcp) compare "2 ranks, TCP on the loopback" 2 2 --mca btl tcp,self ;;
+    *) compare "$place ranks, shared memory" "$place" 1 ;;
+    esac
+done
