@@ -108,11 +108,12 @@ impl<'a> RaceDetector<'a> {
         let mut violations = Findings::default();
         for &id in own {
             let instruction = self.order.steps.instruction(id);
-            for slot in instruction.source().into_iter().flat_map(slots_of) {
-                self.read(id, slot, &mut violations);
+            // Without `flat_map`, whose optimized code looks at memory that it does not use: valgrind complains of that.
+            if let Some(source) = instruction.source() {
+                slots_of(source).for_each(|slot| self.read(id, slot, &mut violations));
             }
-            for slot in instruction.destination().into_iter().flat_map(slots_of) {
-                self.write(id, slot, &mut violations);
+            if let Some(destination) = instruction.destination() {
+                slots_of(destination).for_each(|slot| self.write(id, slot, &mut violations));
             }
         }
         violations
