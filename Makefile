@@ -28,6 +28,8 @@ test: setup
 test-long: setup
 	@.ci/setup mpi || true
 	@.ci/setup fortran || true
+	@.ci/setup valgrind || true
+	@.ci/setup install || true
 	@.ci/setup gpu || true
 	ANTIPHON_TEST_EFFORT=long $(TEST) --no-fail-fast -- long_
 	@$(MAKE) --no-print-directory --keep-going models mpi-test python-test torch-test cluster-test
