@@ -1,11 +1,11 @@
 /* The time of each collective, as the OSU benchmarks take it, for libantiphon or, with -DUSE_MPI, for MPI.
  *
- *   collectives COLLECTIVES SIZES     both lists with commas; rank 0 prints a line for each: collective, bytes, microseconds
+ *   collectives COLLECTIVES SIZES     both lists with commas; rank 0 prints lines: collective, bytes, microseconds
  *
- * A size is that of `count` elements: a vector, or one rank's block where there are blocks. A collective in which every rank
- * waits for all is called back to back. In one with a root, a rank may be done while the others are not, and would begin the
- * next call early: so every call is timed by itself, and a barrier that is not timed comes before the next one. The time
- * is the mean of all ranks' times. */
+ * A size is that of `count` elements: a vector, or one rank's block where there are blocks. A collective in which every
+ * rank waits for all is called back to back. In one with a root, a rank may be done while the others are not, and would
+ * begin the next call early: so every call is timed by itself, and a barrier that is not timed comes before the next
+ * one. The time is the mean of all ranks' times. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>

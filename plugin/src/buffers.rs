@@ -2,8 +2,8 @@
 //!
 //! The principal function is [`arrange`]. The plan of a call must be the same on all ranks, and an in-place plan differs from
 //! another one. For an allreduce, an allgather and an alltoall, all ranks must say the same. For the other collectives the
-//! plan is never in place: a rank whose buffers overlap uses a copy of its input. An allreduce, allgather or alltoall of no
-//! elements is not in place either, whatever the pointers are.
+//! plan is never in place: a rank whose buffers overlap uses a copy of its input. An allreduce, allgather or alltoall of
+//! no elements is not in place either, whatever the pointers are.
 
 use crate::status::CallRefusal;
 use comm::{Collective, CollectiveCall, Communicator, RawCall};

@@ -172,8 +172,8 @@ pub unsafe extern "C" fn antiphon_all_to_all_start(
     unsafe { operate(comm, arguments, GivenBuffers { send, receive: recv }, Some(request)) }
 }
 
-/// Makes or begins a barrier. Both are the same reduction of one byte, so ranks that wait in one meet ranks that have begun it. A
-/// reduction of no bytes would not do: sends that need nothing from others go out before their turn.
+/// Makes or begins a barrier. Both are the same reduction of one byte, so ranks that wait in one meet ranks that have
+/// begun it. A reduction of no bytes would not do: sends that need nothing from others go out before their turn.
 ///
 /// # Safety
 /// As `antiphon_barrier_start`, if there is a place for a request.
@@ -185,7 +185,7 @@ unsafe fn barrier(comm: antiphon_comm_t, request: Option<*mut antiphon_request_t
         let (collective, op, dtype) = (Collective::AllReduce, Some(Op::Max), DType::U8);
         let operation = CollectiveCall { collective, root: None, op, count: 1, dtype, in_place: false };
         static INPUT: u8 = 0;
-        // SAFETY: the output lives until the call is over: on the stack while the call blocks, with the request otherwise.
+        // SAFETY: the output lives until the call is over: on the stack while it blocks, with the request otherwise.
         let into = |output: *mut u8| unsafe { RawCall::out_of_place((&raw const INPUT, 1), (output, 1)) };
         match request {
             None => {

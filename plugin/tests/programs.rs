@@ -222,7 +222,7 @@ fn available() -> Option<u64> {
     Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
 }
 
-/// All ranks together use 3 GB at most, and where there is more memory, vectors that 32 bits cannot count come after that.
+/// All ranks together use 3 GB at most. Where there is more memory, vectors that 32 bits cannot count come after that.
 #[test]
 fn long_vectors_of_two_hundred_megabytes_and_of_four_gigabytes() {
     let folder = tempfile::tempdir().unwrap();
@@ -291,8 +291,8 @@ const FAULTS: [(&str, &[u32], bool); 7] = [
     ("free", &[4], false),
 ];
 
-/// All other ranks get an error of the right kind that names the rank, long before the time limit unless the rank is stopped. Then
-/// they go on without it. Of two groups, the one without the rank hears of it only if the rank is lost.
+/// All other ranks get an error of the right kind that names the rank, long before the time limit unless the rank is
+/// stopped. Then they go on without it. Of two groups, the one without the rank hears of it only if the rank is lost.
 fn fails(
     program: &Path,
     (fault, results, lives): (&str, &[u32], bool),

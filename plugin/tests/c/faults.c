@@ -2,8 +2,8 @@
  *
  *   faults FAULT VICTIM COUNT [WHERE]
  *
- * WHERE is `calls` that block, if it is not given; `requests` that are under way; `groups`, of even and of odd ranks; or
- * `messages` around a ring. */
+ * WHERE is `calls` that block, if it is not given; `requests` that are under way; `groups`, of even and of odd ranks;
+ * or `messages` around a ring. */
 #include "common.h"
 #include <limits.h>
 #include <signal.h>
@@ -68,9 +68,10 @@ static bool fails(const char *fault, antiphon_comm_t *comm) {
 
 enum { WINDOW = 3, FAULT_AT = 5 };
 
-/* Calls until one fails. In each, `count` elements are summed, or sent around a ring. The victim fails at call 5: before a blocking
- * call, while three calls are under way, or between sending and receiving. */
-static antiphon_result_t calls(antiphon_comm_t *comm, size_t count, const char *fault, bool is_victim, const char *where) {
+/* Calls until one fails. In each, `count` elements are summed, or sent around a ring. The victim fails at call 5: before
+ * a blocking call, while three calls are under way, or between sending and receiving. */
+static antiphon_result_t calls(antiphon_comm_t *comm, size_t count, const char *fault, bool is_victim,
+                               const char *where) {
     bool is_message = strcmp(where, "messages") == 0, is_begun = is_message || strcmp(where, "requests") == 0;
     bool is_other = is_victim && strcmp(fault, "other") == 0;
     int number, size, window = is_message ? 1 : WINDOW;
@@ -86,9 +87,10 @@ static antiphon_result_t calls(antiphon_comm_t *comm, size_t count, const char *
         for (int at = 0; at <= WINDOW; at++) fill(vectors[at], count, own_rank);
         if (is_now && !is_begun && !fails(fault, comm)) break;
         for (int at = 0; is_begun && result == ANTIPHON_SUCCESS && at < window; at++)
-            result = is_message ? antiphon_send_start(vectors[at], own, ANTIPHON_I64, (number + 1) % size, *comm, &requests[at])
-                                : antiphon_all_reduce_start(vectors[at], vectors[at], own, ANTIPHON_I64, ANTIPHON_SUM, *comm,
-                                                            &requests[at]);
+            result = is_message ? antiphon_send_start(vectors[at], own, ANTIPHON_I64, (number + 1) % size, *comm,
+                                                      &requests[at])
+                                : antiphon_all_reduce_start(vectors[at], vectors[at], own, ANTIPHON_I64, ANTIPHON_SUM,
+                                                            *comm, &requests[at]);
         if (is_now && is_begun) fails(fault, comm);
         if (is_message && result == ANTIPHON_SUCCESS)
             result = antiphon_recv(vectors[WINDOW], count, ANTIPHON_I64, (number + size - 1) % size, *comm);
@@ -108,8 +110,8 @@ static antiphon_result_t calls(antiphon_comm_t *comm, size_t count, const char *
     return result;
 }
 
-/* Calls of two groups, of which one has the victim. A lost rank ends the calls of both, because both are of one session. Who has
- * left in order, or broken the calls of its group, is no concern of the other group. */
+/* Calls of two groups, of which one has the victim. A lost rank ends the calls of both, because both are of one session.
+ * Who has left in order, or broken the calls of its group, is no concern of the other group. */
 static int in_groups(antiphon_comm_t world, const char *fault, int victim, size_t count, bool lives) {
     antiphon_comm_t group;
     antiphon_result_t result = ANTIPHON_SUCCESS;
@@ -123,7 +125,8 @@ static int in_groups(antiphon_comm_t world, const char *fault, int victim, size_
         }
         CHECK(result != ANTIPHON_SUCCESS && antiphon_barrier(group) == result);
     } else {
-        for (int call = 0; result == ANTIPHON_SUCCESS && call < (is_lost ? INT_MAX : 200); call++) result = antiphon_barrier(group);
+        int most = is_lost ? INT_MAX : 200;
+        for (int call = 0; result == ANTIPHON_SUCCESS && call < most; call++) result = antiphon_barrier(group);
         CHECK(is_lost == (result != ANTIPHON_SUCCESS));
     }
     printf("rank %d: result %d: %s\n", own_rank, result, antiphon_last_error());

@@ -11,7 +11,8 @@ static int64_t *one, *other;
 
 /* That `count` elements are those of a rank, from `index` on, or the sum of all ranks'. */
 static void expect(const int64_t *found, size_t count, int rank, size_t index) {
-    for (size_t at = 0; at < count; at++) CHECK(found[at] == (rank < 0 ? sum_of(index + at) : element(rank, index + at)));
+    for (size_t at = 0; at < count; at++)
+        CHECK(found[at] == (rank < 0 ? sum_of(index + at) : element(rank, index + at)));
 }
 
 /* Blocks of all ranks, of which each is the beginning, or this rank's part, of that rank's vector. */

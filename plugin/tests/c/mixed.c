@@ -1,4 +1,5 @@
-/* Every collective, blocking on some ranks and begun on others, calls of no elements with pointers of all sorts, and barriers.
+/* Every collective, blocking on some ranks and begun on others, calls of no elements with pointers of all sorts, and
+ * barriers.
  *
  *   mixed FOLDER     an empty folder that all ranks share */
 #include "common.h"
@@ -95,7 +96,8 @@ static void empty(antiphon_comm_t comm, int choice) {
     CALL(barrier, comm);
 }
 
-/* Nobody leaves a barrier before all have come. One rank comes late, which only makes it likely that a wrong barrier is seen. */
+/* Nobody leaves a barrier before all have come. One rank comes late, which only makes it likely that a wrong barrier is
+ * seen. */
 static void barriers(antiphon_comm_t comm, const char *folder) {
     char path[4096];
     snprintf(path, sizeof path, "%s/rounds", folder);

@@ -108,7 +108,7 @@ impl<'a> RaceDetector<'a> {
         let mut violations = Findings::default();
         for &id in own {
             let instruction = self.order.steps.instruction(id);
-            // Without `flat_map`, whose optimized code looks at memory that it does not use: valgrind complains of that.
+            // No `flat_map`: its optimized code looks at memory that it does not use, and valgrind complains of that.
             if let Some(source) = instruction.source() {
                 slots_of(source).for_each(|slot| self.read(id, slot, &mut violations));
             }
