@@ -335,7 +335,7 @@ fn a_rank_that_fails_is_named_and_the_others_go_on() {
 
 /// Where else a rank may fail, and with which fault. A communicator cannot be freed while its calls are under way.
 fn faults_elsewhere() -> impl Iterator<Item = (usize, &'static str, (&'static str, &'static [u32], bool))> {
-    let places = ["groups", "messages"];
+    let places = ["requests", "groups", "messages"];
     let all = places.into_iter().flat_map(|place| FAULTS.map(|fault| (place, fault)));
     let possible = all.filter(|(place, (fault, ..))| *place == "groups" || *fault != "free");
     possible.enumerate().map(|(index, (place, fault))| (index, place, fault))
@@ -343,7 +343,7 @@ fn faults_elsewhere() -> impl Iterator<Item = (usize, &'static str, (&'static st
 
 /// With more effort, in all the ways in which ranks share machines.
 #[test]
-fn long_a_rank_that_fails_in_a_group_or_among_messages_is_named() {
+fn long_a_rank_that_fails_among_requests_groups_and_messages_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let program = compiled("tests/c/faults.c", &folder);
     for (index, place, fault) in faults_elsewhere() {
