@@ -216,11 +216,12 @@ impl Communicator {
         self.collective(kind, count, T::DTYPE, apart(send, receive))
     }
 
-    /// Returns when all ranks have called it.
+    /// Returns when all ranks have called it. It is a reduction of one byte: in one of no bytes, sends that need nothing from others
+    /// would go out before their turn.
     ///
     /// # Errors
     /// [`CommError`].
     pub fn barrier(&self) -> CommResult<()> {
-        self.all_reduce::<u8>(&mut [], ReduceOp::Max)
+        self.all_reduce_into(&[0_u8], &mut [0], ReduceOp::Max)
     }
 }

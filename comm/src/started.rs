@@ -228,7 +228,7 @@ impl Communicator {
     /// # Errors
     /// [`CommError`].
     pub fn start_barrier(&self) -> CommResult<Pending<u8>> {
-        self.start_all_reduce(Vec::new(), ReduceOp::Max)
+        self.start_all_reduce_into(vec![0], ReduceOp::Max)
     }
 }
 

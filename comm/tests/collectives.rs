@@ -146,6 +146,25 @@ fn groups_are_split_and_overlap() {
     });
 }
 
+/// Nobody leaves a barrier before the last rank has come.
+#[test]
+fn a_barrier_waits_for_all() {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    for ranks in [2, 3, 5, 8] {
+        let come = AtomicUsize::new(0);
+        on_all(ranks, |comm| {
+            for round in 1..=100 {
+                come.fetch_add(1, Ordering::SeqCst);
+                match round % 2 {
+                    0 => comm.barrier().unwrap(),
+                    _ => drop(comm.start_barrier().unwrap().wait().unwrap()),
+                }
+                assert!(come.load(Ordering::SeqCst) >= round * ranks, "rank {} of {ranks}, {round}", comm.rank());
+            }
+        });
+    }
+}
+
 #[test]
 fn wrong_arguments_are_refused_and_harm_nothing() {
     on_all(2, |comm| {

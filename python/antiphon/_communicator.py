@@ -326,7 +326,7 @@ class Communicator:
 
     def barrier(self, async_: bool = False) -> Any:
         """Returns when all ranks have called it."""
-        return self._made("all_reduce", None, bytearray(), None, "max", None, None, async_)
+        return self._made("all_reduce", bytes(1), bytearray(1), None, "max", None, None, async_)
 
     # Messages.
 

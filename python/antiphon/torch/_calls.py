@@ -347,17 +347,20 @@ class Calls(CoalescedCalls):
         )
 
     def barrier(self, opts: Any = None) -> Any:
-        if getattr(opts, "asyncOp", True):
-            handle = self._group.core.collective_at("all_reduce", _NOWHERE, _NOWHERE, "u8", "max", None, ())
-            return PendingWork([handle], [])
-        self._group.core.collective_at("all_reduce", _NOWHERE, _NOWHERE, "u8", "max")
-        return _DONE
+        begins = getattr(opts, "asyncOp", True)
+        handle = self._barrier(begins)
+        return PendingWork([handle], []) if begins else _DONE
+
+    def _barrier(self, begins: bool) -> Any:
+        """A reduction of one byte, which is over when all ranks have begun it."""
+        send, receive = torch.zeros(1, dtype=torch.uint8), torch.zeros(1, dtype=torch.uint8)
+        owners = (send, receive) if begins else None
+        return self._group.core.collective_at("all_reduce", place(send), place(receive), "u8", "max", None, owners)
 
     def monitored_barrier(self, opts: Any = None, wait_all_ranks: bool = False) -> None:
         """A barrier whose error names the rank that did not come."""
         limit = getattr(opts, "timeout", None)
-        handle = self._group.core.collective_at("all_reduce", _NOWHERE, _NOWHERE, "u8", "max", None, ())
-        handle.wait(limit.total_seconds() if isinstance(limit, timedelta) and limit > timedelta() else None)
+        self._barrier(True).wait(limit.total_seconds() if isinstance(limit, timedelta) and limit > timedelta() else None)
 
     # Messages.
 

@@ -47,6 +47,13 @@ pub struct Breach {
     pub reason: String,
 }
 
+impl Breach {
+    /// What the failure of a call of rank `by` means for all others.
+    pub(crate) fn new(by: Rank, error: &RunError) -> Self {
+        Self { by, cause: error.peer(), kind: error.kind(), reason: error.chain() }
+    }
+}
+
 impl fmt::Display for Breach {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind {
@@ -57,6 +64,20 @@ impl fmt::Display for Breach {
 }
 
 impl RunError {
+    /// The error of a call that cannot be made any more because of this one, which is one of rank `own`.
+    pub(crate) fn again(&self, own: Rank) -> Self {
+        match self {
+            Self::Verdict(verdict) => Self::Verdict(*verdict),
+            Self::Broken(breach) => Self::Broken(breach.clone()),
+            // Why a connection has ended is found out when the error is told.
+            Self::Lane { rank, peer, source } => {
+                let source = std::io::Error::new(source.kind(), source.to_string());
+                Self::Lane { rank: *rank, peer: *peer, source }
+            }
+            _ => Self::Broken(Breach::new(own, self)),
+        }
+    }
+
     /// What kind of trouble it is.
     pub fn kind(&self) -> RunErrorKind {
         match self {

@@ -6,6 +6,7 @@ use super::{Session, forked};
 use crate::error::{Breach, RunError, RunErrorKind, RunResult};
 use crate::transport::notice::BreachNotice;
 use crate::verdict::{Cause, Phase, Verdict};
+use std::collections::BTreeSet;
 
 impl Session {
     /// Whether this process is a fork of the one that joined the session. Then nothing of the session is its own: its
@@ -32,7 +33,7 @@ impl Session {
         let breach = match error {
             RunError::Verdict(_) => return,
             RunError::Broken(breach) => breach.clone(),
-            _ => Breach { by: self.shared.rank, cause: error.peer(), kind: error.kind(), reason: error.chain() },
+            _ => Breach::new(self.shared.rank, error),
         };
         self.tell(communicator, breach);
     }
@@ -84,7 +85,10 @@ impl Session {
     /// Forgets what has come, and what will come, for communicators and streams of messages that are gone.
     pub fn forget(&self, streams: impl IntoIterator<Item = u64>) {
         if !self.is_in_fork() {
-            self.engine().ports.forget(streams);
+            let streams: BTreeSet<u64> = streams.into_iter().collect();
+            let mut engine = self.engine();
+            engine.forget(&streams);
+            engine.ports.forget(&streams);
         }
     }
 

@@ -7,9 +7,9 @@ use super::buffers::{CallBuffers, RawCall};
 use super::run::{RunProgress, ScriptRun};
 use super::script::CallScript;
 use crate::clock::Moment;
-use crate::error::RunResult;
+use crate::error::{RunError, RunResult};
 use crate::session::ports::LanePorts;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 use topology::Rank;
@@ -47,6 +47,8 @@ pub(super) struct Engine {
     queues: BTreeMap<(u64, u64), VecDeque<Queued>>,
     /// Calls that are over, until somebody asks.
     over: BTreeMap<u64, RunResult<()>>,
+    /// Where a call has failed, why. Its messages are under way still, and a later call would take them for its own.
+    stopped: BTreeMap<(u64, u64), RunError>,
     tickets: u64,
     /// Memory for calls to come.
     spare: Vec<Vec<u8>>,
@@ -79,13 +81,20 @@ pub(super) struct WaitingCall {
 impl Engine {
     pub(super) fn new(ports: LanePorts) -> Self {
         let (queues, over, spare) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
-        Self { ports, queues, over, tickets: 0, spare, driver: Driver::Nobody, followers: 0 }
+        let stopped = BTreeMap::new();
+        Self { ports, queues, over, stopped, tickets: 0, spare, driver: Driver::Nobody, followers: 0 }
     }
 
     /// Whether no call is under way.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
         self.queues.is_empty()
+    }
+
+    /// Whether a call that begins now is the only one, and nothing has failed before.
+    #[inline]
+    pub(super) fn is_free(&self) -> bool {
+        self.queues.is_empty() && self.stopped.is_empty() && self.driver == Driver::Nobody
     }
 
     /// Whether calls of more than one stream are under way.
@@ -114,12 +123,17 @@ impl Engine {
         }
     }
 
-    /// Calls of one stream and one queue are done one after the other.
+    /// Calls of one stream and one queue are done one after the other. After one that has failed, none is done.
     pub(super) fn enqueue(&mut self, at: CallPlace, script: &Arc<CallScript>, run: ScriptRun, now: Moment) -> Ticket {
         self.tickets += 1;
         let (number, queue) = (self.tickets, (at.stream, script.queue));
-        let queued = Queued { number, script: script.clone(), run, moved_at: now, awaited: None };
-        self.queues.entry(queue).or_default().push_back(queued);
+        if let Some(why) = self.stopped.get(&queue) {
+            self.over.insert(number, Err(why.again(script.rank)));
+            self.end(run);
+        } else {
+            let queued = Queued { number, script: script.clone(), run, moved_at: now, awaited: None };
+            self.queues.entry(queue).or_default().push_back(queued);
+        }
         Ticket { communicator: at.communicator, queue, number }
     }
 
@@ -127,11 +141,11 @@ impl Engine {
     pub(super) fn carry_on(&mut self, now: Moment) -> bool {
         let mut moved = false;
         let mut ended = Vec::new();
-        let Self { ports, queues, over, .. } = self;
-        queues.retain(|_, queue| {
+        let Self { ports, queues, over, stopped, .. } = self;
+        queues.retain(|name, queue| {
             while let Some(first) = queue.front_mut() {
-                let result = match first.run.poll(&first.script, ports) {
-                    Ok(RunProgress::Done) => Ok(()),
+                match first.run.poll(&first.script, ports) {
+                    Ok(RunProgress::Done) => {}
                     Ok(RunProgress::Moved) => {
                         (moved, first.moved_at, first.awaited) = (true, now, None);
                         return true;
@@ -140,11 +154,20 @@ impl Engine {
                         first.awaited = Some(peer);
                         return true;
                     }
-                    Err(error) => Err(error),
-                };
+                    Err(error) => {
+                        moved = true;
+                        if let Some(Queued { number, script, run, .. }) = queue.pop_front() {
+                            ended.push(run);
+                            ended.extend(stop(queue, &error, over));
+                            stopped.insert(*name, error.again(script.rank));
+                            over.insert(number, Err(error));
+                        }
+                        return false;
+                    }
+                }
                 moved = true;
                 if let Some(Queued { number, run, .. }) = queue.pop_front() {
-                    over.insert(number, result);
+                    over.insert(number, Ok(()));
                     ended.push(run);
                 }
                 if let Some(next) = queue.front_mut() {
@@ -177,16 +200,29 @@ impl Engine {
         Some(WaitingCall { since, finished, peer })
     }
 
-    /// Gives up a call that is not over.
-    pub(super) fn drop_call(&mut self, ticket: Ticket) {
+    /// Gives up a call that is not over, and with it those behind it.
+    pub(super) fn give_up(&mut self, ticket: Ticket, why: &RunError) {
         let Some(queue) = self.queues.get_mut(&ticket.queue) else { return };
-        let Some(index) = queue.iter().position(|queued| queued.number == ticket.number) else { return };
-        let dropped = queue.remove(index);
-        if queue.is_empty() {
+        if queue.iter().any(|queued| queued.number == ticket.number) {
+            let ended = stop(queue, why, &mut self.over);
             self.queues.remove(&ticket.queue);
-        }
-        if let Some(queued) = dropped {
-            self.end(queued.run);
+            self.stopped.insert(ticket.queue, why.again(self.ports.rank()));
+            ended.into_iter().for_each(|run| self.end(run));
+            self.over.remove(&ticket.number);
         }
     }
+
+    /// What has failed in these streams does not matter any more: they are gone.
+    pub(super) fn forget(&mut self, streams: &BTreeSet<u64>) {
+        self.stopped.retain(|(stream, _), _| !streams.contains(stream));
+    }
+}
+
+/// Ends all calls of a queue because of an error.
+fn stop(queue: &mut VecDeque<Queued>, why: &RunError, over: &mut BTreeMap<u64, RunResult<()>>) -> Vec<ScriptRun> {
+    let end = |Queued { number, script, run, .. }| {
+        over.insert(number, Err(why.again(script.rank)));
+        run
+    };
+    queue.drain(..).map(end).collect()
 }

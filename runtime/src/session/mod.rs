@@ -307,7 +307,7 @@ impl Session {
         self.broken(at.communicator).map_or(Ok(()), Err)?;
         let mut engine = self.engine();
         let mut run = engine.begin(script, at, buffers);
-        if engine.is_idle() && engine.driver == Driver::Nobody {
+        if engine.is_free() {
             // The usual case: nothing else is under way. A short call ends here.
             for _ in 0..self.looks() {
                 let result = match run.poll(script, &mut engine.ports) {
@@ -362,9 +362,12 @@ impl Session {
         if engine.driver != Driver::Caller {
             engine.carry_on(now);
         }
-        let result = engine.take(ticket).or_else(|| self.overdue(&engine, ticket, now, limit).map(Err));
-        if result.is_some() {
-            engine.drop_call(ticket);
+        let mut result = engine.take(ticket);
+        if result.is_none()
+            && let Some(error) = self.overdue(&engine, ticket, now, limit)
+        {
+            engine.give_up(ticket, &error);
+            result = Some(Err(error));
         }
         drop(engine);
         result.map(|result| result.map_err(|error| self.explain(ticket.communicator, error)))
@@ -376,8 +379,12 @@ impl Session {
             return;
         }
         let mut engine = self.engine();
-        engine.drop_call(ticket);
+        engine.give_up(ticket, &self.given_up());
         engine.take(ticket);
+    }
+
+    fn given_up(&self) -> RunError {
+        RunError::Program { rank: self.shared.rank, fault: "a call was given up before its end".to_owned() }
     }
 
     #[inline]

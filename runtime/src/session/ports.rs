@@ -94,6 +94,11 @@ impl LanePorts {
         RunError::lane(self.rank, peer)
     }
 
+    /// This rank.
+    pub(crate) fn rank(&self) -> Rank {
+        self.rank
+    }
+
     /// The longest message to a rank that travels at once; longer ones are offered.
     #[inline]
     pub(crate) fn longest_short(&self, peer: Rank) -> usize {
@@ -375,8 +380,7 @@ impl LanePorts {
     }
 
     /// Refuses what has come, and what will come, for communicators (or streams of messages) that are gone.
-    pub(crate) fn forget(&mut self, streams: impl IntoIterator<Item = u64>) {
-        let gone: BTreeSet<u64> = streams.into_iter().collect();
+    pub(crate) fn forget(&mut self, gone: &BTreeSet<u64>) {
         let keys: Vec<(Rank, u64)> = self.aside.keys().copied().filter(|(_, of)| gone.contains(of)).collect();
         for key in keys {
             for aside in self.aside.remove(&key).into_iter().flatten() {
@@ -386,7 +390,7 @@ impl LanePorts {
                 }
             }
         }
-        gone.into_iter().for_each(|stream| self.gone.add(stream));
+        gone.iter().for_each(|stream| self.gone.add(*stream));
     }
 }
 

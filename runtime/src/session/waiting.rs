@@ -34,7 +34,7 @@ impl Drop for DriverTurn<'_> {
         let mut engine = session.engine();
         engine.driver = Driver::Nobody;
         if let Some(ticket) = ticket {
-            engine.drop_call(ticket);
+            engine.give_up(ticket, &session.given_up());
         }
         drop(engine);
         session.shared.turn.notify_all();
@@ -79,7 +79,7 @@ impl Session {
                 break result?;
             }
             if let Some(error) = self.overdue(&engine, ticket, Moment::now(), limit) {
-                engine.drop_call(ticket);
+                engine.give_up(ticket, &error);
                 break Err(error);
             }
             if !goes_on() {
@@ -124,7 +124,7 @@ impl Session {
             }
             if let Some(error) = self.overdue(&engine, ticket, now, limit) {
                 waiter.progressed();
-                engine.drop_call(ticket);
+                engine.give_up(ticket, &error);
                 return Some(Err(error));
             }
             drop(engine);
