@@ -5,7 +5,9 @@
 //! knows ([`WordProbe`]). If that fails, long messages come in fragments instead.
 
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A word in the memory of a process: where it is, and what it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -15,13 +17,38 @@ pub(crate) struct WordProbe {
     value: u64,
 }
 
+/// The words of this process: their addresses and values.
+static OWN: Mutex<BTreeSet<(u64, u64)>> = Mutex::new(BTreeSet::new());
+
+fn own() -> MutexGuard<'static, BTreeSet<(u64, u64)>> {
+    OWN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl WordProbe {
+    /// Whether the word is in this process: its threads can read it through a pointer. Two ranks of one process say so of each
+    /// other, and no others do, because no system call is asked, which may be forbidden to one thread only. (A number of a process
+    /// alone means little: containers count theirs anew. A fork has the words, but another number.)
+    pub(crate) fn is_of_this_process(&self) -> bool {
+        self.process == std::process::id() && own().contains(&(self.address, self.value))
+    }
+}
+
 /// A word that other processes read to find out whether they can.
 pub(crate) struct ProbedWord(Box<u64>);
+
+impl Drop for ProbedWord {
+    fn drop(&mut self) {
+        let WordProbe { address, value, .. } = self.probe();
+        own().remove(&(address, value));
+    }
+}
 
 impl ProbedWord {
     /// A word with this value, which should be a random number.
     pub(crate) fn new(value: u64) -> Self {
-        Self(Box::new(value))
+        let word = Self(Box::new(value));
+        own().insert((word.probe().address, value));
+        word
     }
 
     /// Where others find it. It must not be moved out of its box.
@@ -97,8 +124,17 @@ mod tests {
         let mut copy = vec![0; data.len()];
         reader.read(data.as_ptr().expose_provenance() as u64, &mut copy).unwrap();
         assert_eq!(copy, data);
+        assert!(probe.is_of_this_process());
+        let others = [
+            WordProbe { value: 1, ..probe },
+            WordProbe { address: 8, ..probe },
+            WordProbe { process: probe.process + 1, ..probe },
+        ];
+        assert!(others.iter().all(|other| !other.is_of_this_process()));
         assert!(ProcessReader::new(WordProbe { value: 1, ..probe }).is_err());
         assert!(ProcessReader::new(WordProbe { address: 8, ..probe }).is_err());
         assert!(ProcessReader::new(WordProbe { process: u32::MAX, ..probe }).is_err());
+        drop(word);
+        assert!(!probe.is_of_this_process());
     }
 }
