@@ -50,6 +50,14 @@ fn the_demo_leaves_what_it_promises() {
     let ran = antiphon_in(folder.path(), &format!("{line} --emulate ndv2x1 --slowdown 1000 --json")).ok();
     let has_won = winners.iter().any(|cell| cell["collective"] == "allgather" && cell["size_bytes"] == 1 << 20);
     assert_eq!(ran.stdout.contains("(table)"), has_won, "{}{}", ran.stdout, ran.stderr);
+    // Ranks that emulate nothing do not use them.
+    let ran = antiphon_in(folder.path(), &format!("{line} --json")).ok();
+    assert!(
+        !ran.stdout.contains("(table)") && ran.stderr.contains("an emulated machine"),
+        "{}{}",
+        ran.stdout,
+        ran.stderr
+    );
     // The first part is about this computer, so it differs from computer to computer.
     let emulated = table[table.find("emulated: ").expect("the demo emulates a cluster")..].trim();
     let readme = repository("README.md");

@@ -155,7 +155,7 @@ impl Communicator {
         let members = (0..size).map(Rank::from_index).collect();
         let says = Says { warnings: rank == 0, decisions: rank == 0 && config.says_decisions };
         let mut table = config.table.as_ref().map_or_else(PlanTable::default, |path| {
-            PlanTable::read(path).unwrap_or_else(|fault| {
+            PlanTable::read_for(path, None).unwrap_or_else(|fault| {
                 says.warn(|| format!("no table is used: {fault}"));
                 PlanTable::default()
             })

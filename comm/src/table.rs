@@ -27,6 +27,8 @@ pub struct PlanTable {
     /// The tuning tables that were read: their files, and for whom they were measured.
     keys: Vec<(String, TableKey)>,
     functions: Vec<TableFunction>,
+    /// If this is set, tables that were measured on an emulated machine serve nothing, unless it is this one.
+    only_for: Option<Option<String>>,
     /// A number that tables have in common only if they have the same plans for the same sizes.
     digest: u64,
 }
@@ -135,7 +137,20 @@ impl PlanTable {
     /// # Errors
     /// [`TableFault`] with the file and what is wrong with it.
     pub fn read(path: &Path) -> Result<Self, TableFault> {
-        let mut table = Self::default();
+        Self::default().with_all(path)
+    }
+
+    /// The same for ranks that run: tables that were measured on an emulated machine serve only ranks that emulate it, whose
+    /// topology has this digest. [`Self::misfit`] names those that do not serve.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn read_for(path: &Path, emulated: Option<&str>) -> Result<Self, TableFault> {
+        Self { only_for: Some(emulated.map(str::to_owned)), ..Self::default() }.with_all(path)
+    }
+
+    fn with_all(self, path: &Path) -> Result<Self, TableFault> {
+        let mut table = self;
         if !path.is_dir() {
             table.add(path)?;
             return Ok(table);
@@ -205,6 +220,10 @@ impl PlanTable {
                 "{origin}: version `{version}` has measured it, and this is {own}; hint: `antiphon tune` measures again"
             )));
         }
+        self.keys.push((origin.to_owned(), table.key.clone()));
+        if self.is_from_elsewhere(&table.key) {
+            return Ok(());
+        }
         let machines: Arc<[u32]> = machines.as_slice().into();
         for (collective, range) in table.ranges() {
             let odd = range.evidence.iter().find_map(|evidence| evidence.dtype.parse::<DType>().err());
@@ -239,7 +258,6 @@ impl PlanTable {
             let machines = machines.clone();
             self.push_function(TableFunction { name, collective, from_bytes, to_bytes, dtype, op, machines });
         }
-        self.keys.push((origin.to_owned(), table.key.clone()));
         Ok(())
     }
 
@@ -321,21 +339,6 @@ impl PlanTable {
         let mut text = Vec::new();
         file::write(&verified, &mut text).map_err(|error| format!("{name}: {error}"))?;
         String::from_utf8(text).map_err(|error| format!("{name}: {error}"))
-    }
-
-    /// The plan that serves a call among ranks on these machines (counted in the order of their first ranks), with the call's
-    /// reduction, and its name; `None` if stock serves it.
-    ///
-    /// # Errors
-    /// Why the plan cannot serve the call.
-    pub fn schedule_for(
-        &self,
-        machines: &[u32],
-        asked: &Request,
-    ) -> Option<Result<(VerifiedSchedule, String), String>> {
-        let Request { collective, root, op, size_bytes, .. } = *asked;
-        let entry = self.find(machines, CallKind { collective, root, op, in_place: false }, size_bytes)?;
-        Some(self.schedule(entry, op).map(|schedule| (schedule, self.name(entry).to_owned())))
     }
 
     /// The plan of an entry with another reduction: which messages move does not depend on it.

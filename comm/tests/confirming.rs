@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
-use comm::{Communicator, Config, Op};
+use comm::{Communicator, Config, Op, PlanTable};
 use schedule::{Collective, Demand, ReduceOp, Request, file};
 use std::collections::BTreeMap;
 use std::net::TcpListener;
@@ -18,7 +18,7 @@ const CALLS_AFTER: usize = 100;
 const EVERY: u32 = 8;
 
 /// A table whose plan sends a short vector around a ring in 64 chunks, twice: no other way is as slow.
-fn slow_table(path: &Path) {
+fn slow_table(path: &Path, emulated: Option<&str>) {
     let topology = Arc::new(topology::resolve("ring:3").unwrap());
     let mut request = Request::new(Collective::AllReduce, RANKS, 3 * 64 * 4).with_chunks(64);
     request.op = Some(ReduceOp::Sum);
@@ -34,7 +34,7 @@ fn slow_table(path: &Path) {
         key: TableKey {
             ranks: RANKS,
             machines: vec![0; RANKS],
-            topology: None,
+            topology: emulated.map(str::to_owned),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             policy: TuningTable::POLICY,
         },
@@ -81,7 +81,7 @@ fn served(table: &Path, every: u32, most: usize) -> Vec<Vec<String>> {
 fn all_ranks_leave_a_plan_that_is_slower_than_stock_at_the_same_call() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("table.json");
-    slow_table(&path);
+    slow_table(&path, None);
     let all = served(&path, EVERY, MOST_CALLS);
     assert!(all.iter().all(|rank| *rank == all[0]), "every call has the same plan on all ranks");
     let is_of_table = |plan: &String| plan.contains("table.json");
@@ -95,7 +95,22 @@ fn all_ranks_leave_a_plan_that_is_slower_than_stock_at_the_same_call() {
 fn a_plan_stays_if_nobody_asks_for_confirmation() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("table.json");
-    slow_table(&path);
+    slow_table(&path, None);
     let all = served(&path, 0, 2000);
     assert!(all.iter().flatten().all(|plan| plan.contains("table.json")));
+}
+
+/// Links that are paced say nothing about those that are here.
+#[test]
+fn a_table_of_an_emulated_machine_serves_only_ranks_that_emulate_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("table.json");
+    slow_table(&path, Some("abc"));
+    let read = |emulated| PlanTable::read_for(&path, emulated).unwrap();
+    assert_eq!([None, Some("abd"), Some("abc")].map(|emulated| read(emulated).is_empty()), [true, true, false]);
+    let why = read(None).misfit(&[0; RANKS]).unwrap();
+    assert!(why.contains("was measured on an emulated machine") && why.contains("table.json"), "{why}");
+    assert!(read(Some("abc")).misfit(&[0; RANKS]).is_none() && !PlanTable::read(&path).unwrap().is_empty());
+    let all = served(&path, 0, 3);
+    assert!(all.iter().flatten().all(|plan| plan.contains("stock")), "{all:?}");
 }

@@ -25,7 +25,7 @@ pub struct TableKey {
     pub ranks: usize,
     /// The machine of each rank, counted in the order of their first ranks.
     pub machines: Vec<u32>,
-    /// The digest of the topology that plans were made for, if there was one.
+    /// The digest of the emulated machine that it was measured on; `None` for real machines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topology: Option<String>,
     /// The version of the library that has measured.

@@ -2,9 +2,30 @@
 
 use super::{PlanTable, TableEntry, in_order};
 use crate::stock::CallKind;
-use schedule::Request;
+use schedule::{Request, VerifiedSchedule};
+use tune::TableKey;
 
 impl PlanTable {
+    /// Whether a table was measured on an emulated machine that these ranks do not emulate.
+    pub(super) fn is_from_elsewhere(&self, key: &TableKey) -> bool {
+        key.topology.is_some() && self.only_for.as_ref().is_some_and(|emulated| *emulated != key.topology)
+    }
+
+    /// The plan that serves a call among ranks on these machines (counted in the order of their first ranks), with the call's
+    /// reduction, and its name; `None` if stock serves it.
+    ///
+    /// # Errors
+    /// Why the plan cannot serve the call.
+    pub fn schedule_for(
+        &self,
+        machines: &[u32],
+        asked: &Request,
+    ) -> Option<Result<(VerifiedSchedule, String), String>> {
+        let Request { collective, root, op, size_bytes, .. } = *asked;
+        let entry = self.find(machines, CallKind { collective, root, op, in_place: false }, size_bytes)?;
+        Some(self.schedule(entry, op).map(|schedule| (schedule, self.name(entry).to_owned())))
+    }
+
     /// Which entry serves a call of so many bytes, as the collective counts them: the first one that does. The ranks are on
     /// these machines.
     pub(crate) fn find(&self, machines: &[u32], kind: CallKind, bytes: u64) -> Option<usize> {
@@ -26,6 +47,11 @@ impl PlanTable {
 
     /// Why tuned plans do not serve ranks on these machines (counted in the order of their first ranks), if that is so.
     pub fn misfit(&self, machines: &[u32]) -> Option<String> {
+        if let Some((origin, _)) = self.keys.iter().find(|(_, key)| self.is_from_elsewhere(key)) {
+            return Some(format!(
+                "{origin} was measured on an emulated machine, not on this one: stock serves its calls"
+            ));
+        }
         let (origin, key) = self.keys.iter().find(|(_, key)| key.machines != machines)?;
         let count = |of: &[u32]| of.iter().max().map_or(0, |last| last + 1);
         Some(format!(

@@ -128,7 +128,7 @@ impl Communicator {
     pub fn launch_end(&self, candidates: &[TuneCandidate]) -> CommResult<LaunchEnd> {
         let texts = Self::plan_texts(candidates).map_err(CommError::NoPlan)?;
         let functions = candidates.iter().filter(|of| of.is_function()).map(|of| of.name().to_owned()).collect();
-        Ok(LaunchEnd { key: self.table_key(None), texts, functions })
+        Ok(LaunchEnd { key: self.table_key(), texts, functions })
     }
 
     /// Tunes in a running program: measures the program's own candidates, textbook algorithms and stock on these ranks, and uses
@@ -197,9 +197,9 @@ impl Communicator {
 
     fn use_table_or_fail(&self, table: Result<&TuningTable, String>) -> CommResult<()> {
         let mut plans = PlanTable::default();
-        let added = table.and_then(|table| match self.table_key(table.key.topology.clone()) == table.key {
+        let added = table.and_then(|table| match self.table_key() == table.key {
             true => plans.add_tuned(table, "tuned table").map_err(|fault| fault.to_string()),
-            false => Err("the table is for other ranks, machines, or another version".to_owned()),
+            false => Err("the table is for other ranks, machines, an emulated machine, or another version".to_owned()),
         });
         let mut all = vec![0_i64; 2 * self.size()];
         self.all_gather(&[i64::from(added.is_ok()), plans.digest() as i64], &mut all)?;

@@ -205,10 +205,10 @@ impl Communicator {
     }
 
     /// For whom a table is that these ranks measure.
-    pub fn table_key(&self, topology: Option<String>) -> TableKey {
+    pub fn table_key(&self) -> TableKey {
         let machines: Vec<u32> = in_order((0..self.size()).map(|rank| self.machine(rank))).collect();
         let version = env!("CARGO_PKG_VERSION").to_owned();
-        TableKey { ranks: self.size(), machines, topology, version, policy: TuningTable::POLICY }
+        TableKey { ranks: self.size(), machines, topology: None, version, policy: TuningTable::POLICY }
     }
 
     /// Measures cells. All ranks call this with the same arguments, the candidates from [`Self::candidates`]. The samples are

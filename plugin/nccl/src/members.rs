@@ -49,7 +49,7 @@ pub(crate) fn table() -> Option<&'static PlanTable> {
         let path = Settings::of_process().table.as_ref()?;
         // What is wrong with the tuning tables is said where calls are counted.
         crate::rules::tables(path).ok()?;
-        let read = PlanTable::read(path);
+        let read = PlanTable::read_for(path, None);
         read.map_err(|why| say(&format!("no plans: {why}"))).ok().filter(|table| !table.is_empty())
     };
     TABLE.get_or_init(read).as_ref()

@@ -26,12 +26,11 @@ pub(super) struct RunTable {
 impl RunTable {
     /// Reads a table. If it was measured elsewhere, a note says that stock serves all calls.
     pub(super) fn open(args: &RunArgs, path: &Path, ranks: usize, bench: &Workbench, screen: &Screen) -> Outcome<Self> {
-        let table = PlanTable::read(path).map_err(Failure::bad_input)?;
+        let emulated = args.emulate.as_ref().map(|spec| plan::topology(spec)).transpose()?;
+        let digest = emulated.as_ref().map(|topology| topology.digest());
+        let table = PlanTable::read_for(path, digest.as_deref()).map_err(Failure::bad_input)?;
         // Ranks whose machines are not known are on this one, or on those that they emulate.
-        let mut machines = match &args.emulate {
-            Some(spec) => machines_of(&*plan::topology(spec)?),
-            None => vec![0; ranks],
-        };
+        let mut machines = emulated.map_or_else(|| vec![0; ranks], |topology| machines_of(&topology));
         for (machine, members) in (0..).zip(bench.machines().unwrap_or_default()) {
             members.iter().for_each(|rank| machines[rank.index()] = machine);
         }
