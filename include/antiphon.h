@@ -13,8 +13,9 @@
  *
  * A call fails if it makes no progress for 30 s (ANTIPHON_TIMEOUT, in seconds). After a failure all later calls of its
  * communicator fail on all ranks. Ranks have 60 s to join. ANTIPHON_TABLE names the plans to use, ANTIPHON_DEBUG=info says
- * which plan serves what, ANTIPHON_STATS names a file for the calls of each plan. A process that was forked can make no
- * calls with handles of its parent.
+ * which plan serves what, ANTIPHON_STATS names a file for the calls of each plan. ANTIPHON_INTERFACE names the interface
+ * where ranks of other machines reach this one; ANTIPHON_TRANSPORT is auto, shm (ranks of several machines are refused) or
+ * tcp (also on one machine). A process that was forked can make no calls with handles of its parent.
  *
  * Integers wrap around. ANTIPHON_AVG divides the sum, which may wrap, and rounds towards zero. Minimum and maximum follow
  * IEEE 754-2019: NaN wins, and -0 is less than 0. */

@@ -320,7 +320,7 @@ impl Communicator {
     #[inline]
     pub(crate) fn check(&self) -> CommResult<()> {
         let Membership { broken, session, id, .. } = &*self.shared;
-        let broken = broken.get().cloned().or_else(|| session.broken(*id).map(Arc::new));
+        let broken = broken.get().cloned().or_else(|| Some(Arc::new(session.placed(session.broken(*id)?))));
         broken.map_or(Ok(()), |error| Err(CommError::Run(error)))
     }
 
@@ -344,7 +344,7 @@ impl Communicator {
     /// it stands.
     pub(crate) fn fail(&self, error: RunError) -> CommError {
         self.shared.session.break_off(self.shared.id, &error);
-        let error = Arc::new(error);
+        let error = Arc::new(self.shared.session.placed(error));
         // The first reason stays.
         let _ = self.shared.broken.set(error.clone());
         CommError::Run(error)

@@ -5,7 +5,7 @@
 use crate::communicator::{Communicator, LIMIT, WORLD};
 use crate::error::{CommError, CommResult};
 use crate::launcher::environment::{Environment, Explicit, JobDescription, address_of, find};
-use crate::launcher::{LaunchError, key};
+use crate::launcher::{LaunchError, LaunchResult, interfaces, key};
 use crate::log::Says;
 use crate::numbers::mixed;
 use crate::plan_store::PlanStore;
@@ -13,13 +13,40 @@ use crate::probe::{have_the_same, link_costs};
 use crate::statistics::StatisticsFile;
 use crate::table::PlanTable;
 use runtime::{Machine, Rendezvous, Session};
+use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 use topology::Rank;
 
 /// How long to wait for the other ranks, if nobody says otherwise.
 const JOINING: Duration = Duration::from_secs(60);
+
+/// How ranks exchange data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RankTransport {
+    /// Shared memory between ranks of one machine, TCP between machines.
+    #[default]
+    Auto,
+    /// Shared memory only. Ranks of several machines are an error.
+    Shm,
+    /// TCP only: each rank counts as a machine of its own. So plans and tables serve that are for ranks on as many machines.
+    Tcp,
+}
+
+impl FromStr for RankTransport {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "shm" => Ok(Self::Shm),
+            "tcp" => Ok(Self::Tcp),
+            other => Err(format!("{} is none of auto, shm and tcp", topology::shorten(other))),
+        }
+    }
+}
 
 /// What a rank knows before it knows the others.
 #[derive(Clone, Debug)]
@@ -35,6 +62,11 @@ pub struct Config {
     pub secret: Option<String>,
     /// A name of this machine: ranks with the same name share memory. `None` asks the system.
     pub machine: Option<String>,
+    /// How ranks exchange data; the same on all ranks.
+    pub transport: RankTransport,
+    /// Where ranks of other machines reach this rank: the first of these interfaces, named by name, address or network, such
+    /// as `ib0` or `10.1.0.0/16`. Without one, the interface that leads to rank 0.
+    pub interfaces: Vec<String>,
     /// How long to wait for the other ranks.
     pub joining: Duration,
     /// How long a call may go without any progress.
@@ -61,6 +93,8 @@ impl Config {
             masters,
             secret: None,
             machine: None,
+            transport: RankTransport::Auto,
+            interfaces: Vec::new(),
             joining: JOINING,
             timeout: LIMIT,
             table: None,
@@ -71,7 +105,7 @@ impl Config {
     }
 
     /// What the environment says: `ANTIPHON_RANK`, `ANTIPHON_SIZE` and `ANTIPHON_MASTER`, or torchrun's, mpirun's or srun's
-    /// variables; `ANTIPHON_TIMEOUT` in seconds; `ANTIPHON_HOST`. Without any, this process is the only rank.
+    /// variables; and what [`Self::read_env`] reads. Without any, this process is the only rank.
     ///
     /// # Errors
     /// [`CommError::Launch`] if a variable makes no sense.
@@ -89,12 +123,24 @@ impl Config {
     }
 
     /// Reads what the environment says besides who this rank is: `ANTIPHON_TIMEOUT`, `ANTIPHON_TABLE`, `ANTIPHON_CONFIRM`,
-    /// `ANTIPHON_DISABLE`, `ANTIPHON_DEBUG`, `ANTIPHON_STATS` and `ANTIPHON_HOST`.
+    /// `ANTIPHON_DISABLE`, `ANTIPHON_DEBUG`, `ANTIPHON_STATS`, `ANTIPHON_HOST`, `ANTIPHON_TRANSPORT` (`auto`, `shm` or `tcp`)
+    /// and `ANTIPHON_INTERFACE` (a list with commas).
     ///
     /// # Errors
     /// [`CommError::Launch`] if a variable makes no sense.
     pub fn read_env(&mut self) -> CommResult<()> {
         self.read(&Environment::of_process())
+    }
+
+    /// # Errors
+    /// If the ranks are on several machines, and are to use shared memory.
+    fn check_machines(&self, machines: &[u32]) -> LaunchResult<()> {
+        let count = machines.iter().max().map_or(0, |last| last + 1);
+        if self.transport == RankTransport::Shm && count > 1 {
+            let what = format!("the ranks are on {count} machines, which share no memory");
+            return Err(LaunchError::new(what).hint("the transport `auto` uses TCP between them"));
+        }
+        Ok(())
     }
 
     fn read(&mut self, environment: &Environment) -> CommResult<()> {
@@ -106,6 +152,14 @@ impl Config {
         }
         if let Some(name) = environment.get("ANTIPHON_HOST") {
             self.machine = Some(name.to_owned());
+        }
+        if let Some(text) = environment.get("ANTIPHON_TRANSPORT") {
+            let known = text.trim().parse().map_err(|why| LaunchError::new(format!("ANTIPHON_TRANSPORT: {why}")));
+            self.transport = known?;
+        }
+        let named = environment.interfaces();
+        if !named.is_empty() {
+            self.interfaces = named;
         }
         if environment.get("ANTIPHON_DISABLE").is_some_and(|value| value != "0") {
             self.table = None;
@@ -152,6 +206,15 @@ impl Communicator {
             _ => Some(Session::connect(&rendezvous(config)?, config.joining, config.timeout)?),
         };
         let session = session.ok_or_else(|| CommError::Argument("there is no rank".to_owned()))?;
+        config.check_machines(session.machines())?;
+        // Each rank says it of itself.
+        if let Some(fault) = session.reading_fault() {
+            Says { decisions: config.says_decisions, warnings: false }.info(|| {
+                format!(
+                    "rank {rank} cannot read the memory of other processes, so long messages are copied twice: {fault}"
+                )
+            });
+        }
         let members = (0..size).map(Rank::from_index).collect();
         let says = Says { warnings: rank == 0, decisions: rank == 0 && config.says_decisions };
         let mut table = config.table.as_ref().map_or_else(PlanTable::default, |path| {
@@ -189,13 +252,56 @@ fn rendezvous(config: &Config) -> CommResult<Rendezvous> {
         Some(name) => Machine::named(name),
         None => Machine::here()?,
     };
+    let rank = Rank::from_index(config.rank);
+    let machine = if config.transport == RankTransport::Tcp { machine.of_rank(rank) } else { machine };
     Ok(Rendezvous {
-        rank: Rank::from_index(config.rank),
+        rank,
         ranks: config.size,
         masters: config.masters.clone(),
         secret,
         machine,
-        interfaces: Vec::new(),
+        interfaces: interfaces::addresses(&config.interfaces)?,
         found: Vec::new(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(variables: &[(&str, &str)]) -> CommResult<Config> {
+        let mut config = Config::new(0, 2, "127.0.0.1:1");
+        config.secret = Some("a secret for tests only".to_owned());
+        config.read(&Environment::of(variables)).map(|()| config)
+    }
+
+    #[test]
+    fn variables_say_how_ranks_exchange_data() {
+        let transports = [("auto", RankTransport::Auto), ("shm", RankTransport::Shm), ("tcp", RankTransport::Tcp)];
+        for (text, transport) in transports {
+            assert_eq!(read(&[("ANTIPHON_TRANSPORT", text)]).unwrap().transport, transport);
+        }
+        assert_eq!(read(&[]).unwrap().transport, RankTransport::Auto);
+        let error = read(&[("ANTIPHON_TRANSPORT", "rdma")]).unwrap_err().to_string();
+        assert!(error.contains("ANTIPHON_TRANSPORT: rdma is none of auto, shm and tcp"), "{error}");
+
+        let machine = |variables: &[_]| rendezvous(&read(variables).unwrap()).unwrap().machine;
+        assert_eq!(machine(&[("ANTIPHON_TRANSPORT", "shm")]), Machine::here().unwrap());
+        let alone = machine(&[("ANTIPHON_TRANSPORT", "tcp"), ("ANTIPHON_HOST", "n1")]);
+        assert_eq!(alone, Machine::named("n1").of_rank(Rank(0)));
+        let spread = read(&[("ANTIPHON_TRANSPORT", "shm")]).unwrap().check_machines(&[0, 1]).unwrap_err().to_string();
+        assert!(spread.contains("2 machines") && spread.contains("hint: "), "{spread}");
+        read(&[("ANTIPHON_TRANSPORT", "tcp")]).unwrap().check_machines(&[0, 1]).unwrap();
+    }
+
+    #[test]
+    fn variables_say_where_others_reach_a_rank() {
+        let of = |list| read(&[("ANTIPHON_INTERFACE", list)]).unwrap();
+        assert_eq!(of("eth0, 10.1.0.0/16").interfaces, ["eth0", "10.1.0.0/16"]);
+        let loopback: std::net::IpAddr = "127.0.0.1".parse().unwrap();
+        assert_eq!(rendezvous(&of("127.0.0.0/8")).unwrap().interfaces, [loopback]);
+        assert!(rendezvous(&read(&[]).unwrap()).unwrap().interfaces.is_empty());
+        let error = rendezvous(&of("nowhere7")).unwrap_err().to_string();
+        assert!(error.contains("nowhere7") && error.contains("127.0.0.1"), "{error}");
+    }
 }

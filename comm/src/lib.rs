@@ -49,8 +49,8 @@ mod table;
 mod tuner;
 
 pub use communicator::Communicator;
-pub use connect::Config;
-pub use error::{CommError, CommResult};
+pub use connect::{Config, RankTransport};
+pub use error::{CommError, CommResult, explained};
 pub use functions::CandidateFunction;
 pub use memory::{RegisteredVector, SharedVector};
 pub use operation::CollectiveCall;

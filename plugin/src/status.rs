@@ -4,7 +4,7 @@
 
 #![allow(non_camel_case_types, reason = "these are the names of the C interface")]
 
-use comm::{CommError, RunError, RunErrorKind, chain};
+use comm::{CommError, RunError, RunErrorKind, explained};
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -64,7 +64,7 @@ impl From<CommError> for CallRefusal {
             CommError::Run(error) => result_of(error),
             _ => antiphon_result::ANTIPHON_INTERNAL,
         };
-        Self { result, text: chain(&error) }
+        Self { result, text: explained(&error) }
     }
 }
 

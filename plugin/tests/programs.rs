@@ -316,6 +316,12 @@ fn fails(
         assert!(result.is_some_and(|result| expected.contains(&result)), "{context}, rank {rank}: {said}");
         let is_named = said.contains(&format!("rank {victim}"));
         assert!(is_named || is_spared && lives, "{context}, rank {rank}: {said}");
+        if !is_spared {
+            let machine = format!("rank {victim} is on machine {}", victim % machines);
+            assert_eq!(said.contains(&machine), machines > 1, "{context}, rank {rank}: {said}");
+            let is_over = ["4", "6"].iter().any(|result| said.contains(&format!("result {result}")));
+            assert_eq!(said.contains("; hint: "), is_over, "{context}, rank {rank}: {said}");
+        }
     }
 }
 
@@ -364,6 +370,39 @@ fn the_leader_of_a_meeting_may_die() {
             run(&program, &["twice", "2", "10"], Ranks { ranks: 4, machines, timeout: 20 }, |rank| rank % 2 == 1);
         for rank in [1, 3] {
             assert!(ended[rank].status.success(), "{machines} machines, rank {rank}: {}", ended[rank].said);
+        }
+    }
+}
+
+/// Long messages are right whatever the system allows and the user asks for, and the statistics say how they have come.
+#[test]
+fn long_messages_take_the_way_that_is_allowed() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compiled("tests/c/ways.c", &folder);
+    for (way, expected) in [("denied", Some("in_fragments")), ("tcp", Some("by_socket")), ("plain", None)] {
+        let notes = tempfile::tempdir().unwrap();
+        let args = [notes.path().to_str().unwrap(), way];
+        let all = run(&program, &args, Ranks { ranks: 3, machines: 1, timeout: 60 }, |_| true);
+        for (rank, Ended { status, said }) in all.iter().enumerate() {
+            assert!(status.success(), "{way}, rank {rank}: {said}");
+            let complaint = format!("rank {rank} cannot read the memory of other processes");
+            let times = said.matches(&complaint).count();
+            assert!(times == usize::from(way == "denied") || way == "plain", "{way}, rank {rank}: {said}");
+        }
+        let text = std::fs::read_to_string(notes.path().join("statistics.json")).unwrap();
+        let count = |name: &str| -> u64 {
+            let rest = text.split(&format!("\"{name}\": ")).nth(1).unwrap();
+            rest.split([',', '\n']).next().unwrap().parse().unwrap()
+        };
+        for name in ["in_place", "by_kernel", "in_fragments", "by_socket"] {
+            assert!(expected.is_none_or(|expected| (count(name) > 0) == (name == expected)), "{way}: {text}");
+        }
+        // Whether one process may read another is the system's choice.
+        assert!(count("by_kernel") + count("in_fragments") > 0 || way == "tcp", "{way}: {text}");
+    }
+    for way in ["nowhere", "rdma"] {
+        for ended in run(&program, &[".", way], Ranks { ranks: 2, machines: 1, timeout: 60 }, |_| true) {
+            assert!(ended.status.success(), "{way}: {}", ended.said);
         }
     }
 }

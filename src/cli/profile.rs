@@ -19,7 +19,7 @@ pub(crate) struct ProfileArgs {
     #[arg(long, value_name = "F.svg")]
     pub svg: Option<PathBuf>,
     /// How ranks exchange data.
-    #[arg(long, default_value = "auto")]
+    #[arg(long, default_value = "auto", env = "ANTIPHON_TRANSPORT", hide_env_values = true)]
     pub transport: TransportChoice,
     /// How many held-out exchanges are predicted and then timed; 0 for none.
     #[arg(long, default_value_t = 20, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=10_000))]

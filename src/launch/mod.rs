@@ -3,7 +3,6 @@
 //! The principal type is [`Launch`]. A command with ranks calls [`Launch::of`] first. If another program started the
 //! ranks, only rank 0 runs the command; on the others, [`Role::Agent`] serves the coordinator and returns.
 
-mod interfaces;
 pub(crate) mod library;
 
 use crate::cli::{LaunchArgs, MOST_LOCAL_RANKS};
@@ -11,7 +10,7 @@ use crate::failure::{Failure, Outcome, read_text};
 use crate::workbench::fault;
 use comm::Config;
 use comm::launcher::environment::{Environment, Explicit, JobDescription, find};
-use comm::launcher::{LaunchError, key};
+use comm::launcher::{LaunchError, interfaces, key};
 use runtime::{Machine, Rendezvous};
 use std::cell::Cell;
 use std::os::unix::process::CommandExt;
@@ -137,10 +136,8 @@ impl Role {
         let environment = Environment::of_process();
         let Some(found) = find(explicit(args), &environment)? else { return Ok(Self::Open) };
         let mut waiting = JoiningRank::found(args, &environment, found)?;
-        let named = environment.get("ANTIPHON_INTERFACE").filter(|_| args.interface.is_empty());
-        let named = named.map(|list| list.split(',').map(str::to_owned).collect());
-        waiting.at.interfaces = interfaces::addresses(&named.unwrap_or_else(|| args.interface.clone()))
-            .map_err(|failure| waiting.excuse(failure))?;
+        let named = if args.interface.is_empty() { environment.interfaces() } else { args.interface.clone() };
+        waiting.at.interfaces = interfaces::addresses(&named).map_err(|error| waiting.excuse(error.into()))?;
         waiting.at.found = interfaces::found();
         if waiting.at.rank == Rank(0) {
             return Ok(Self::Coordinator(Launch::Of(waiting)));
@@ -174,6 +171,9 @@ pub(crate) fn config_of(args: &LaunchArgs) -> Outcome<Option<Config>> {
     let mut config = Config::of(found);
     config.read_env().map_err(Failure::bad_input)?;
     config.secret = args.secret_file.as_deref().map(read_text).transpose()?.map(|text| text.trim().to_owned());
+    if !args.interface.is_empty() {
+        config.interfaces.clone_from(&args.interface);
+    }
     config.joining = args.ready_limit(config.size);
     config.table = None;
     Ok(Some(config))

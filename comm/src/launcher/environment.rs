@@ -51,13 +51,19 @@ impl Environment {
     }
 
     #[cfg(test)]
-    pub(super) fn of(variables: &[(&str, &str)]) -> Self {
+    pub(crate) fn of(variables: &[(&str, &str)]) -> Self {
         Self(variables.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect())
     }
 
     /// A variable that is set and not empty.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
+    }
+
+    /// The interfaces that `ANTIPHON_INTERFACE` names.
+    pub fn interfaces(&self) -> Vec<String> {
+        let list = self.get("ANTIPHON_INTERFACE").into_iter();
+        list.flat_map(|list| list.split(',').map(|name| name.trim().to_owned())).collect()
     }
 
     fn number(&self, name: &str) -> LaunchResult<Option<u64>> {
@@ -99,11 +105,15 @@ fn bad(what: String) -> LaunchError {
 
 fn half(set: &str, missing: &str) -> LaunchError {
     bad(format!("{set} is set, but {missing} is not"))
-        .hint("--ranks N starts N ranks here, whatever the environment says; --rank and --world-size say it explicitly")
+        .hint(
+            "set both, or neither; for commands, --ranks N starts N ranks here, whatever the environment says, and --rank and \
+             --world-size say it explicitly",
+        )
 }
 
 fn no_master(what: &str) -> LaunchError {
-    bad(format!("{what} does not say where rank 0 is")).hint("--master HOST:PORT names an address of rank 0's machine")
+    bad(format!("{what} does not say where rank 0 is"))
+        .hint("MASTER_ADDR, or --master HOST:PORT, names an address of rank 0's machine")
 }
 
 /// The launch that the command line and the environment describe; `None` if this process was not started as one of

@@ -1,9 +1,11 @@
 //! What the program that started this process says of the other processes.
 //!
-//! The principal functions are [`environment::find`], which finds out which rank this is and where rank 0 is, and
-//! [`key::secret`], which finds the secret by which ranks of one job recognize each other.
+//! The principal functions are [`environment::find`], which finds out which rank this is and where rank 0 is,
+//! [`key::secret`], which finds the secret by which ranks of one job recognize each other, and [`interfaces::addresses`],
+//! which finds the addresses of the interfaces that a user names.
 
 pub mod environment;
+pub mod interfaces;
 pub mod key;
 
 use std::fmt;
@@ -34,8 +36,8 @@ impl LaunchError {
 
 impl fmt::Display for LaunchError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Hints speak of the command line.
-        f.write_str(&self.text)
+        f.write_str(&self.text)?;
+        self.hint.iter().try_for_each(|hint| write!(f, "; hint: {hint}"))
     }
 }
 

@@ -88,6 +88,7 @@ impl RunError {
                 Cause::Disagrees => RunErrorKind::Mismatch,
             },
             Self::InWork { source, .. } => source.kind(),
+            Self::Placed { error, .. } => error.kind(),
             Self::Broken(breach) => breach.kind,
             Self::Lane { .. } | Self::Abandoned { .. } | Self::Departed { .. } => RunErrorKind::PeerLost,
             Self::Unreachable { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {

@@ -94,6 +94,14 @@ pub enum RunError {
         /// The last messages of the ranks that were still alive, by rank.
         reports: Vec<(Rank, String)>,
     },
+    /// An error, and on which machines the ranks are that it names.
+    #[error("{} ({places})", chain(&**error))]
+    Placed {
+        /// The error.
+        error: Box<RunError>,
+        /// Where the ranks are.
+        places: String,
+    },
     /// One of several plans that run at the same time failed. This ended all of them.
     #[error("plan {} of {works}", work + 1)]
     InWork {
@@ -387,6 +395,18 @@ impl RunError {
             Self::Lane { peer, .. } | Self::OtherCall { peer, .. } | Self::MessageLength { peer, .. } => Some(*peer),
             Self::Deadline { peer, .. } => *peer,
             _ => None,
+        }
+    }
+
+    /// The other ranks that have to do with this error.
+    pub(crate) fn named(&self) -> Vec<Rank> {
+        match self {
+            Self::Verdict(verdict) => vec![verdict.rank],
+            Self::Broken(Breach { by, cause, .. }) => {
+                let others = cause.iter().filter(|cause| *cause != by);
+                std::iter::once(by).chain(others).copied().collect()
+            }
+            _ => self.peer().into_iter().collect(),
         }
     }
 

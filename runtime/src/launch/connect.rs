@@ -217,9 +217,12 @@ fn gather<'n>(
         };
         places.insert(line.rank, place);
     }
-    // Ranks of this machine may have come through the loopback, where others do not find rank 0.
-    let seen_from_afar = lines.iter().find(|line| places[&line.rank].machine != at.machine).or(lines.first());
-    let own = seen_from_afar.and_then(|line| line.post.address().ok());
+    // Ranks of this computer may have come through the loopback, where others do not find rank 0.
+    let seen_by = |line: &MemberConnection| line.post.address().ok();
+    let is_afar = |line: &&MemberConnection| {
+        places[&line.rank].machine != at.machine && seen_by(line).is_some_and(|address| !address.is_loopback())
+    };
+    let own = lines.iter().find(is_afar).or(lines.first()).and_then(seen_by);
     let (listening, addresses) = listen(own, own)?;
     places.insert(at.rank, MemberPlace { machine: at.machine.clone(), process, addresses });
     let places: Vec<MemberPlace> = places.into_values().collect();
@@ -284,7 +287,14 @@ fn directory(at: &Rendezvous, memory: &RankMemory, places: Vec<MemberPlace>, mac
         }
         MemberPlace { .. } => RankLocation::Elsewhere,
     };
-    Directory::new((0..).map(Rank).zip(places).map(seen).collect(), machines)
+    let mut names: Vec<String> = Vec::new();
+    for (place, number) in places.iter().zip(&machines) {
+        // They are counted in the order of their first ranks.
+        if *number as usize == names.len() {
+            names.push(place.machine.name().to_owned());
+        }
+    }
+    Directory::new((0..).map(Rank).zip(places).map(seen).collect(), machines, names)
 }
 
 /// Maps the memory of the others, and waits until all have done so: from then on a rank may leave at any time.

@@ -8,6 +8,7 @@ use crate::error::{RunError, RunResult};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::os::linux::fs::MetadataExt;
+use topology::Rank;
 
 /// A machine, as far as ranks must distinguish it from others.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -43,6 +44,12 @@ impl Machine {
         Self { key: key("named", name), name: name.to_owned() }
     }
 
+    /// One rank of this machine as a machine of its own: it shares memory with no other rank.
+    pub fn of_rank(&self, rank: Rank) -> Self {
+        let space: String = self.key.iter().map(|byte| format!("{byte:02x}")).collect();
+        Self { key: key("rank", &format!("{space}\n{rank}")), name: self.name.clone() }
+    }
+
     /// The name, for people.
     pub fn name(&self) -> &str {
         &self.name
@@ -75,5 +82,8 @@ mod tests {
         let (a, b) = (Machine::named("a"), Machine::named("b"));
         assert!(a.key() != b.key() && a.key() != here.key() && a == Machine::named("a"));
         assert_ne!(Machine::named(here.name()).key(), here.key());
+        let alone = [0, 1].map(|rank| here.of_rank(Rank(rank)));
+        assert!(alone[0] != alone[1] && alone[0] != here && alone[0] == here.of_rank(Rank(0)));
+        assert_eq!(alone[0].name(), here.name());
     }
 }

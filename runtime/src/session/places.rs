@@ -3,7 +3,10 @@
 //! The principal type is [`Directory`], which tells a rank how it reaches the others. The memory of another process is mapped when
 //! it is first used.
 
+use super::Session;
+use crate::error::RunError;
 use crate::memory::cores::cores_of;
+use crate::transport::shared::port::process_memory::ProcessReader;
 use crate::transport::shared::port::rank_memory::{ProcessPlace, RankMemory};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -28,6 +31,8 @@ pub(crate) struct Directory {
     ranks: Vec<RankLocation>,
     /// The machine of each rank, counted in the order of their first ranks.
     machines: Vec<u32>,
+    /// The name of each machine, if there are several.
+    names: Vec<String>,
     /// How many cores the ranks of this machine have together.
     cores: usize,
 }
@@ -36,16 +41,17 @@ impl Directory {
     /// Ranks that are all on one machine.
     pub(crate) fn of_one_machine(ranks: Vec<RankLocation>) -> Self {
         let machines = vec![0; ranks.len()];
-        Self::new(ranks, machines)
+        Self::new(ranks, machines, Vec::new())
     }
 
-    pub(crate) fn new(ranks: Vec<RankLocation>, machines: Vec<u32>) -> Self {
+    /// Ranks on machines with these names.
+    pub(crate) fn new(ranks: Vec<RankLocation>, machines: Vec<u32>, names: Vec<String>) -> Self {
         let processes = ranks.iter().filter_map(|location| match location {
             RankLocation::Process(place, _) => Some(place.memory.process),
             RankLocation::Thread(_) | RankLocation::Elsewhere => None,
         });
         let cores = cores_of(processes);
-        Self { ranks, machines, cores }
+        Self { ranks, machines, names, cores }
     }
 
     /// How many cores the ranks of this machine have together.
@@ -56,6 +62,23 @@ impl Directory {
     /// The machine of each rank, counted in the order of their first ranks.
     pub(crate) fn machines(&self) -> &[u32] {
         &self.machines
+    }
+
+    /// The name of a rank's machine, if the ranks are on several.
+    fn machine_of(&self, rank: Rank) -> Option<&str> {
+        let number = *self.machines.get(rank.index())?;
+        self.names.get(number as usize).filter(|_| self.names.len() > 1).map(String::as_str)
+    }
+
+    /// Why this rank cannot read the memory of the other processes of its machine, if that is so.
+    fn reading_fault(&self) -> Option<io::Error> {
+        let mut probes = self.ranks.iter().filter_map(|location| match location {
+            RankLocation::Process(place, _) => Some(place.probe),
+            RankLocation::Thread(_) | RankLocation::Elsewhere => None,
+        });
+        // The system allows it for all processes of the machine, or for none.
+        let other = probes.find(|probe| !probe.is_of_this_process())?;
+        ProcessReader::new(other).err()
     }
 
     pub(crate) fn ranks(&self) -> usize {
@@ -107,5 +130,27 @@ impl Directory {
                 }
             },
         }
+    }
+}
+
+impl Session {
+    /// An error with the machines of the ranks that it names, if the ranks are on several machines.
+    #[must_use]
+    pub fn placed(&self, error: RunError) -> RunError {
+        let place = |rank: Rank| {
+            let name = self.shared.directory.machine_of(rank)?;
+            Some(format!("rank {rank} is on {}", topology::shorten(name)))
+        };
+        let places: Vec<String> = error.named().into_iter().filter_map(place).collect();
+        match places.is_empty() {
+            true => error,
+            false => RunError::Placed { error: Box::new(error), places: places.join(", ") },
+        }
+    }
+
+    /// Why long messages of other processes of this machine are copied twice, if they are: the system does not let this rank read
+    /// their memory.
+    pub fn reading_fault(&self) -> Option<io::Error> {
+        self.shared.directory.reading_fault()
     }
 }

@@ -3,7 +3,7 @@
 //! The principal functions are [`addresses`] and [`found`]. An interface with several addresses counts once: data is
 //! striped over the addresses, and two addresses of one interface would only share it.
 
-use crate::failure::{Failure, Outcome};
+use super::{LaunchError, LaunchResult};
 use if_addrs::IfAddr;
 use ipnet::IpNet;
 use runtime::{Interface, is_for_one_link};
@@ -20,12 +20,13 @@ struct InterfaceAddress {
 /// The addresses of these interfaces, in the order in which they are named; empty if none is named.
 ///
 /// # Errors
-/// Bad input if a name, address or network does not belong to this machine.
-pub(super) fn addresses(named: &[String]) -> Outcome<Vec<IpAddr>> {
+/// If a name, address or network does not belong to this machine; the hint lists what does.
+pub fn addresses(named: &[String]) -> LaunchResult<Vec<IpAddr>> {
     if named.is_empty() {
         return Ok(Vec::new());
     }
-    let seen = if_addrs::get_if_addrs().map_err(|error| Failure::no(error).context("interfaces cannot be listed"))?;
+    let seen = if_addrs::get_if_addrs();
+    let seen = seen.map_err(|error| LaunchError::new(format!("interfaces cannot be listed: {error}")))?;
     // An address that is valid on one link only means nothing without the link.
     let global = seen.into_iter().filter(|interface| !interface.is_link_local());
     let seen: Vec<InterfaceAddress> =
@@ -34,7 +35,7 @@ pub(super) fn addresses(named: &[String]) -> Outcome<Vec<IpAddr>> {
 }
 
 /// The interfaces of this machine that are up and lead to other machines, if the system tells; otherwise empty.
-pub(super) fn found() -> Vec<Interface> {
+pub fn found() -> Vec<Interface> {
     let seen = if_addrs::get_if_addrs().unwrap_or_default();
     let useful = seen.into_iter().filter(|seen| seen.is_oper_up() && !seen.is_loopback() && !seen.is_link_local());
     let interface = |seen: if_addrs::Interface| {
@@ -69,12 +70,12 @@ fn below(folder: &Path, name: &str) -> Vec<String> {
     if devices.is_empty() { vec![name.to_owned()] } else { devices }
 }
 
-fn chosen(named: &[String], seen: &[InterfaceAddress]) -> Outcome<Vec<IpAddr>> {
+fn chosen(named: &[String], seen: &[InterfaceAddress]) -> LaunchResult<Vec<IpAddr>> {
     let mut all = Vec::new();
     for name in named {
         let found: Vec<IpAddr> = match (name.parse::<IpAddr>(), name.parse::<IpNet>()) {
             (Ok(address), _) if is_for_one_link(address) => {
-                return Err(Failure::bad_input(anyhow::anyhow!("--interface {name}: it is valid on one link only")));
+                return Err(LaunchError::new(format!("interface {name}: it is valid on one link only")));
             }
             // Whether the machine has this address is found out when a socket listens there.
             (Ok(address), _) => vec![address],
@@ -84,8 +85,8 @@ fn chosen(named: &[String], seen: &[InterfaceAddress]) -> Outcome<Vec<IpAddr>> {
         if found.is_empty() {
             let mut known: Vec<String> = seen.iter().map(|seen| format!("{} {}", seen.name, seen.address)).collect();
             known.sort();
-            let what = anyhow::anyhow!("--interface {name}: this machine has no such interface, address or network");
-            return Err(Failure::bad_input(what).hint(format!("it has {}", known.join(", "))));
+            let what = format!("interface {name}: this machine has no such interface, address or network");
+            return Err(LaunchError::new(what).hint(format!("it has {}", known.join(", "))));
         }
         all.extend(found.into_iter().filter(|address| !all.contains(address)).collect::<Vec<_>>());
     }
