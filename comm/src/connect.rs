@@ -32,7 +32,8 @@ pub enum RankTransport {
     Auto,
     /// Shared memory only. Ranks of several machines are an error.
     Shm,
-    /// TCP only: each rank counts as a machine of its own. So plans and tables serve that are for ranks on as many machines.
+    /// TCP only: each rank counts as a machine of its own. So plans and tables serve that are for ranks on as many
+    /// machines.
     Tcp,
 }
 
@@ -64,8 +65,8 @@ pub struct Config {
     pub machine: Option<String>,
     /// How ranks exchange data; the same on all ranks.
     pub transport: RankTransport,
-    /// Where ranks of other machines reach this rank: the first of these interfaces, named by name, address or network, such
-    /// as `ib0` or `10.1.0.0/16`. Without one, the interface that leads to rank 0.
+    /// Where ranks of other machines reach this rank: the first of these interfaces, named by name, address or network,
+    /// such as `ib0` or `10.1.0.0/16`. Without one, the interface that leads to rank 0.
     pub interfaces: Vec<String>,
     /// How long to wait for the other ranks.
     pub joining: Duration,
@@ -123,8 +124,8 @@ impl Config {
     }
 
     /// Reads what the environment says besides who this rank is: `ANTIPHON_TIMEOUT`, `ANTIPHON_TABLE`, `ANTIPHON_CONFIRM`,
-    /// `ANTIPHON_DISABLE`, `ANTIPHON_DEBUG`, `ANTIPHON_STATS`, `ANTIPHON_HOST`, `ANTIPHON_TRANSPORT` (`auto`, `shm` or `tcp`)
-    /// and `ANTIPHON_INTERFACE` (a list with commas).
+    /// `ANTIPHON_DISABLE`, `ANTIPHON_DEBUG`, `ANTIPHON_STATS`, `ANTIPHON_HOST`, `ANTIPHON_TRANSPORT` (`auto`, `shm` or
+    /// `tcp`) and `ANTIPHON_INTERFACE` (a list with commas).
     ///
     /// # Errors
     /// [`CommError::Launch`] if a variable makes no sense.

@@ -140,8 +140,8 @@ impl PlanTable {
         Self::default().with_all(path)
     }
 
-    /// The same for ranks that run: tables that were measured on an emulated machine serve only ranks that emulate it, whose
-    /// topology has this digest. [`Self::misfit`] names those that do not serve.
+    /// The same for ranks that run: tables that were measured on an emulated machine serve only ranks that emulate it,
+    /// whose topology has this digest. [`Self::misfit`] names those that do not serve.
     ///
     /// # Errors
     /// As [`Self::read`].

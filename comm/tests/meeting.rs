@@ -8,7 +8,8 @@ use std::time::Duration;
 /// Enough for a long message.
 const LENGTH: usize = 100_000;
 
-/// What each rank, a thread of this process, has received after some calls with long messages, or why it could not join.
+/// What each rank, a thread of this process, has received after some calls with long messages, or why it could not
+/// join.
 fn met(ranks: usize, configure: impl Fn(usize, &mut Config) + Sync) -> Vec<Result<LongMessages, String>> {
     let master = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let work = |rank: usize| {

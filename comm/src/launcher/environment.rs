@@ -104,11 +104,10 @@ fn bad(what: String) -> LaunchError {
 }
 
 fn half(set: &str, missing: &str) -> LaunchError {
-    bad(format!("{set} is set, but {missing} is not"))
-        .hint(
-            "set both, or neither; for commands, --ranks N starts N ranks here, whatever the environment says, and --rank and \
-             --world-size say it explicitly",
-        )
+    bad(format!("{set} is set, but {missing} is not")).hint(
+        "set both, or neither; for commands, --ranks N starts N ranks here, whatever the environment says, and \
+             --rank and --world-size say it explicitly",
+    )
 }
 
 fn no_master(what: &str) -> LaunchError {

@@ -1,8 +1,8 @@
 //! What the program that started this process says of the other processes.
 //!
 //! The principal functions are [`environment::find`], which finds out which rank this is and where rank 0 is,
-//! [`key::secret`], which finds the secret by which ranks of one job recognize each other, and [`interfaces::addresses`],
-//! which finds the addresses of the interfaces that a user names.
+//! [`key::secret`], which finds the secret by which ranks of one job recognize each other, and
+//! [`interfaces::addresses`], which finds the addresses of the interfaces that a user names.
 
 pub mod environment;
 pub mod interfaces;

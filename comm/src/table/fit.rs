@@ -11,8 +11,8 @@ impl PlanTable {
         key.topology.is_some() && self.only_for.as_ref().is_some_and(|emulated| *emulated != key.topology)
     }
 
-    /// The plan that serves a call among ranks on these machines (counted in the order of their first ranks), with the call's
-    /// reduction, and its name; `None` if stock serves it.
+    /// The plan that serves a call among ranks on these machines (counted in the order of their first ranks), with the
+    /// call's reduction, and its name; `None` if stock serves it.
     ///
     /// # Errors
     /// Why the plan cannot serve the call.

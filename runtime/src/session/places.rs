@@ -148,8 +148,8 @@ impl Session {
         }
     }
 
-    /// Why long messages of other processes of this machine are copied twice, if they are: the system does not let this rank read
-    /// their memory.
+    /// Why long messages of other processes of this machine are copied twice, if they are: the system does not let this
+    /// rank read their memory.
     pub fn reading_fault(&self) -> Option<io::Error> {
         self.shared.directory.reading_fault()
     }

@@ -46,11 +46,12 @@ impl From<Revoked> for MessageFault {
 }
 
 impl MemoryPort {
-    /// The ends of `own` at the lanes to and from `peer`, which is a thread of this process, or in this `process`: another one, or
-    /// this one as well.
+    /// The ends of `own` at the lanes to and from `peer`, which is a thread of this process, or in this `process`:
+    /// another one, or this one as well.
     pub(crate) fn new(own: (Rank, &RankMemory), peer: (Rank, &RankMemory), process: Option<&ProcessPlace>) -> Self {
         let ((own, mine), (peer, theirs)) = (own, peer);
-        // Threads of one process may have met as processes do. Both ends decide alike, as a sender that takes an offer back must.
+        // Threads of one process may have met as processes do. Both ends decide alike, as a sender that takes an offer
+        // back must.
         let process = process.filter(|place| !place.probe.is_of_this_process());
         let reading = match process.map(|place| ProcessReader::new(place.probe)) {
             None => OfferReading::Pointer,

@@ -25,9 +25,9 @@ fn own() -> MutexGuard<'static, BTreeSet<(u64, u64)>> {
 }
 
 impl WordProbe {
-    /// Whether the word is in this process: its threads can read it through a pointer. Two ranks of one process say so of each
-    /// other, and no others do, because no system call is asked, which may be forbidden to one thread only. (A number of a process
-    /// alone means little: containers count theirs anew. A fork has the words, but another number.)
+    /// Whether the word is in this process: its threads can read it through a pointer. Two ranks of one process say so
+    /// of each other, and no others do, because no system call is asked, which may be forbidden to one thread only. (A
+    /// number of a process alone means little: containers count theirs anew. A fork has the words, but another number.)
     pub(crate) fn is_of_this_process(&self) -> bool {
         self.process == std::process::id() && own().contains(&(self.address, self.value))
     }
