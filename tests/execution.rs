@@ -221,3 +221,49 @@ fn calls_back_to_back_are_right() {
         assert!(ran.code != 0 && ran.stderr.contains(why), "{wrong}: {}", ran.stderr);
     }
 }
+
+/// `run --loop` takes a plan, and does not ignore what it is told.
+#[test]
+fn calls_back_to_back_honour_what_is_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = |line: &str| antiphon_in(folder.path(), line);
+    here("synth --topology ring:3 --collective allgather --size 48KiB --strategy classic -o ring.json").ok();
+    let rows = lines(&here("run --loop ring.json --iterations 2 --json").ok());
+    let more = lines(&here("run --loop ring.json --size 12KiB,1MiB --ranks 3 --iterations 2 --json").ok());
+    assert_eq!((rows.len(), more.len()), (1, 2));
+    for row in rows.iter().chain(&more) {
+        let (measured, predicted) = (row["time_us"].as_f64().unwrap(), row["predicted_us"].as_f64().unwrap());
+        assert!(row["wrong"] == 0 && row["plan"].as_str().unwrap().contains("ring.json"), "{row}");
+        assert!((row["ratio"].as_f64().unwrap() - measured / predicted).abs() < 1e-9, "{row}");
+    }
+    assert!(more[0]["predicted_us"].as_f64() < more[1]["predicted_us"].as_f64(), "{more:?}");
+
+    let statistics = folder.path().join("statistics.json");
+    for (transport, is_tcp) in [("tcp", true), ("shm", false)] {
+        let line = "run --loop --collective allreduce --size 1MiB --ranks 2 --iterations 2 --transport";
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_antiphon"));
+        command.args(line.split_whitespace()).arg(transport).env("ANTIPHON_STATS", &statistics);
+        assert!(command.output().unwrap().status.success());
+        let long = &crate::binary::read(&statistics)["long_messages"];
+        assert_eq!(long["by_socket"].as_u64() > Some(0), is_tcp, "{transport}: {long}");
+    }
+
+    let common = "run --loop --collective allreduce --size 1MB --ranks 2";
+    for (refused, why) in [
+        (format!("{common} --seed 1"), "--seed"),
+        (format!("{common} --channels 2"), "--channels"),
+        (format!("{common} --instances 2"), "--instances"),
+        (format!("{common} --fuse"), "--fuse"),
+        (format!("{common} --max-threadblocks 2"), "--max-threadblocks"),
+        (format!("{common} --transport threads"), "one process per rank"),
+        ("run --loop ring.json --ranks 4".to_owned(), "the plan has 3 ranks"),
+        ("run --loop ring.json --collective allreduce".to_owned(), "collective allgather"),
+        ("run --loop ring.json ring.json".to_owned(), "one plan"),
+    ] {
+        let ran = here(&refused);
+        assert!(ran.code == 2 && ran.stderr.contains(why), "{refused}: {}", ran.stderr);
+    }
+    // No call of several processes makes progress all the time.
+    let ran = here("run --loop --collective allreduce --size 64MB --ranks 2 --iterations 50 --timeout 1us");
+    assert!(ran.code != 0 && ran.stderr.contains("waited"), "{}", ran.stderr);
+}

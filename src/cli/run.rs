@@ -69,8 +69,12 @@ pub(crate) struct RunArgs {
     #[arg(long, default_value_t = 1.0, requires = "emulate", value_name = "K", value_parser = slowdown)]
     pub slowdown: f64,
     /// Make calls of the library back to back, as the OSU benchmarks and nccl-tests do: each iteration is a block of calls, and its
-    /// time is that of one call on the slowest rank.
-    #[arg(long = "loop", requires_all = ["collective", "size"], conflicts_with_all = ["files", "members", "split", "matrix", "demand", "topology", "emulate"])]
+    /// time is that of one call on the slowest rank. One plan (schedule JSON) may be given; the library lowers it as it
+    /// does for programs.
+    #[arg(long = "loop", conflicts_with_all = [
+        "members", "split", "matrix", "demand", "topology", "emulate", "seed", "channels", "instances", "fuse",
+        "max_threadblocks",
+    ])]
     pub is_loop: bool,
     /// With --loop: whose memory the calls read and write.
     #[arg(long, default_value = "caller", requires = "is_loop", value_name = "WHOSE")]
@@ -82,9 +86,10 @@ pub(crate) struct RunArgs {
     #[command(flatten, next_help_heading = "How the plan becomes a program")]
     pub lowering: LoweringArgs,
     /// How local ranks exchange data.
-    #[arg(long, default_value = "auto")]
+    #[arg(long, default_value = "auto", env = "ANTIPHON_TRANSPORT", hide_env_values = true)]
     pub transport: TransportChoice,
-    /// Give up when no rank makes progress for this long (default: 10 s, and more if the predicted time is long).
+    /// Give up when no rank makes progress for this long (default: 10 s, and more if the predicted time is long; with
+    /// --loop ANTIPHON_TIMEOUT, or 30 s).
     #[arg(long, value_name = "T", value_parser = duration)]
     pub timeout: Option<Duration>,
     /// Seed of the input data.

@@ -3,6 +3,8 @@
 //! The principal functions are [`conduct`], and [`run_rank`] for one rank. Between the calls of a block nobody waits for all, so the
 //! time of a call is that of a program that does nothing else. All ranks know the slowest one's time.
 
+use super::fixed::Fixed;
+use super::loop_job::{LoopJob, job_of, plan_of, ranks_of, unserved};
 use super::report::{self, CSV, ReportRow, header};
 use crate::amounts::{bus_factor, count};
 use crate::cli::{BufferOwner, RunArgs};
@@ -10,11 +12,12 @@ use crate::failure::{Failure, Outcome};
 use crate::interrupt;
 use crate::launch::config_of;
 use crate::launch::library::LibraryRanks;
+use crate::loading::MemoryMode;
 use crate::screen::Screen;
-use comm::{Communicator, DType, Element, Op};
+use comm::{Communicator, Config, DType, Element, Op};
 use schedule::{Collective, ReduceOp, Request};
 use serde::{Deserialize, Serialize};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 use topology::Rank;
 use tune::summarize;
@@ -25,22 +28,6 @@ const BLOCK: Duration = Duration::from_millis(5);
 const MOST_CALLS: f64 = 10_000.0;
 /// How long ranks may take without a word.
 const LIMIT: Duration = Duration::from_secs(3600);
-
-/// What the ranks are to do.
-#[derive(Serialize, Deserialize)]
-struct LoopJob {
-    collective: Collective,
-    op: ReduceOp,
-    root: usize,
-    dtype: DType,
-    /// In bytes, as `antiphon run` counts them.
-    sizes: Vec<u64>,
-    /// Timed blocks, and untimed calls before them.
-    blocks: u32,
-    warmups: u32,
-    buffers: BufferOwner,
-    table: Option<PathBuf>,
-}
 
 /// What rank 0 tells of a size.
 #[derive(Serialize, Deserialize)]
@@ -55,31 +42,14 @@ struct LoopTimes {
 
 /// Runs the command: starts local ranks, or is one of the ranks that somebody else has started.
 pub(super) fn conduct(args: &RunArgs, screen: &Screen) -> Outcome {
-    let bad = |what: &str| Failure::bad_input(anyhow::anyhow!(what.to_owned()));
-    let collective = args.collective.ok_or_else(|| bad("--loop needs --collective"))?;
-    let sizes = args.size.as_ref().ok_or_else(|| bad("--loop needs --size"))?;
-    let job = LoopJob {
-        collective,
-        op: args.op.unwrap_or(ReduceOp::Sum),
-        root: args.root.unwrap_or(0) as usize,
-        dtype: args.dtype,
-        sizes: sizes.0.clone(),
-        blocks: args.iterations,
-        warmups: args.warmups,
-        buffers: args.buffers,
-        table: args.table.clone(),
-    };
+    let plan = plan_of(args, screen)?;
     let config = config_of(&args.launch)?;
-    let ranks = match (&config, args.launch.ranks) {
-        (Some(config), _) => config.size,
-        (None, Some(ranks)) => ranks as usize,
-        (None, None) => return Err(bad("--ranks is needed without a launcher")),
-    };
-    if job.root >= ranks {
-        return Err(bad("--root is not a rank"));
-    }
-    if !collective.takes_vectors() {
-        return Err(unserved(collective));
+    let ranks = ranks_of(args, config.as_ref(), plan.as_ref())?;
+    let job = job_of(args, ranks, plan.as_ref())?;
+    let collective = job.collective;
+    if config.is_none() {
+        // The ranks' own warnings are not seen.
+        job.misfit(ranks)?.iter().for_each(|why| screen.note(&format!("note: {why}")));
     }
     let is_first = config.as_ref().is_none_or(|config| config.rank == 0);
     if is_first && !screen.is_json() {
@@ -93,7 +63,7 @@ pub(super) fn conduct(args: &RunArgs, screen: &Screen) -> Outcome {
     let mut wrong = 0;
     let mut tell = |times: &LoopTimes| {
         wrong += times.wrong;
-        tell(args, &job, ranks, times, screen)
+        tell(args, &job, (ranks, plan.as_ref()), times, screen)
     };
     match config {
         None => {
@@ -103,7 +73,7 @@ pub(super) fn conduct(args: &RunArgs, screen: &Screen) -> Outcome {
         }
         Some(mut config) => {
             interrupt::ends(screen);
-            config.table.clone_from(&job.table);
+            job.configure(&mut config);
             let comm = Communicator::connect(&config).map_err(Failure::no)?;
             measure_all(&comm, &job, |times| tell(times))?;
         }
@@ -121,9 +91,6 @@ fn as_processes(job: &LoopJob, ranks: usize, mut tell: impl FnMut(&LoopTimes)) -
     std::fs::write(&path, serde_json::to_vec(job).map_err(Failure::no)?).map_err(Failure::no)?;
     let mut processes = LibraryRanks::start(ranks, |command| {
         command.arg("loop-rank").arg(&path);
-        if let Some(table) = &job.table {
-            command.env("ANTIPHON_TABLE", table);
-        }
     })?;
     let mut told = 0;
     processes.finish(LIMIT, |line| {
@@ -138,15 +105,13 @@ fn as_processes(job: &LoopJob, ranks: usize, mut tell: impl FnMut(&LoopTimes)) -
     }
 }
 
-fn unserved(collective: Collective) -> Failure {
-    Failure::bad_input(anyhow::anyhow!("--loop does not run {collective}"))
-}
-
 /// Runs one rank of a job that `antiphon run --loop` has written; rank 0 prints what it has measured.
 pub(crate) fn run_rank(path: &Path) -> Outcome {
     let text = std::fs::read(path).map_err(Failure::bad_input)?;
     let job: LoopJob = serde_json::from_slice(&text).map_err(Failure::bad_input)?;
-    let comm = Communicator::from_env().map_err(Failure::no)?;
+    let mut config = Config::from_env().map_err(Failure::bad_input)?;
+    job.configure(&mut config);
+    let comm = Communicator::connect(&config).map_err(Failure::no)?;
     measure_all(&comm, &job, |times| {
         use std::io::Write;
         if let Ok(line) = serde_json::to_string(times) {
@@ -157,8 +122,12 @@ pub(crate) fn run_rank(path: &Path) -> Outcome {
 }
 
 /// Prints a line.
-fn tell(args: &RunArgs, job: &LoopJob, ranks: usize, times: &LoopTimes, screen: &Screen) {
+fn tell(args: &RunArgs, job: &LoopJob, (ranks, plan): (usize, Option<&Fixed>), times: &LoopTimes, screen: &Screen) {
     let Some(summary) = summarize(&times.times_us) else { return };
+    // Stock may have served the calls.
+    let plan = plan.filter(|_| job.table.as_ref().is_some_and(|path| times.plan.contains(&path.display().to_string())));
+    let predicted = plan.and_then(|plan| plan.predicted(times.size_bytes, MemoryMode::OutOfPlace, None));
+    let predicted_us = predicted.map(|time| time.0);
     let request = Request::new(job.collective, ranks, times.size_bytes);
     let algbw = times.size_bytes as f64 / summary.median_us.max(1e-3) * 1e-3;
     let row = ReportRow {
@@ -176,8 +145,8 @@ fn tell(args: &RunArgs, job: &LoopJob, ranks: usize, times: &LoopTimes, screen: 
         max_us: summary.max_us,
         algbw,
         busbw: algbw * bus_factor(&request),
-        predicted_us: None,
-        ratio: None,
+        predicted_us,
+        ratio: predicted_us.filter(|predicted| *predicted > 0.0).map(|predicted| summary.median_us / predicted),
         emulated: false,
         wrong: times.wrong,
         plan: times.plan.clone(),

@@ -1,6 +1,7 @@
 //! `antiphon run`: runs plans on real buffers with real ranks, checks the results, and prints the table of nccl-tests.
 
 mod fixed;
+mod loop_job;
 mod looped;
 mod report;
 mod stock;
