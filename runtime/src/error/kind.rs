@@ -78,6 +78,27 @@ impl RunError {
         }
     }
 
+    /// The other rank that has to do with this error, if there is one.
+    pub(crate) fn peer(&self) -> Option<Rank> {
+        match self {
+            Self::Lane { peer, .. } | Self::OtherCall { peer, .. } | Self::MessageLength { peer, .. } => Some(*peer),
+            Self::Deadline { peer, .. } => *peer,
+            _ => None,
+        }
+    }
+
+    /// The other ranks that have to do with this error.
+    pub(crate) fn named(&self) -> Vec<Rank> {
+        match self {
+            Self::Verdict(verdict) => vec![verdict.rank],
+            Self::Broken(Breach { by, cause, .. }) => {
+                let others = cause.iter().filter(|cause| *cause != by);
+                std::iter::once(by).chain(others).copied().collect()
+            }
+            _ => self.peer().into_iter().collect(),
+        }
+    }
+
     /// What kind of trouble it is.
     pub fn kind(&self) -> RunErrorKind {
         match self {

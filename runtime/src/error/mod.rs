@@ -389,27 +389,6 @@ impl RunError {
         }
     }
 
-    /// The other rank that has to do with this error, if there is one.
-    pub(crate) fn peer(&self) -> Option<Rank> {
-        match self {
-            Self::Lane { peer, .. } | Self::OtherCall { peer, .. } | Self::MessageLength { peer, .. } => Some(*peer),
-            Self::Deadline { peer, .. } => *peer,
-            _ => None,
-        }
-    }
-
-    /// The other ranks that have to do with this error.
-    pub(crate) fn named(&self) -> Vec<Rank> {
-        match self {
-            Self::Verdict(verdict) => vec![verdict.rank],
-            Self::Broken(Breach { by, cause, .. }) => {
-                let others = cause.iter().filter(|cause| *cause != by);
-                std::iter::once(by).chain(others).copied().collect()
-            }
-            _ => self.peer().into_iter().collect(),
-        }
-    }
-
     /// The error and its chain of causes, on one line.
     pub(crate) fn chain(&self) -> String {
         chain(self)
