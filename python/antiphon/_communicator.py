@@ -39,6 +39,9 @@ class Communicator:
     **Results.** Where ``out`` is missing, the result is a new NumPy array; without NumPy, an ``array.array`` or a ``bytearray``.
     With ``async_=True`` a call only begins, and returns a :class:`Handle`.
 
+    **Variables.** ``ANTIPHON_TABLE`` names the plans to use, ``ANTIPHON_INTERFACE`` the interface where other machines reach this
+    rank, ``ANTIPHON_TRANSPORT`` (``auto``, ``shm`` or ``tcp``) how ranks exchange data.
+
     **Errors** are :class:`antiphon.Error`. After any but :class:`antiphon.ArgumentError`, all calls of the communicator fail on
     all ranks, and :meth:`rebuild` makes a new one.
     """
@@ -131,8 +134,10 @@ class Communicator:
         self._core.set_timeout(seconds)
 
     def statistics(self) -> dict[str, Any]:
-        """What ran: ``{"plans": {name: {"calls": n, "bytes": n}}, "prepared": n}``. ``bytes`` counts this rank's larger buffer
-        over all calls, ``prepared`` the plans that were made for a new size."""
+        """What ran: ``{"plans": {name: {"calls": n, "bytes": n}}, "prepared": n, "long_messages": {way: n}}``. ``bytes`` counts
+        this rank's larger buffer over all calls, ``prepared`` the plans that were made for a new size. Long messages that this
+        rank has received came ``in_place`` (read where they lay), ``by_kernel`` (copied out of another process),
+        ``in_fragments`` (copied twice, where the system forbids the other ways) or ``by_socket`` (from another machine)."""
         return self._core.statistics()
 
     def last_plan(self) -> str:

@@ -11,7 +11,7 @@ use crate::memory::{LentMemory, NamedBuffer};
 use crate::ongoing::{CoreHandle, HeldMemory};
 use crate::operation::{CallSpec, collective_of_name, dtype_of, op_named, operate};
 use crate::waiting::aside;
-use comm::{Collective, Communicator, Config};
+use comm::{Collective, Communicator, Config, LongMessages};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::path::PathBuf;
@@ -163,6 +163,13 @@ impl CoreCommunicator {
         }
         all.set_item("plans", plans)?;
         all.set_item("prepared", statistics.prepared)?;
+        let LongMessages { in_place, by_kernel, in_fragments, by_socket } = statistics.long_messages;
+        let long = PyDict::new(py);
+        long.set_item("in_place", in_place)?;
+        long.set_item("by_kernel", by_kernel)?;
+        long.set_item("in_fragments", in_fragments)?;
+        long.set_item("by_socket", by_socket)?;
+        all.set_item("long_messages", long)?;
         Ok(all)
     }
 

@@ -2,7 +2,7 @@
 //!
 //! The principal function is [`raised`].
 
-use comm::{CommError, RunError, RunErrorKind, chain};
+use comm::{CommError, RunError, RunErrorKind, explained};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyModule;
@@ -38,7 +38,7 @@ pub(crate) fn raised(error: &CommError) -> PyErr {
         CommError::Run(error) => (class_of(error.kind()), rank_of(error)),
         _ => ("InternalError", None),
     };
-    exception(class, chain(error), rank)
+    exception(class, explained(error), rank)
 }
 
 fn class_of(kind: RunErrorKind) -> &'static str {
@@ -62,6 +62,7 @@ fn rank_of(error: &RunError) -> Option<u32> {
             Some(*peer)
         }
         RunError::Broken(breach) => Some(breach.by),
+        RunError::Placed { error, .. } => return rank_of(error),
         RunError::Absent { missing, .. } => missing.first().copied(),
         _ => None,
     };

@@ -176,6 +176,10 @@ b.wait(20), a.wait(20)
 assert first.tolist() == second.tolist() == [4, 4, 4]
 statistics = comm.statistics()
 assert sum(plan["calls"] for plan in statistics["plans"].values()) >= 1 and "allreduce" in comm.last_plan()
+ways = ["by_kernel", "by_socket", "in_fragments", "in_place"]
+assert sorted(statistics["long_messages"]) == ways
+comm.all_reduce(np.ones(300_000))
+assert sum(comm.statistics()["long_messages"].values()) > sum(statistics["long_messages"].values())
 """,
     )
 
