@@ -1,11 +1,11 @@
 //! A group of ranks, and one rank's place in it.
 
+use crate::call_state::{CallState, ChosenCall, ServesCalls};
 use crate::error::{CommError, CommResult};
 use crate::links::LinkCosts;
 use crate::log::Says;
 use crate::numbers::message_stream;
 use crate::plan_store::{CallKey, PlanStore};
-use crate::plans::PlanCache;
 use crate::statistics::Statistics;
 use crate::stock::CallKind;
 use crate::table::PlanTable;
@@ -23,19 +23,6 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 const LONGEST: u64 = 100 * 365 * 86_400 * 1_000_000_000;
 /// The communicator of all ranks.
 pub(crate) const WORLD: u64 = 1;
-
-/// What serves calls in place of plans.
-pub(crate) trait ServesCalls: Send + Sync {
-    /// Which of its functions serves a call, by number.
-    fn find(&self, key: CallKey) -> Option<usize>;
-    /// The name of a function.
-    fn name(&self, number: usize) -> &Arc<str>;
-    /// Makes a call. After a failure, the other ranks do not wait in it.
-    ///
-    /// # Errors
-    /// Why it has failed.
-    fn call(&self, number: usize, key: CallKey, limit: Duration, memory: Call<'_>) -> Result<(), String>;
-}
 
 /// A function that serves a call.
 pub(crate) struct FunctionCall {
@@ -67,17 +54,6 @@ pub(crate) struct Membership {
     messages: Mutex<BTreeMap<(usize, bool), u32>>,
     /// Why no call can be made any more.
     broken: OnceLock<Arc<RunError>>,
-}
-
-/// What changes from call to call.
-pub(crate) struct CallState {
-    /// Calls so far.
-    calls: u32,
-    /// Groups that were split off so far.
-    splits: u64,
-    pub(crate) plans: PlanCache,
-    /// What serves calls in place of plans, if anything does.
-    functions: Option<Arc<dyn ServesCalls>>,
 }
 
 fn nanoseconds(limit: Duration) -> u64 {
@@ -356,51 +332,5 @@ impl Communicator {
         let count = messages.entry((peer, is_sent)).or_default();
         *count = count.wrapping_add(1);
         *count
-    }
-}
-
-/// A call that was chosen, with the lock of its communicator.
-pub(crate) struct ChosenCall<'a> {
-    state: MutexGuard<'a, CallState>,
-    /// What serves it, if not the plan that was found last.
-    other: Option<Prepared>,
-}
-
-impl ChosenCall<'_> {
-    #[inline]
-    pub(crate) fn prepared(&self) -> &Prepared {
-        self.other.as_ref().unwrap_or_else(|| self.state.plans.last_ready())
-    }
-}
-
-impl CallState {
-    fn new(plans: Arc<PlanStore>) -> Self {
-        Self { calls: 0, splits: 0, plans: PlanCache::new(plans), functions: None }
-    }
-
-    /// Calls so far.
-    #[cfg(test)]
-    pub(crate) fn calls(&self) -> u32 {
-        self.calls
-    }
-
-    /// The number of the next call.
-    pub(crate) fn next_call(&mut self) -> u32 {
-        self.calls = self.calls.wrapping_add(1);
-        self.calls
-    }
-
-    /// The call at this place was not made.
-    fn uncount(&mut self, at: CallPlace) {
-        // After a call of another thread, it is too late.
-        if at.stream == at.communicator && at.number == self.calls {
-            self.calls = self.calls.wrapping_sub(1);
-        }
-    }
-
-    /// The number of the next group that is made of this one.
-    pub(crate) fn next_split(&mut self) -> u64 {
-        self.splits += 1;
-        self.splits
     }
 }

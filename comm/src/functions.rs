@@ -5,7 +5,8 @@
 //! blocking calls of the kind that was measured: its type of elements, its reduction, its root, and in place or not. Everything
 //! else is served by the plans of the table, or stock.
 
-use crate::communicator::{Communicator, ServesCalls};
+use crate::call_state::ServesCalls;
+use crate::communicator::Communicator;
 use crate::error::CommResult;
 use crate::operation::CollectiveCall;
 use crate::plan_store::CallKey;

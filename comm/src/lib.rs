@@ -22,6 +22,7 @@
 //! Counts follow MPI: per rank for `all_gather`, `gather`, `scatter` and `all_to_all`, what is received for `reduce_scatter`,
 //! the length of the vector otherwise.
 
+mod call_state;
 mod collectives;
 mod communicator;
 mod confirm;

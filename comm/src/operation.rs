@@ -2,7 +2,8 @@
 //!
 //! The principal type is [`CollectiveCall`].
 
-use crate::communicator::{ChosenCall, Communicator};
+use crate::call_state::ChosenCall;
+use crate::communicator::Communicator;
 use crate::error::{CommError, CommResult};
 use crate::plan_store::CallKey;
 use crate::request::BegunCall;

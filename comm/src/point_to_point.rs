@@ -112,7 +112,7 @@ mod tests {
             scope.spawn(|| one.barrier().unwrap());
             scope.spawn(|| {
                 // The barrier has begun, and cannot end before the message.
-                while one.state().calls() == 0 {
+                while one.state().calls == 0 {
                     std::thread::yield_now();
                 }
                 one.send(&[7_u8; 10], 1).unwrap();

@@ -81,7 +81,7 @@ fn has_no_solver_and_an_old_glibc(prefix: &Path, library: &Path, said: &str) {
 }
 
 #[test]
-fn long_installed_libraries_serve_programs() {
+fn installed_libraries_serve_programs() {
     if ["pkg-config", "nm", "objdump"].iter().any(|tool| Command::new(tool).arg("--version").output().is_err()) {
         // `.ci/setup install` has told why.
         return eprintln!("skipped: pkg-config, nm or objdump is missing");

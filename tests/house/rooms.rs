@@ -128,6 +128,7 @@ const FLOORS: &[(&str, &[&str])] = &[
             "recent",
             "plan_store",
             "plans",
+            "call_state",
             "communicator",
             "memory",
             "request",

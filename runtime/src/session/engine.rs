@@ -203,10 +203,11 @@ impl Engine {
     /// Gives up a call that is not over, and with it those behind it.
     pub(super) fn give_up(&mut self, ticket: Ticket, why: &RunError) {
         let Some(queue) = self.queues.get_mut(&ticket.queue) else { return };
-        if queue.iter().any(|queued| queued.number == ticket.number) {
+        if let Some(queued) = queue.iter().find(|queued| queued.number == ticket.number) {
+            let rank = queued.script.rank;
             let ended = stop(queue, why, &mut self.over);
             self.queues.remove(&ticket.queue);
-            self.stopped.insert(ticket.queue, why.again(self.ports.rank()));
+            self.stopped.insert(ticket.queue, why.again(rank));
             ended.into_iter().for_each(|run| self.end(run));
             self.over.remove(&ticket.number);
         }

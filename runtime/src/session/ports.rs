@@ -94,11 +94,6 @@ impl LanePorts {
         RunError::lane(self.rank, peer)
     }
 
-    /// This rank.
-    pub(crate) fn rank(&self) -> Rank {
-        self.rank
-    }
-
     /// The longest message to a rank that travels at once; longer ones are offered.
     #[inline]
     pub(crate) fn longest_short(&self, peer: Rank) -> usize {
