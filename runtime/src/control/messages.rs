@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use topology::Rank;
 
 /// Changes whenever the meaning of a message, of the segment or of a ring changes.
-pub(crate) const PROTOCOL: u32 = 12;
+pub(crate) const PROTOCOL: u32 = 13;
 
 /// A message of the launcher to a worker.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
