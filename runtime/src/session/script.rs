@@ -243,7 +243,6 @@ impl CallScript {
                 }
             });
         }
-        sends_first(&mut acts);
         let lengths = [Buffer::Input, Buffer::Output, Buffer::Scratch].map(|buffer| geometry.buffer_bytes(buffer));
         Ok(Self {
             rank,
@@ -278,7 +277,7 @@ impl CallScript {
         let receive = receives.iter().filter(others);
         let receive =
             receive.map(|(from, bytes)| Act::Receive { from: *from, tag: 0, dst: span(Buffer::Output, bytes) });
-        let acts: Vec<Act> = send.chain(own).chain(receive).collect();
+        let acts: Vec<Act> = own.into_iter().chain(send).chain(receive).collect();
         let end = |list: &[(Rank, Range<usize>)]| list.iter().map(|(_, bytes)| bytes.end).max().unwrap_or(0);
         Self {
             rank,
@@ -329,23 +328,6 @@ impl CallScript {
     /// What precedes the messages of a call.
     pub(super) fn stamp(&self, call: u32) -> u64 {
         u64::from(call) << 32 | u64::from(self.plan)
-    }
-}
-
-/// Moves sends before what this rank only copies or adds, where they do not need it: others can work meanwhile.
-fn sends_first(acts: &mut [Act]) {
-    for index in 1..acts.len() {
-        if !matches!(acts[index], Act::Send { .. }) {
-            continue;
-        }
-        let mut at = index;
-        while at > index.saturating_sub(AHEAD)
-            && matches!(acts[at - 1], Act::Copy { .. } | Act::Reduce { .. })
-            && !acts[at - 1].must_precede(&acts[at])
-        {
-            acts.swap(at - 1, at);
-            at -= 1;
-        }
     }
 }
 
@@ -432,19 +414,6 @@ mod tests {
         let receives = EarlyActs::of(&acts).receives;
         let behind: Vec<(u32, Option<u32>)> = receives.iter().map(|early| (early.act, early.behind)).collect();
         assert_eq!(behind, [(0, None), (1, None), (3, None), (5, Some(4))]);
-    }
-
-    #[test]
-    fn sends_come_before_copies_that_they_do_not_need() {
-        let copy = |from: Range<usize>, to: Range<usize>| Act::Copy { src: span(from), dst: span(to) };
-        let mut acts =
-            [copy(0..8, 8..16), copy(0..8, 16..24), send(1, 0..8), send(2, 8..16), receive(1, 0..8), send(1, 24..32)];
-        sends_first(&mut acts);
-        let order = |acts: &[Act]| -> Vec<u32> {
-            acts.iter().map(|act| if let Act::Send { to, .. } = act { to.0 } else { 0 }).collect()
-        };
-        // The second send needs the first copy; no send passes a receive.
-        assert_eq!(order(&acts), [1, 0, 2, 0, 0, 1]);
     }
 
     #[test]
