@@ -127,6 +127,7 @@ bench: setup
 	$(CARGO) bench --locked -p antiphon --bench execution
 	$(CARGO) bench --locked -p antiphon --bench emulation
 	$(CARGO) bench --locked -p runtime --bench lanes
+	$(CARGO) bench --locked -p antiphon --bench lookup
 	@$(MAKE) --no-print-directory bench-library
 
 # What `antiphon tune` loses against an oracle that measures all candidates in launches of its own: mean at most 2 %, 95th percentile
