@@ -8,8 +8,8 @@
  *
  * Calls of a communicator, blocking or begun, are made by all its ranks in the same order. Several threads may use one
  * communicator, which does their calls one after the other, and several communicators at the same time. A call that has
- * begun goes on while its process waits for a call of any communicator, or tests one. Messages between two ranks have an
- * order of their own; a rank may send to itself if it begins one of the two.
+ * begun goes on by itself. Messages between two ranks have an order of their own, and wait for no collective; a rank may
+ * send to itself if it begins one of the two.
  *
  * A call fails if it makes no progress for 30 s (ANTIPHON_TIMEOUT, in seconds). After a failure all later calls of its
  * communicator fail on all ranks. Ranks have 60 s to join. ANTIPHON_TABLE names the plans to use, ANTIPHON_DEBUG=info says

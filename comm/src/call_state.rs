@@ -57,12 +57,15 @@ impl CallState {
         self.calls
     }
 
-    /// The call at this place was not made.
-    pub(crate) fn uncount(&mut self, at: CallPlace) {
-        // After a call of another thread, it is too late.
-        if at.stream == at.communicator && at.number == self.calls {
+    /// The call at this place was not made. If that is too late, because another thread has made the next one, the numbers of
+    /// this rank no longer are those of the others, and this says false.
+    pub(crate) fn uncount(&mut self, at: CallPlace) -> bool {
+        let is_message = at.stream != at.communicator;
+        let is_last = at.number == self.calls;
+        if !is_message && is_last {
             self.calls = self.calls.wrapping_sub(1);
         }
+        is_message || is_last
     }
 
     /// The number of the next group that is made of this one.

@@ -104,8 +104,7 @@ impl Communicator {
         let [input, output] = prepared.lengths();
         let (send, receive) = (cast_slice(send), cast_slice_mut(receive));
         let buffers = Call::OutOfPlace { input: &send[..input], output: &mut receive[..output] };
-        let mut state = self.state();
-        self.check()?;
+        let mut state = self.usable_state()?;
         state.plans.exchange(input.max(output));
         let at = CallPlace::collective(self.shared.id, state.next_call());
         let result = self.shared.session.call_holding((state, prepared), |held| &held.1, at, buffers, self.limit());
@@ -141,8 +140,7 @@ impl Communicator {
         arrange: impl FnOnce([usize; 2]) -> RawCall,
     ) -> CommResult<BegunCall> {
         let prepared = self.prepare_exchange(sends, receives)?;
-        let mut state = self.state();
-        self.check()?;
+        let mut state = self.usable_state()?;
         let at = CallPlace::collective(self.shared.id, state.next_call());
         let lengths = prepared.lengths();
         state.plans.exchange(lengths[0].max(lengths[1]));

@@ -66,10 +66,12 @@ impl Drop for Membership {
         if let Some(file) = &self.state.get_mut().unwrap_or_else(PoisonError::into_inner).plans.store().file {
             file.see(self.session.long_messages());
         }
-        // Also the messages that nobody has received.
+        // Also the messages that nobody has received, and those that could not be sent.
         let own = Rank::from_index(self.number);
-        let messages = (0..self.members.len()).map(|from| message_stream(self.id, Rank::from_index(from), own));
-        self.session.forget(messages.chain([self.id]));
+        let peers = || (0..self.members.len()).map(Rank::from_index);
+        let received = peers().map(|from| message_stream(self.id, from, own));
+        let sent = peers().map(|to| message_stream(self.id, own, to));
+        self.session.forget(received.chain(sent).chain([self.id]));
     }
 }
 
@@ -144,6 +146,13 @@ impl Communicator {
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The same, if a call can be made. A fork of the process finds out before it waits for a thread that it does not have.
+    #[inline]
+    pub(crate) fn usable_state(&self) -> CommResult<MutexGuard<'_, CallState>> {
+        self.check()?;
+        Ok(self.state())
+    }
+
     /// A member by its number.
     ///
     /// # Errors
@@ -164,7 +173,6 @@ impl Communicator {
         count: usize,
         dtype: DType,
     ) -> CommResult<(&'s Prepared, CallPlace)> {
-        self.check()?;
         let Membership { session, members, id, .. } = &*self.shared;
         let at = CallPlace::collective(*id, state.next_call());
         Ok((state.plans.ready(session, members, CallKey { kind, count, dtype })?, at))
@@ -184,8 +192,7 @@ impl Communicator {
 
     /// Makes a call of a plan that the caller has chosen; all ranks choose the same.
     pub(crate) fn run_prepared(&self, prepared: &Prepared, buffers: Call<'_>) -> CommResult<()> {
-        let mut state = self.state();
-        self.check()?;
+        let mut state = self.usable_state()?;
         let at = CallPlace::collective(self.shared.id, state.next_call());
         let result = self.shared.session.call_holding((state, prepared), |held| held.1, at, buffers, self.limit());
         result.map_err(|error| self.refused(at, error))
@@ -249,7 +256,7 @@ impl Communicator {
         key: CallKey,
         run: impl FnOnce(&Session, ChosenCall<'_>, CallPlace, Duration) -> Result<(), RunError>,
     ) -> CommResult<()> {
-        let mut state = self.state();
+        let mut state = self.usable_state()?;
         if state.plans.times(state.calls.wrapping_add(1)) {
             return self.timed(state, key, run);
         }
@@ -267,7 +274,6 @@ impl Communicator {
         key: CallKey,
         run: impl FnOnce(&Session, ChosenCall<'_>, CallPlace, Duration) -> Result<(), RunError>,
     ) -> CommResult<()> {
-        self.check()?;
         let Membership { session, members, id, .. } = &*self.shared;
         let at = CallPlace::collective(*id, state.next_call());
         let other = Some(state.plans.ready_timed(session, members, key)?.clone());
@@ -303,11 +309,10 @@ impl Communicator {
     /// A call could not be begun, or has failed. One that makes no sense fails alone, and does not count.
     #[cold]
     pub(crate) fn refused(&self, at: CallPlace, error: RunError) -> CommError {
-        if error.kind() == RunErrorKind::Argument {
-            self.state().uncount(at);
-            return CommError::Argument(error.to_string());
+        match error.kind() == RunErrorKind::Argument && self.state().uncount(at) {
+            true => CommError::Argument(error.to_string()),
+            false => self.fail(error),
         }
-        self.fail(error)
     }
 
     /// A call was dropped before its end.
@@ -326,11 +331,8 @@ impl Communicator {
         CommError::Run(error)
     }
 
-    /// The number of the next message to a member, or from it.
-    pub(crate) fn next_message(&self, peer: usize, is_sent: bool) -> u32 {
-        let mut messages = self.shared.messages.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = messages.entry((peer, is_sent)).or_default();
-        *count = count.wrapping_add(1);
-        *count
+    /// Messages so far to (`true`) and from each member.
+    pub(crate) fn messages(&self) -> MutexGuard<'_, BTreeMap<(usize, bool), u32>> {
+        self.shared.messages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

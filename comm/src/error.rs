@@ -46,7 +46,9 @@ fn hint_of(error: &RunError) -> Option<&'static str> {
             Some("all ranks must be started, with the same address of rank 0")
         }
         (_, RunErrorKind::Late) => Some("ANTIPHON_TIMEOUT=SECONDS lets calls wait longer"),
-        (_, RunErrorKind::PeerLost) => Some("rebuild makes a communicator of the ranks that are left"),
+        (_, RunErrorKind::PeerLost) => {
+            Some("once ranks have joined, rebuild makes a communicator of those that are left")
+        }
         (_, RunErrorKind::Mismatch) => Some("all ranks must make the same calls in the same order"),
         _ => None,
     }
@@ -75,8 +77,8 @@ mod tests {
         let launch = CommError::Launch(LaunchError { text: "x".to_owned(), hint: Some("y".to_owned()) });
         let cases = [
             (late.into(), "hint: all ranks must be started"),
-            (lost().into(), "rank 1: it is gone; hint: rebuild makes"),
-            (placed.into(), "rank 1: it is gone (rank 1 is on n1); hint: rebuild makes"),
+            (lost().into(), "rank 1: it is gone; hint: once ranks have joined, rebuild"),
+            (placed.into(), "rank 1: it is gone (rank 1 is on n1); hint: once ranks have joined, rebuild"),
             (other.into(), "; hint: all ranks must make the same calls"),
             (launch, "x; hint: y"),
         ];

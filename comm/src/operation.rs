@@ -101,7 +101,7 @@ impl Communicator {
     /// [`CommError`].
     pub fn begin(&self, operation: &CollectiveCall, buffers: RawCall) -> CommResult<BegunCall> {
         let kind = self.kind(operation)?;
-        let mut state = self.state();
+        let mut state = self.usable_state()?;
         let (prepared, at) = self.ready(&mut state, kind, operation.count, operation.dtype)?;
         let started = self.shared.session.start(prepared, at, buffers);
         drop(state);

@@ -114,6 +114,7 @@ impl PlanCache {
     /// What [`Self::ready`] has found last.
     #[inline]
     pub(crate) fn last_ready(&self) -> &Prepared {
+        debug_assert!(self.last.key.is_some(), "a plan was found");
         &self.last.ready.prepared
     }
 

@@ -9,10 +9,13 @@ use crate::numbers::message_stream;
 use crate::request::BegunCall;
 use bytemuck::{cast_slice, cast_slice_mut};
 use runtime::{Call, CallPlace, Element, Prepared, RawCall};
+use std::collections::BTreeMap;
+use std::sync::MutexGuard;
 use topology::Rank;
 
-/// A message, as one of its two ends sees it.
-pub(crate) struct OrderedMessage {
+/// A message, as one of its two ends sees it, with the lock of all messages: it is dropped when the message has its place.
+pub(crate) struct OrderedMessage<'a> {
+    _order: MutexGuard<'a, BTreeMap<(usize, bool), u32>>,
     pub(crate) prepared: Prepared,
     /// Which messages it is in order with, and which of them it is.
     pub(crate) at: CallPlace,
@@ -20,7 +23,7 @@ pub(crate) struct OrderedMessage {
 
 impl Communicator {
     /// The next message to a member, or from it.
-    pub(crate) fn message(&self, peer: usize, bytes: usize, is_sent: bool) -> CommResult<OrderedMessage> {
+    pub(crate) fn message(&self, peer: usize, bytes: usize, is_sent: bool) -> CommResult<OrderedMessage<'_>> {
         let rank = self.member(peer)?;
         self.check()?;
         let session = &self.shared.session;
@@ -29,8 +32,11 @@ impl Communicator {
             false => (peer, self.rank(), session.prepare_receive(rank, bytes)),
         };
         let stream = message_stream(self.shared.id, Rank::from_index(from), Rank::from_index(to));
-        let at = CallPlace { communicator: self.shared.id, stream, number: self.next_message(peer, is_sent) };
-        Ok(OrderedMessage { prepared, at })
+        let mut order = self.messages();
+        let count = order.entry((peer, is_sent)).or_default();
+        *count = count.wrapping_add(1);
+        let at = CallPlace { communicator: self.shared.id, stream, number: *count };
+        Ok(OrderedMessage { _order: order, prepared, at })
     }
 
     /// Sends a message to a rank. It returns when the vector may be changed again, which may be before the message is received.
@@ -38,10 +44,8 @@ impl Communicator {
     /// # Errors
     /// [`CommError`](crate::CommError).
     pub fn send<T: Element>(&self, data: &[T], to: usize) -> CommResult<()> {
-        let OrderedMessage { prepared, at } = self.message(to, size_of_val(data), true)?;
-        let call = Call::OutOfPlace { input: cast_slice(data), output: &mut [] };
-        let result = self.shared.session.call(&prepared, at, call, self.limit());
-        result.map_err(|error| self.refused(at, error))
+        let message = self.message(to, size_of_val(data), true)?;
+        self.exchange_message(message, Call::OutOfPlace { input: cast_slice(data), output: &mut [] })
     }
 
     /// Receives a message from a rank; it must be as long as the vector.
@@ -49,9 +53,13 @@ impl Communicator {
     /// # Errors
     /// [`CommError`](crate::CommError).
     pub fn receive<T: Element>(&self, into: &mut [T], from: usize) -> CommResult<()> {
-        let OrderedMessage { prepared, at } = self.message(from, size_of_val(into), false)?;
-        let call = Call::OutOfPlace { input: &[], output: cast_slice_mut(into) };
-        let result = self.shared.session.call(&prepared, at, call, self.limit());
+        let message = self.message(from, size_of_val(into), false)?;
+        self.exchange_message(message, Call::OutOfPlace { input: &[], output: cast_slice_mut(into) })
+    }
+
+    fn exchange_message(&self, message: OrderedMessage<'_>, call: Call<'_>) -> CommResult<()> {
+        let at = message.at;
+        let result = self.shared.session.call_holding(message, |message| &message.prepared, at, call, self.limit());
         result.map_err(|error| self.refused(at, error))
     }
 
@@ -60,8 +68,9 @@ impl Communicator {
     /// # Errors
     /// [`CommError`](crate::CommError).
     pub fn begin_message(&self, buffers: RawCall, bytes: usize, peer: usize, is_sent: bool) -> CommResult<BegunCall> {
-        let OrderedMessage { prepared, at } = self.message(peer, bytes, is_sent)?;
-        let started = self.shared.session.start(&prepared, at, buffers);
+        let message = self.message(peer, bytes, is_sent)?;
+        let (at, started) = (message.at, self.shared.session.start(&message.prepared, message.at, buffers));
+        drop(message);
         let ticket = started.map_err(|error| self.refused(at, error))?;
         Ok(BegunCall::new(self.clone(), ticket))
     }

@@ -49,8 +49,7 @@ impl Communicator {
         if let Some(pair) = once.windows(2).find(|pair| pair[0] == pair[1]) {
             return Err(CommError::Argument(format!("rank {} stands twice in the group", pair[0])));
         }
-        self.check()?;
-        let plans = self.state().plans.store();
+        let plans = self.usable_state()?.plans.store();
         let id = members.iter().fold(mixed(mixed(self.shared.id, SUBSET), tag), |id, &number| mixed(id, number as u64));
         Ok(Self::new(self.shared.session.clone(), id, (ranks, number), self.limit(), plans))
     }
@@ -92,8 +91,7 @@ impl Communicator {
     }
 
     fn twin(&self, plans: Arc<PlanStore>) -> CommResult<Self> {
-        self.check()?;
-        let splits = self.state().next_split();
+        let splits = self.usable_state()?.next_split();
         let id = mixed(mixed(self.shared.id, splits), DUPLICATE);
         let members = self.shared.members.clone();
         Ok(Self::new(self.shared.session.clone(), id, (members, self.rank()), self.limit(), plans))

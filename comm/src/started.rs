@@ -62,7 +62,7 @@ impl Communicator {
         input: Option<Vec<T>>,
         output: Vec<T>,
     ) -> CommResult<Pending<T>> {
-        let mut state = self.state();
+        let mut state = self.usable_state()?;
         let (prepared, at) = self.ready(&mut state, kind, count, T::DTYPE)?;
         let started: RunResult<_> = self.shared.session.start_owned(prepared, at, input, output);
         drop(state);
@@ -144,8 +144,7 @@ impl Communicator {
         let prepared = self.prepare_exchange(&sent, &received)?;
         let [input, output] = prepared.lengths();
         send.truncate(input / size_of::<T>());
-        let mut state = self.state();
-        self.check()?;
+        let mut state = self.usable_state()?;
         state.plans.exchange(input.max(output));
         let at = CallPlace::collective(self.shared.id, state.next_call());
         let receive = Self::zeroes(output / size_of::<T>());
@@ -161,7 +160,7 @@ impl Communicator {
     /// [`CommError`].
     pub fn start_send<T: Element>(&self, data: Vec<T>, to: usize) -> CommResult<Pending<T>> {
         let message = self.message(to, size_of_val(&*data), true)?;
-        self.start_message(&message, data, Vec::new())
+        self.start_message(message, data, Vec::new())
     }
 
     /// See [`Communicator::receive`]; the message has `count` elements.
@@ -171,17 +170,19 @@ impl Communicator {
     pub fn start_receive<T: Element>(&self, count: usize, from: usize) -> CommResult<Pending<T>> {
         let into = Self::zeroes(count);
         let message = self.message(from, size_of_val(&*into), false)?;
-        self.start_message(&message, Vec::new(), into)
+        self.start_message(message, Vec::new(), into)
     }
 
     fn start_message<T: Element>(
         &self,
-        OrderedMessage { prepared, at }: &OrderedMessage,
+        message: OrderedMessage<'_>,
         data: Vec<T>,
         into: Vec<T>,
     ) -> CommResult<Pending<T>> {
-        let started = self.shared.session.start_owned(prepared, *at, Some(data), into);
-        let started = started.map_err(|error| self.refused(*at, error))?;
+        let (at, started) =
+            (message.at, self.shared.session.start_owned(&message.prepared, message.at, Some(data), into));
+        drop(message);
+        let started = started.map_err(|error| self.refused(at, error))?;
         Ok(Pending { communicator: self.clone(), started: Some(started) })
     }
 

@@ -142,7 +142,9 @@ fn a_stopped_launcher_holds_its_workers_no_longer_than_the_limit() {
     wait_until("a worker outlives its limit", || !workers.iter().any(|&worker| is_running(worker)));
     assert!(signal("-CONT"));
     let said = launched.end();
-    assert!(said[0].code == 1 && said[0].stderr.contains("error: rank "), "{}", said[0].stderr);
+    // On a busy computer the workers had not connected when the launcher was stopped.
+    let is_told = ["error: rank ", "error: starting a worker"].iter().any(|words| said[0].stderr.contains(words));
+    assert!(said[0].code == 1 && is_told, "{}", said[0].stderr);
 }
 
 #[test]

@@ -38,7 +38,8 @@ pub(crate) fn compiled_by(compiler: &[&str], source: &str, folder: &TempDir) -> 
         .arg(&library)
         .args(["-lantiphon", "-o"])
         .arg(&program)
-        .arg(format!("-Wl,-rpath,{}", library.display()))
+        // Before LD_LIBRARY_PATH, in which Cargo names a folder where an older library may lie.
+        .arg(format!("-Wl,--disable-new-dtags,-rpath,{}", library.display()))
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -11,6 +11,18 @@ use crate::error::{RunError, RunResult};
 use crate::interpreter::buffers::Call;
 use std::time::Duration;
 
+/// A call under way whose memory is borrowed, and for which nobody waits yet. It is given up if this is dropped.
+struct UnwaitedCall<'a> {
+    session: &'a Session,
+    ticket: Ticket,
+}
+
+impl Drop for UnwaitedCall<'_> {
+    fn drop(&mut self) {
+        self.session.cancel(self.ticket);
+    }
+}
+
 impl Session {
     /// Makes a call and waits for its end.
     ///
@@ -53,11 +65,17 @@ impl Session {
         buffers: RawCall,
         limit: Duration,
     ) -> RunResult<()> {
-        match self.call_at_once(prepared(&held), at, buffers)? {
-            None => Ok(()),
-            Some(ticket) => {
+        match self.call_at_once(prepared(&held), at, buffers) {
+            Ok(None) => Ok(()),
+            Ok(Some(ticket)) => {
+                let unwaited = UnwaitedCall { session: self, ticket };
                 drop(held);
+                std::mem::forget(unwaited);
                 self.wait(ticket, limit)
+            }
+            Err(error) => {
+                drop(held);
+                Err(self.explain(at.communicator, error))
             }
         }
     }
@@ -70,7 +88,7 @@ impl Session {
         self.broken(at.communicator).map_or(Ok(()), Err)?;
         let mut engine = self.engine();
         let mut run = engine.begin(script, at, buffers);
-        if engine.is_free() {
+        if engine.is_free((at.stream, script.queue)) {
             // The usual case: nothing else is under way. A short call ends here.
             for _ in 0..self.looks() {
                 let result = match run.poll(script, &mut engine.ports) {
@@ -79,11 +97,13 @@ impl Session {
                         std::hint::spin_loop();
                         continue;
                     }
-                    Err(error) => Err(error),
+                    Err(error) => {
+                        engine.stop((at.stream, script.queue), error.again(script.rank));
+                        Err(error)
+                    }
                 };
                 engine.end(run);
-                drop(engine);
-                return result.map_err(|error| self.explain(at.communicator, error));
+                return result;
             }
         }
         let ticket = engine.enqueue(at, script, run, Moment::now());

@@ -24,6 +24,9 @@ impl Session {
     /// Why no call of a communicator can succeed any more, if that is so.
     #[inline]
     pub fn broken(&self, communicator: u64) -> Option<RunError> {
+        if !self.shared.mark.is_here() {
+            return Some(forked());
+        }
         let breach = || self.shared.status.breach(communicator);
         self.over().map(RunError::Verdict).or_else(|| Some(RunError::Broken(breach()?)))
     }

@@ -91,10 +91,17 @@ impl Engine {
         self.queues.is_empty()
     }
 
-    /// Whether a call that begins now is the only one, and nothing has failed before.
+    /// Whether a call of this queue that begins now is the only one of all, and none of the queue has failed before.
     #[inline]
-    pub(super) fn is_free(&self) -> bool {
-        self.queues.is_empty() && self.stopped.is_empty() && self.driver == Driver::Nobody
+    pub(super) fn is_free(&self, queue: (u64, u64)) -> bool {
+        let has_failed = !self.stopped.is_empty() && self.stopped.contains_key(&queue);
+        self.queues.is_empty() && self.driver == Driver::Nobody && !has_failed
+    }
+
+    /// A call of a queue has failed, and so will all that follow.
+    #[cold]
+    pub(super) fn stop(&mut self, queue: (u64, u64), why: RunError) {
+        self.stopped.insert(queue, why);
     }
 
     /// Whether calls of more than one stream are under way.
@@ -200,7 +207,7 @@ impl Engine {
         Some(WaitingCall { since, finished, peer })
     }
 
-    /// Gives up a call that is not over, and with it those behind it.
+    /// Gives up a call that is not over, and with it all others of its queue.
     pub(super) fn give_up(&mut self, ticket: Ticket, why: &RunError) {
         let Some(queue) = self.queues.get_mut(&ticket.queue) else { return };
         if let Some(queued) = queue.iter().find(|queued| queued.number == ticket.number) {

@@ -16,6 +16,7 @@
 //! | `places` | where each rank is |
 //! | `ports` | a rank's ports to all others ([`MessagePort`](crate::transport::port::MessagePort)); messages for several communicators |
 //! | `buffers` | the memory of one call |
+//! | `gone_streams` | communicators that are gone, whose messages nobody wants |
 //! | `shared_memory` | allocates memory that the processes of the machine map, and makes the caller's memory such |
 //! | `calls` | makes calls, begins them, tests them and gives them up |
 //! | `prepared` | what a session can call again and again |

@@ -76,7 +76,7 @@ impl Directory {
             RankLocation::Process(place, _) => Some(place.probe),
             RankLocation::Thread(_) | RankLocation::Elsewhere => None,
         });
-        // The system allows it for all processes of the machine, or for none.
+        // Mostly the system allows it for all processes of the machine, or for none.
         let other = probes.find(|probe| !probe.is_of_this_process())?;
         ProcessReader::new(other).err()
     }

@@ -24,13 +24,14 @@ const MOST_ASIDE: usize = 64 << 20;
 /// A message that was put aside.
 struct Aside {
     head: MessageHead,
-    payload: Vec<u8>,
+    /// What was received, or why a long message could not be.
+    payload: Result<Vec<u8>, MessageFault>,
 }
 
 impl Aside {
     /// What it costs to keep.
     fn bytes(&self) -> usize {
-        self.payload.len() + size_of::<Self>()
+        self.payload.as_ref().map_or(0, Vec::len) + size_of::<Self>()
     }
 }
 
@@ -215,7 +216,7 @@ impl LanePorts {
     fn put_aside(&mut self, peer: Rank, head: MessageHead) -> RunResult<()> {
         let mut payload = vec![0; head.bytes as usize];
         self.port(peer)?.take(head.bytes, 0, &mut Sink::Copy(&mut payload));
-        let aside = Aside { head, payload };
+        let aside = Aside { head, payload: Ok(payload) };
         self.aside_bytes += aside.bytes();
         self.aside.entry((peer, head.communicator)).or_default().push_back(aside);
         Ok(())
@@ -248,11 +249,13 @@ impl LanePorts {
         for ((peer, _), queue) in aside {
             let Some(port) = &mut ports[peer.index()] else { continue };
             for Aside { head, payload } in queue {
-                let most = MOST_ASIDE.saturating_sub(*aside_bytes);
+                // The rest is for short messages, which must not stay in their lanes.
+                let most = (MOST_ASIDE / 2).saturating_sub(*aside_bytes);
                 let kept = head.offer.and_then(|offer| port.keep(offer, most, long_messages));
                 if let Some(message) = kept {
-                    *aside_bytes += message.len();
-                    *head = MessageHead { offer: None, bytes: message.len() as u32, ..*head };
+                    let bytes = message.as_ref().map_or(0, Vec::len);
+                    *aside_bytes += bytes;
+                    *head = MessageHead { offer: None, bytes: bytes as u32, ..*head };
                     (*payload, moved) = (message, true);
                 }
             }
@@ -263,12 +266,13 @@ impl LanePorts {
     /// Receives the message that [`Self::next`] found, which is short.
     #[inline]
     pub(crate) fn take_short(&mut self, peer: Rank, head: &MessageHead, sink: &mut Sink<'_>) -> RunResult<()> {
-        let aside = self.take_aside(peer, head.communicator);
+        let aside = self.take_aside(peer, head.communicator).map(|aside| aside.payload).transpose();
+        let payload = aside.map_err(|fault| self.fault(peer, sink.len(), fault))?;
         if head.bytes as usize != sink.len() {
             return Err(self.fault(peer, sink.len(), MessageFault::Length));
         }
-        match aside {
-            Some(aside) => sink.put(0, &aside.payload),
+        match payload {
+            Some(payload) => sink.put(0, &payload),
             None => self.port(peer)?.take(head.bytes, 0, sink),
         }
         Ok(())

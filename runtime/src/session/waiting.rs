@@ -21,7 +21,7 @@ const NOTICE_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_SLEEP: Duration = Duration::from_millis(50);
 
 /// The turn of a thread that carries calls on. If that panics, and so drops this, another thread takes its turn. Otherwise
-/// the thread gives the turn back, and forgets this.
+/// the thread forgets this, and gives the turn back itself.
 pub(super) struct DriverTurn<'a> {
     pub(super) session: &'a Session,
     /// The call that it waits for. Its memory may be gone when the caller goes on.

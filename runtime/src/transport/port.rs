@@ -151,8 +151,9 @@ pub(crate) trait MessagePort: Send {
     /// All fragments of a message have come.
     fn finish(&mut self, _offer: u32) {}
 
-    /// Receives an offered message of at most so many bytes before its turn, if the peer may have no room for another offer.
-    fn keep(&mut self, _offer: u32, _most: usize, _counts: &mut LongMessages) -> Option<Vec<u8>> {
+    /// Receives an offered message of at most so many bytes before its turn, if the peer may have no room for another offer. The
+    /// offer is over then, also if the peer has taken the message back.
+    fn keep(&mut self, _offer: u32, _most: usize, _counts: &mut LongMessages) -> Option<Result<Vec<u8>, MessageFault>> {
         None
     }
 

@@ -22,8 +22,8 @@ use crate::memory::doorbell::Doorbell;
 use crate::transport::port::{FRAGMENT, MessageHead, Offer, OfferState};
 use std::sync::atomic::Ordering;
 
-/// The receiver says how far it is after this part of all lines.
-const REPORT: u32 = 4;
+/// The receiver says how far it is so often while it takes all lines once.
+const REPORTS: u32 = 4;
 
 /// What an offer is.
 const FREE: u32 = 0;
@@ -280,7 +280,7 @@ impl LaneReceiver {
     /// Gives the lines of the next message back.
     pub(crate) fn release(&mut self, bytes: u32) {
         self.released = self.released.wrapping_add(lines_of(bytes as usize));
-        if self.released.wrapping_sub(self.reported) >= self.place.lines() / REPORT {
+        if self.released.wrapping_sub(self.reported) >= self.place.lines() / REPORTS {
             self.reported = self.released;
             self.place.released().store(self.released, Ordering::Release);
             self.bell.ring();

@@ -18,7 +18,7 @@ use std::sync::Arc;
 pub(super) const LINE: usize = 64;
 /// The fewest lines of a ring.
 const FEWEST_LINES: u32 = if cfg!(feature = "model") { 4 } else { 256 };
-/// Up to so many ranks of a machine have rings of so many lines.
+/// In sessions of up to so many ranks, rings have so many lines.
 const MORE_LINES: [(usize, u32); 2] = [(16, 1024), (64, 512)];
 /// How many offers of a lane may be open.
 pub(super) const OFFERS: usize = if cfg!(feature = "model") { 1 } else { 64 };

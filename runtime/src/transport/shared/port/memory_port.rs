@@ -178,13 +178,13 @@ impl MessagePort for MemoryPort {
         relief == PortRelief::All || self.receiver.may_be_full() || self.receiver.may_lack_offers()
     }
 
-    fn keep(&mut self, offer: u32, most: usize, counts: &mut LongMessages) -> Option<Vec<u8>> {
+    fn keep(&mut self, offer: u32, most: usize, counts: &mut LongMessages) -> Option<Result<Vec<u8>, MessageFault>> {
         if !self.receiver.may_lack_offers() || matches!(self.reading, OfferReading::Fragments) {
             return None;
         }
         let mut message = vec![0; self.receiver.offered_bytes(offer).filter(|bytes| *bytes <= most)?];
-        // Who waits for a message that cannot be read finds that out.
-        self.take_long(offer, &mut Sink::Copy(&mut message), counts).ok()?.then_some(message)
+        let taken = self.take_long(offer, &mut Sink::Copy(&mut message), counts);
+        Some(taken.map(|_| message))
     }
 
     fn told(&self, communicator: u64) -> Option<BreachNotice> {
