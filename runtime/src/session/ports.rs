@@ -18,7 +18,7 @@ use std::io;
 use std::sync::Arc;
 use topology::Rank;
 
-/// Bytes of messages that are put aside for other communicators, at most; more wait in their lanes.
+/// Bytes of messages that are put aside, at most; more wait in their lanes.
 const MOST_ASIDE: usize = 64 << 20;
 
 /// A message that was put aside.
@@ -68,8 +68,8 @@ impl LanePorts {
             ports[peer.index()] = Some(port);
         }
         let (aside, abandoned, gone) = (BTreeMap::new(), BTreeSet::new(), GoneStreams::default());
-        let long_messages = LongMessages::default();
-        Self { directory, rank, ports, segments, long_messages, remote: peers, aside, aside_bytes: 0, abandoned, gone }
+        let (long_messages, remote) = (LongMessages::default(), peers);
+        Self { directory, rank, ports, segments, long_messages, remote, aside, aside_bytes: 0, abandoned, gone }
     }
 
     /// The ends of the lanes to and from a rank; those in memory are formed when they are first used.
@@ -203,13 +203,11 @@ impl LanePorts {
                 // The call that asked for it takes it.
                 return Ok(None);
             }
-            if head.communicator == communicator {
-                return Ok(Some(head));
+            match head.communicator == communicator {
+                true => return Ok(Some(head)),
+                false if self.aside_bytes > MOST_ASIDE => return Ok(None),
+                false => self.put_aside(peer, head)?,
             }
-            if self.aside_bytes > MOST_ASIDE {
-                return Ok(None);
-            }
-            self.put_aside(peer, head)?;
         }
     }
 
@@ -247,16 +245,14 @@ impl LanePorts {
         let Self { ports, aside, aside_bytes, long_messages, .. } = self;
         let mut moved = false;
         for ((peer, _), queue) in aside {
-            let Some(port) = &mut ports[peer.index()] else { continue };
             for Aside { head, payload } in queue {
                 // The rest is for short messages, which must not stay in their lanes.
                 let most = (MOST_ASIDE / 2).saturating_sub(*aside_bytes);
-                let kept = head.offer.and_then(|offer| port.keep(offer, most, long_messages));
-                if let Some(message) = kept {
+                let offered = head.offer.zip(ports[peer.index()].as_mut());
+                if let Some(message) = offered.and_then(|(offer, port)| port.keep(offer, most, long_messages)) {
                     let bytes = message.as_ref().map_or(0, Vec::len);
-                    *aside_bytes += bytes;
                     *head = MessageHead { offer: None, bytes: bytes as u32, ..*head };
-                    (*payload, moved) = (message, true);
+                    (*payload, *aside_bytes, moved) = (message, *aside_bytes + bytes, true);
                 }
             }
         }
