@@ -71,7 +71,8 @@ impl Drop for Membership {
         let peers = || (0..self.members.len()).map(Rank::from_index);
         let received = peers().map(|from| message_stream(self.id, from, own));
         let sent = peers().map(|to| message_stream(self.id, own, to));
-        self.session.forget(received.chain(sent).chain([self.id]));
+        self.session.forget(received.chain([self.id]));
+        self.session.forget_sent(sent);
     }
 }
 

@@ -85,6 +85,13 @@ impl Session {
         &self.shared.status
     }
 
+    /// Forgets what has failed in streams of messages that this rank sent, and that are gone.
+    pub fn forget_sent(&self, streams: impl IntoIterator<Item = u64>) {
+        if self.shared.mark.is_here() {
+            self.engine().forget(&streams.into_iter().collect());
+        }
+    }
+
     /// Forgets what has come, and what will come, for communicators and streams of messages that are gone.
     pub fn forget(&self, streams: impl IntoIterator<Item = u64>) {
         if !self.is_in_fork() {
