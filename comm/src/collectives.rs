@@ -2,6 +2,7 @@
 //!
 //! Every method checks the lengths of its buffers, and hands their bytes on.
 
+use crate::call_state::CallState;
 use crate::communicator::Communicator;
 use crate::error::{CommError, CommResult};
 use crate::request::BegunCall;
@@ -10,6 +11,7 @@ use bytemuck::{cast_slice, cast_slice_mut};
 use runtime::{Call, CallPlace, Element, Prepared, RawCall};
 use schedule::{Collective, ReduceOp};
 use std::ops::Range;
+use std::sync::MutexGuard;
 use topology::Rank;
 
 /// The bytes of two buffers.
@@ -104,11 +106,18 @@ impl Communicator {
         let [input, output] = prepared.lengths();
         let (send, receive) = (cast_slice(send), cast_slice_mut(receive));
         let buffers = Call::OutOfPlace { input: &send[..input], output: &mut receive[..output] };
-        let mut state = self.usable_state()?;
-        state.plans.exchange(input.max(output));
-        let at = CallPlace::collective(self.shared.id, state.next_call());
+        let (state, at) = self.place_of_exchange(&prepared)?;
         let result = self.shared.session.call_holding((state, prepared), |held| &held.1, at, buffers, self.limit());
         result.map_err(|error| self.refused(at, error))
+    }
+
+    /// The place of an exchange among all calls, with the lock of this communicator. The exchange is counted.
+    pub(crate) fn place_of_exchange(&self, prepared: &Prepared) -> CommResult<(MutexGuard<'_, CallState>, CallPlace)> {
+        let mut state = self.usable_state()?;
+        let [input, output] = prepared.lengths();
+        state.plans.exchange(input.max(output));
+        let at = CallPlace::collective(self.shared.id, state.next_call());
+        Ok((state, at))
     }
 
     /// The blocks that are sent and received, in bytes, for buffers of so many elements.
@@ -140,11 +149,8 @@ impl Communicator {
         arrange: impl FnOnce([usize; 2]) -> RawCall,
     ) -> CommResult<BegunCall> {
         let prepared = self.prepare_exchange(sends, receives)?;
-        let mut state = self.usable_state()?;
-        let at = CallPlace::collective(self.shared.id, state.next_call());
-        let lengths = prepared.lengths();
-        state.plans.exchange(lengths[0].max(lengths[1]));
-        let started = self.shared.session.start(&prepared, at, arrange(lengths));
+        let (state, at) = self.place_of_exchange(&prepared)?;
+        let started = self.shared.session.start(&prepared, at, arrange(prepared.lengths()));
         drop(state);
         Ok(BegunCall::new(self.clone(), started.map_err(|error| self.refused(at, error))?))
     }
@@ -214,8 +220,7 @@ impl Communicator {
         self.collective(kind, count, T::DTYPE, apart(send, receive))
     }
 
-    /// Returns when all ranks have called it. It is a reduction of one byte: in one of no bytes, sends that need nothing from others
-    /// would go out before their turn.
+    /// Returns when all ranks have called it: [`CollectiveCall::BARRIER`](crate::CollectiveCall::BARRIER).
     ///
     /// # Errors
     /// [`CommError`].

@@ -31,6 +31,19 @@ pub struct CollectiveCall {
     pub in_place: bool,
 }
 
+impl CollectiveCall {
+    /// What a barrier is: a reduction of one byte. In one of no bytes, sends that need nothing from others would go out before
+    /// their turn.
+    pub const BARRIER: Self = Self {
+        collective: Collective::AllReduce,
+        root: None,
+        op: Some(ReduceOp::Max),
+        count: 1,
+        dtype: DType::U8,
+        in_place: false,
+    };
+}
+
 impl Communicator {
     #[inline]
     fn kind(&self, operation: &CollectiveCall) -> CommResult<CallKind> {

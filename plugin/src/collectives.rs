@@ -7,7 +7,7 @@ use crate::call::{CallArguments, operate};
 use crate::handles::{antiphon_comm_t, antiphon_dtype_t, antiphon_op_t, antiphon_request_t, communicator};
 use crate::requests::give;
 use crate::status::{antiphon_result_t, check, guarded};
-use comm::{Collective, CollectiveCall, DType, Op, RawCall};
+use comm::{Collective, CollectiveCall, RawCall};
 use std::ffi::c_void;
 
 /// Every rank gets the reduction of all ranks' vectors of `count` elements. `send == recv` means in place, on all ranks.
@@ -172,44 +172,16 @@ pub unsafe extern "C" fn antiphon_all_to_all_start(
     unsafe { operate(comm, arguments, GivenBuffers { send, receive: recv }, Some(request)) }
 }
 
-/// Makes or begins a barrier. Both are the same reduction of one byte, so ranks that wait in one meet ranks that have
-/// begun it. A reduction of no bytes would not do: sends that need nothing from others go out before their turn.
-///
-/// # Safety
-/// As `antiphon_barrier_start`, if there is a place for a request.
-unsafe fn barrier(comm: antiphon_comm_t, request: Option<*mut antiphon_request_t>) -> antiphon_result_t {
-    guarded(|| {
-        request.map(check).transpose()?;
-        // SAFETY: the caller's promise.
-        let communicator = &unsafe { communicator(comm)? }.communicator;
-        let (collective, op, dtype) = (Collective::AllReduce, Some(Op::Max), DType::U8);
-        let operation = CollectiveCall { collective, root: None, op, count: 1, dtype, in_place: false };
-        static INPUT: u8 = 0;
-        // SAFETY: the output lives until the call is over: on the stack while it blocks, with the request otherwise.
-        let into = |output: *mut u8| unsafe { RawCall::out_of_place((&raw const INPUT, 1), (output, 1)) };
-        match request {
-            None => {
-                let mut output = 0;
-                Ok(communicator.run(&operation, into(&raw mut output))?)
-            }
-            Some(out) => {
-                let mut output = vec![0];
-                let begun = communicator.begin(&operation, into(output.as_mut_ptr()))?;
-                // SAFETY: the caller's promise.
-                unsafe { give(begun, output, out) }
-            }
-        }
-    })
-}
-
 /// Returns when all ranks have called it.
 ///
 /// # Safety
 /// The handle is a communicator that was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn antiphon_barrier(comm: antiphon_comm_t) -> antiphon_result_t {
-    // SAFETY: the caller's promise.
-    unsafe { barrier(comm, None) }
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        Ok(unsafe { communicator(comm)? }.communicator.barrier()?)
+    })
 }
 
 /// Begins a barrier. It is over when all ranks have begun it.
@@ -221,6 +193,16 @@ pub unsafe extern "C" fn antiphon_barrier_start(
     comm: antiphon_comm_t,
     request: *mut antiphon_request_t,
 ) -> antiphon_result_t {
-    // SAFETY: the caller's promise.
-    unsafe { barrier(comm, Some(request)) }
+    guarded(|| {
+        check(request)?;
+        // SAFETY: the caller's promise.
+        let communicator = &unsafe { communicator(comm)? }.communicator;
+        static INPUT: u8 = 0;
+        let mut output = vec![0];
+        // SAFETY: the output lives with the request, until the call is over.
+        let buffers = unsafe { RawCall::out_of_place((&raw const INPUT, 1), (output.as_mut_ptr(), 1)) };
+        let begun = communicator.begin(&CollectiveCall::BARRIER, buffers)?;
+        // SAFETY: the caller's promise.
+        unsafe { give(begun, output, request) }
+    })
 }

@@ -165,7 +165,7 @@ impl Engine {
                         moved = true;
                         if let Some(Queued { number, script, run, .. }) = queue.pop_front() {
                             ended.push(run);
-                            ended.extend(stop(queue, &error, over));
+                            ended.extend(end_all(queue, &error, over));
                             stopped.insert(*name, error.again(script.rank));
                             over.insert(number, Err(error));
                         }
@@ -212,7 +212,7 @@ impl Engine {
         let Some(queue) = self.queues.get_mut(&ticket.queue) else { return };
         if let Some(queued) = queue.iter().find(|queued| queued.number == ticket.number) {
             let rank = queued.script.rank;
-            let ended = stop(queue, why, &mut self.over);
+            let ended = end_all(queue, why, &mut self.over);
             self.queues.remove(&ticket.queue);
             self.stopped.insert(ticket.queue, why.again(rank));
             ended.into_iter().for_each(|run| self.end(run));
@@ -227,7 +227,7 @@ impl Engine {
 }
 
 /// Ends all calls of a queue because of an error.
-fn stop(queue: &mut VecDeque<Queued>, why: &RunError, over: &mut BTreeMap<u64, RunResult<()>>) -> Vec<ScriptRun> {
+fn end_all(queue: &mut VecDeque<Queued>, why: &RunError, over: &mut BTreeMap<u64, RunResult<()>>) -> Vec<ScriptRun> {
     let end = |Queued { number, script, run, .. }| {
         over.insert(number, Err(why.again(script.rank)));
         run
