@@ -105,7 +105,7 @@ cluster-test: setup
 	@.ci/setup cluster || true
 	$(TEST) --test cluster -- --nocapture --test-threads 1
 
-# Next to Open MPI and Gloo, in the same hosts and the same run (Debian: libopenmpi-dev openmpi-bin python3-torch).
+# Next to Open MPI and Gloo, in the same hosts and the same run (Debian: libopenmpi-dev openmpi-bin, and python3-torch or .ci/setup torch).
 cluster-bench: setup
 	@.ci/setup cluster || true
 	$(CARGO) bench --locked -p antiphon --bench cluster
@@ -115,6 +115,7 @@ cluster-bench: setup
 cluster-tuned: setup
 	@.ci/setup cluster || true
 	@.ci/setup mpi || true
+	@.ci/setup python && .ci/setup torch || true
 	ANTIPHON_TEST_EFFORT=quiet $(TEST) --test cluster -- --nocapture --test-threads 1 tuned
 
 lint: setup

@@ -22,8 +22,12 @@ pub(crate) struct Peers {
     folder: PathBuf,
     /// The program, or the reason why there is none.
     pub mpi: Result<PathBuf, String>,
-    pub gloo: Result<PathBuf, String>,
+    /// The Python that has it, and the script.
+    pub gloo: Result<(PathBuf, PathBuf), String>,
 }
+
+/// Where PyTorch may be: in the environment of our own tests, or in Debian's package.
+const PYTHONS: [&str; 2] = [concat!(env!("CARGO_MANIFEST_DIR"), "/target/python/torch/bin/python"), "/usr/bin/python3"];
 
 /// The algorithms that Open MPI's `tuned` component can be forced to use, by collective: the component's name of the
 /// collective, and the number of its algorithms. Algorithms for two ranks or for an even number of ranks are left out.
@@ -46,9 +50,12 @@ impl Peers {
         };
         let mpi = compile().map(|()| program);
         let has_gloo = "import torch.distributed as dist; assert dist.is_gloo_available()";
-        // Debian's own Python, for which its package is installed.
-        let gloo = done(Command::new("/usr/bin/python3").args(["-c", has_gloo]));
-        let gloo = gloo.map(|()| sources.join("gloo.py")).map_err(|_| "no python3-torch with Gloo".to_owned());
+        let python = PYTHONS
+            .map(PathBuf::from)
+            .into_iter()
+            .find(|python| done(Command::new(python).args(["-c", has_gloo])).is_ok());
+        let gloo = python.map(|python| (python, sources.join("gloo.py")));
+        let gloo = gloo.ok_or_else(|| "no PyTorch with Gloo (.ci/setup python && .ci/setup torch)".to_owned());
         Self { folder: folder.to_owned(), mpi, gloo }
     }
 
@@ -120,14 +127,14 @@ impl Peers {
 
     /// Gloo's times, of the collectives that it has.
     pub(crate) fn gloo(&self, place: Place<'_>, cells: &[Cell], seconds: f64) -> Times {
-        let Ok(program) = &self.gloo else { return Times::new() };
+        let Ok((python, program)) = &self.gloo else { return Times::new() };
         let cells: Vec<Cell> = cells.iter().filter(|cell| cell.0 != "reducescatter").copied().collect();
         let interface = if matches!(place, Place::Hosts(..)) { "eth0" } else { "lo" };
         let master = format!("tcp://{}:29511", place.master());
         let ranks = place.ranks();
         let guests: Vec<_> = (0..ranks)
             .map(|rank| {
-                let mut command = Command::new("/usr/bin/python3");
+                let mut command = Command::new(python);
                 command.arg(program).args([&rank.to_string(), &ranks.to_string(), &master, &seconds.to_string()]);
                 command.args(words(&cells)).env("GLOO_SOCKET_IFNAME", interface);
                 place.spawn(rank, command)
