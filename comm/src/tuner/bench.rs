@@ -22,8 +22,9 @@ use topology::Rank;
 const LATE: i64 = 20_000;
 /// Between the starts of two calls lies this much more than a call is expected to take, in nanoseconds.
 const PAUSE: i64 = 30_000;
-/// So long before the first start it is announced, in nanoseconds.
-const ANNOUNCED: i64 = 400_000;
+/// Calls that take longer, in nanoseconds, begin when all ranks have ended the call before and rank 0 says so. Between shorter ones
+/// this would take longer than they do, and their moments are fixed for a whole block.
+const LONG_CALL: i64 = 1_000_000;
 
 /// A candidate that is ready for this size.
 pub(super) struct ReadyCandidate<'a> {
@@ -282,21 +283,7 @@ impl<'a> CellBench<'a> {
     ) -> CommResult<Result<BlockTimes, CandidateRefusal>> {
         self.enter(ready.candidate, TrialPhase::Time);
         let expected = (expected_us * 1e3) as i64;
-        let mut start = [self.clock.now() + ANNOUNCED];
-        self.control.broadcast(&mut start, 0)?;
-        let mut moments = vec![0.0; 2 * calls];
-        let mut ended = Ok(());
-        for (index, moment) in moments.chunks_exact_mut(2).enumerate() {
-            let due = start[0] + index as i64 * (expected + expected / 4 + PAUSE);
-            self.clock.wait(due);
-            let begin = self.clock.now();
-            ended = self.run(ready);
-            // Relative numbers are exact.
-            moment.copy_from_slice(&[(begin - due) as f64, (self.clock.now() - due) as f64]);
-            if ended.is_err() {
-                break;
-            }
-        }
+        let (moments, ended) = self.announced_calls(ready, calls, expected)?;
         if let Some(refusal) = self.failure(ended)? {
             return Ok(Err(refusal));
         }
@@ -318,5 +305,42 @@ impl<'a> CellBench<'a> {
             }
         }
         Ok(Ok(times))
+    }
+
+    /// Makes calls whose starts are announced: when this rank began and ended each of them, in nanoseconds after its start, and how
+    /// they ended.
+    ///
+    /// # Errors
+    /// If a rank is lost.
+    fn announced_calls(
+        &mut self,
+        ready: &ReadyCandidate<'_>,
+        calls: usize,
+        expected: i64,
+    ) -> CommResult<(Vec<f64>, Result<(), String>)> {
+        let mut moments = vec![0.0; 2 * calls];
+        let mut ended = Ok(());
+        let mut due = [0];
+        for (index, moment) in moments.chunks_exact_mut(2).enumerate() {
+            let mut is_over = [i64::from(ended.is_err())];
+            if index > 0 && expected > LONG_CALL {
+                self.control.all_reduce(&mut is_over, schedule::ReduceOp::Max)?;
+            }
+            if is_over != [0] {
+                break;
+            }
+            if index == 0 || expected > LONG_CALL {
+                due = [self.clock.now() + self.clock.lead(self.control.size())];
+                self.control.broadcast(&mut due, 0)?;
+            } else {
+                due[0] += expected + expected / 4 + PAUSE;
+            }
+            self.clock.wait(due[0]);
+            let begin = self.clock.now();
+            ended = self.run(ready);
+            // Relative numbers are exact.
+            moment.copy_from_slice(&[(begin - due[0]) as f64, (self.clock.now() - due[0]) as f64]);
+        }
+        Ok((moments, ended))
     }
 }

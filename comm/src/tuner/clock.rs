@@ -6,15 +6,20 @@
 use crate::communicator::Communicator;
 use crate::error::CommResult;
 use runtime::Moment;
+use schedule::ReduceOp;
 
 /// How many questions a rank asks.
 const QUESTIONS: u32 = 12;
+/// Within so many nanoseconds ranks of one machine know what rank 0 says, also where they share cores.
+const LEAD: i64 = 400_000;
 
 /// A clock that all ranks have in common.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct CommonClock {
     /// How many nanoseconds rank 0's clock is ahead.
     ahead: i64,
+    /// So many nanoseconds a question and its answer take, on the rank that is the farthest from rank 0. The same on all ranks.
+    round_trip: i64,
 }
 
 impl CommonClock {
@@ -25,6 +30,7 @@ impl CommonClock {
     pub(super) fn measure(control: &Communicator) -> CommResult<Self> {
         let is_elsewhere = |rank: usize| control.machine(rank) != control.machine(0);
         let mut clock = Self::default();
+        let mut shortest = u64::MAX;
         if control.rank() == 0 {
             for rank in (1..control.size()).filter(|rank| is_elsewhere(*rank)) {
                 for _ in 0..QUESTIONS {
@@ -33,7 +39,6 @@ impl CommonClock {
                 }
             }
         } else if is_elsewhere(control.rank()) {
-            let mut shortest = u64::MAX;
             for _ in 0..QUESTIONS {
                 let (asked, mut there) = (Moment::now().0, [0_i64]);
                 control.send::<u8>(&[], 0)?;
@@ -45,7 +50,16 @@ impl CommonClock {
                 }
             }
         }
+        let own = if shortest == u64::MAX { 0 } else { shortest as i64 };
+        let mut longest = [own];
+        control.all_reduce(&mut longest, ReduceOp::Max)?;
+        clock.round_trip = longest[0];
         Ok(clock)
+    }
+
+    /// So many nanoseconds after rank 0 says something to all ranks, all of them know it.
+    pub(super) fn lead(self, ranks: usize) -> i64 {
+        LEAD.max(2 * self.round_trip * i64::from(ranks.max(2).ilog2() + 1))
     }
 
     /// The present.

@@ -36,7 +36,7 @@ fn apart_with(ranks: usize, watch: impl Fn(usize) -> Option<Box<dyn Any + Send +
     for (from, to) in (0..ranks).flat_map(|from| (0..from).map(move |to| (from, to))) {
         let (near, far) = crate::transport::tcp::lane::tests::pair();
         for (own, peer, stream) in [(from, to, near), (to, from, far)] {
-            let port = SocketPort::new(pollers[own].watch(stream).unwrap());
+            let port = SocketPort::new(pollers[own].watch(stream).unwrap()).unwrap();
             ports[own].push((Rank::from_index(peer), Box::new(port)));
         }
     }

@@ -5,7 +5,8 @@
 //! when it is that message's turn. Then it comes in fragments, between which other messages may come. So a receiver keeps
 //! only short messages for later.
 
-use super::frame::{FRAGMENT_BYTES, FrameKind, HEADER, SHORT_FRAME, SocketFrame, strange};
+use super::frame::{FrameKind, HEADER, SHORT_FRAME, SocketFrame, strange};
+use super::unsent::UnsentLimit;
 use crate::memory::socket::Socket;
 use crate::transport::MemoryKind;
 use crate::transport::notice::BreachNotice;
@@ -35,6 +36,7 @@ enum OwnOffer {
 /// One rank's end of the connection with a peer.
 pub(crate) struct SocketPort {
     socket: Socket,
+    limit: UnsentLimit,
     /// Bytes that must be sent before all others, from `unsent_at` on.
     unsent: Vec<u8>,
     unsent_at: usize,
@@ -60,8 +62,13 @@ pub(crate) struct SocketPort {
 const MOST_NOTICES: usize = 64;
 
 impl SocketPort {
-    pub(crate) fn new(socket: Socket) -> Self {
-        Self {
+    /// The port over a socket, which it prepares.
+    ///
+    /// # Errors
+    /// If the kernel refuses an option of the socket.
+    pub(crate) fn new(socket: Socket) -> io::Result<Self> {
+        Ok(Self {
+            limit: UnsentLimit::of(socket.stream())?,
             socket,
             unsent: Vec::new(),
             unsent_at: 0,
@@ -75,7 +82,7 @@ impl SocketPort {
             front: None,
             announced: BTreeMap::new(),
             notices: VecDeque::new(),
-        }
+        })
     }
 
     /// Whether everything was sent.
@@ -131,7 +138,7 @@ impl SocketPort {
         if !self.send_unsent()? {
             return Ok(false);
         }
-        let piece = &data[offer.sent..data.len().min(offer.sent + FRAGMENT_BYTES)];
+        let piece = &data[offer.sent..offer.sent + self.limit.fragment(self.socket.stream(), data.len() - offer.sent)];
         let frame = SocketFrame::about(FrameKind::Fragment, offer.slot);
         let head = MessageHead { bytes: piece.len() as u32, ..frame.head };
         let header = SocketFrame { head, ..frame }.to_bytes();
@@ -394,7 +401,7 @@ mod tests {
 
     fn ports() -> [SocketPort; 2] {
         let (near, far) = pair();
-        [near, far].map(|stream| SocketPort::new(Socket::from(stream)))
+        [near, far].map(|stream| SocketPort::new(Socket::from(stream)).unwrap())
     }
 
     fn head(bytes: usize, number: u64) -> MessageHead {
@@ -521,13 +528,13 @@ mod tests {
         for bytes in [unknown, short(SHORT_FRAME + 1), [255; HEADER], [0; HEADER]] {
             let (near, far) = pair();
             (&near).write_all(&bytes).unwrap();
-            let mut port = SocketPort::new(Socket::from(far));
+            let mut port = SocketPort::new(Socket::from(far)).unwrap();
             let error = until(|| port.head().err());
             assert_eq!(error.kind(), ErrorKind::InvalidData);
         }
         let (near, far) = pair();
         drop(near);
-        let mut port = SocketPort::new(Socket::from(far));
+        let mut port = SocketPort::new(Socket::from(far)).unwrap();
         assert_eq!(until(|| port.head().err()).kind(), ErrorKind::UnexpectedEof);
     }
 }
