@@ -3,12 +3,13 @@
 //! Sends go out, and long messages of other machines are asked for. [`EarlyActs`](super::script::EarlyActs) says what each act
 //! needs; `docs/decisions/0076` says why no cycle of waits comes of it.
 
-use super::run::{IncomingMessage, MessageFlow, StepOutcome, sink};
+use super::run::{IncomingMessage, MessageFlow, StepOutcome, head, sink};
 use super::script::{AHEAD, Act, CallScript, EarlyReceive};
 use crate::error::RunResult;
 use crate::session::buffers::CallBuffers;
 use crate::session::ports::LanePorts;
 use crate::transport::MemoryKind;
+use topology::Rank;
 
 /// So many long messages of a rank are asked for at a time: while one comes, the next is on its way.
 const MOST_ASKED: usize = 2;
@@ -26,6 +27,9 @@ impl MessageFlow {
             let had_room;
             (has_moved, had_room) = self.send_ahead(script, ports, buffers)?;
             self.tried = had_room.then_some((self.next, self.done));
+        }
+        if script.acts[self.next].receives_long() {
+            self.expect(script, ports, self.next);
         }
         has_moved |= self.ask_ahead(script, ports, buffers)?;
         has_moved |= self.receive_ahead(script, ports, buffers)?;
@@ -92,8 +96,8 @@ impl MessageFlow {
         Ok(has_moved)
     }
 
-    /// Asks for long messages of other machines that were announced and may come before their turn, but for few of a rank at a
-    /// time; whether it asked.
+    /// Asks for long messages of other machines that may come before their turn, but for few of a rank at a time: for those that
+    /// were announced, and expects others; whether it asked.
     fn ask_ahead(&mut self, script: &CallScript, ports: &mut LanePorts, buffers: &CallBuffers) -> RunResult<bool> {
         let receives = &script.early.receives;
         while receives.get(self.passed[1]).is_some_and(|early| early.act as usize <= self.next) {
@@ -107,15 +111,51 @@ impl MessageFlow {
                 break;
             }
             let has_begun = |act: usize| self.is_done(act) || self.position(act).is_some();
-            if has_begun(act)
-                || behind.is_some_and(|behind| !has_begun(behind as usize))
-                || !script.early.may_begin(act, ahead, self.done)
-            {
+            if has_begun(act) || !script.early.may_begin(act, ahead, self.done) {
                 continue;
             }
-            has_asked |= self.begin(script, ports, buffers, act)?;
+            let is_next = behind.is_none_or(|behind| has_begun(behind as usize));
+            let is_near = is_next || behind.is_some_and(|behind| self.is_expected(behind as usize));
+            if is_next && self.begin(script, ports, buffers, act)? {
+                has_asked = true;
+            } else if is_near {
+                self.expect(script, ports, act);
+            }
         }
         Ok(has_asked)
+    }
+
+    fn is_expected(&self, act: usize) -> bool {
+        act >= self.next && self.expected >> (act - self.next) & 1 == 1
+    }
+
+    /// How many long messages of a rank are on their way, or may be.
+    fn coming(&self, script: &CallScript, from: Rank) -> usize {
+        let is_coming = |act: usize| script.acts[act].source().is_some_and(|(of, _)| of == from);
+        let expected = (0..AHEAD).map(|ahead| self.next + ahead).filter(|act| self.is_expected(*act));
+        let unasked = expected.filter(|act| !self.is_done(*act) && self.position(*act).is_none());
+        self.incoming.iter().filter(|incoming| incoming.from == from).count()
+            + unasked.filter(|act| is_coming(*act)).count()
+    }
+
+    /// Whether an open offer reads what the message of an act replaces.
+    fn is_read(&self, script: &CallScript, act: usize) -> bool {
+        let mut open = self.offers.iter().map(|open| &script.acts[open.act as usize]);
+        open.any(|open| open.must_precede(&script.acts[act]))
+    }
+
+    /// Lets the long message of an act come before it is announced and asked for.
+    fn expect(&mut self, script: &CallScript, ports: &mut LanePorts, act: usize) {
+        let Some((from, tag)) = script.acts[act].source() else { return };
+        if ports.memory(from) == MemoryKind::Network
+            && !self.is_expected(act)
+            && self.position(act).is_none()
+            && self.coming(script, from) < MOST_ASKED
+            && !self.is_read(script, act)
+            && ports.expect(from, head(script, self.communicator, self.call, tag))
+        {
+            self.expected |= 1 << (act - self.next);
+        }
     }
 
     /// Asks for the message of an act, if it was announced and is long. One that is not what is expected is found in its turn.
@@ -127,12 +167,8 @@ impl MessageFlow {
         act: usize,
     ) -> RunResult<bool> {
         let Some((from, tag)) = script.acts[act].source() else { return Ok(false) };
-        let is_busy = || self.incoming.iter().filter(|incoming| incoming.from == from).count() >= MOST_ASKED;
-        let is_read = || {
-            let mut open = self.offers.iter().map(|open| &script.acts[open.act as usize]);
-            open.any(|open| open.must_precede(&script.acts[act]))
-        };
-        if ports.memory(from) == MemoryKind::Mapped || is_busy() || is_read() {
+        let is_busy = || !self.is_expected(act) && self.coming(script, from) >= MOST_ASKED;
+        if ports.memory(from) == MemoryKind::Mapped || is_busy() || self.is_read(script, act) {
             return Ok(false);
         }
         let Some(head) = ports.next(from, self.communicator)? else { return Ok(false) };

@@ -15,8 +15,8 @@
 //! |---|---|
 //! | `places` | where each rank is |
 //! | `ports` | a rank's ports to all others ([`MessagePort`](crate::transport::port::MessagePort)); messages for several communicators |
+//! | `unwanted` | messages that nobody wants: of calls and communicators that have ended |
 //! | `buffers` | the memory of one call |
-//! | `gone_streams` | communicators that are gone, whose messages nobody wants |
 //! | `shared_memory` | allocates memory that the processes of the machine map, and makes the caller's memory such |
 //! | `calls` | makes calls, begins them, tests them and gives them up |
 //! | `prepared` | what a session can call again and again |
@@ -38,7 +38,6 @@ mod buffers;
 mod calls;
 mod ending;
 mod engine;
-mod gone_streams;
 #[cfg(feature = "model")]
 pub mod models;
 pub(crate) mod places;
@@ -51,6 +50,7 @@ mod shared_memory;
 mod started;
 pub(crate) mod status;
 pub(crate) mod survivors;
+mod unwanted;
 mod waiting;
 
 use crate::error::{RunError, RunResult};

@@ -4,8 +4,8 @@
 //! does not wait for it now is put aside ([`LanePorts::next`]), so that no communicator waits for another.
 
 use crate::error::{RunError, RunResult};
-use crate::session::gone_streams::GoneStreams;
 use crate::session::places::{Directory, RankLocation};
+use crate::session::unwanted::UnwantedMessages;
 use crate::transport::notice::BreachNotice;
 use crate::transport::port::{
     FRAGMENT, LongMessages, MessageFault, MessageHead, MessagePort, Offer, OfferState, PortRelief,
@@ -29,7 +29,6 @@ struct Aside {
 }
 
 impl Aside {
-    /// What it costs to keep.
     fn bytes(&self) -> usize {
         self.payload.as_ref().map_or(0, Vec::len) + size_of::<Self>()
     }
@@ -48,9 +47,7 @@ pub(crate) struct LanePorts {
     remote: Vec<Rank>,
     aside: BTreeMap<(Rank, u64), VecDeque<Aside>>,
     aside_bytes: usize,
-    /// Long messages whose receiver gave up while their fragments came.
-    abandoned: BTreeSet<(Rank, u32)>,
-    gone: GoneStreams,
+    unwanted: UnwantedMessages,
 }
 
 impl LanePorts {
@@ -67,9 +64,9 @@ impl LanePorts {
             debug_assert!((SHORT_EVERYWHERE..=SHORT_AT_MOST).contains(&port.longest_short()), "scripts rely on it");
             ports[peer.index()] = Some(port);
         }
-        let (aside, abandoned, gone) = (BTreeMap::new(), BTreeSet::new(), GoneStreams::default());
+        let (aside, unwanted) = (BTreeMap::new(), UnwantedMessages::default());
         let (long_messages, remote) = (LongMessages::default(), peers);
-        Self { directory, rank, ports, segments, long_messages, remote, aside, aside_bytes: 0, abandoned, gone }
+        Self { directory, rank, ports, segments, long_messages, remote, aside, aside_bytes: 0, unwanted }
     }
 
     /// The ends of the lanes to and from a rank; those in memory are formed when they are first used.
@@ -125,6 +122,11 @@ impl LanePorts {
         Ok(waits)
     }
 
+    /// Says that a long message from a rank may come before it is asked for; false if there is no need, or no way.
+    pub(crate) fn expect(&mut self, from: Rank, head: MessageHead) -> bool {
+        self.ports[from.index()].as_mut().is_some_and(|port| port.expect(head))
+    }
+
     /// Sends a short message; false if there is no room for it now.
     #[inline]
     pub(crate) fn send(&mut self, to: Rank, head: MessageHead, data: &[u8]) -> RunResult<bool> {
@@ -163,7 +165,7 @@ impl LanePorts {
         loop {
             let broken = self.broken(peer);
             let Some(head) = self.port(peer)?.head().map_err(broken)? else { return Ok(None) };
-            if self.abandoned.is_empty() && self.gone.is_empty() || !self.discard(peer, &head)? {
+            if self.unwanted.is_empty() || !self.discard(peer, &head)? {
                 return Ok(Some(head));
             }
         }
@@ -171,22 +173,16 @@ impl LanePorts {
 
     /// Drops a message if nobody wants it; whether it did.
     fn discard(&mut self, peer: Rank, head: &MessageHead) -> RunResult<bool> {
-        let is_fragment = head.tag == FRAGMENT;
-        let mut is_unwanted = !is_fragment && self.gone.contains(head.communicator);
-        if let Some(offer) = head.offer {
-            match is_fragment {
-                true => is_unwanted = self.abandoned.contains(&(peer, offer)),
-                // The slot is used for the next message.
-                false => drop(self.abandoned.remove(&(peer, offer))),
-            }
-            if is_unwanted && !is_fragment {
-                self.port(peer)?.refuse(offer);
-            }
+        if !self.unwanted.contain(peer, head) {
+            return Ok(false);
         }
-        if is_unwanted {
-            self.port(peer)?.release(head.bytes);
+        if let Some(offer) = head.offer.filter(|_| head.tag != FRAGMENT)
+            && self.port(peer)?.refuse(offer)
+        {
+            self.unwanted.abandon(peer, offer);
         }
-        Ok(is_unwanted)
+        self.port(peer)?.release(head.bytes);
+        Ok(true)
     }
 
     /// The next message of a communicator from a rank, if there is one.
@@ -305,7 +301,12 @@ impl LanePorts {
             port.release(head.bytes);
         }
         let taken = port.take_long(offer, sink, &mut counts);
+        let may_come = taken.is_err() && port.memory() == MemoryKind::Network;
         self.long_messages = counts;
+        if may_come {
+            // What this rank has expected comes all the same.
+            self.unwanted.abandon(peer, offer);
+        }
         taken.map_err(|fault| self.fault(peer, sink.len(), fault))
     }
 
@@ -343,10 +344,8 @@ impl LanePorts {
 
     /// Gives up a long message whose fragments this rank has asked for.
     pub(crate) fn abandon(&mut self, peer: Rank, offer: u32) {
-        if let Some(port) = &mut self.ports[peer.index()] {
-            port.abandon(offer);
-            self.abandoned.insert((peer, offer));
-        }
+        self.ports[peer.index()].as_mut().into_iter().for_each(|port| port.abandon(offer));
+        self.unwanted.abandon(peer, offer);
     }
 
     /// Tells all peers that a communicator is broken.
@@ -380,12 +379,14 @@ impl LanePorts {
         for key in keys {
             for aside in self.aside.remove(&key).into_iter().flatten() {
                 self.aside_bytes -= aside.bytes();
-                if let (Some(offer), Some(port)) = (aside.head.offer, &mut self.ports[key.0.index()]) {
-                    port.refuse(offer);
+                if let (Some(offer), Some(port)) = (aside.head.offer, &mut self.ports[key.0.index()])
+                    && port.refuse(offer)
+                {
+                    self.unwanted.abandon(key.0, offer);
                 }
             }
         }
-        gone.iter().for_each(|stream| self.gone.add(*stream));
+        gone.iter().for_each(|stream| self.unwanted.add_stream(*stream));
     }
 }
 

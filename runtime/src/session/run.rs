@@ -35,6 +35,8 @@ pub(super) struct MessageFlow {
     pub(super) next: usize,
     /// One bit for each of the next acts: whether it was done early.
     pub(super) done: u64,
+    /// One bit for each of the next acts: whether its message may come before it is asked for.
+    pub(super) expected: u64,
     /// The next act, and what was done, when sends were last tried before their turn.
     pub(super) tried: Option<(usize, u64)>,
     /// How many of the sends, and of the receives, that may come before their turn are over.
@@ -68,7 +70,9 @@ impl ScriptRun {
     #[inline]
     pub(super) fn new(buffers: CallBuffers, communicator: u64, call: u32) -> Self {
         let (offers, incoming) = (Vec::new(), Vec::new());
-        let flow = MessageFlow { communicator, call, next: 0, done: 0, tried: None, passed: [0; 2], offers, incoming };
+        let (done, expected) = (0, 0);
+        let flow =
+            MessageFlow { communicator, call, next: 0, done, expected, tried: None, passed: [0; 2], offers, incoming };
         Self { buffers, flow }
     }
 
@@ -105,6 +109,7 @@ impl ScriptRun {
             }
             flow.next += 1;
             flow.done >>= 1;
+            flow.expected >>= 1;
             has_moved = true;
         }
         if let Some(open) = flow.offers.first() {
@@ -128,6 +133,10 @@ impl ScriptRun {
         }
         for IncomingMessage { from, offer, .. } in self.flow.incoming {
             ports.abandon(from, offer);
+        }
+        if self.flow.expected != 0 {
+            // The call has failed, and no other one of its communicator is made.
+            ports.forget(&[self.flow.communicator].into());
         }
         self.buffers.into_scratch()
     }
@@ -306,6 +315,6 @@ pub(super) fn sink<'a>(script: &CallScript, act: usize, buffers: &'a CallBuffers
 }
 
 /// The header of a message.
-fn head(script: &CallScript, communicator: u64, call: u32, tag: u32) -> MessageHead {
+pub(super) fn head(script: &CallScript, communicator: u64, call: u32, tag: u32) -> MessageHead {
     MessageHead { bytes: 0, offer: None, communicator, stamp: script.stamp(call), tag }
 }

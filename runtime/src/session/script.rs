@@ -83,6 +83,11 @@ impl Act {
         }
     }
 
+    /// Whether it receives a message that is long wherever it comes from.
+    pub(super) fn receives_long(&self) -> bool {
+        self.source().is_some() && self.writes().is_some_and(|dst| dst.bytes.len() > SHORT_AT_MOST)
+    }
+
     /// Whether a later act has to wait for this one: one of them writes what the other reads or writes.
     pub(super) fn must_precede(&self, later: &Self) -> bool {
         let meet = |one: Option<&ByteSpan>, other: Option<&ByteSpan>| {
@@ -132,7 +137,7 @@ impl EarlyActs {
             }
             if let Some((from, _)) = act.source() {
                 let behind = received.insert(from, index).map(|behind| behind as u32);
-                if act.writes().is_some_and(|dst| dst.bytes.len() > SHORT_AT_MOST) {
+                if act.receives_long() {
                     early.receives.push(EarlyReceive { act: index as u32, behind });
                 }
             }

@@ -36,7 +36,7 @@ fn apart_with(ranks: usize, watch: impl Fn(usize) -> Option<Box<dyn Any + Send +
     for (from, to) in (0..ranks).flat_map(|from| (0..from).map(move |to| (from, to))) {
         let (near, far) = crate::transport::tcp::lane::tests::pair();
         for (own, peer, stream) in [(from, to, near), (to, from, far)] {
-            let port = SocketPort::new(pollers[own].watch(stream).unwrap()).unwrap();
+            let port = SocketPort::new(pollers[own].watch(stream).unwrap());
             ports[own].push((Rank::from_index(peer), Box::new(port)));
         }
     }
@@ -322,6 +322,37 @@ fn a_call_that_is_given_up_is_refused() {
         let error = told[1].as_ref().unwrap();
         assert!(matches!(error, RunError::Lane { .. } | RunError::Deadline { .. }), "{error}");
     }
+}
+
+/// What a call has expected from another computer comes unasked, also when the call has been given up meanwhile.
+#[test]
+fn what_a_call_that_was_given_up_has_expected_is_in_nobodys_way() {
+    let sessions = apart(2);
+    let (program, given_up) = (sum(2), std::sync::Barrier::new(2));
+    on_all(&sessions, |session| {
+        let prepared = session.prepare(&program, &all(2), 1_000_000, DType::F32).unwrap();
+        let start = |communicator| {
+            let vector = vec![1.0_f32; prepared.lengths()[1] / 4];
+            session.start_owned(&prepared, CallPlace::collective(communicator, 1), None, vector).unwrap()
+        };
+        let failing = match session.rank() == Rank(1) {
+            true => {
+                let mut dropped = start(7);
+                assert!(!dropped.test(LIMIT), "nobody has answered");
+                drop(dropped);
+                given_up.wait();
+                None
+            }
+            false => {
+                given_up.wait();
+                Some(start(7))
+            }
+        };
+        let sum = start(8).wait(LIMIT).unwrap();
+        assert!(sum.iter().all(|element| *element == 2.0));
+        let error = failing.map(|failing| failing.wait(Duration::from_secs(2)).unwrap_err());
+        assert!(matches!(error, None | Some(RunError::Lane { .. } | RunError::Deadline { .. })), "{error:?}");
+    });
 }
 
 /// Sets a flag when it is dropped.

@@ -100,6 +100,13 @@ pub(crate) trait MessagePort: Send {
     /// [`SHORT_EVERYWHERE`](crate::transport::SHORT_EVERYWHERE) and [`SHORT_AT_MOST`](crate::transport::SHORT_AT_MOST).
     fn longest_short(&self) -> usize;
 
+    /// Tells the peer that this rank takes a long message, which has this head, as soon as it is offered: it then comes in fragments
+    /// without being asked for. If the call ends before, what comes of it is dropped ([`Self::refuse`]). False if there is no need,
+    /// because long messages do not come in fragments here, or no way.
+    fn expect(&mut self, _head: MessageHead) -> bool {
+        false
+    }
+
     /// Sends a short message; false if there is no room for it now.
     ///
     /// # Errors
@@ -160,8 +167,9 @@ pub(crate) trait MessagePort: Send {
     /// Whether the peer has taken back what this rank has asked for.
     fn is_revoked(&self, offer: u32) -> bool;
 
-    /// Refuses a long message that this rank has not asked for.
-    fn refuse(&mut self, offer: u32);
+    /// Refuses a long message that this rank has not asked for; whether parts of it may come all the same, because this rank has
+    /// expected it.
+    fn refuse(&mut self, offer: u32) -> bool;
 
     /// Refuses the rest of a long message that this rank has asked for.
     fn abandon(&mut self, offer: u32);

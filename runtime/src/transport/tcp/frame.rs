@@ -28,13 +28,13 @@ pub(super) enum FrameKind {
     Refuse = 5,
     Revoke = 6,
     Broken = 7,
+    Expect = 8,
 }
 
 impl FrameKind {
     fn of(word: u32) -> Option<Self> {
-        [Self::Short, Self::Announce, Self::Ask, Self::Fragment, Self::Refuse, Self::Revoke, Self::Broken]
-            .into_iter()
-            .find(|kind| *kind as u32 == word)
+        let all = [Self::Short, Self::Announce, Self::Ask, Self::Fragment, Self::Refuse, Self::Revoke, Self::Broken];
+        all.into_iter().chain([Self::Expect]).find(|kind| *kind as u32 == word)
     }
 }
 

@@ -12,8 +12,8 @@
 //!   more, or sending faster, than the plan assumes.
 //! * [`network`] lets a rank tell where it listens, and makes of its sockets one [`transport`], or the [`port`]s of a session.
 //!   A rank with sockets sleeps in a [`Poller`] until a socket, or a rank of its own computer, wakes it.
-//! * [`port`] carries the messages of a session over one socket for each peer, as [`frame`]s; [`unsent`] keeps short what waits
-//!   there.
+//! * [`port`] carries the messages of a session over one socket for each peer, as [`frame`]s. [`offers`] says which long
+//!   messages may be sent.
 //! * [`handles`] keep sockets open until it is known which ranks were cut off, and tell which connections have ended.
 
 mod credit;
@@ -23,13 +23,13 @@ mod handshake;
 pub(crate) mod lane;
 mod meeting;
 mod network;
+mod offers;
 #[expect(unsafe_code, reason = "sets options of sockets that have no safe form")]
 mod options;
 pub(crate) mod port;
 mod secret;
 mod stripes;
 mod transport;
-mod unsent;
 
 pub(crate) use frame::SHORT_FRAME;
 pub(crate) use handles::raise_open_files;
@@ -44,6 +44,7 @@ use crate::memory::socket::Socket;
 use crate::transport::{Paced, ReceiveLane, SendLane};
 use handles::Handles;
 use lane::{TcpReceiver, TcpSender};
+use options::suit_session;
 use program::{Connection, ConnectionId};
 use std::collections::BTreeMap;
 use std::io;

@@ -4,7 +4,7 @@
 
 use super::port::SocketPort;
 use super::transport::TcpTransport;
-use super::{ListenAddresses, Meeting, Secret, UnreachableAddresses, listen};
+use super::{ListenAddresses, Meeting, Secret, UnreachableAddresses, listen, suit_session};
 use crate::error::{RunError, RunResult};
 use crate::memory::poller::Poller;
 use crate::transport::network::{
@@ -99,7 +99,8 @@ impl NetworkEndpoint for TcpEndpoint<'_> {
         let failed = || RunError::system("preparing to wait for sockets");
         let poller = Poller::new().map_err(failed())?;
         let port = |(peer, stream)| -> io::Result<(Rank, Box<dyn MessagePort>)> {
-            Ok((peer, Box::new(SocketPort::new(poller.watch(stream)?)?)))
+            suit_session(&stream)?;
+            Ok((peer, Box::new(SocketPort::new(poller.watch(stream)?))))
         };
         let ports = streams.into_iter().map(port).collect::<io::Result<Vec<_>>>().map_err(failed())?;
         Ok(RemotePorts { poller, ports })

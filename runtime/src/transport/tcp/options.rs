@@ -33,8 +33,21 @@ pub(super) fn suit_computer(socket: &TcpStream) -> io::Result<()> {
     if is_local(socket) { heed_losses(socket) } else { Ok(()) }
 }
 
+/// So many bytes that are not yet sent may wait in the socket of a session. With less, the network has nothing to send while a rank
+/// waits for its core.
+const SESSION_UNSENT: c_uint = 256 << 10;
+
+/// Makes the socket of a session answer soon: short messages, and requests for long ones, travel on the connection that carries
+/// long ones, and would wait behind megabytes of them. Within a computer they wait for nothing.
+///
+/// # Errors
+/// As [`heed_losses`] and [`limit_unsent`].
+pub(crate) fn suit_session(socket: &TcpStream) -> io::Result<()> {
+    if is_local(socket) { heed_losses(socket) } else { limit_unsent(socket, SESSION_UNSENT) }
+}
+
 /// Whether both ends of a connection are on this computer.
-pub(super) fn is_local(socket: &TcpStream) -> bool {
+fn is_local(socket: &TcpStream) -> bool {
     let ends = socket.local_addr().and_then(|own| Ok((own.ip(), socket.peer_addr()?.ip())));
     ends.is_ok_and(|(own, peer)| own == peer || peer.to_canonical().is_loopback())
 }
@@ -63,22 +76,6 @@ pub(super) fn heed_losses(socket: &TcpStream) -> io::Result<()> {
         }
     }
 }
-
-/// At which rate the receiver has acknowledged the last bytes of a socket, in bytes per second; 0 if nothing is known.
-pub(super) fn delivery_rate(socket: &TcpStream) -> f64 {
-    let mut words = [0_u64; INFO_WORDS];
-    let mut length = size_of_val(&words) as libc::socklen_t;
-    // SAFETY: the descriptor is open as long as `socket` is borrowed, and the kernel writes at most `length` bytes to `words`.
-    let result = unsafe {
-        let into = words.as_mut_ptr().cast();
-        libc::getsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, into, &raw mut length)
-    };
-    // An older kernel writes less, and leaves 0.
-    if result == 0 { words[INFO_WORDS - 1] as f64 } else { 0.0 }
-}
-
-/// The kernel's `struct tcp_info` up to `tcpi_delivery_rate`, in words of eight bytes.
-const INFO_WORDS: usize = 21;
 
 fn set<T>(socket: &TcpStream, level: c_int, option: c_int, value: T) -> io::Result<()> {
     let length = size_of::<T>() as libc::socklen_t;

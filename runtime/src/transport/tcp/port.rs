@@ -5,8 +5,8 @@
 //! when it is that message's turn. Then it comes in fragments, between which other messages may come. So a receiver keeps
 //! only short messages for later.
 
-use super::frame::{FrameKind, HEADER, SHORT_FRAME, SocketFrame, strange};
-use super::unsent::UnsentLimit;
+use super::frame::{FRAGMENT_BYTES, FrameKind, HEADER, SHORT_FRAME, SocketFrame, strange};
+use super::offers::{OwnOffer, OwnOffers, PeerOffers};
 use crate::memory::socket::Socket;
 use crate::transport::MemoryKind;
 use crate::transport::notice::BreachNotice;
@@ -15,7 +15,7 @@ use crate::transport::port::{
 };
 use crate::transport::sink::Sink;
 use rustix::net::SendFlags;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSlice};
 
 /// Bytes that are read at once.
@@ -25,25 +25,15 @@ const MOST_UNSENT: usize = 128 << 10;
 /// Fragments are handed on in multiples of this: no element is longer.
 const ELEMENT: usize = 8;
 
-/// What this rank knows of a long message that it has offered.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum OwnOffer {
-    Open,
-    Wanted,
-    Refused,
-}
-
 /// One rank's end of the connection with a peer.
 pub(crate) struct SocketPort {
     socket: Socket,
-    limit: UnsentLimit,
     /// Bytes that must be sent before all others, from `unsent_at` on.
     unsent: Vec<u8>,
     unsent_at: usize,
     /// Frames that come after the fragment that is being sent.
     queued: Vec<u8>,
-    offers: BTreeMap<u32, OwnOffer>,
-    next_offer: u32,
+    offers: OwnOffers,
     /// A fragment whose header was sent: of which offer, and how many bytes are still to be sent.
     sending: Option<(u32, usize)>,
     /// Bytes that have arrived: those between `start` and `end`.
@@ -52,8 +42,7 @@ pub(crate) struct SocketPort {
     end: usize,
     /// The message at the front, whose header was taken from the input. Of a fragment, `bytes` is what is still to come.
     front: Option<MessageHead>,
-    /// The lengths of the messages that the peer has announced. `None` if it has taken one back.
-    announced: BTreeMap<u32, Option<u64>>,
+    announced: PeerOffers,
     /// What the peer has told of broken communicators, the latest last.
     notices: VecDeque<BreachNotice>,
 }
@@ -62,27 +51,21 @@ pub(crate) struct SocketPort {
 const MOST_NOTICES: usize = 64;
 
 impl SocketPort {
-    /// The port over a socket, which it prepares.
-    ///
-    /// # Errors
-    /// If the kernel refuses an option of the socket.
-    pub(crate) fn new(socket: Socket) -> io::Result<Self> {
-        Ok(Self {
-            limit: UnsentLimit::of(socket.stream())?,
+    pub(crate) fn new(socket: Socket) -> Self {
+        Self {
             socket,
             unsent: Vec::new(),
             unsent_at: 0,
             queued: Vec::new(),
-            offers: BTreeMap::new(),
-            next_offer: 0,
+            offers: OwnOffers::default(),
             sending: None,
             input: Vec::new(),
             start: 0,
             end: 0,
             front: None,
-            announced: BTreeMap::new(),
+            announced: PeerOffers::default(),
             notices: VecDeque::new(),
-        })
+        }
     }
 
     /// Whether everything was sent.
@@ -138,7 +121,7 @@ impl SocketPort {
         if !self.send_unsent()? {
             return Ok(false);
         }
-        let piece = &data[offer.sent..offer.sent + self.limit.fragment(self.socket.stream(), data.len() - offer.sent)];
+        let piece = &data[offer.sent..data.len().min(offer.sent + FRAGMENT_BYTES)];
         let frame = SocketFrame::about(FrameKind::Fragment, offer.slot);
         let head = MessageHead { bytes: piece.len() as u32, ..frame.head };
         let header = SocketFrame { head, ..frame }.to_bytes();
@@ -156,6 +139,14 @@ impl SocketPort {
         self.sending = (left > 0).then_some((slot, left));
         if left == 0 {
             self.unsent.append(&mut self.queued);
+        }
+    }
+
+    /// Nobody wants the rest of a message. A fragment of it has the length that its header says, whatever it holds.
+    fn end_fragment(&mut self, slot: u32) {
+        if let Some((_, left)) = self.sending.filter(|(of, _)| *of == slot) {
+            self.unsent.resize(self.unsent.len() + left, 0);
+            self.note_rest(slot, 0);
         }
     }
 
@@ -209,23 +200,21 @@ impl SocketPort {
         &self.input[self.start..self.start + bytes as usize]
     }
 
-    /// Asks for a long message of `expected` bytes.
+    /// Asks for a long message of `expected` bytes, unless it comes unasked.
     ///
     /// # Errors
     /// If the peer has given up, or its message has another length.
     fn ask(&mut self, offer: u32, expected: usize) -> Result<(), MessageFault> {
-        match self.announced.get(&offer) {
-            Some(Some(length)) if *length == expected as u64 => {}
-            Some(Some(_)) => {
-                self.refuse(offer);
-                return Err(MessageFault::Length);
-            }
-            Some(None) | None => {
-                self.announced.remove(&offer);
-                return Err(MessageFault::Revoked);
+        match self.announced.accept(offer, expected) {
+            Ok(false) => Ok(()),
+            Ok(true) => self.push(SocketFrame::about(FrameKind::Ask, offer), &[]).map_err(|_| MessageFault::Revoked),
+            Err(fault) => {
+                if fault == MessageFault::Length {
+                    self.refuse(offer);
+                }
+                Err(fault)
             }
         }
-        self.push(SocketFrame::about(FrameKind::Ask, offer), &[]).map_err(|_| MessageFault::Revoked)
     }
 }
 
@@ -236,6 +225,15 @@ impl MessagePort for SocketPort {
 
     fn longest_short(&self) -> usize {
         SHORT_FRAME
+    }
+
+    fn expect(&mut self, head: MessageHead) -> bool {
+        let frame = SocketFrame { kind: FrameKind::Expect, head: MessageHead { bytes: 0, ..head }, length: 0 };
+        let is_told = self.push(frame, &[]).is_ok();
+        if is_told {
+            self.announced.expect(&head);
+        }
+        is_told
     }
 
     fn send(&mut self, head: MessageHead, payload: &[u8]) -> io::Result<bool> {
@@ -250,22 +248,22 @@ impl MessagePort for SocketPort {
         if !self.has_room()? {
             return Ok(None);
         }
-        let slot = self.next_offer;
-        self.next_offer = self.next_offer.wrapping_add(1);
+        let slot = self.offers.next();
         let head = MessageHead { offer: Some(slot), ..head };
         self.push(SocketFrame { kind: FrameKind::Announce, head, length: data.len() as u64 }, &[])?;
-        self.offers.insert(slot, OwnOffer::Open);
+        self.offers.add(&head);
         Ok(Some(Offer::new(slot)))
     }
 
     fn advance(&mut self, offer: &mut Offer, _head: MessageHead, data: &[u8]) -> io::Result<OfferState> {
         // Asking and refusing arrive between messages.
         self.head()?;
-        match self.offers.get(&offer.slot) {
+        match self.offers.state(offer.slot) {
             Some(OwnOffer::Open) => return Ok(OfferState::Open { moved: false }),
             Some(OwnOffer::Wanted) => {}
             Some(OwnOffer::Refused) | None => {
-                self.offers.remove(&offer.slot);
+                self.offers.end(offer.slot);
+                self.end_fragment(offer.slot);
                 return Ok(OfferState::Refused);
             }
         }
@@ -280,19 +278,13 @@ impl MessagePort for SocketPort {
                 return Ok(OfferState::Open { moved: offer.sent > before });
             }
         }
-        self.offers.remove(&offer.slot);
+        self.offers.end(offer.slot);
         Ok(OfferState::Taken)
     }
 
     fn revoke(&mut self, offer: &Offer) {
-        if let Some((slot, left)) = self.sending
-            && slot == offer.slot
-        {
-            // A fragment has the length that its header says. What it holds does not matter any more.
-            self.unsent.resize(self.unsent.len() + left, 0);
-            self.note_rest(slot, 0);
-        }
-        self.offers.remove(&offer.slot);
+        self.end_fragment(offer.slot);
+        self.offers.end(offer.slot);
         // If the connection has ended, nobody receives anything.
         let _ = self.push(SocketFrame::about(FrameKind::Revoke, offer.slot), &[]);
     }
@@ -319,24 +311,20 @@ impl MessagePort for SocketPort {
             match kind {
                 FrameKind::Short => self.front = Some(head),
                 FrameKind::Announce => {
-                    self.announced.insert(slot, Some(length));
+                    self.announced.announce(slot, &head, length);
                     self.front = Some(head);
                 }
                 FrameKind::Fragment => self.front = Some(MessageHead { tag: FRAGMENT, ..head }),
-                FrameKind::Revoke => {
-                    // If nobody waits for it any more, nothing is known of it.
-                    self.announced.entry(slot).and_modify(|length| *length = None);
-                }
+                FrameKind::Revoke => self.announced.revoke(slot),
                 FrameKind::Broken => {
                     if self.notices.len() == MOST_NOTICES {
                         self.notices.pop_front();
                     }
                     self.notices.push_back(BreachNotice::of_word(head.communicator, head.stamp));
                 }
-                FrameKind::Ask | FrameKind::Refuse => {
-                    let state = if kind == FrameKind::Ask { OwnOffer::Wanted } else { OwnOffer::Refused };
-                    self.offers.entry(slot).and_modify(|known| *known = state);
-                }
+                FrameKind::Ask => self.offers.set(slot, OwnOffer::Wanted),
+                FrameKind::Refuse => self.offers.set(slot, OwnOffer::Refused),
+                FrameKind::Expect => self.offers.expected(&head)?,
             }
         }
     }
@@ -360,17 +348,18 @@ impl MessagePort for SocketPort {
     }
 
     fn finish(&mut self, offer: u32) {
-        self.announced.remove(&offer);
+        self.announced.end(offer);
     }
 
     fn is_revoked(&self, offer: u32) -> bool {
-        self.announced.get(&offer) == Some(&None)
+        self.announced.is_revoked(offer)
     }
 
-    fn refuse(&mut self, offer: u32) {
-        self.announced.remove(&offer);
+    fn refuse(&mut self, offer: u32) -> bool {
+        let may_come = self.announced.end(offer);
         // If the connection has ended, the next one who waits for it finds out.
         let _ = self.push(SocketFrame::about(FrameKind::Refuse, offer), &[]);
+        may_come
     }
 
     fn abandon(&mut self, offer: u32) {
@@ -401,7 +390,7 @@ mod tests {
 
     fn ports() -> [SocketPort; 2] {
         let (near, far) = pair();
-        [near, far].map(|stream| SocketPort::new(Socket::from(stream)).unwrap())
+        [near, far].map(|stream| SocketPort::new(Socket::from(stream)))
     }
 
     fn head(bytes: usize, number: u64) -> MessageHead {
@@ -441,6 +430,57 @@ mod tests {
             }
             (received == 200).then_some(())
         });
+    }
+
+    /// The whole message may be sent before its receiver has seen that it was offered.
+    #[test]
+    fn a_long_message_that_is_expected_comes_unasked() {
+        let [mut near, mut far] = ports();
+        let long = data(200_000);
+        assert!(far.expect(head(0, 9)));
+        until(|| near.head().unwrap().is_none().then_some(()).filter(|()| near.offers.expects(&head(0, 9))));
+        let mut offer = near.offer(head(0, 9), &long, 0).unwrap().unwrap();
+        let mut received = Vec::new();
+        until(|| {
+            near.advance(&mut offer, head(0, 9), &long).unwrap();
+            while let Some(found) = far.head().unwrap() {
+                if found.tag == FRAGMENT {
+                    received.extend_from_slice(far.payload(found.bytes));
+                } else {
+                    assert_eq!(far.announced.accept(found.offer.unwrap(), long.len()), Ok(false));
+                }
+                far.release(found.bytes);
+            }
+            (received.len() == long.len()).then_some(())
+        });
+        assert!(received == long && near.offers.state(offer.slot).is_none());
+    }
+
+    /// A fragment is under way when the receiver gives up.
+    #[test]
+    fn what_is_refused_in_the_middle_is_in_nobodys_way() {
+        let [mut near, mut far] = ports();
+        let long = data(30_000_000);
+        let mut offer = near.offer(head(0, 9), &long, 0).unwrap().unwrap();
+        let slot = until(|| far.head().unwrap()).offer.unwrap();
+        far.release(0);
+        far.ask(slot, long.len()).unwrap();
+        until(|| {
+            near.advance(&mut offer, head(0, 9), &long).unwrap();
+            near.sending.is_some().then_some(())
+        });
+        far.abandon(slot);
+        until(|| (near.advance(&mut offer, head(0, 9), &long).unwrap() == OfferState::Refused).then_some(()));
+        near.send(head(3, 1), b"abc").unwrap();
+        let found = until(|| {
+            near.flush().unwrap();
+            let found = far.head().unwrap()?;
+            (found.tag != FRAGMENT).then_some(found).or_else(|| {
+                far.release(found.bytes);
+                None
+            })
+        });
+        assert_eq!((found, far.payload(3)), (head(3, 1), &b"abc"[..]));
     }
 
     /// Two long messages at once, in both directions, and short ones in between.
@@ -528,13 +568,13 @@ mod tests {
         for bytes in [unknown, short(SHORT_FRAME + 1), [255; HEADER], [0; HEADER]] {
             let (near, far) = pair();
             (&near).write_all(&bytes).unwrap();
-            let mut port = SocketPort::new(Socket::from(far)).unwrap();
+            let mut port = SocketPort::new(Socket::from(far));
             let error = until(|| port.head().err());
             assert_eq!(error.kind(), ErrorKind::InvalidData);
         }
         let (near, far) = pair();
         drop(near);
-        let mut port = SocketPort::new(Socket::from(far)).unwrap();
+        let mut port = SocketPort::new(Socket::from(far));
         assert_eq!(until(|| port.head().err()).kind(), ErrorKind::UnexpectedEof);
     }
 }

@@ -164,8 +164,9 @@ impl MessagePort for MemoryPort {
         self.receiver.is_revoked(offer)
     }
 
-    fn refuse(&mut self, offer: u32) {
+    fn refuse(&mut self, offer: u32) -> bool {
         self.receiver.refuse(offer);
+        false
     }
 
     fn abandon(&mut self, offer: u32) {
