@@ -154,9 +154,7 @@ impl LanePorts {
 
     /// Takes an offer back.
     pub(crate) fn revoke(&mut self, to: Rank, offer: &Offer) {
-        if let Some(port) = &mut self.ports[to.index()] {
-            port.revoke(offer);
-        }
+        self.ports[to.index()].as_mut().into_iter().for_each(|port| port.revoke(offer));
     }
 
     /// The message at the front of a lane, once all that nobody wants is gone.
