@@ -263,7 +263,7 @@ pub(crate) struct UnverifiedFile<F = ScheduleFile> {
 }
 
 /// Reads a schedule, plain or compressed, and resolves its topology.
-fn claim(text: &str, origin: &str, spec: Option<&str>) -> Outcome<Opened> {
+pub(crate) fn claim(text: &str, origin: &str, spec: Option<&str>) -> Outcome<Opened> {
     let file = file::read_any(text, origin)
         .map_err(|error| no_plan(text, origin).unwrap_or_else(|| Failure::bad_input(error)))?;
     let stated = match &file {

@@ -2,10 +2,13 @@
 //!
 //! The principal functions are [`parse`] and [`write`].
 
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+use std::collections::BTreeMap;
+use std::fmt::{self, Formatter};
 use std::fs::{File, Permissions};
 use std::io::{self, Write};
+use std::marker::PhantomData;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use topology::document::{Document, TextError};
@@ -59,6 +62,32 @@ pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Result<T, TableError> {
     let shown = path.display().to_string();
     let text = topology::read_text(&path.to_string_lossy());
     parse(&text.map_err(|error| TableError::Unreadable(error.to_string()))?, &shown)
+}
+
+/// Reads a map in which no name comes twice: otherwise the last one would be taken, and nobody would know of the others.
+pub(crate) fn each_name_once<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    from: D,
+) -> Result<BTreeMap<String, T>, D::Error> {
+    struct NamedValues<T>(PhantomData<T>);
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for NamedValues<T> {
+        type Value = BTreeMap<String, T>;
+
+        fn expecting(&self, f: &mut Formatter<'_>) -> fmt::Result {
+            f.write_str("a map")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
+            let mut map = BTreeMap::new();
+            while let Some((name, value)) = entries.next_entry::<String, T>()? {
+                if map.contains_key(&name) {
+                    return Err(serde::de::Error::custom(format!("`{}` comes twice", topology::shorten(&name))));
+                }
+                map.insert(name, value);
+            }
+            Ok(map)
+        }
+    }
+    from.deserialize_map(NamedValues(PhantomData))
 }
 
 /// The same text for the same table.

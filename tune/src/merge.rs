@@ -121,25 +121,44 @@ pub fn merge(tables: &[TuningTable]) -> Result<(TuningTable, Vec<MergeConflict>)
     let used: BTreeSet<&String> =
         cells.iter().flat_map(|cell| &cell.ranges).filter_map(|range| range.plan.as_ref()).collect();
     let plans = plans.into_iter().filter(|(name, _)| used.contains(name)).collect();
-    let mut key = first.key.clone();
-    if tables.iter().any(|table| table.key.topology != key.topology) {
-        key.topology = None;
-    }
-    let merged = TuningTable { format: TuningTable::FORMAT.to_owned(), key, cells, plans };
+    let merged = TuningTable { format: TuningTable::FORMAT.to_owned(), key: first.key.clone(), cells, plans };
     merged.check()?;
     Ok((merged, conflicts))
 }
 
 /// Why two tables cannot be one.
 fn difference(one: &TuningTable, other: &TuningTable) -> Option<String> {
+    if let Some(what) = other_types(one, other) {
+        return Some(what);
+    }
     let (one, other) = (&one.key, &other.key);
+    let emulated = |of: &Option<String>| {
+        of.as_deref().map_or("real machines".to_owned(), |digest| format!("the emulated machine {digest}"))
+    };
     match () {
         () if one.ranks != other.ranks => Some(format!("{} ranks, and not {}", other.ranks, one.ranks)),
         () if one.machines != other.machines => Some("the ranks are placed on machines in another way".to_owned()),
         () if one.version != other.version => Some(format!("version {}, and not {}", other.version, one.version)),
         () if one.policy != other.policy => Some(format!("rules {}, and not {}", other.policy, one.policy)),
+        () if one.topology != other.topology => {
+            Some(format!("measured on {}, and not on {}", emulated(&other.topology), emulated(&one.topology)))
+        }
         () => None,
     }
+}
+
+/// The first collective that two tables have measured with different types of elements, whose times say nothing about each other.
+fn other_types(one: &TuningTable, other: &TuningTable) -> Option<String> {
+    let types = |table: &TuningTable, collective| -> BTreeSet<String> {
+        let of = table.ranges().filter(|(of, _)| *of == collective).flat_map(|(_, range)| &range.evidence);
+        of.map(|evidence| evidence.dtype.clone()).collect()
+    };
+    other.cells.iter().find_map(|cell| {
+        let (own, others) = (types(one, cell.collective), types(other, cell.collective));
+        let differs = !own.is_empty() && !others.is_empty() && own != others;
+        let listed = |of: BTreeSet<String>| of.into_iter().collect::<Vec<_>>().join(" and ");
+        differs.then(|| format!("{} was measured with {}, and not {}", cell.collective, listed(others), listed(own)))
+    })
 }
 
 /// Tables in which a name stands for one plan only: of two plans that share one, the later gets another.
@@ -191,15 +210,26 @@ fn ranges_of(tables: &[TuningTable], collective: Collective, conflicts: &mut Vec
             own.flat_map(|(_, range, _)| &range.evidence).filter(inside).cloned().collect()
         });
         let plan = taken.and_then(|taken| taken.plan.map(str::to_owned));
-        match ranges.last_mut() {
-            Some(last) if last.plan == plan => {
-                last.to_bytes = to;
-                last.evidence.extend(evidence);
-            }
-            _ => ranges.push(ChoiceRange { from_bytes: from, to_bytes: to, plan, evidence }),
-        }
+        push(&mut ranges, ChoiceRange { from_bytes: from, to_bytes: to, plan, evidence });
     }
-    ranges
+    // What is left of a plan's range between others may be sizes where it was not measured.
+    let mut measured: Vec<ChoiceRange> = Vec::new();
+    for mut range in ranges {
+        range.plan = range.plan.filter(|_| !range.evidence.is_empty());
+        push(&mut measured, range);
+    }
+    measured
+}
+
+/// Adds the range that follows the last one; those of one choice become one.
+fn push(ranges: &mut Vec<ChoiceRange>, range: ChoiceRange) {
+    match ranges.last_mut() {
+        Some(last) if last.plan == range.plan => {
+            last.to_bytes = range.to_bytes;
+            last.evidence.extend(range.evidence);
+        }
+        _ => ranges.push(range),
+    }
 }
 
 /// The functions of a collective: of those that several tables name for the same sizes, the one that was measured more.
@@ -393,7 +423,36 @@ mod tests {
         assert!(merge(&[]).is_err());
     }
 
-    /// Whatever is merged, each size has the choice of a table that has measured there, or stock where none has.
+    #[test]
+    fn what_was_measured_elsewhere_or_with_other_elements_is_not_mixed() {
+        let real =
+            table(&[(0, Some(64), STOCK, &[]), (64, Some(65), "ring", &[(64, 2.0, 20)]), (65, None, STOCK, &[])]);
+        let (mut emulated, mut doubles) = (real.clone(), real.clone());
+        emulated.key.topology = Some("ab".repeat(32));
+        doubles.cells[0].ranges[1].evidence[0].dtype = "f64".to_owned();
+        for tables in [[real.clone(), emulated.clone()], [emulated.clone(), real.clone()]] {
+            let refused = merge(&tables).unwrap_err();
+            assert!(refused.contains("emulated") && refused.contains("real machines"), "{refused}");
+        }
+        assert_eq!(merge(&[emulated.clone(), emulated.clone()]).unwrap().0, emulated);
+        let refused = merge(&[real.clone(), doubles.clone()]).unwrap_err();
+        assert!(refused.contains("allreduce was measured with f64, and not f32"), "{refused}");
+        // Other collectives may have other elements.
+        doubles.cells[0].collective = Collective::AllGather;
+        assert_eq!(merge(&[real, doubles]).unwrap().0.cells.len(), 2);
+    }
+
+    #[test]
+    fn where_a_plan_has_lost_its_measurements_stock_serves() {
+        let plan =
+            table(&[(0, Some(64), STOCK, &[]), (64, Some(1025), "ring", &[(64, 2.0, 20)]), (1025, None, STOCK, &[])]);
+        let stock = table(&[(0, None, STOCK, &[(64, 1.0, 90)])]);
+        let (merged, _) = merge(&[plan, stock]).unwrap();
+        assert_eq!(choices(&merged, &[64, 65, 1024]), [STOCK; 3]);
+        assert!(merged.plans.is_empty() && merged.cells[0].ranges.len() == 1, "{merged:?}");
+    }
+
+    /// Whatever is merged, each size has a choice that some table has measured there, or stock.
     #[test]
     fn every_size_of_random_tables_has_a_choice_that_some_table_measured() {
         let mut state = 7_u64;
@@ -423,11 +482,10 @@ mod tests {
                 };
                 let claims: Vec<Option<String>> = tables.iter().filter_map(claims).collect();
                 let own = merged.find(Collective::AllReduce, bytes).unwrap().plan.clone();
-                assert!(
-                    if claims.is_empty() { own.is_none() } else { claims.contains(&own) },
-                    "{bytes}: {claims:?} {own:?}"
-                );
+                assert!(own.is_none() || claims.contains(&own), "{bytes}: {claims:?} {own:?}");
             }
+            let plans = merged.cells[0].ranges.iter().filter(|range| range.plan.is_some());
+            assert!(plans.clone().all(|range| !range.evidence.is_empty()), "{merged:?}");
         }
     }
 }

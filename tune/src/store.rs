@@ -3,8 +3,8 @@
 //! The principal type is [`TuningTable`], a file of format `antiphon-table/1`. It holds its plans, so it needs no other file.
 //! Its ranges are disjoint and total: every size is in exactly one. Where nothing was measured, stock is the choice.
 
-use crate::Summary;
 use crate::files::{self, TableError};
+use crate::{Choice, Summary, decide};
 use schedule::{Collective, ReduceOp};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -77,13 +77,20 @@ impl Evidence {
         // A choice may reach over a size at which it was not measured itself.
         let is_possible = |of: &Summary| {
             let times = [of.min_us, of.median_us, of.max_us, of.low_us, of.high_us, of.p99_us];
-            let in_order = of.min_us <= of.median_us && of.median_us <= of.max_us && of.low_us <= of.high_us;
+            let in_order =
+                [of.min_us, of.low_us, of.median_us, of.high_us, of.max_us].is_sorted() && of.p99_us <= of.max_us;
             let is_measured = of.samples > 0 && in_order && times.iter().all(|time| time.is_finite() && *time > 0.0);
             is_measured || *of == Summary::default()
         };
         let in_order = self.ranking.is_sorted_by(|one, other| one.median_us <= other.median_us);
         let all = is_possible(&self.choice) && is_possible(&self.stock) && in_order;
         (!all).then(|| format!("the times that were measured at {} bytes contradict each other", self.bytes))
+    }
+
+    /// Why a choice other than stock cannot rest on it, if that is so.
+    fn loss(&self) -> Option<String> {
+        let is_slower = decide(&self.stock, &self.choice).choice == Choice::Stock;
+        is_slower.then(|| format!("at {} bytes it was measured to be slower than stock", self.bytes))
     }
 }
 
@@ -153,6 +160,7 @@ pub struct TuningTable {
     /// By collective.
     pub cells: Vec<TableCell>,
     /// The plans by their names, as `antiphon-schedule/1`.
+    #[serde(deserialize_with = "files::each_name_once")]
     pub plans: BTreeMap<String, Value>,
 }
 
@@ -194,16 +202,7 @@ impl TuningTable {
                 self.key.machines.len()
             ));
         }
-        let is_name = |name: &str| name.chars().all(topology::is_printable) && name.chars().count() <= LONGEST_NAME;
-        let ranked = self.ranges().flat_map(|(_, range)| &range.evidence).flat_map(|evidence| &evidence.ranking);
-        let functions = self.functions().map(|(_, range)| &range.function);
-        let mut names = self.plans.keys().chain(functions).chain(ranked.map(|of| &of.name));
-        if let Some(name) = names.find(|name| !is_name(name)) {
-            let name = topology::shorten(name);
-            return Err(format!(
-                "`{name}` is no name of a plan: it is too long, or has characters that are not printable"
-            ));
-        }
+        self.check_names()?;
         let mut seen = BTreeSet::new();
         for TableCell { collective, ranges, functions } in &self.cells {
             if !seen.insert(*collective) {
@@ -222,7 +221,9 @@ impl TuningTable {
                         topology::shorten(plan)
                     ));
                 }
-                if let Some(fault) = evidence.iter().find_map(|evidence| evidence.fault(*from_bytes, *to_bytes)) {
+                let loss = || evidence.iter().filter(|_| plan.is_some()).find_map(Evidence::loss);
+                let fault = evidence.iter().find_map(|evidence| evidence.fault(*from_bytes, *to_bytes));
+                if let Some(fault) = fault.or_else(loss) {
                     return Err(format!("{collective}, {from_bytes} bytes: {fault}"));
                 }
             }
@@ -235,10 +236,32 @@ impl TuningTable {
                     return Err(format!("{collective}: functions overlap at {from_bytes} bytes"));
                 }
                 end = *to_bytes;
-                if let Some(fault) = evidence.iter().find_map(|of| of.fault(*from_bytes, Some(*to_bytes))) {
+                let loss = || evidence.iter().find_map(Evidence::loss);
+                let fault = evidence.iter().find_map(|of| of.fault(*from_bytes, Some(*to_bytes)));
+                if let Some(fault) = fault.or_else(loss) {
                     return Err(format!("{collective}, functions from {from_bytes} bytes on: {fault}"));
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// A name that is none.
+    fn check_names(&self) -> Result<(), String> {
+        let is_name = |name: &str| name.chars().all(topology::is_printable) && name.chars().count() <= LONGEST_NAME;
+        let ranked = self.ranges().flat_map(|(_, range)| &range.evidence).flat_map(|evidence| &evidence.ranking);
+        let functions = self.functions().map(|(_, range)| &range.function);
+        let mut names = self.plans.keys().chain(functions).chain(ranked.map(|of| &of.name));
+        if let Some(name) = names.find(|name| !is_name(name)) {
+            let name = topology::shorten(name);
+            return Err(format!(
+                "`{name}` is no name of a plan: it is too long, or has characters that are not printable"
+            ));
+        }
+        let mut named = self.plans.keys().chain(self.functions().map(|(_, range)| &range.function));
+        if named.any(|name| name == STOCK) {
+            return Err(format!("`{STOCK}` is no name of a plan: it means that there is none"));
         }
         Ok(())
     }
@@ -283,7 +306,7 @@ mod tests {
     use crate::summarize;
 
     fn table() -> TuningTable {
-        let times = summarize(&[1.0, 2.0, 3.0]).unwrap();
+        let times = summarize(&[1.0, 2.0, 3.0, 1.0, 2.0, 3.0]).unwrap();
         let evidence = |bytes| Evidence {
             bytes,
             choice: times,
@@ -331,7 +354,7 @@ mod tests {
     #[test]
     fn tables_that_contradict_themselves_are_refused() {
         type Change = fn(&mut TuningTable);
-        let changes: [(Change, &str); 17] = [
+        let changes: [(Change, &str); 22] = [
             (|table| table.cells[0].ranges[1].from_bytes = 65, "a gap or overlap at 65"),
             (|table| table.cells[0].ranges[1].from_bytes = 63, "a gap or overlap at 63"),
             (|table| table.cells[0].ranges[2].to_bytes = Some(5000), "no range holds 5000 bytes"),
@@ -344,6 +367,14 @@ mod tests {
             (|table| measured(table).choice.median_us = -5.0, "contradict each other"),
             (|table| measured(table).stock.low_us = 1e9, "contradict each other"),
             (|table| measured(table).stock.samples = 0, "contradict each other"),
+            (|table| measured(table).choice.low_us = 2.5, "contradict each other"),
+            (|table| measured(table).choice = summarize(&[9.0; 20]).unwrap(), "slower than stock"),
+            (
+                |table| table.cells[0].functions[0].evidence[0].choice = summarize(&[9.0; 20]).unwrap(),
+                "slower than stock",
+            ),
+            (|table| drop(table.plans.insert(STOCK.to_owned(), Value::Null)), "`stock` is no name"),
+            (|table| table.cells[0].functions[0].function = STOCK.to_owned(), "`stock` is no name"),
             (|table| table.cells[0].functions[0].to_bytes = 256, "functions overlap at 256"),
             (
                 |table| {
@@ -362,6 +393,13 @@ mod tests {
             let error = TuningTable::parse(&files::text(&table).unwrap(), "t.json").unwrap_err().to_string();
             assert!(error.starts_with("t.json: ") && error.contains(expected), "{error}");
         }
+    }
+
+    #[test]
+    fn a_plan_that_comes_twice_is_refused() {
+        let text = files::text(&table()).unwrap().replace("\"ring\": 1", "\"ring\": 1, \"ring\": 2");
+        let error = TuningTable::parse(&text, "t.json").unwrap_err().to_string();
+        assert!(error.contains("`ring` comes twice"), "{error}");
     }
 
     #[test]

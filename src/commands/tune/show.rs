@@ -3,7 +3,6 @@
 use super::winners::{self, WinnerMap};
 use crate::failure::{Failure, Outcome, write_to};
 use crate::screen::{Screen, bytes, table as columns, time};
-use comm::PlanTable;
 use schedule::Collective;
 use serde::Serialize;
 use std::path::Path;
@@ -131,55 +130,4 @@ pub(super) fn guidelines(violations: &[GuidelineViolation]) -> String {
         format!("{} {} takes {own}; {} would take {limit}", of.collective, bytes(of.bytes), of.guideline)
     };
     violations.iter().map(line).collect::<Vec<_>>().join("\n")
-}
-
-pub(super) fn verify(path: &Path, screen: &Screen) -> Outcome {
-    let table = read(path)?;
-    let plans = PlanTable::read(path).map_err(Failure::bad_input)?;
-    plans.verify().map_err(|why| Failure::no(anyhow::anyhow!("{}: {why}", path.display())))?;
-    let (ranges, distinct) = (rows(&table).len(), table.plans.len());
-    screen.result(
-        &serde_json::json!({
-            "format": "antiphon-tune-verify/1", "key": table.key, "valid": true, "ranges": ranges, "plans": distinct,
-        }),
-        || {
-            let (ranges, plans) = (counted(ranges, "range"), counted(distinct, "plan"));
-            format!("{}: {ranges}, {plans}, all valid", path.display())
-        },
-    )
-}
-
-pub(super) fn diff(first: &Path, second: &Path, screen: &Screen) -> Outcome {
-    let [one, other] = [read(first)?, read(second)?];
-    let collectives = one.cells.iter().chain(&other.cells).map(|cell| cell.collective);
-    let collectives: std::collections::BTreeSet<Collective> = collectives.collect();
-    let choice = |table: &TuningTable, collective, at| {
-        let plan = table.find(collective, at).and_then(|range| range.plan.clone());
-        plan.unwrap_or_else(|| STOCK.to_owned())
-    };
-    let mut rows: Vec<Vec<String>> = Vec::new();
-    for collective in collectives {
-        let cells = [&one, &other].into_iter().flat_map(|table| &table.cells);
-        let ranges = cells.filter(|cell| cell.collective == collective).flat_map(|cell| &cell.ranges);
-        let mut edges: Vec<u64> = ranges.map(|range| range.from_bytes).collect();
-        edges.sort_unstable();
-        edges.dedup();
-        let differing = edges.into_iter().map(|at| (at, [&one, &other].map(|table| choice(table, collective, at))));
-        rows.extend(
-            differing.filter(|(_, [a, b])| a != b).map(|(at, [a, b])| vec![collective.to_string(), bytes(at), a, b]),
-        );
-    }
-    let same = one.key == other.key;
-    screen.result(
-        &serde_json::json!({
-            "format": "antiphon-tune-diff/1", "keys": [one.key, other.key], "same_key": same, "differences": rows,
-        }),
-        || {
-            let key = if same { "" } else { "the tables are for different ranks or rules\n" };
-            match rows.is_empty() {
-                true => format!("{key}no size has another choice"),
-                false => format!("{key}{}", columns(&["collective", "from", "first", "second"], &rows)),
-            }
-        },
-    )
 }
