@@ -12,6 +12,7 @@ mod cut;
 mod demo;
 mod exact;
 mod execution;
+mod exports;
 mod foreign;
 mod full_disk;
 mod hostile;

@@ -6,6 +6,7 @@
 use crate::files::TableError;
 use crate::nccl::{NcclAlgorithm, NcclChoice, NcclProtocol, NcclRule};
 use crate::store::{ChoiceRange, TuningTable};
+use crate::textbook::{self, Textbook};
 use schedule::Collective;
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -33,57 +34,79 @@ pub struct ExportedTable {
 /// The largest size that a line for NCCL can name.
 const NCCL_MOST: u64 = 4_294_967_295;
 
-/// The algorithm of a plan, without the name of the strategy `classic`; `None` if it is no textbook algorithm.
-fn algorithm<'a>(table: &'a TuningTable, range: &ChoiceRange) -> Option<&'a str> {
-    let plan = table.plans.get(range.plan.as_ref()?)?;
-    plan.get("produced_by")?.get("strategy")?.as_str()?.strip_prefix("classic/")
+/// What another library has for some textbook algorithms.
+type Counterparts<T> = &'static [(Textbook, T)];
+
+fn counterpart<T: Copy>(counterparts: Counterparts<T>, algorithm: Textbook) -> Option<T> {
+    counterparts.iter().find(|(own, _)| *own == algorithm).map(|(_, counterpart)| *counterpart)
 }
 
-/// What another library has for some textbook algorithms, by their names.
-type Counterparts<T> = &'static [(&'static str, T)];
-
-fn counterpart<T: Copy>(counterparts: Counterparts<T>, algorithm: &str) -> Option<T> {
-    counterparts.iter().find(|(name, _)| *name == algorithm).map(|(_, counterpart)| *counterpart)
+/// A range of a table, with what it is for other libraries.
+struct NamedRange<'a> {
+    collective: Collective,
+    range: &'a ChoiceRange,
+    /// The textbook algorithm that its plan is, if it is one.
+    algorithm: Option<Textbook>,
 }
 
-/// Open MPI's number of a collective (the order of its enumeration), and of algorithms in it.
-const fn ompi_numbers(collective: Collective) -> Option<(u32, Counterparts<u32>)> {
-    Some(match collective {
-        Collective::AllGather => (0, &[("bruck", 2), ("recursive-doubling", 3), ("ring", 4)]),
-        Collective::AllReduce => (2, &[("doubling", 3), ("ring", 4)]),
-        Collective::AllToAll => (3, &[("all-pairs", 1)]),
-        Collective::Broadcast => (7, &[("binomial", 6)]),
-        Collective::Gather => (9, &[("all-pairs", 1), ("binomial", 2)]),
-        Collective::Reduce => (11, &[("binomial", 5)]),
-        Collective::ReduceScatter => (12, &[("recursive-doubling", 2), ("ring", 3)]),
-        Collective::Scatter => (15, &[("all-pairs", 1), ("binomial", 2)]),
-        Collective::AllToAllV | Collective::SendRecv | Collective::Custom => return None,
-    })
+/// All ranges of a table.
+fn named(table: &TuningTable) -> Vec<NamedRange<'_>> {
+    let algorithm = |collective, range: &ChoiceRange| {
+        let plan = range.plan.as_ref().and_then(|name| table.plans.get(name))?;
+        textbook::algorithm(plan, &table.key, collective)
+    };
+    table
+        .ranges()
+        .map(|(collective, range)| NamedRange { collective, range, algorithm: algorithm(collective, range) })
+        .collect()
+}
+
+/// Open MPI's numbers of the calls that a collective of ours serves (the order of its enumeration), and of algorithms in each.
+const fn ompi_numbers(collective: Collective) -> &'static [(u32, &'static str, Counterparts<u32>)] {
+    use Textbook::{Binomial, Bruck, Chain, Doubling, Exchange, Linear, Ring};
+    match collective {
+        Collective::AllGather => &[(0, "allgather", &[(Bruck, 2), (Doubling, 3), (Ring, 4)])],
+        Collective::AllReduce => &[(2, "allreduce", &[(Linear, 1), (Exchange, 3), (Ring, 4), (Doubling, 6)])],
+        Collective::AllToAll => &[(3, "alltoall", &[(Linear, 1)])],
+        Collective::Broadcast => &[(7, "bcast", &[(Linear, 1), (Chain, 3), (Binomial, 6)])],
+        Collective::Gather => &[(9, "gather", &[(Linear, 1), (Binomial, 2)])],
+        Collective::Reduce => &[(11, "reduce", &[(Linear, 1), (Chain, 3), (Binomial, 5)])],
+        Collective::ReduceScatter => {
+            &[(12, "reduce_scatter", &[(Doubling, 2), (Ring, 3)]), (13, "reduce_scatter_block", &[(Doubling, 3)])]
+        }
+        Collective::Scatter => &[(15, "scatter", &[(Linear, 1), (Binomial, 2)])],
+        Collective::AllToAllV | Collective::SendRecv | Collective::Custom => &[],
+    }
 }
 
 /// What UCC calls a collective, and algorithms of its `ucp` layer.
 const fn ucc_names(collective: Collective) -> Option<(&'static str, Counterparts<&'static str>)> {
+    use Textbook::{Binomial, Bruck, Doubling, Exchange, Linear, Ring};
     Some(match collective {
-        Collective::AllReduce => ("allreduce", &[("doubling", "knomial")]),
-        Collective::AllGather => {
-            ("allgather", &[("ring", "ring"), ("bruck", "bruck"), ("recursive-doubling", "knomial")])
-        }
-        Collective::AllToAll => ("alltoall", &[("all-pairs", "pairwise")]),
-        Collective::Broadcast => ("bcast", &[("binomial", "knomial")]),
-        Collective::Reduce => ("reduce", &[("binomial", "knomial")]),
-        Collective::ReduceScatter => ("reduce_scatter", &[("ring", "ring"), ("recursive-doubling", "knomial")]),
-        Collective::Gather => ("gather", &[("binomial", "knomial")]),
-        Collective::Scatter => ("scatter", &[("binomial", "knomial")]),
+        Collective::AllReduce => ("allreduce", &[(Exchange, KNOMIAL), (Doubling, SRA_KNOMIAL)]),
+        Collective::AllGather => ("allgather", &[(Ring, "ring"), (Bruck, "bruck"), (Doubling, KNOMIAL)]),
+        Collective::AllToAll => ("alltoall", &[(Linear, "pairwise")]),
+        Collective::Broadcast => ("bcast", &[(Binomial, KNOMIAL)]),
+        Collective::Reduce => ("reduce", &[(Binomial, KNOMIAL)]),
+        Collective::ReduceScatter => ("reduce_scatter", &[(Ring, "ring"), (Doubling, KNOMIAL)]),
+        Collective::Gather => ("gather", &[(Binomial, KNOMIAL)]),
+        Collective::Scatter => ("scatter", &[(Binomial, KNOMIAL)]),
         Collective::AllToAllV | Collective::SendRecv | Collective::Custom => return None,
     })
 }
 
-/// NCCL's counterparts of textbook algorithms.
+/// UCC's trees and exchanges of any radix.
+const KNOMIAL: &str = "knomial";
+/// A ReduceScatter and an AllGather of it.
+const SRA_KNOMIAL: &str = "sra_knomial";
+
+/// NCCL's counterparts of textbook algorithms. Its trees are two at once, which none of ours is.
 const fn nccl_algorithms(collective: Collective) -> Counterparts<NcclAlgorithm> {
     match collective {
-        Collective::AllReduce => &[("binomial", NcclAlgorithm::Tree), ("ring", NcclAlgorithm::Ring)],
-        Collective::AllGather | Collective::ReduceScatter => &[("ring", NcclAlgorithm::Ring)],
-        Collective::Broadcast | Collective::Reduce => &[("chain", NcclAlgorithm::Ring)],
+        Collective::AllReduce | Collective::AllGather | Collective::ReduceScatter => {
+            &[(Textbook::Ring, NcclAlgorithm::Ring)]
+        }
+        Collective::Broadcast | Collective::Reduce => &[(Textbook::Chain, NcclAlgorithm::Ring)],
         Collective::AllToAll | Collective::AllToAllV | Collective::Gather | Collective::Scatter => &[],
         Collective::SendRecv | Collective::Custom => &[],
     }
@@ -106,18 +129,18 @@ pub fn export(table: &TuningTable, target: ExportTarget, origin: &str) -> Result
 }
 
 /// Says that a plan is left to the other library.
-fn left(notes: &mut Vec<String>, who: &str, collective: Collective, range: &ChoiceRange) {
+fn left(notes: &mut Vec<String>, who: &str, what: impl std::fmt::Display, range: &ChoiceRange) {
     if let Some(plan) = &range.plan {
-        notes.push(format!("{who} has no counterpart of the plan `{plan}` of {collective}, and chooses itself there"));
+        notes.push(format!("{who} has no counterpart of the plan `{plan}` of {what}, and chooses itself there"));
     }
 }
 
 fn nccl(table: &TuningTable, notes: &mut Vec<String>, origin: &str) -> Result<String, TableError> {
     let mut rules = Vec::new();
-    for (collective, range) in table.ranges() {
+    for NamedRange { collective, range, algorithm } in named(table) {
         let chosen = NcclChoice::of_range(table, range, origin)?;
         let unmeasured = || {
-            let algorithm = counterpart(nccl_algorithms(collective), algorithm(table, range)?)?;
+            let algorithm = counterpart(nccl_algorithms(collective), algorithm?)?;
             notes.push(
                 "protocols and channels of schedules were not measured: their lines say `simple`, and leave channels to NCCL"
                     .to_owned(),
@@ -125,14 +148,16 @@ fn nccl(table: &TuningTable, notes: &mut Vec<String>, origin: &str) -> Result<St
             // The plan says nothing of protocols and channels.
             Some(NcclChoice { algorithm, protocol: NcclProtocol::Simple, channels: None })
         };
-        let choice = chosen.or_else(unmeasured).filter(|_| range.from_bytes <= NCCL_MOST);
+        let choice = chosen.or_else(unmeasured);
         match choice.and_then(|choice| NcclRule::of_range(table, collective, range, choice)) {
             Some(mut rule) => {
                 if rule.last_bytes > NCCL_MOST {
                     rule.last_bytes = NCCL_MOST;
-                    notes.push(format!("a line for NCCL ends at {NCCL_MOST} bytes"));
+                    notes.push(format!(
+                        "no line for NCCL can name more than {NCCL_MOST} bytes: larger calls are left to NCCL"
+                    ));
                 }
-                rules.push(rule);
+                rules.extend((rule.from_bytes <= NCCL_MOST).then_some(rule));
             }
             None => left(notes, "NCCL", collective, range),
         }
@@ -141,32 +166,38 @@ fn nccl(table: &TuningTable, notes: &mut Vec<String>, origin: &str) -> Result<St
     Ok(NcclRule::to_csv(&rules))
 }
 
+/// The rules of Open MPI. It takes the last rule whose communicator is not larger, and the first one if all are, so there are
+/// rules for smaller and for larger ones too: its own choice, which is algorithm 0.
 fn ompi(table: &TuningTable, notes: &mut Vec<String>) -> String {
-    let cells: Vec<_> = table.cells.iter().filter_map(|cell| Some((ompi_numbers(cell.collective)?, cell))).collect();
-    let mut text = format!("{} # collectives\n", cells.len());
-    for ((number, algorithms), cell) in cells {
-        let mut lines: Vec<(u64, u32)> = Vec::new();
-        for range in &cell.ranges {
-            let known = algorithm(table, range).and_then(|algorithm| counterpart(algorithms, algorithm));
-            if known.is_none() {
-                left(notes, "Open MPI", cell.collective, range);
+    let named = named(table);
+    let ranks = table.key.ranks;
+    let mut sections: Vec<String> = Vec::new();
+    for cell in &table.cells {
+        for (number, name, algorithms) in ompi_numbers(cell.collective) {
+            let mut lines: Vec<(u64, u32)> = Vec::new();
+            for of in named.iter().filter(|of| of.collective == cell.collective) {
+                let known = of.algorithm.and_then(|algorithm| counterpart(algorithms, algorithm));
+                if known.is_none() {
+                    left(notes, "Open MPI", &format!("MPI's {name}"), of.range);
+                }
+                let known = known.unwrap_or(0);
+                if lines.last().is_none_or(|(_, last)| *last != known) {
+                    lines.push((of.range.from_bytes, known));
+                }
             }
-            // Its own choice is algorithm 0.
-            let known = known.unwrap_or(0);
-            if lines.last().is_none_or(|(_, last)| *last != known) {
-                lines.push((range.from_bytes, known));
+            let own = vec![(0, 0)];
+            let sizes = [(1, &own), (ranks, &lines), (ranks + 1, &own)];
+            let sizes = &sizes[usize::from(ranks == 1)..];
+            let mut section = format!("{number} # {name}\n{} # communicator sizes\n", sizes.len());
+            for (ranks, lines) in sizes {
+                let _ =
+                    writeln!(section, "{ranks} # ranks\n{} # sizes: bytes, algorithm, fan-out, segment", lines.len());
+                lines.iter().for_each(|(from, algorithm)| section.push_str(&format!("{from} {algorithm} 0 0\n")));
             }
-        }
-        let _ = writeln!(text, "{number} # {}\n1 # communicator sizes", cell.collective);
-        let _ =
-            writeln!(text, "{} # ranks\n{} # sizes: bytes, algorithm, fan-out, segment", table.key.ranks, lines.len());
-        for (from, algorithm) in lines {
-            let _ = writeln!(text, "{from} {algorithm} 0 0");
+            sections.push(section);
         }
     }
-    notes.push(
-        "Open MPI uses the rules for every communicator of at least so many ranks, wherever its ranks are".to_owned(),
-    );
+    notes.push("Open MPI uses the rules for every communicator of so many ranks, wherever its ranks are".to_owned());
     let differs = |collective| match collective {
         Collective::Gather | Collective::Scatter | Collective::ReduceScatter => true,
         Collective::AllGather | Collective::AllReduce | Collective::AllToAll | Collective::AllToAllV => false,
@@ -178,24 +209,32 @@ fn ompi(table: &TuningTable, notes: &mut Vec<String>) -> String {
                 .to_owned(),
         );
     }
-    text
+    format!("{} # collectives\n{}", sections.len(), sections.concat())
 }
 
+/// The string of UCC. Both ends of its ranges belong to them, and they must not be one size.
 fn ucc(table: &TuningTable, notes: &mut Vec<String>) -> String {
-    let mut parts = Vec::new();
-    for (collective, range) in table.ranges() {
+    let mut parts: Vec<String> = Vec::new();
+    for NamedRange { collective, range, algorithm } in named(table) {
         let named = || {
             let (name, algorithms) = ucc_names(collective)?;
-            Some((name, counterpart(algorithms, algorithm(table, range)?)?))
+            Some((name, counterpart(algorithms, algorithm?)?))
         };
-        match named() {
-            Some((name, algorithm)) => {
-                let end = range.to_bytes.map_or_else(|| "inf".to_owned(), |end| end.to_string());
-                let (from, ranks) = (range.from_bytes, table.key.ranks);
-                parts.push(format!("{name}:{from}-{end}:host:[{ranks}-{ranks}]:inf:@{algorithm}"));
-            }
-            None => left(notes, "UCC", collective, range),
+        let Some((name, algorithm)) = named() else {
+            left(notes, "UCC", collective, range);
+            continue;
+        };
+        let (from, last) = (range.from_bytes, range.to_bytes.map(|end| end - 1));
+        if last == Some(from) {
+            notes.push(format!("UCC has no ranges of one size: it chooses itself for {collective} of {from} bytes"));
+            continue;
         }
+        if algorithm == KNOMIAL || algorithm == SRA_KNOMIAL {
+            let variable = format!("{name}_{}", if algorithm == KNOMIAL { "KN" } else { "SRA_KN" }).to_uppercase();
+            notes.push(format!("what was measured is UCC's `{algorithm}` with UCC_TL_UCP_{variable}_RADIX=2"));
+        }
+        let (last, ranks) = (last.map_or_else(|| "inf".to_owned(), |last| last.to_string()), table.key.ranks);
+        parts.push(format!("{name}:{from}-{last}:host:[{ranks}-{ranks}]:inf:@{algorithm}"));
     }
     notes.push("UCC uses them for every team of so many ranks, wherever its ranks are".to_owned());
     parts.join("#") + "\n"
@@ -207,111 +246,47 @@ mod tests {
     use crate::store::{TableCell, TableKey};
     use serde_json::json;
 
-    /// All textbook algorithms that tables contain, and one that only this project has.
+    /// A plan has the name of a textbook algorithm and is none; another one is a choice for NCCL.
     fn table() -> TuningTable {
         let range = ChoiceRange::unmeasured;
-        let cell = |collective, first: &str, second: &str| {
+        let cell = |collective| {
             let ranges = vec![
                 range(0, Some(100), None),
-                range(100, Some(200), Some(first)),
-                range(200, Some(300), Some(second)),
-                range(300, None, None),
+                range(100, Some(200), Some("named")),
+                range(200, Some(5 << 30), Some("nccl")),
+                range(5 << 30, None, Some("nccl")),
             ];
             TableCell { collective, ranges, functions: Vec::new() }
         };
-        let plan = |name: &str, strategy: &str| (name.to_owned(), json!({ "produced_by": { "strategy": strategy } }));
+        let named = json!({ "produced_by": { "strategy": "classic/ring", "version": env!("CARGO_PKG_VERSION") } });
+        let nccl = json!({ "format": "antiphon-nccl/1", "algorithm": "ring", "protocol": "ll" });
         TuningTable {
             format: TuningTable::FORMAT.to_owned(),
             key: TableKey { ranks: 4, machines: vec![0, 0, 1, 1], topology: None, version: String::new(), policy: 1 },
-            cells: vec![
-                cell(Collective::AllReduce, "d", "r"),
-                cell(Collective::AllGather, "m", "r"),
-                cell(Collective::ReduceScatter, "r", "r"),
-            ],
-            plans: [plan("d", "classic/doubling"), plan("r", "classic/ring"), plan("m", "milp")].into(),
-        }
-    }
-
-    /// What a reader of the rules would choose, as Open MPI documents them: the last line whose size is not larger.
-    fn rule(text: &str, collective: u64, bytes: u64) -> Option<u64> {
-        let tokens: Vec<u64> = text
-            .lines()
-            .flat_map(|line| line.split('#').next().unwrap_or_default().split_whitespace())
-            .map(|token| token.parse().unwrap())
-            .collect();
-        let mut tokens = tokens.into_iter();
-        let mut next = || tokens.next().unwrap();
-        let mut found = None;
-        for _ in 0..next() {
-            let number = next();
-            for _ in 0..next() {
-                assert_eq!(next(), 4, "ranks");
-                for _ in 0..next() {
-                    let (from, algorithm) = (next(), next());
-                    assert_eq!((next(), next()), (0, 0));
-                    if number == collective && from <= bytes {
-                        found = Some(algorithm);
-                    }
-                }
-            }
-        }
-        assert_eq!(tokens.next(), None, "nothing is left");
-        found
-    }
-
-    #[test]
-    fn rules_of_open_mpi_choose_as_the_table_at_every_edge() {
-        let ExportedTable { text, notes } = export(&table(), ExportTarget::OmpiRules, "t").unwrap();
-        let of = |collective, sizes: [u64; 6]| sizes.map(|bytes| rule(&text, collective, bytes).unwrap());
-        let sizes = [0, 99, 100, 200, 299, 300];
-        assert_eq!(of(2, sizes), [0, 0, 3, 4, 4, 0]);
-        assert_eq!(of(0, sizes), [0, 0, 0, 4, 4, 0]);
-        assert_eq!(of(12, sizes), [0, 0, 3, 3, 3, 0]);
-        assert!(notes.iter().any(|note| note.contains("`m`")) && rule(&text, 7, 100).is_none());
-    }
-
-    #[test]
-    fn lines_for_nccl_are_disjoint_and_inclusive() {
-        let mut table = table();
-        table.cells[1].ranges[3].plan = Some("r".to_owned());
-        let ExportedTable { text, notes } = export(&table, ExportTarget::NcclCsv, "t").unwrap();
-        let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
-        let expected = [
-            "allreduce,200,299,ring,simple,-1,2,4,-1,-1",
-            "allgather,200,299,ring,simple,-1,2,4,-1,-1",
-            "allgather,300,4294967295,ring,simple,-1,2,4,-1,-1",
-            "reducescatter,100,199,ring,simple,-1,2,4,-1,-1",
-            "reducescatter,200,299,ring,simple,-1,2,4,-1,-1",
-        ];
-        assert_eq!(lines, expected);
-        for word in ["`d`", "`m`", "4294967295", "stock cannot"] {
-            assert!(notes.iter().any(|note| note.contains(word)), "{word}: {notes:?}");
+            cells: vec![cell(Collective::AllReduce), cell(Collective::AllToAll)],
+            plans: [("named".to_owned(), named), ("nccl".to_owned(), nccl)].into(),
         }
     }
 
     /// NCCL's tuner is not asked about AllToAll, so a choice for NCCL there is told in a note, and our reader takes all lines.
     #[test]
     fn lines_for_nccl_are_those_that_its_tuner_reads() {
-        let mut table = table();
-        table.cells[1].collective = Collective::AllToAll;
-        table
-            .plans
-            .insert("m".to_owned(), json!({ "format": "antiphon-nccl/1", "algorithm": "ring", "protocol": "ll" }));
-        let ExportedTable { text, notes } = export(&table, ExportTarget::NcclCsv, "t").unwrap();
-        assert_eq!(NcclRule::read_csv(&text, "t").unwrap().len(), 3, "{text}");
-        assert!(notes.iter().any(|note| note.contains("`m` of alltoall")), "{notes:?}");
+        let ExportedTable { text, notes } = export(&table(), ExportTarget::NcclCsv, "t").unwrap();
+        let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        assert_eq!(lines, ["allreduce,200,4294967295,ring,ll,-1,2,4,-1,-1"]);
+        assert_eq!(NcclRule::read_csv(&text, "t").unwrap().len(), 1, "{text}");
+        for expected in ["`nccl` of alltoall", "`named` of allreduce", "no line for NCCL can name more than 4294967295"]
+        {
+            assert!(notes.iter().any(|note| note.contains(expected)), "{expected}: {notes:?}");
+        }
+        assert!(!notes.iter().any(|note| note.contains("`nccl` of allreduce")), "{notes:?}");
     }
 
     #[test]
-    fn the_string_of_ucc_names_only_what_it_has() {
-        let ExportedTable { text, notes } = export(&table(), ExportTarget::Ucc, "t").unwrap();
-        let expected = [
-            "allreduce:100-200:host:[4-4]:inf:@knomial",
-            "allgather:200-300:host:[4-4]:inf:@ring",
-            "reduce_scatter:100-200:host:[4-4]:inf:@ring",
-            "reduce_scatter:200-300:host:[4-4]:inf:@ring",
-        ];
-        assert_eq!(text.trim_end(), expected.join("#"));
-        assert!(notes.iter().any(|note| note.contains("`r` of allreduce")), "{notes:?}");
+    fn a_name_alone_is_not_told_to_other_libraries() {
+        assert_eq!(export(&table(), ExportTarget::Ucc, "t").unwrap().text.trim(), "");
+        let rules = export(&table(), ExportTarget::OmpiRules, "t").unwrap().text;
+        let lines = rules.lines().filter(|line| line.split(' ').count() == 4 && !line.contains('#'));
+        assert!(lines.clone().count() == 6 && lines.clone().all(|line| line == "0 0 0 0"), "{rules}");
     }
 }

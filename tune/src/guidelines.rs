@@ -6,8 +6,8 @@
 //!
 //! [1] Träff, Gropp, Thakur, "Self-consistent MPI performance guidelines", IEEE TPDS 21(5), 2010.
 
-use crate::Summary;
-use crate::store::TuningTable;
+use crate::store::{Evidence, TuningTable};
+use crate::{Composition, Summary};
 use schedule::Collective;
 use serde::Serialize;
 use std::fmt;
@@ -79,56 +79,132 @@ pub struct GuidelineViolation {
     pub limit_us: f64,
 }
 
-/// The measured sizes of a collective in ascending order, with the times of what was chosen.
-fn measured(table: &TuningTable, collective: Collective) -> Vec<(u64, Summary)> {
-    let cell = table.cells.iter().find(|cell| cell.collective == collective);
-    let evidence = cell.into_iter().flat_map(|cell| &cell.ranges).flat_map(|range| &range.evidence);
-    evidence.map(|evidence| (evidence.bytes, evidence.choice)).collect()
+/// Collectives that may do the work of another one in less time, as far as their times are known.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Substitution {
+    /// The collective that takes long.
+    pub collective: Collective,
+    /// The size in bytes, as it counts them.
+    pub bytes: u64,
+    /// What may do its work, one after the other.
+    pub parts: Vec<Collective>,
+    /// Those of them that were not measured at this size.
+    pub missing: Vec<Collective>,
 }
 
-/// All violations in a table, by collective and size. Times between which the noise does not decide violate nothing.
+/// The times of what serves calls of a size, with this type of elements.
+#[derive(Clone, Copy)]
+struct ServedSize<'a> {
+    bytes: u64,
+    dtype: &'a str,
+    time: Summary,
+}
+
+impl ServedSize<'_> {
+    /// Whether it takes longer than that, beyond the noise of both.
+    fn exceeds(&self, high_us: f64, median_us: f64) -> bool {
+        self.time.low_us > high_us && self.time.median_us > LEAST_EXCESS * median_us
+    }
+}
+
+/// The measured sizes of a collective in ascending order. Where a function of the library's own serves, the times are those of it;
+/// a user's function serves only in programs that have it.
+fn measured(table: &TuningTable, collective: Collective) -> Vec<ServedSize<'_>> {
+    let composed = |bytes: u64, dtype: &str| {
+        let own = table
+            .functions()
+            .filter(|(of, range)| *of == collective && Composition::of_name(&range.function).is_some());
+        let mut evidence = own.flat_map(|(_, range)| &range.evidence);
+        evidence.find(|of| of.bytes == bytes && of.dtype == dtype).map(|of| of.choice)
+    };
+    let ranges = table.ranges().filter(|(of, _)| *of == collective);
+    let served = ranges.flat_map(|(_, range)| &range.evidence).map(|Evidence { bytes, choice, dtype, .. }| {
+        ServedSize { bytes: *bytes, dtype, time: composed(*bytes, dtype).unwrap_or(*choice) }
+    });
+    served.filter(|of| of.time.samples > 0).collect()
+}
+
+/// All violations in a table, by collective and size. Times between which the noise does not decide violate nothing, and times of
+/// different types of elements say nothing about each other.
 pub fn violations(table: &TuningTable) -> Vec<GuidelineViolation> {
     let mut found = Vec::new();
     for cell in &table.cells {
         let own = measured(table, cell.collective);
-        for (index, (bytes, time)) in own.iter().enumerate() {
-            let mut check = |guideline: Guideline, low_us: f64, limit_us: f64| {
-                if time.low_us > low_us && time.median_us > LEAST_EXCESS * limit_us {
-                    let (collective, bytes, time_us) = (cell.collective, *bytes, time.median_us);
+        for (index, served) in own.iter().enumerate() {
+            let mut check = |guideline: Guideline, high_us: f64, limit_us: f64| {
+                if served.exceeds(high_us, limit_us) {
+                    let (collective, bytes, time_us) = (cell.collective, served.bytes, served.time.median_us);
                     found.push(GuidelineViolation { collective, bytes, time_us, guideline, limit_us });
                 }
             };
-            for (_, parts) in SUBSTITUTES.iter().filter(|(of, _)| *of == cell.collective) {
-                let times: Option<Vec<Summary>> = parts.iter().map(|part| time_at(table, *part, *bytes)).collect();
-                let Some(times) = times else { continue };
-                let sum = |of: fn(&Summary) -> f64| times.iter().map(of).sum::<f64>();
-                check(Guideline::Substitute(parts.to_vec()), sum(|time| time.high_us), sum(|time| time.median_us));
+            for parts in substitutes(cell.collective) {
+                let times: Option<Vec<Summary>> = parts.iter().map(|part| time_at(table, *part, served)).collect();
+                if let Some(times) = times {
+                    check(Guideline::Substitute(parts.to_vec()), high_us(&times), median_us(&times));
+                }
             }
-            if let Some((larger, limit)) = own.get(index + 1) {
-                check(Guideline::Larger(*larger), limit.high_us, limit.median_us);
+            let comparable = |of: &&ServedSize<'_>| of.dtype == served.dtype;
+            let larger = own[index + 1..].iter().filter(comparable);
+            if let Some(larger) = larger.min_by(|one, other| one.time.median_us.total_cmp(&other.time.median_us)) {
+                check(Guideline::Larger(larger.bytes), larger.time.high_us, larger.time.median_us);
             }
-            if let Some((part, limit)) = index.checked_sub(1).map(|before| &own[before]).filter(|(part, _)| *part > 0) {
-                let times = bytes.div_ceil(*part);
-                let guideline = Guideline::Parts { bytes: *part, times };
-                check(guideline, times as f64 * limit.high_us, times as f64 * limit.median_us);
+            let smaller = own[..index].iter().filter(comparable).filter(|of| of.bytes > 0);
+            let parts = smaller.map(|of| (of, served.bytes.div_ceil(of.bytes)));
+            let whole = |(of, times): &(&ServedSize<'_>, u64)| *times as f64 * of.time.median_us;
+            if let Some(best) = parts.min_by(|one, other| whole(one).total_cmp(&whole(other))) {
+                let (ServedSize { bytes, time, .. }, times) = best;
+                let guideline = Guideline::Parts { bytes: *bytes, times };
+                check(guideline, times as f64 * time.high_us, whole(&best));
             }
         }
     }
     found
 }
 
-/// The time of a collective at about a size.
-fn time_at(table: &TuningTable, collective: Collective, bytes: u64) -> Option<Summary> {
-    let ratio = |size: u64| (size.max(1) as f64 / bytes.max(1) as f64).ln().abs();
-    let sizes = measured(table, collective).into_iter();
-    let (size, time) = sizes.min_by(|one, other| ratio(one.0).total_cmp(&ratio(other.0)))?;
-    (ratio(size) <= SAME_SIZE.ln()).then_some(time)
+/// What may do the work of a collective in less time: where that violates a guideline, and where it may, because a part was not
+/// measured and the others leave time for it.
+pub fn substitutions(table: &TuningTable) -> Vec<Substitution> {
+    let mut found = Vec::new();
+    for cell in &table.cells {
+        for served in measured(table, cell.collective) {
+            for parts in substitutes(cell.collective) {
+                let time = |part: &Collective| time_at(table, *part, &served);
+                let known: Vec<Summary> = parts.iter().filter_map(time).collect();
+                if !known.is_empty() && served.exceeds(high_us(&known), median_us(&known)) {
+                    let missing = parts.iter().copied().filter(|part| time(part).is_none()).collect();
+                    let (collective, bytes, parts) = (cell.collective, served.bytes, parts.to_vec());
+                    found.push(Substitution { collective, bytes, parts, missing });
+                }
+            }
+        }
+    }
+    found
+}
+
+fn substitutes(collective: Collective) -> impl Iterator<Item = &'static [Collective]> {
+    SUBSTITUTES.iter().filter(move |(of, _)| *of == collective).map(|(_, parts)| *parts)
+}
+
+fn high_us(times: &[Summary]) -> f64 {
+    times.iter().map(|time| time.high_us).sum()
+}
+
+fn median_us(times: &[Summary]) -> f64 {
+    times.iter().map(|time| time.median_us).sum()
+}
+
+/// The time of a collective at about a size, with the same type of elements.
+fn time_at(table: &TuningTable, collective: Collective, of: &ServedSize<'_>) -> Option<Summary> {
+    let ratio = |size: u64| (size.max(1) as f64 / of.bytes.max(1) as f64).ln().abs();
+    let sizes = measured(table, collective).into_iter().filter(|served| served.dtype == of.dtype);
+    let nearest = sizes.min_by(|one, other| ratio(one.bytes).total_cmp(&ratio(other.bytes)))?;
+    (ratio(nearest.bytes) <= SAME_SIZE.ln()).then_some(nearest.time)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{ChoiceRange, Evidence, TableCell, TableKey};
+    use crate::store::{ChoiceRange, FunctionRange, TableCell, TableKey};
     use crate::summarize;
 
     fn around(centre: f64) -> Summary {
@@ -179,5 +255,67 @@ mod tests {
         let rules: Vec<(u64, Guideline)> = found.into_iter().map(|found| (found.bytes, found.guideline)).collect();
         assert_eq!(rules, [(64, Guideline::Larger(128)), (512, Guideline::Parts { bytes: 256, times: 2 })]);
         assert_eq!(violations(&table(&[(Collective::AllToAll, &[(64, 10.0), (128, 10.0), (256, 20.0)])])), []);
+    }
+
+    /// Each size takes a little less than the one before, which is no violation; together it is one.
+    #[test]
+    fn times_that_fall_slowly_are_compared_with_the_least_of_all_larger_sizes() {
+        let times: Vec<(u64, f64)> = (0..8).map(|step| (1024 << step, 100.0 * 0.96_f64.powi(step))).collect();
+        let found = violations(&table(&[(Collective::AllReduce, &times)]));
+        let rules: Vec<(u64, Guideline)> = found.iter().map(|of| (of.bytes, of.guideline.clone())).collect();
+        let expected: Vec<_> = (0..6).map(|step| (1024 << step, Guideline::Larger(1024 << 7))).collect();
+        assert_eq!(rules, expected);
+        // The best parts need not be the next smaller ones.
+        let times = [(64, 10.0), (128, 25.0), (256, 60.0)];
+        let found = violations(&table(&[(Collective::AllToAll, &times)]));
+        let parts: Vec<Guideline> = found.into_iter().map(|found| found.guideline).collect();
+        assert_eq!(parts, [2, 4].map(|times| Guideline::Parts { bytes: 64, times }));
+    }
+
+    #[test]
+    fn times_of_different_elements_are_not_compared() {
+        let times: &[(Collective, &[(u64, f64)])] = &[
+            (Collective::AllReduce, &[(1024, 100.0), (2048, 50.0)]),
+            (Collective::ReduceScatter, &[(1024, 20.0)]),
+            (Collective::AllGather, &[(1024, 20.0)]),
+        ];
+        let mut mixed = table(times);
+        assert_eq!(violations(&mixed).len(), 2);
+        mixed.cells[0].ranges[0].evidence[0].dtype = "u8".to_owned();
+        assert_eq!((violations(&mixed), substitutions(&mixed)), (vec![], vec![]));
+    }
+
+    #[test]
+    fn what_the_composed_function_serves_is_no_violation() {
+        let times: &[(Collective, &[(u64, f64)])] = &[
+            (Collective::AllReduce, &[(1024, 100.0)]),
+            (Collective::ReduceScatter, &[(1024, 20.0)]),
+            (Collective::AllGather, &[(1024, 20.0)]),
+        ];
+        let mut served = table(times);
+        assert_eq!(substitutions(&served)[0].missing, []);
+        let mut evidence = served.cells[0].ranges[0].evidence.clone();
+        evidence[0].choice = around(41.0);
+        for (name, expected) in [("stock reducescatter + allgather", 0), ("mine", 1)] {
+            let (function, dtype) = (name.to_owned(), "f32".to_owned());
+            let (from_bytes, to_bytes, evidence) = (1024, 1025, evidence.clone());
+            served.cells[0].functions =
+                vec![FunctionRange { from_bytes, to_bytes, function, dtype, op: None, evidence }];
+            assert_eq!([violations(&served).len(), substitutions(&served).len()], [expected; 2], "{name}");
+        }
+    }
+
+    #[test]
+    fn what_was_not_measured_may_be_asked_for_where_the_rest_leaves_time_for_it() {
+        let times: &[(Collective, &[(u64, f64)])] = &[
+            (Collective::Broadcast, &[(1024, 100.0), (4096, 21.0)]),
+            (Collective::AllGather, &[(1024, 20.0), (4096, 20.5)]),
+        ];
+        let found = substitutions(&table(times));
+        let parts = vec![Collective::Scatter, Collective::AllGather];
+        let missing = vec![Collective::Scatter];
+        assert_eq!(found.clone(), [Substitution { collective: Collective::Broadcast, bytes: 1024, parts, missing }]);
+        let is_substitute = |of: &GuidelineViolation| of.guideline == Guideline::Substitute(found[0].parts.clone());
+        assert!(!violations(&table(times)).iter().any(is_substitute));
     }
 }

@@ -6,6 +6,7 @@
 
 mod accuracy;
 mod choose;
+mod composed;
 mod decide;
 mod export;
 mod files;
@@ -14,14 +15,16 @@ mod merge;
 mod nccl;
 mod statistics;
 mod store;
+mod textbook;
 mod turns;
 
 pub use accuracy::{kendall_tau, q_error, robust_line};
 pub use choose::{ChoiceEdge, MeasuredSize, ranges, remaining, smooth, winner};
+pub use composed::Composition;
 pub use decide::{Choice, TuningDecision, decide};
 pub use export::{ExportTarget, ExportedTable, export};
 pub use files::TableError;
-pub use guidelines::{Guideline, GuidelineViolation, violations};
+pub use guidelines::{Guideline, GuidelineViolation, Substitution, substitutions, violations};
 pub use merge::{MergeConflict, merge};
 pub use nccl::{NcclAlgorithm, NcclCall, NcclChoice, NcclProtocol, NcclRule};
 pub use statistics::{Summary, summarize};

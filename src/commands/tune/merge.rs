@@ -1,5 +1,6 @@
 //! `antiphon tune merge` and `antiphon tune export`: tables from tables, and for other libraries.
 
+use super::judge::verified;
 use super::show::{read, text};
 use crate::cli::TableFormat;
 use crate::failure::{Failure, Outcome, write_to};
@@ -43,7 +44,10 @@ pub(super) fn export(path: &Path, format: TableFormat, output: Option<&PathBuf>,
         TableFormat::OmpiRules => ExportTarget::OmpiRules,
         TableFormat::Ucc => ExportTarget::Ucc,
     };
-    let exported = tune::export(&read(path)?, target, &path.display().to_string()).map_err(Failure::bad_input)?;
+    let table = read(path)?;
+    // Nobody else would notice a plan that is not what it says.
+    verified(path, &table)?;
+    let exported = tune::export(&table, target, &path.display().to_string()).map_err(Failure::bad_input)?;
     if let Some(output) = output {
         write_to(output, |out| out.write_all(exported.text.as_bytes()))?;
     }
