@@ -177,6 +177,82 @@ fn tables_are_merged_drawn_and_judged() {
 }
 
 #[test]
+fn what_differs_between_tables_is_told_also_under_the_same_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |line: &str| antiphon_in(folder.path(), line);
+    run("synth --topology clique:4 --collective allgather --size 64KB --strategy classic -o a.json").ok();
+    run("synth --topology clique:4 --collective allgather --size 64KB --strategy matching -o b.json").ok();
+    let at = |name: &str| folder.path().join(name);
+    let plans = ["a.json", "b.json"].map(|name| read(&at(name)));
+    by_hand(&at("one.json"), &plans[0], "plan", [1024, 65536], 1.5);
+    by_hand(&at("two.json"), &plans[1], "plan", [1024, 65536], 1.5);
+    by_hand(&at("quick.json"), &plans[0], "plan", [1024, 65536], 2.0);
+    let diff = |other: &str| run(&format!("tune diff one.json {other} --json")).ok().json();
+    let same = diff("one.json");
+    assert!(
+        ["key", "differences", "plans", "measured"].iter().all(|part| same[part] == serde_json::json!([])),
+        "{same}"
+    );
+    let other = diff("two.json");
+    assert_eq!(other["plans"], serde_json::json!(["plan"]), "{other}");
+    assert_eq!(other["differences"], serde_json::json!([["allgather", "1.024 KB", "plan", "plan (another plan)"]]));
+    let quick = diff("quick.json");
+    assert_eq!(quick["differences"], serde_json::json!([]));
+    assert_eq!(quick["measured"].as_array().unwrap().len(), 2, "{quick}");
+    let mut table = read(&at("one.json"));
+    table["key"]["machines"] = serde_json::json!([0, 0, 1, 1]);
+    table["cells"][1]["functions"] = serde_json::json!([{
+        "from_bytes": 512, "to_bytes": 2048, "function": "mine", "dtype": "f32", "op": "sum", "evidence": [],
+    }]);
+    std::fs::write(at("functions.json"), table.to_string()).unwrap();
+    let told = run("tune diff one.json functions.json").ok().stdout;
+    for expected in ["machines", "[0,0,1,1]", "mine (function, f32 sum), else stock"] {
+        assert!(told.contains(expected), "no `{expected}` in\n{told}");
+    }
+}
+
+#[test]
+fn what_is_doubtful_in_a_table_is_told_and_what_misleads_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |line: &str| antiphon_in(folder.path(), line);
+    run("synth --topology clique:4 --collective allgather --size 64KB --strategy classic -o a.json").ok();
+    let at = |name: &str| folder.path().join(name);
+    by_hand(&at("t.json"), &read(&at("a.json")), "plan", [1024, 65536], 1.5);
+    assert_eq!(run("tune verify t.json --json").ok().json()["warnings"], serde_json::json!([]));
+    let changed = |change: &dyn Fn(&mut Value)| {
+        let mut table = read(&at("t.json"));
+        change(&mut table);
+        std::fs::write(at("c.json"), table.to_string()).unwrap();
+        run("tune verify c.json")
+    };
+    let doubtful = |expected: &str, change: &dyn Fn(&mut Value)| {
+        let told = changed(change).ok().stdout;
+        assert!(told.contains("warning: ") && told.contains(expected), "no `{expected}` in\n{told}");
+    };
+    doubtful("it was not measured there", &|table| table["cells"][0]["ranges"][1]["evidence"] = serde_json::json!([]));
+    doubtful("nothing uses the plan `again`", &|table| table["plans"]["again"] = table["plans"]["plan"].clone());
+    doubtful("nothing was measured above 65.54 KB", &|table| {
+        let ranges = &mut table["cells"][0]["ranges"];
+        ranges[1]["to_bytes"] = (1_u64 << 40).into();
+        ranges[2]["from_bytes"] = (1_u64 << 40).into();
+    });
+    let refused = |expected: &str, change: &dyn Fn(&mut Value)| {
+        let ran = changed(change);
+        assert!(ran.code != 0 && ran.stderr.contains(expected), "no `{expected}` in\n{}{}", ran.stdout, ran.stderr);
+    };
+    refused("plan `rest`, which serves nothing", &|table| table["plans"]["rest"] = serde_json::json!({ "a": 1 }));
+    refused("slower than stock", &|table| {
+        let evidence = &mut table["cells"][0]["ranges"][1]["evidence"][0];
+        (evidence["choice"], evidence["stock"]) = (evidence["stock"].clone(), evidence["choice"].clone());
+    });
+    refused("`stock` is no name of a plan", &|table| table["plans"]["stock"] = table["plans"]["plan"].clone());
+    // What is not valid is not told to other libraries either.
+    changed(&|table| drop(table["plans"]["plan"]["transfers"].as_array_mut().unwrap().pop()));
+    let ran = run("tune export c.json --format ompi-rules");
+    assert!(ran.code != 0 && ran.stdout.is_empty(), "{}{}", ran.stdout, ran.stderr);
+}
+
+#[test]
 fn a_run_uses_what_the_table_chooses() {
     let folder = tempfile::tempdir().unwrap();
     let run = |line: &str| antiphon_in(folder.path(), line);
@@ -215,7 +291,7 @@ fn other_libraries_are_told_what_they_know() {
     assert!(nccl.stdout.contains("allgather,1024,65536,ring,simple,-1,1,4,-1,-1"), "{}", nccl.stdout);
     assert!(nccl.stderr.contains("stock cannot be expressed"), "{}", nccl.stderr);
     let ucc = run("tune export t.json --format ucc").ok().stdout;
-    assert_eq!(ucc.trim(), "allgather:1024-65537:host:[4-4]:inf:@ring");
+    assert_eq!(ucc.trim(), "allgather:1024-65536:host:[4-4]:inf:@ring");
     run("tune export t.json --format ompi-rules -o rules.conf").ok();
     let rules = std::fs::read_to_string(folder.path().join("rules.conf")).unwrap();
     assert!(rules.contains("\n1024 4 0 0\n65537 0 0 0\n"), "{rules}");

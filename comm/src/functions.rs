@@ -18,6 +18,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 use topology::Rank;
+use tune::Composition;
 
 /// A user's own way to do a collective. It is called on all ranks at the same time, with the communicator to use.
 pub type CandidateFunction = dyn Fn(&Communicator, &CollectiveCall, Call<'_>) -> Result<(), String> + Send + Sync;
@@ -25,19 +26,20 @@ pub type CandidateFunction = dyn Fn(&Communicator, &CollectiveCall, Call<'_>) ->
 /// A function of the program's: its name, and the collectives that it is for.
 pub(crate) type GivenFunction = (String, Vec<Collective>, Arc<CandidateFunction>);
 
-/// The name of an AllReduce of two halves, a function of the library's own.
-pub(crate) const COMPOSED: &str = "stock reducescatter + allgather";
-
 /// Functions that serve calls of a communicator.
 struct ServingFunctions {
     /// What the functions use; it knows no table.
     lane: Communicator,
+    /// What those use whose halves the table chooses.
+    tuned: Communicator,
     serving: Vec<ServingFunction>,
 }
 
 struct ServingFunction {
     named: TableFunction,
     function: Arc<CandidateFunction>,
+    /// If it is the library's own.
+    composition: Option<Composition>,
 }
 
 /// The kind of call that is measured for a collective.
@@ -60,52 +62,90 @@ fn has_one_vector(collective: Collective) -> bool {
     }
 }
 
-/// Whether an AllReduce of two halves can serve calls of so many elements.
-pub(crate) fn composes(ranks: usize, collective: Collective, count: usize) -> bool {
-    collective == Collective::AllReduce && ranks > 1 && count > 0 && count.is_multiple_of(ranks)
-}
-
-/// An AllReduce as ReduceScatter and AllGather.
-pub(crate) fn composed(lane: &Communicator, call: &CollectiveCall, vector: &mut [u8]) -> CommResult<()> {
-    let count = call.count / lane.size();
-    let kind = |collective, op| CallKind { op, in_place: true, ..CallKind::plain(collective) };
-    lane.collective(kind(Collective::ReduceScatter, call.op), count, call.dtype, Call::InPlace(vector))?;
-    lane.collective(kind(Collective::AllGather, None), count, call.dtype, Call::InPlace(vector))
+/// Does a collective as two others. The halves are not in place, because tables measure them so.
+pub(crate) fn composed(
+    lane: &Communicator,
+    of: Composition,
+    call: &CollectiveCall,
+    memory: Call<'_>,
+) -> CommResult<()> {
+    let CollectiveCall { count, dtype, op, .. } = *call;
+    let root = Rank::from_index(call.root.unwrap_or(0));
+    let (ranks, is_root) = (lane.size(), lane.rank() == root.index());
+    let kind = |half: Collective| CallKind {
+        root: half.is_rooted().then_some(root),
+        op: op.filter(|_| half.combines()),
+        ..CallKind::plain(half)
+    };
+    let half = |half, count, input: &[u8], output: &mut [u8]| {
+        lane.collective(kind(half), count, dtype, Call::OutOfPlace { input, output })
+    };
+    let ([first, second], block) = (of.halves, count / ranks);
+    match memory {
+        // AllReduce, and Broadcast, where only the root has something to hand out.
+        Call::InPlace(vector) => {
+            let mut part = vec![0; block * dtype.size()];
+            let has_input = of.whole.combines() || is_root;
+            half(first, block, if has_input { vector } else { &[] }, &mut part)?;
+            half(second, block, &part, vector)
+        }
+        Call::OutOfPlace { input, output } if of.whole == Collective::Reduce => {
+            let mut part = vec![0; block * dtype.size()];
+            half(first, block, input, &mut part)?;
+            half(second, block, &part, output)
+        }
+        Call::OutOfPlace { input, output } if of.whole == Collective::AllGather => {
+            half(first, count, input, if is_root { output } else { &mut [] })?;
+            let in_place = CallKind { in_place: true, ..kind(second) };
+            lane.collective(in_place, count * ranks, dtype, Call::InPlace(output))
+        }
+        // ReduceScatter.
+        Call::OutOfPlace { input, output } => {
+            let mut whole = vec![0; if is_root { input.len() } else { 0 }];
+            half(first, count * ranks, input, &mut whole)?;
+            half(second, count, &whole, output)
+        }
+    }
 }
 
 /// The library's own function of a name.
-fn own(name: &str) -> Option<Arc<CandidateFunction>> {
-    let function: Arc<CandidateFunction> = Arc::new(|lane, call, memory| match memory {
-        Call::InPlace(vector) => composed(lane, call, vector).map_err(|error| error.to_string()),
-        Call::OutOfPlace { .. } => Err("it is not in place".to_owned()),
-    });
-    (name == COMPOSED).then_some(function)
+fn own(name: &str) -> Option<(Composition, Arc<CandidateFunction>)> {
+    let of = Composition::of_name(name)?;
+    let function = move |lane: &Communicator, call: &CollectiveCall, memory: Call<'_>| {
+        composed(lane, of, call, memory).map_err(|error| error.to_string())
+    };
+    Some((of, Arc::new(function)))
 }
 
 impl ServingFunction {
     /// Whether it serves a call of so many bytes, as the collective counts them.
     fn serves(&self, ranks: usize, key: CallKey, bytes: u64) -> bool {
-        let TableFunction { collective, from_bytes, to_bytes, dtype, op, ref name, .. } = self.named;
+        let TableFunction { collective, from_bytes, to_bytes, dtype, op, .. } = self.named;
         let is_kind = key.kind == measured_kind(collective, op.unwrap_or(ReduceOp::Sum)) && key.dtype == dtype;
-        let is_possible = &**name != COMPOSED || composes(ranks, collective, key.count);
+        let is_possible = self.composition.is_none_or(|of| of.serves(ranks, collective, key.count));
         is_kind && is_possible && bytes >= from_bytes && bytes < to_bytes
     }
 }
 
 impl ServingFunctions {
     /// Those of a table that the library has itself, or that are given; the name of each.
+    ///
+    /// # Errors
+    /// If the communicator is broken.
     fn new(
-        lane: Communicator,
+        comm: &Communicator,
         table: &PlanTable,
         given: impl Fn(&TableFunction) -> Option<Arc<CandidateFunction>>,
-    ) -> Self {
+    ) -> CommResult<Self> {
         let of = |named: &TableFunction| {
-            let function = own(&named.name).or_else(|| given(named))?;
-            Some(ServingFunction { named: named.clone(), function })
+            let (composition, function) = match own(&named.name) {
+                Some((of, function)) => (Some(of), function),
+                None => (None, given(named)?),
+            };
+            Some(ServingFunction { named: named.clone(), function, composition })
         };
-        let machines = lane.machines();
-        let serving = table.functions(&machines).filter_map(of).collect();
-        Self { lane, serving }
+        let serving = table.functions(&comm.machines()).filter_map(of).collect();
+        Ok(Self { lane: comm.without_table()?, tuned: comm.uncounted(None)?, serving })
     }
 
     /// `None` if there are none.
@@ -134,15 +174,16 @@ impl ServesCalls for ServingFunctions {
     }
 
     fn call(&self, number: usize, key: CallKey, limit: Duration, memory: Call<'_>) -> Result<(), String> {
-        self.lane.set_time_limit(limit);
+        let ServingFunction { function, composition, .. } = &self.serving[number];
+        let lane = if composition.is_some_and(|of| of.is_chosen) { &self.tuned } else { &self.lane };
+        lane.set_time_limit(limit);
         let CallKey { kind, count, dtype } = key;
         let (collective, root) = (kind.collective, kind.root.map(Rank::index));
         let call = CollectiveCall { collective, root, op: kind.op, count, dtype, in_place: kind.in_place };
-        let function = &self.serving[number].function;
-        let ended = catch_unwind(AssertUnwindSafe(|| function(&self.lane, &call, memory)));
+        let ended = catch_unwind(AssertUnwindSafe(|| function(lane, &call, memory)));
         let ended = ended.unwrap_or_else(|_| Err("it panicked".to_owned()));
         if ended.is_err() {
-            self.lane.abort();
+            lane.abort();
         }
         ended
     }
@@ -183,10 +224,9 @@ impl Communicator {
                 });
             }
         }
-        let lane = self.without_table()?;
         let on_all =
             |of: &TableFunction| named.iter().position(|known| *known == of).is_some_and(|at| missing(at).is_none());
-        let functions = ServingFunctions::new(lane, table, |of| own_of(of).filter(|_| on_all(of)));
+        let functions = ServingFunctions::new(self, table, |of| own_of(of).filter(|_| on_all(of)))?;
         let names = functions.names();
         self.serve_with(functions.boxed());
         Ok(names)
@@ -199,8 +239,7 @@ impl Communicator {
     pub(crate) fn use_own_functions(&self) -> CommResult<()> {
         let store = self.state().plans.store();
         if store.table().functions(&self.machines()).next().is_some() {
-            let lane = self.without_table()?;
-            self.serve_with(ServingFunctions::new(lane, store.table(), |_| None).boxed());
+            self.serve_with(ServingFunctions::new(self, store.table(), |_| None)?.boxed());
         }
         Ok(())
     }

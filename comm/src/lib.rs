@@ -66,6 +66,6 @@ pub use started::Pending;
 pub use statistics::{PlanStatistics, Statistics};
 pub use table::{PlanTable, TableFault};
 pub use tuner::{
-    CandidateRefusal, CandidateSamples, CellSamples, CellWork, LaunchEnd, MeasuredTable, RefusedCandidate, TrialMark,
-    TrialPhase, TuneCandidate, TuneJob, TuneOptions, TuneWord, edges_of, table_of,
+    CandidateRefusal, CandidateSamples, CellSamples, CellWork, LaunchEnd, MeasuredTable, NextWork, RefusedCandidate,
+    TrialMark, TrialPhase, TuneCandidate, TuneJob, TuneOptions, TuneWord, edges_of, final_table, next_work, table_of,
 };

@@ -122,6 +122,11 @@ impl PlanStore {
         Self::new(PlanTable::default(), Says::default(), self.links.clone())
     }
 
+    /// The same table or another one, for calls that nobody counts.
+    pub(crate) fn uncounted(&self, table: Option<Arc<PlanTable>>) -> Self {
+        Self { table: table.unwrap_or_else(|| self.table.clone()), ..self.without_table() }
+    }
+
     /// The same with another table.
     pub(crate) fn with_table(&self, table: PlanTable) -> Self {
         Self { table: Arc::new(table), ..self.of_session(self.links.clone()) }

@@ -81,6 +81,12 @@ impl Communicator {
         self.twin(Arc::new(plans.without_table()))
     }
 
+    /// The same group once more, with its table or another one, for calls that nobody counts.
+    pub(crate) fn uncounted(&self, table: Option<Arc<PlanTable>>) -> CommResult<Self> {
+        let plans = self.state().plans.store();
+        self.twin(Arc::new(plans.uncounted(table)))
+    }
+
     /// From the next call on, this group uses another table; groups that are made of it too.
     pub(crate) fn replace_table(&self, table: PlanTable) {
         let mut state = self.state();

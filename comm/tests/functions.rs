@@ -5,7 +5,7 @@ use comm::{CandidateFunction, Collective, CommError, Communicator, Op, TuneCandi
 use runtime::Call;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use tune::{ChoiceRange, FunctionRange, TableCell, TableKey, TuningTable};
+use tune::{ChoiceRange, Composition, FunctionRange, TableCell, TableKey, TuningTable};
 
 /// A table that names a function for AllReduce of 400 to 800 bytes (exclusive) on three ranks of a machine.
 fn table(function: &str) -> TuningTable {
@@ -116,6 +116,57 @@ fn the_librarys_own_function_needs_no_giving() {
         comm.use_candidates(&[]).unwrap();
         sum(comm, 102);
         assert!(comm.last_plan().contains(composed), "{}", comm.last_plan());
+    });
+}
+
+/// Whatever is composed of two others does what it is for, on vectors that no two ranks have in common.
+#[test]
+fn every_composed_collective_gives_the_right_result() {
+    ranks(|comm| {
+        let (own, block) = (comm.rank(), 100);
+        let vector =
+            |rank: usize, length: usize| -> Vec<f32> { (0..length).map(|at| (7 * at + rank) as f32).collect() };
+        let sums: Vec<f32> = (0..3 * block).map(|at| (21 * at + 3) as f32).collect();
+        let all: Vec<f32> = (0..3).flat_map(|rank| vector(rank, block)).collect();
+        for of in Composition::all() {
+            let mut tuned = table(&of.name());
+            let cell = &mut tuned.cells[0];
+            cell.collective = of.whole;
+            cell.functions[0].to_bytes = 8000;
+            cell.functions[0].op = of.whole.combines().then_some(Op::Sum);
+            comm.use_table(&tuned).unwrap();
+            let (found, expected) = match of.whole {
+                Collective::AllReduce => {
+                    let mut found = vector(own, 3 * block);
+                    comm.all_reduce(&mut found, Op::Sum).unwrap();
+                    (found, sums.clone())
+                }
+                Collective::Broadcast => {
+                    let mut found = vector(own, 3 * block);
+                    comm.broadcast(&mut found, 0).unwrap();
+                    (found, vector(0, 3 * block))
+                }
+                Collective::Reduce => {
+                    let mut found = vec![0.0; if own == 0 { 3 * block } else { 0 }];
+                    comm.reduce(&vector(own, 3 * block), &mut found, Op::Sum, 0).unwrap();
+                    let length = found.len();
+                    (found, sums[..length].to_vec())
+                }
+                Collective::AllGather => {
+                    let mut found = vec![0.0; 3 * block];
+                    comm.all_gather(&vector(own, block), &mut found).unwrap();
+                    (found, all.clone())
+                }
+                other => {
+                    assert_eq!(other, Collective::ReduceScatter);
+                    let mut found = vec![0.0; block];
+                    comm.reduce_scatter(&vector(own, 3 * block), &mut found, Op::Sum).unwrap();
+                    (found, sums[own * block..(own + 1) * block].to_vec())
+                }
+            };
+            assert_eq!(found, expected, "{}", of.name());
+            assert!(comm.last_plan().contains(&of.name()), "{}", comm.last_plan());
+        }
     });
 }
 

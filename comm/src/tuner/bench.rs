@@ -32,6 +32,15 @@ pub(super) struct ReadyCandidate<'a> {
     pub(super) candidate: &'a TuneCandidate,
     /// Of a plan.
     prepared: Option<Prepared>,
+    /// Of one that needs a table.
+    tuned: Option<Communicator>,
+}
+
+impl ReadyCandidate<'_> {
+    /// The communicator that it uses.
+    fn lane<'s>(&'s self, common: &'s Communicator) -> &'s Communicator {
+        self.tuned.as_ref().unwrap_or(common)
+    }
 }
 
 /// Times of one block of calls, in microseconds, as rank 0 knows them.
@@ -131,7 +140,7 @@ impl<'a> CellBench<'a> {
         let ended = self.try_run(ready);
         if ended.is_err() {
             self.failed_at = self.clock.now();
-            self.lane.abort();
+            ready.lane(&self.lane).abort();
         }
         ended
     }
@@ -160,7 +169,7 @@ impl<'a> CellBench<'a> {
                 let ended = watch.call(|| catch_unwind(AssertUnwindSafe(|| function(lane, call, memory))));
                 ended.unwrap_or_else(|_| Err("it panicked".to_owned()))
             }
-            (CandidateWork::Composed, _) => composed(lane, call, output).map_err(told),
+            (CandidateWork::Composed(of, _), _) => composed(ready.lane(lane), *of, call, memory).map_err(told),
             _ => lane.collective(*kind, call.count, call.dtype, memory).map_err(told),
         }
     }
@@ -176,6 +185,11 @@ impl<'a> CellBench<'a> {
         program: Option<MadeProgram>,
     ) -> CommResult<Result<ReadyCandidate<'c>, CandidateRefusal>> {
         self.enter(candidate, TrialPhase::Check);
+        let tuned = match &candidate.work {
+            CandidateWork::Composed(_, Some(table)) => Some(self.control.uncounted(Some(table.clone()))?),
+            _ => None,
+        };
+        tuned.iter().for_each(|lane| lane.set_time_limit(self.lane.limit()));
         let made = program.transpose().and_then(|program| {
             let prepare =
                 |program: Arc<SequencedProgram>| self.lane.prepare(&program, self.call.count, self.call.dtype);
@@ -190,7 +204,7 @@ impl<'a> CellBench<'a> {
             let why = why.unwrap_or_else(|| format!("rank {rank} cannot prepare it"));
             return Ok(Err(CandidateRefusal { rank, phase: TrialPhase::Prepare, why }));
         }
-        let ready = ReadyCandidate { candidate, prepared };
+        let ready = ReadyCandidate { candidate, prepared, tuned };
         Ok(self.check(&ready)?.map_or(Ok(ready), Err))
     }
 

@@ -143,7 +143,8 @@ impl MeasuredCollective {
         launches: &[Vec<CellSamples>],
         competes: impl Copy + Fn(&CandidateSamples) -> bool,
     ) -> Self {
-        let of = || launches.iter().flatten().filter(|cell| cell.collective == collective);
+        let of =
+            || launches.iter().flatten().filter(|cell| cell.collective == collective && !cell.candidates.is_empty());
         let bytes: BTreeSet<u64> = of().map(|cell| cell.bytes).collect();
         let mut names = vec![tune::STOCK.to_owned()];
         let mut sizes = Vec::with_capacity(bytes.len());
@@ -190,14 +191,18 @@ impl MeasuredCollective {
     }
 }
 
-/// The sizes of a grid, as they were run.
+/// The sizes of a grid, as they were run: those of the first launch that has measured the collective.
 fn grid_of(launches: &[Vec<CellSamples>], collective: Collective) -> BTreeSet<u64> {
-    let first = launches.first().into_iter().flatten();
-    first.filter(|cell| cell.collective == collective).map(|cell| cell.bytes).collect()
+    let sizes = |launch: &Vec<CellSamples>| {
+        let measured = launch.iter().filter(|cell| cell.collective == collective && !cell.candidates.is_empty());
+        measured.map(|cell| cell.bytes).collect::<BTreeSet<u64>>()
+    };
+    launches.iter().map(sizes).find(|sizes| !sizes.is_empty()).unwrap_or_default()
 }
 
+/// All collectives that were measured.
 fn collectives_of(launches: &[Vec<CellSamples>]) -> BTreeSet<Collective> {
-    launches.iter().flatten().map(|cell| cell.collective).collect()
+    launches.iter().flatten().filter(|cell| !cell.candidates.is_empty()).map(|cell| cell.collective).collect()
 }
 
 /// The sizes around an edge that decide where it is: one element of each block less than the upper size, and one more than the
@@ -281,7 +286,9 @@ impl RangeMaker<'_> {
 
     /// What the launches have measured at one size.
     fn cells(&self, bytes: u64) -> Vec<&CellSamples> {
-        let is_it = |cell: &&CellSamples| cell.collective == self.collective && cell.bytes == bytes;
+        let is_it = |cell: &&CellSamples| {
+            cell.collective == self.collective && cell.bytes == bytes && !cell.candidates.is_empty()
+        };
         self.launches.iter().filter_map(|launch| launch.iter().find(is_it)).collect()
     }
 

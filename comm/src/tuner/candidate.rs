@@ -2,14 +2,15 @@
 //!
 //! The principal type is [`TuneCandidate`].
 
-use crate::functions::{COMPOSED, CandidateFunction, composes};
+use crate::functions::CandidateFunction;
 use crate::stock::CallKind;
-use crate::table::PlanTable;
+use crate::table::{PlanTable, TableFault};
 use runtime::SequencedProgram;
 use schedule::Collective;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use tune::{Composition, TuningTable};
 
 /// One way to serve calls.
 #[derive(Clone)]
@@ -25,8 +26,8 @@ pub(super) enum CandidateWork {
     Stock,
     /// An entry of a table of plans.
     Plan(Arc<PlanTable>, usize),
-    /// An AllReduce as ReduceScatter and AllGather, each as stock does it.
-    Composed,
+    /// Two collectives, one after the other; this table serves them, or stock.
+    Composed(Composition, Option<Arc<PlanTable>>),
     /// A user's function, for these collectives.
     Function(Vec<Collective>, Arc<CandidateFunction>),
 }
@@ -43,9 +44,23 @@ impl TuneCandidate {
         Self { name: tune::STOCK.to_owned(), work: CandidateWork::Stock }
     }
 
-    /// An AllReduce of two halves.
-    pub(super) fn composed() -> Self {
-        Self { name: COMPOSED.to_owned(), work: CandidateWork::Composed }
+    /// Collectives that two others do, as stock does them.
+    pub(super) fn composed() -> impl Iterator<Item = Self> {
+        let stock = Composition::all().filter(|of| !of.is_chosen);
+        stock.map(|of| Self { name: of.name(), work: CandidateWork::Composed(of, None) })
+    }
+
+    /// Collectives that two others do, as a table serves them. They compete where a [`CellWork`](super::CellWork) names them.
+    ///
+    /// # Errors
+    /// If the table is not valid.
+    pub fn chosen(table: &TuningTable) -> Result<Vec<Self>, TableFault> {
+        let mut plans = PlanTable::default();
+        plans.add_tuned(table, "measured so far")?;
+        let plans = Arc::new(plans);
+        let composed = |of: Composition| CandidateWork::Composed(of, Some(plans.clone()));
+        let chosen = Composition::all().filter(|of| of.is_chosen);
+        Ok(chosen.map(|of| Self { name: of.name(), work: composed(of) }).collect())
     }
 
     /// The plans of a table, each for the sizes that it says.
@@ -66,7 +81,12 @@ impl TuneCandidate {
 
     /// Whether no file can hold it, so that only a program can do it.
     pub(super) fn is_no_plan(&self) -> bool {
-        matches!(self.work, CandidateWork::Function(..) | CandidateWork::Composed)
+        matches!(self.work, CandidateWork::Function(..) | CandidateWork::Composed(..))
+    }
+
+    /// Whether it competes only where it is named.
+    pub(super) fn is_on_request(&self) -> bool {
+        matches!(&self.work, CandidateWork::Composed(of, _) if of.is_on_request())
     }
 
     /// Whether it is a user's function.
@@ -90,7 +110,7 @@ impl TuneCandidate {
         match &self.work {
             CandidateWork::Stock => true,
             CandidateWork::Plan(table, entry) => table.serves(*entry, ranks, kind, bytes),
-            CandidateWork::Composed => composes(ranks, kind.collective, count),
+            CandidateWork::Composed(of, _) => of.serves(ranks, kind.collective, count),
             CandidateWork::Function(collectives, _) => collectives.contains(&kind.collective),
         }
     }

@@ -5,7 +5,9 @@
 //! launch is for.
 
 use super::watch::{TrialWatch, TuneWord};
-use super::{CellSamples, CellWork, MeasuredTable, TuneCandidate, TuneOptions, edges_of, measure, table_of};
+use super::{
+    CellSamples, CellWork, MeasuredTable, NextWork, TuneCandidate, TuneOptions, final_table, measure, next_work,
+};
 use crate::communicator::Communicator;
 use crate::error::{CommError, CommResult};
 use crate::table::PlanTable;
@@ -29,6 +31,9 @@ pub struct TuneJob {
     pub named: BTreeMap<String, PathBuf>,
     /// The cells; `None` for all sizes of all collectives.
     pub work: Option<Vec<CellWork>>,
+    /// The table of the launches before, which serves the halves of collectives.
+    #[serde(default)]
+    pub chosen: Option<TuningTable>,
     /// The number of the launch, from 1.
     pub launch: u32,
     /// Candidates that do not compete any more.
@@ -48,6 +53,11 @@ pub struct LaunchEnd {
     pub texts: BTreeMap<String, String>,
     /// Functions among the candidates.
     pub functions: BTreeSet<String>,
+}
+
+/// Candidates whose halves a table serves.
+fn chosen_halves(table: &TuningTable) -> CommResult<Vec<TuneCandidate>> {
+    TuneCandidate::chosen(table).map_err(|fault| CommError::NoPlan(fault.to_string()))
 }
 
 impl TuneJob {
@@ -90,6 +100,9 @@ impl TuneJob {
             all.extend(TuneCandidate::of_table(&read(path)?));
         }
         let mut all = comm.candidates(&self.options, all)?;
+        if let Some(table) = &self.chosen {
+            all.extend(chosen_halves(table)?);
+        }
         all.retain(|candidate| !self.quarantine.contains(candidate.name()));
         Ok(all)
     }
@@ -143,17 +156,22 @@ impl Communicator {
         if let Some(job) = TuneJob::of_environment()? {
             return job.run(self, given).map(|()| None);
         }
-        let candidates = self.candidates(options, given)?;
+        let mut candidates = self.candidates(options, given)?;
         let part = |share: f64| TuneOptions { budget: options.budget.mul_f64(share), ..options.clone() };
         let step = |collective| measure::step_of(collective, self.size(), options.dtype);
+        let dtype = options.dtype.to_string();
         let grid = self.measure(&options.grid(), &candidates, &part(GRID), |_| {})?;
         // Rank 0 says what decides the edges, and what comes out.
-        let edges = self.shared_value(|| Ok(edges_of(std::slice::from_ref(&grid), step)))?;
-        let edges = self.measure(&edges, &candidates, &part(1.0 - GRID), |_| {})?;
-        let made = self.shared_value(|| {
+        let next = || {
             let end = self.launch_end(&candidates)?;
-            let dtype = options.dtype.to_string();
-            table_of(&[grid, edges], &end.texts, end.key, &dtype, step).map_err(CommError::NoPlan)
+            next_work(std::slice::from_ref(&grid), &end, &dtype, step).map_err(CommError::NoPlan)
+        };
+        let NextWork { cells, chosen } = self.shared_value(next)?;
+        candidates.extend(chosen_halves(&chosen)?);
+        let edges = self.measure(&cells, &candidates, &part(1.0 - GRID), |_| {})?;
+        let made = self.shared_value(|| {
+            let (mut launches, end) = ([grid, edges], self.launch_end(&candidates)?);
+            final_table(&mut launches, &[None, Some(chosen)], end, &dtype, step).map_err(CommError::NoPlan)
         })?;
         self.use_table(&made.table)?;
         self.use_candidates(&candidates)?;

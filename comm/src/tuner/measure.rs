@@ -64,7 +64,14 @@ pub(super) fn measure_cells(
         // What earlier cells did not use is for the later ones.
         let left = options.budget.saturating_sub(Moment::now().since(begin));
         let share = left / (work.len() - index).max(1) as u32;
-        let samples = measure_cell((control, watch), cell, (candidates, &mut programs), options, share)?;
+        let mut is_late = [i64::from(left.is_zero())];
+        if cell.is_of_stock_alone() {
+            control.broadcast(&mut is_late, 0)?;
+        }
+        let samples = match cell.is_of_stock_alone() && is_late != [0] {
+            true => cell.unmeasured(control.size(), options),
+            false => measure_cell((control, watch), cell, (candidates, &mut programs), options, share)?,
+        };
         progress(&samples);
         measured.push(samples);
     }
@@ -287,6 +294,18 @@ impl CandidateSamples {
 }
 
 impl CellWork {
+    /// Whether nothing competes with stock: only a guideline asks for its time.
+    fn is_of_stock_alone(&self) -> bool {
+        self.candidates.as_ref().is_some_and(Vec::is_empty)
+    }
+
+    /// No samples.
+    fn unmeasured(&self, ranks: usize, options: &TuneOptions) -> CellSamples {
+        let kind = measured_kind(self.collective, options.op);
+        let bytes = kind.size(ranks, (self.count(ranks, options.dtype.size()) * options.dtype.size()) as u64);
+        CellSamples { collective: self.collective, bytes, op: kind.op, candidates: Vec::new() }
+    }
+
     /// Elements as MPI counts them, for about the size of the cell.
     pub(super) fn count(&self, ranks: usize, element: usize) -> usize {
         let parts = measured_kind(self.collective, schedule::ReduceOp::Sum).size(ranks, 1).max(1);

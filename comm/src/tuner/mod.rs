@@ -15,6 +15,7 @@
 //! | `bench` | one size of one collective: the right result, and the times |
 //! | `measure` | whose turn it is, and when it is enough |
 //! | `build` | the table |
+//! | `guided` | what is measured next: edges, and what guidelines ask for |
 //! | `watch` | what a rank is doing, for whoever has started it |
 //! | `job` | a tuning from beginning to end |
 
@@ -22,6 +23,7 @@ mod bench;
 mod build;
 mod candidate;
 mod clock;
+mod guided;
 mod job;
 mod measure;
 mod watch;
@@ -33,6 +35,7 @@ use crate::stock::CallKind;
 use crate::table::in_order;
 pub use build::{MeasuredTable, RefusedCandidate, edges_of, table_of};
 pub use candidate::TuneCandidate;
+pub use guided::{NextWork, final_table, next_work};
 pub use job::{LaunchEnd, TuneJob};
 use runtime::DType;
 use schedule::{Collective, ReduceOp};
@@ -83,7 +86,10 @@ pub struct CellWork {
 
 impl CellWork {
     fn asks_for(&self, candidate: &TuneCandidate) -> bool {
-        self.candidates.as_ref().is_none_or(|names| names.contains(&candidate.name))
+        match &self.candidates {
+            None => !candidate.is_on_request(),
+            Some(names) => names.contains(&candidate.name),
+        }
     }
 }
 
@@ -182,7 +188,7 @@ impl TuneOptions {
 }
 
 impl Communicator {
-    /// What competes: stock, an AllReduce of two halves, what is given, and every textbook algorithm. All ranks have the same.
+    /// What competes: stock, collectives of two halves, what is given, and every textbook algorithm. All ranks have the same.
     ///
     /// # Errors
     /// [`CommError::NoPlan`](crate::CommError::NoPlan).
@@ -190,7 +196,7 @@ impl Communicator {
         measure::check(options)?;
         let kinds: Vec<CallKind> = options.collectives.iter().map(|of| measured_kind(*of, options.op)).collect();
         let textbook = Arc::new(self.textbook(&kinds)?);
-        let all = [TuneCandidate::stock(), TuneCandidate::composed()].into_iter();
+        let all = std::iter::once(TuneCandidate::stock()).chain(TuneCandidate::composed());
         // What is given comes first: if the time is up, fewer textbook algorithms compete.
         Ok(all.chain(given).chain(TuneCandidate::of_table(&textbook)).collect())
     }

@@ -149,6 +149,28 @@ pub(super) fn merge(
     std::fs::write(&path, text).map_err(|error| io_failure(&path, error))
 }
 
+/// One line for each candidate of each cell of each launch.
+pub(super) fn write_samples(launches: &[Vec<CellSamples>], path: &Path) -> Outcome {
+    #[derive(Serialize)]
+    struct SampleLine<'a> {
+        launch: usize,
+        collective: Collective,
+        bytes: u64,
+        #[serde(flatten)]
+        candidate: &'a CandidateSamples,
+    }
+    crate::failure::write_to(path, |out: &mut dyn Write| {
+        for (launch, cell) in launches.iter().enumerate().flat_map(|(at, cells)| cells.iter().map(move |it| (at, it))) {
+            for candidate in &cell.candidates {
+                let line = SampleLine { launch: launch + 1, collective: cell.collective, bytes: cell.bytes, candidate };
+                serde_json::to_writer(&mut *out, &line)?;
+                out.write_all(b"\n")?;
+            }
+        }
+        Ok(())
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,7 +1,9 @@
 //! `antiphon tune`: measures what could serve each call, on the ranks that will make it, and writes the table of what is faster
 //! than stock.
 
+mod diff;
 mod functions;
+mod judge;
 mod launch;
 mod load;
 mod log;
@@ -20,20 +22,20 @@ use crate::launch::config_of;
 use crate::plan;
 use crate::screen::{Screen, bytes};
 use comm::{
-    CellSamples, CellWork, Communicator, LaunchEnd, MeasuredTable, PlanTable, RefusedCandidate, TuneJob, TuneOptions,
-    edges_of, table_of,
+    CellSamples, CellWork, Communicator, LaunchEnd, MeasuredTable, NextWork, PlanTable, RefusedCandidate,
+    TuneCandidate, TuneJob, TuneOptions, final_table, next_work,
 };
 use functions::FunctionPlace;
 use launch::{LaunchSamples, LaunchSetting, LostRank};
 use load::{Burner, LoadedCell};
 use log::RankLog;
-use schedule::{Collective, Request};
+use schedule::Request;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use synth::{Cancel, SearchOptions};
+use tune::TuningTable;
 
 /// The share of the budget for the first launch, which measures everything.
 const FIRST: f64 = 0.6;
@@ -48,8 +50,8 @@ const PLANNED_FACTOR: u64 = 16;
 pub(crate) fn run(args: &TuneArgs, screen: &Screen) -> Outcome {
     match &args.command {
         Some(TuneCommand::Show { table, svg }) => show::show(table, svg.as_deref(), screen),
-        Some(TuneCommand::Verify { table }) => show::verify(table, screen),
-        Some(TuneCommand::Diff { first, second }) => show::diff(first, second, screen),
+        Some(TuneCommand::Verify { table }) => judge::verify(table, screen),
+        Some(TuneCommand::Diff { first, second }) => diff::diff(first, second, screen),
         Some(TuneCommand::Merge { tables, output }) => merge::merge(tables, output, screen),
         Some(TuneCommand::Export { table, format, output }) => merge::export(table, *format, output.as_ref(), screen),
         None => measure(&args.measure, screen),
@@ -86,6 +88,7 @@ fn measure(args: &TuneMeasureArgs, screen: &Screen) -> Outcome {
         plans: args.plans.clone(),
         named: named(args)?,
         work: None,
+        chosen: None,
         launch: 1,
         quarantine: BTreeSet::new(),
         reports: folder.path().to_owned(),
@@ -114,20 +117,20 @@ fn measure(args: &TuneMeasureArgs, screen: &Screen) -> Outcome {
         log::merge(log, args.launch.ranks.unwrap_or(0) as usize, (&[], &[]), Some(&failure.to_string()))?;
     }
     // Another rank writes the table.
-    let Some(MeasuredLaunches { launches, loaded, end, lost }) = measured? else { return Ok(()) };
-    let ranks = end.key.ranks;
-    let step = |collective| step_of(collective, ranks, args.dtype);
-    let measured = table_of(&launches, &end.texts, end.key, &args.dtype.to_string(), step);
-    let measured = measured.map_err(|why| Failure::no(anyhow::anyhow!(why)))?;
+    let Some(MeasuredLaunches { mut launches, chosen, loaded, end, lost }) = measured? else { return Ok(()) };
     if let Some(path) = &args.samples {
-        write_samples(&launches, path)?;
+        log::write_samples(&launches, path)?;
     }
+    let (ranks, functions) = (end.key.ranks, functions::places(&launches, &end.functions));
+    let step = |collective| step_of(collective, ranks, args.dtype);
+    let measured = final_table(&mut launches, &chosen, end, &args.dtype.to_string(), step);
+    let measured = measured.map_err(|why| Failure::no(anyhow::anyhow!(why)))?;
     if let Some(log) = &args.log {
         log::merge(log, ranks, (&measured.refused, &lost), None)?;
     }
     measured.table.write(output).map_err(Failure::no)?;
     let loaded = loaded.map(|loaded| load::compared(&launches[0], &loaded));
-    tuning.tell(measured, (loaded, lost, functions::places(&launches, &end.functions)), output)
+    tuning.tell(measured, (loaded, lost, functions), output)
 }
 
 /// The files of `--candidate`, by name.
@@ -182,6 +185,8 @@ fn planned(
 /// All that was measured, and what is known at the end.
 struct MeasuredLaunches {
     launches: Vec<Vec<CellSamples>>,
+    /// For each of them, the table that has served the halves of collectives.
+    chosen: Vec<Option<TuningTable>>,
     /// The grid while every rank computed.
     loaded: Option<Vec<CellSamples>>,
     end: LaunchEnd,
@@ -209,11 +214,15 @@ impl Tuning<'_> {
         let log = self.args.log.as_deref();
         let setting = LaunchSetting { ranks, program: &self.args.program, folder, log };
         let mut launches: Vec<Vec<CellSamples>> = Vec::new();
-        let (mut end, mut lost) = (None, Vec::new());
+        let (mut end, mut lost, mut chosen) = (None, Vec::new(), Vec::new());
         let extra = u32::from(self.args.load_aware);
         for number in 1..=self.args.launches {
             job.launch = number;
-            job.work = (number > 1).then(|| self.next_work(&launches, ranks));
+            if let Some(end) = &end {
+                let next = self.next_work(&launches, end)?;
+                (job.work, job.chosen) = (Some(next.cells), Some(next.chosen));
+            }
+            chosen.push(job.chosen.clone());
             let rest = f64::from(self.args.launches - number + 1 + extra);
             let share = if number == 1 && rest > 1.0 { FIRST } else { 1.0 / rest };
             job.options.budget = self.left().mul_f64(share);
@@ -227,7 +236,7 @@ impl Tuning<'_> {
         let loaded = match self.args.load_aware {
             true => {
                 job.options.budget = self.left();
-                job = TuneJob { work: None, launch: self.args.launches + 1, loaded: true, ..job };
+                job = TuneJob { work: None, chosen: None, launch: self.args.launches + 1, loaded: true, ..job };
                 let LaunchSamples { cells, lost: more, .. } =
                     launch::measure(&setting, &mut job, |_| bar.message("beside computing"))?;
                 lost.extend(more);
@@ -236,25 +245,25 @@ impl Tuning<'_> {
             false => None,
         };
         let none = || Failure::no(anyhow::anyhow!("nothing was measured"));
-        Ok(MeasuredLaunches { launches, loaded, end: end.ok_or_else(none)?, lost })
+        Ok(MeasuredLaunches { launches, chosen, loaded, end: end.ok_or_else(none)?, lost })
     }
 
-    /// Cells where something may be better than stock, with those that may; and what decides the edges between choices.
-    fn next_work(&self, launches: &[Vec<CellSamples>], ranks: usize) -> Vec<CellWork> {
-        let mut work: Vec<CellWork> = Vec::new();
+    /// Cells where something may be better than stock, with those that may; what decides the edges between choices; and what
+    /// guidelines ask for.
+    fn next_work(&self, launches: &[Vec<CellSamples>], end: &LaunchEnd) -> Outcome<NextWork> {
+        let step = |collective| step_of(collective, end.key.ranks, self.args.dtype);
+        let next = next_work(launches, end, &self.args.dtype.to_string(), step);
+        let NextWork { cells: next, chosen } = next.map_err(|why| Failure::no(anyhow::anyhow!(why)))?;
+        let mut cells: Vec<CellWork> = Vec::new();
         for cell in launches.iter().flatten() {
             let candidates = cell.may_beat_stock();
-            let known = work.iter().any(|known| (known.collective, known.bytes) == (cell.collective, cell.bytes));
+            let known = cells.iter().any(|known| known.is_of(cell.collective, cell.bytes));
             if !candidates.is_empty() && !known {
-                work.push(CellWork { collective: cell.collective, bytes: cell.bytes, candidates: Some(candidates) });
+                cells.push(CellWork { collective: cell.collective, bytes: cell.bytes, candidates: Some(candidates) });
             }
         }
-        let edges = edges_of(launches, |collective| step_of(collective, ranks, self.args.dtype));
-        let is_new =
-            |edge: &CellWork| work.iter().all(|known| (known.collective, known.bytes) != (edge.collective, edge.bytes));
-        let edges: Vec<CellWork> = edges.into_iter().filter(is_new).collect();
-        work.extend(edges);
-        work
+        next.into_iter().for_each(|cell| cell.join(&mut cells));
+        Ok(NextWork { cells, chosen })
     }
 
     /// This process is a rank that somebody else has started: there is one launch. Rank 0 gets what was measured.
@@ -266,35 +275,38 @@ impl Tuning<'_> {
         config.timeout = job.options.limit.max(config.timeout);
         let comm = Communicator::connect(&config).map_err(Failure::no)?;
         let bar = self.screen.progress("tune");
-        let candidates = job.candidates(&comm, Vec::new()).map_err(rank::told)?;
+        let mut candidates = job.candidates(&comm, Vec::new()).map_err(rank::told)?;
         let mut log = self.args.log.as_deref().map(|folder| RankLog::open(folder, 1, comm.rank())).transpose()?;
-        let mut measure = |work: &[CellWork], share: f64| {
+        let mut measure = |work: &[CellWork], candidates: &[TuneCandidate], share: f64| {
             let options = TuneOptions { budget: job.options.budget.mul_f64(share), ..job.options.clone() };
             let say = |cell: &CellSamples| {
                 bar.message(format!("{} {}", cell.collective, bytes(cell.bytes)));
                 log.iter_mut().for_each(|log| log.add(cell));
             };
-            comm.measure(work, &candidates, &options, say).map_err(Failure::no)
+            comm.measure(work, candidates, &options, say).map_err(Failure::no)
         };
         let beside = if self.args.load_aware { BESIDE } else { 0.0 };
-        let grid = measure(&job.options.grid(), FIRST * (1.0 - beside))?;
-        // Rank 0 says what decides the edges.
-        let step = |collective| step_of(collective, comm.size(), job.options.dtype);
-        let edges = serde_json::to_string(&edges_of(std::slice::from_ref(&grid), step)).map_err(Failure::no)?;
-        let edges: Vec<CellWork> = serde_json::from_str(&shared(&comm, edges)?).map_err(Failure::no)?;
-        let edges = measure(&edges, (1.0 - FIRST) * (1.0 - beside))?;
+        let grid = measure(&job.options.grid(), &candidates, FIRST * (1.0 - beside))?;
+        // Rank 0 says what comes next.
+        let end = comm.launch_end(&candidates).map_err(Failure::no)?;
+        let next = (comm.rank() == 0).then(|| self.next_work(std::slice::from_ref(&grid), &end)).transpose()?;
+        let next = serde_json::to_string(&next).map_err(Failure::no)?;
+        let next: Option<NextWork> = serde_json::from_str(&shared(&comm, next)?).map_err(Failure::no)?;
+        let Some(NextWork { cells, chosen }) = next else { return Ok(None) };
+        candidates.extend(TuneCandidate::chosen(&chosen).map_err(Failure::no)?);
+        let edges = measure(&cells, &candidates, (1.0 - FIRST) * (1.0 - beside))?;
         let loaded = match self.args.load_aware {
             true => {
                 let _burner = Burner::start();
-                Some(measure(&job.options.grid(), BESIDE)?)
+                Some(measure(&job.options.grid(), &candidates, BESIDE)?)
             }
             false => None,
         };
         if comm.rank() > 0 {
             return Ok(None);
         }
-        let end = comm.launch_end(&candidates).map_err(Failure::no)?;
-        Ok(Some(MeasuredLaunches { launches: vec![grid, edges], loaded, end, lost: Vec::new() }))
+        let chosen = vec![None, Some(chosen)];
+        Ok(Some(MeasuredLaunches { launches: vec![grid, edges], chosen, loaded, end, lost: Vec::new() }))
     }
 
     fn tell(
@@ -372,26 +384,4 @@ struct TuneSummary {
     /// With `--load-aware`: who wins while the ranks compute.
     #[serde(skip_serializing_if = "Option::is_none")]
     loaded: Option<Vec<LoadedCell>>,
-}
-
-/// One line for each candidate of each cell of each launch.
-fn write_samples(launches: &[Vec<CellSamples>], path: &Path) -> Outcome {
-    #[derive(Serialize)]
-    struct SampleLine<'a> {
-        launch: usize,
-        collective: Collective,
-        bytes: u64,
-        #[serde(flatten)]
-        candidate: &'a comm::CandidateSamples,
-    }
-    crate::failure::write_to(path, |out: &mut dyn Write| {
-        for (launch, cell) in launches.iter().enumerate().flat_map(|(at, cells)| cells.iter().map(move |it| (at, it))) {
-            for candidate in &cell.candidates {
-                let line = SampleLine { launch: launch + 1, collective: cell.collective, bytes: cell.bytes, candidate };
-                serde_json::to_writer(&mut *out, &line)?;
-                out.write_all(b"\n")?;
-            }
-        }
-        Ok(())
-    })
 }

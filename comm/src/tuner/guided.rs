@@ -1,0 +1,169 @@
+//! What is measured next: what decides the edges between choices, and what guidelines ask for.
+//!
+//! The principal functions are [`next_work`] and [`final_table`]. Where two collectives may do the work of a third one in less time
+//! than its choice takes, the next launch measures them together, as what the table chooses serves them; they win as any other
+//! candidate does. A half that nobody has asked for is measured too, as stock does it.
+
+use super::{CellSamples, CellWork, LaunchEnd, MeasuredTable, edges_of, table_of};
+use schedule::Collective;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use tune::{Composition, Substitution, TuningTable, substitutions};
+
+/// What is measured next.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct NextWork {
+    /// The cells, those for guidelines last.
+    pub cells: Vec<CellWork>,
+    /// The table so far, which serves the halves of collectives
+    /// ([`TuneCandidate::chosen`](super::TuneCandidate::chosen)).
+    pub chosen: TuningTable,
+}
+
+/// What the launches so far, of which the first has measured the grid, leave to measure. `step` is as in [`edges_of`].
+///
+/// # Errors
+/// If a plan that has won cannot be written.
+pub fn next_work(
+    launches: &[Vec<CellSamples>],
+    end: &LaunchEnd,
+    dtype: &str,
+    step: impl Fn(Collective) -> u64,
+) -> Result<NextWork, String> {
+    let chosen = table_of(launches, &end.texts, end.key.clone(), dtype, &step)?.table;
+    let mut cells = edges_of(launches, &step);
+    for asked in substitutions(&chosen) {
+        asked_cells(&chosen, &asked).into_iter().for_each(|cell| cell.join(&mut cells));
+    }
+    Ok(NextWork { cells, chosen })
+}
+
+impl CellWork {
+    /// Whether it is this size of a collective.
+    pub fn is_of(&self, collective: Collective, bytes: u64) -> bool {
+        (self.collective, self.bytes) == (collective, bytes)
+    }
+
+    /// Adds it to others, or its candidates to those of its size.
+    pub fn join(self, cells: &mut Vec<Self>) {
+        let Some(known) = cells.iter_mut().find(|known| known.is_of(self.collective, self.bytes)) else {
+            cells.push(self);
+            return;
+        };
+        let all = known.candidates.take().zip(self.candidates);
+        known.candidates = all.map(|(own, more)| {
+            let all: BTreeSet<String> = own.into_iter().chain(more).collect();
+            all.into_iter().collect()
+        });
+    }
+}
+
+/// The composed candidate, and the halves that were not measured; nothing if the library cannot compose these parts.
+fn asked_cells(chosen: &TuningTable, asked: &Substitution) -> Vec<CellWork> {
+    let Substitution { collective, bytes, parts, missing } = asked;
+    let has_plan = |part: &Collective| chosen.find(*part, *bytes).is_some_and(|range| range.plan.is_some());
+    let is_chosen = parts.iter().any(has_plan);
+    let is_it = |of: &Composition| of.whole == *collective && of.halves[..] == **parts && of.is_chosen == is_chosen;
+    let Some(composition) = Composition::all().find(is_it) else { return Vec::new() };
+    let cell = |collective, names| CellWork { collective, bytes: *bytes, candidates: Some(names) };
+    let halves = missing.iter().map(|half| cell(*half, Vec::new()));
+    std::iter::once(cell(*collective, vec![composition.name()])).chain(halves).collect()
+}
+
+/// The table of all launches. `chosen` are the tables that have served the halves of collectives in each; a collective of two halves
+/// counts only where the final table chooses the same ones.
+///
+/// # Errors
+/// If a plan that has won cannot be written.
+pub fn final_table(
+    launches: &mut [Vec<CellSamples>],
+    chosen: &[Option<TuningTable>],
+    end: LaunchEnd,
+    dtype: &str,
+    step: impl Fn(Collective) -> u64,
+) -> Result<MeasuredTable, String> {
+    let plans = table_of(launches, &end.texts, end.key.clone(), dtype, &step)?.table;
+    for (launch, chosen) in launches.iter_mut().zip(chosen) {
+        for cell in launch {
+            let plan = |table: &TuningTable, half| table.find(half, cell.bytes).and_then(|range| range.plan.clone());
+            let is_same = |half: &Collective| chosen.as_ref().is_some_and(|of| plan(of, *half) == plan(&plans, *half));
+            let counts = |of: Composition| !of.is_chosen || of.halves.iter().all(is_same);
+            cell.candidates.retain(|candidate| Composition::of_name(&candidate.name).is_none_or(counts));
+        }
+    }
+    table_of(launches, &end.texts, end.key, dtype, step)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::CandidateSamples;
+    use super::*;
+    use tune::{TableKey, violations};
+
+    fn cell(collective: Collective, times: &[(&str, f64)]) -> CellSamples {
+        let around = |centre: f64| (0..20).map(|step| centre * (1.0 + f64::from(step - 10) * 0.002)).collect();
+        let sample = |(name, centre): &(&str, f64)| CandidateSamples {
+            name: (*name).to_owned(),
+            is_function: Composition::of_name(name).is_some(),
+            spans_us: around(*centre),
+            loops_us: around(*centre),
+            ..CandidateSamples::default()
+        };
+        CellSamples { collective, bytes: 1024, op: None, candidates: times.iter().map(sample).collect() }
+    }
+
+    fn end() -> LaunchEnd {
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        let key = TableKey { ranks: 4, machines: vec![0; 4], topology: None, version, policy: TuningTable::POLICY };
+        let texts = [("ring".to_owned(), "{}".to_owned())].into();
+        LaunchEnd { key, texts, functions: BTreeSet::new() }
+    }
+
+    const NAME: &str = "chosen scatter + allgather";
+
+    /// A Broadcast that takes longer than an AllGather, for which the table has a plan.
+    fn first() -> Vec<CellSamples> {
+        vec![
+            cell(Collective::Broadcast, &[("stock", 100.0)]),
+            cell(Collective::AllGather, &[("stock", 30.0), ("ring", 20.0)]),
+        ]
+    }
+
+    #[test]
+    fn a_violated_guideline_adds_the_composed_candidate_and_it_wins() {
+        let NextWork { cells, chosen } = next_work(&[first()], &end(), "f32", |_| 4).unwrap();
+        let work: Vec<(Collective, Vec<String>)> =
+            cells.into_iter().map(|cell| (cell.collective, cell.candidates.unwrap())).collect();
+        // Nobody has asked for Scatter, whose time the guideline needs.
+        assert_eq!(work, [(Collective::Broadcast, vec![NAME.to_owned()]), (Collective::Scatter, vec![])]);
+        let second = vec![
+            cell(Collective::Broadcast, &[("stock", 100.0), (NAME, 41.0)]),
+            cell(Collective::Scatter, &[("stock", 20.0)]),
+        ];
+        let without = vec![cell(Collective::Broadcast, &[("stock", 100.0)]), second[1].clone()];
+        let made = |second, chosen| final_table(&mut [first(), second], &[None, Some(chosen)], end(), "f32", |_| 4);
+        let table = made(second.clone(), chosen.clone()).unwrap().table;
+        let names: Vec<&str> = table.functions().map(|(_, range)| range.function.as_str()).collect();
+        assert_eq!((names, violations(&table)), (vec![NAME], vec![]));
+        // As long as it is not measured, the guideline is violated.
+        let table = made(without, chosen.clone()).unwrap().table;
+        assert_eq!(violations(&table).len(), 1);
+        // What was measured with other halves says nothing about these.
+        let mut other = chosen;
+        other.cells.iter_mut().flat_map(|cell| &mut cell.ranges).for_each(|range| range.plan = None);
+        let table = made(second, other).unwrap().table;
+        assert_eq!((table.functions().count(), violations(&table).len()), (0, 1));
+    }
+
+    #[test]
+    fn halves_that_the_table_leaves_to_stock_are_those_of_stock() {
+        let mut launch = first();
+        launch[1].candidates.pop();
+        let cells = next_work(&[launch], &end(), "f32", |_| 4).unwrap().cells;
+        assert_eq!(cells[0].candidates, Some(vec!["stock scatter + allgather".to_owned()]));
+        // A cell for which there was no time is as if it had not been asked for.
+        let late = CellSamples { candidates: Vec::new(), ..cell(Collective::Scatter, &[]) };
+        let table = final_table(&mut [first(), vec![late]], &[None, None], end(), "f32", |_| 4).unwrap().table;
+        assert!(table.cells.iter().all(|cell| cell.collective != Collective::Scatter));
+    }
+}
