@@ -108,7 +108,10 @@ fn table(ranks: usize, numbers: &mut SeededNumbers) -> TuningTable {
 }
 
 /// Open MPI's reader (`coll_tuned_dynamic_file.c`, `coll_tuned_dynamic_rules.c`): by call, by size of the communicator, by size.
-struct OmpiReader(BTreeMap<u64, Vec<(u64, Vec<(u64, u64)>)>>);
+struct OmpiReader(BTreeMap<u64, Vec<(u64, OmpiSizes)>>);
+
+/// From which size on which algorithm.
+type OmpiSizes = Vec<(u64, u64)>;
 
 impl OmpiReader {
     fn new(text: &str) -> Self {
@@ -142,7 +145,7 @@ impl OmpiReader {
 
     fn find(&self, call: u64, ranks: u64, bytes: u64) -> u64 {
         self.0.get(&call).map_or(0, |rules| {
-            let sizes: &Vec<(u64, u64)> = Self::last(rules, ranks);
+            let sizes: &OmpiSizes = Self::last(rules, ranks);
             *Self::last(sizes, bytes)
         })
     }

@@ -178,7 +178,7 @@ fn ompi(table: &TuningTable, notes: &mut Vec<String>) -> String {
             for of in named.iter().filter(|of| of.collective == cell.collective) {
                 let known = of.algorithm.and_then(|algorithm| counterpart(algorithms, algorithm));
                 if known.is_none() {
-                    left(notes, "Open MPI", &format!("MPI's {name}"), of.range);
+                    left(notes, "Open MPI", format!("MPI's {name}"), of.range);
                 }
                 let known = known.unwrap_or(0);
                 if lines.last().is_none_or(|(_, last)| *last != known) {
