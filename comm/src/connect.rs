@@ -2,52 +2,25 @@
 //!
 //! The principal type is [`Config`].
 
+use crate::agreed::OwnTable;
 use crate::communicator::{Communicator, LIMIT, WORLD};
 use crate::error::{CommError, CommResult};
 use crate::launcher::environment::{Environment, Explicit, JobDescription, address_of, find};
 use crate::launcher::{LaunchError, LaunchResult, interfaces, key};
-use crate::log::Says;
-use crate::numbers::mixed;
+use crate::log::{Says, say};
 use crate::plan_store::PlanStore;
-use crate::probe::{have_the_same, link_costs};
+use crate::probe::link_costs;
 use crate::statistics::StatisticsFile;
 use crate::table::PlanTable;
 use runtime::{Machine, Rendezvous, Session};
-use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 use topology::Rank;
+use tune::RankTransport;
 
 /// How long to wait for the other ranks, if nobody says otherwise.
 const JOINING: Duration = Duration::from_secs(60);
-
-/// How ranks exchange data.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum RankTransport {
-    /// Shared memory between ranks of one machine, TCP between machines.
-    #[default]
-    Auto,
-    /// Shared memory only. Ranks of several machines are an error.
-    Shm,
-    /// TCP only: each rank counts as a machine of its own. So plans and tables serve that are for ranks on as many
-    /// machines.
-    Tcp,
-}
-
-impl FromStr for RankTransport {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            "shm" => Ok(Self::Shm),
-            "tcp" => Ok(Self::Tcp),
-            other => Err(format!("{} is none of auto, shm and tcp", topology::shorten(other))),
-        }
-    }
-}
 
 /// What a rank knows before it knows the others.
 #[derive(Clone, Debug)]
@@ -218,28 +191,18 @@ impl Communicator {
         }
         let members = (0..size).map(Rank::from_index).collect();
         let says = Says { warnings: rank == 0, decisions: rank == 0 && config.says_decisions };
-        let mut table = config.table.as_ref().map_or_else(PlanTable::default, |path| {
-            PlanTable::read_for(path, None).unwrap_or_else(|fault| {
-                says.warn(|| format!("no table is used: {fault}"));
-                PlanTable::default()
-            })
-        });
-        if let Some(why) = table.misfit(session.machines()) {
-            says.warn(|| why);
-        }
+        let own = OwnTable::read(config.table.as_deref());
         let links = link_costs(&session, config.timeout)?;
         let file = config.statistics.clone().filter(|_| rank == 0).map(|path| Arc::new(StatisticsFile::new(path)));
         // A table that is confirmed by some ranks only is another table.
-        let confirmed = if table.is_empty() { 0 } else { config.confirm_every };
-        let digest = mixed(table.digest(), confirmed.into());
-        if !have_the_same(&session, digest, config.timeout)? {
-            says.warn(|| "the ranks have different tables: stock serves all calls".to_owned());
-            table = PlanTable::default();
-        }
-        let every = if table.is_empty() { 0 } else { confirmed };
-        let plans = Arc::new(PlanStore::new(table, says, links).confirming(every).counted_in(file));
-        let made = Self::new(session, WORLD, (members, rank), config.timeout, plans);
-        made.use_own_functions()?;
+        let every = if own.is_empty() { 0 } else { config.confirm_every };
+        let besides = u64::from(every) << 8 | config.transport as u64;
+        let (table, lines) = own.agree(&session, besides, config.timeout)?;
+        // Only ranks that have something to say have lines.
+        lines.iter().for_each(|line| say(line));
+        let plans = PlanStore::new(PlanTable::default(), says, links).over(config.transport).counted_in(file);
+        let made = Self::new(session, WORLD, (members, rank), config.timeout, Arc::new(plans));
+        made.begin_with(table, every)?;
         Ok(made)
     }
 }

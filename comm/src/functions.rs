@@ -9,9 +9,9 @@ use crate::call_state::ServesCalls;
 use crate::communicator::Communicator;
 use crate::error::CommResult;
 use crate::operation::CollectiveCall;
-use crate::plan_store::CallKey;
-use crate::stock::CallKind;
-use crate::table::{PlanTable, TableFunction};
+use crate::plan_store::{CallKey, PlanStore};
+use crate::stock::{CallKind, measured_kind};
+use crate::table::TableFunction;
 use runtime::Call;
 use schedule::{Collective, ReduceOp};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -40,26 +40,6 @@ struct ServingFunction {
     function: Arc<CandidateFunction>,
     /// If it is the library's own.
     composition: Option<Composition>,
-}
-
-/// The kind of call that is measured for a collective.
-pub(crate) fn measured_kind(collective: Collective, op: ReduceOp) -> CallKind {
-    CallKind {
-        collective,
-        root: collective.is_rooted().then_some(Rank(0)),
-        op: collective.combines().then_some(op),
-        in_place: has_one_vector(collective),
-    }
-}
-
-/// Whether what a member sends and what it receives have the same length at every member that has both.
-fn has_one_vector(collective: Collective) -> bool {
-    match collective {
-        Collective::AllReduce | Collective::Broadcast => true,
-        Collective::AllGather | Collective::ReduceScatter | Collective::AllToAll | Collective::AllToAllV => false,
-        Collective::Reduce | Collective::Gather | Collective::Scatter => false,
-        Collective::SendRecv | Collective::Custom => false,
-    }
 }
 
 /// Does a collective as two others. The halves are not in place, because tables measure them so.
@@ -134,7 +114,7 @@ impl ServingFunctions {
     /// If the communicator is broken.
     fn new(
         comm: &Communicator,
-        table: &PlanTable,
+        store: &PlanStore,
         given: impl Fn(&TableFunction) -> Option<Arc<CandidateFunction>>,
     ) -> CommResult<Self> {
         let of = |named: &TableFunction| {
@@ -144,7 +124,7 @@ impl ServingFunctions {
             };
             Some(ServingFunction { named: named.clone(), function, composition })
         };
-        let serving = table.functions(&comm.machines()).filter_map(of).collect();
+        let serving = store.table().functions(store.places(&comm.machines())).filter_map(of).collect();
         Ok(Self { lane: comm.without_table()?, tuned: comm.uncounted(None)?, serving })
     }
 
@@ -209,7 +189,8 @@ impl Communicator {
             };
             given.iter().find(is_it).map(|(_, _, function)| function.clone())
         };
-        let named: Vec<&TableFunction> = table.functions(&machines).filter(|of| own(&of.name).is_none()).collect();
+        let named: Vec<&TableFunction> =
+            table.functions(store.places(&machines)).filter(|of| own(&of.name).is_none()).collect();
         let has: Vec<i64> = named.iter().map(|named| i64::from(own_of(named).is_some())).collect();
         let mut all = vec![0; has.len() * self.size()];
         if !has.is_empty() {
@@ -226,7 +207,7 @@ impl Communicator {
         }
         let on_all =
             |of: &TableFunction| named.iter().position(|known| *known == of).is_some_and(|at| missing(at).is_none());
-        let functions = ServingFunctions::new(self, table, |of| own_of(of).filter(|_| on_all(of)))?;
+        let functions = ServingFunctions::new(self, &store, |of| own_of(of).filter(|_| on_all(of)))?;
         let names = functions.names();
         self.serve_with(functions.boxed());
         Ok(names)
@@ -238,8 +219,8 @@ impl Communicator {
     /// If the communicator is broken.
     pub(crate) fn use_own_functions(&self) -> CommResult<()> {
         let store = self.state().plans.store();
-        if store.table().functions(&self.machines()).next().is_some() {
-            self.serve_with(ServingFunctions::new(self, store.table(), |_| None)?.boxed());
+        if store.table().functions(store.places(&self.machines())).next().is_some() {
+            self.serve_with(ServingFunctions::new(self, &store, |_| None)?.boxed());
         }
         Ok(())
     }

@@ -22,6 +22,7 @@
 //! Counts follow MPI: per rank for `all_gather`, `gather`, `scatter` and `all_to_all`, what is received for `reduce_scatter`,
 //! the length of the vector otherwise.
 
+mod agreed;
 mod call_state;
 mod collectives;
 mod communicator;
@@ -29,6 +30,7 @@ mod confirm;
 mod connect;
 mod error;
 mod functions;
+mod hardware;
 pub mod launcher;
 mod links;
 mod log;
@@ -50,9 +52,10 @@ mod table;
 mod tuner;
 
 pub use communicator::Communicator;
-pub use connect::{Config, RankTransport};
+pub use connect::Config;
 pub use error::{CommError, CommResult, explained};
 pub use functions::CandidateFunction;
+pub use hardware::hardware;
 pub use memory::{RegisteredVector, SharedVector};
 pub use operation::CollectiveCall;
 pub use request::BegunCall;
@@ -64,7 +67,8 @@ pub use schedule::Collective;
 pub use schedule::ReduceOp as Op;
 pub use started::Pending;
 pub use statistics::{PlanStatistics, Statistics};
-pub use table::{PlanTable, TableFault};
+pub use table::{PlanTable, RankPlaces, TableFault};
+pub use tune::RankTransport;
 pub use tuner::{
     CandidateRefusal, CandidateSamples, CellSamples, CellWork, LaunchEnd, MeasuredTable, NextWork, RefusedCandidate,
     TrialMark, TrialPhase, TuneCandidate, TuneJob, TuneOptions, TuneWord, edges_of, final_table, next_work, table_of,

@@ -8,10 +8,11 @@ use crate::log::Says;
 use crate::recent::RecentMap;
 use crate::statistics::StatisticsFile;
 use crate::stock::{self, CallKind};
-use crate::table::PlanTable;
+use crate::table::{PlanTable, RankPlaces};
 use runtime::{DType, SequencedProgram};
 use std::sync::{Arc, Mutex, PoisonError};
 use topology::Rank;
+use tune::RankTransport;
 
 /// How many plans stay, each of which is a program of a whole group. Ranks need not forget the same ones: a plan that
 /// is made again is the same.
@@ -74,6 +75,10 @@ pub(crate) struct PlanStore {
     pub(crate) file: Option<Arc<StatisticsFile>>,
     /// Every so many calls, one is timed and compared with stock; 0 for none.
     pub(crate) confirms_every: u32,
+    /// How the ranks exchange data.
+    transport: RankTransport,
+    /// What each machine is, where a table asks.
+    hardware: Option<Arc<[String]>>,
     plans: Mutex<KnownPlans>,
 }
 
@@ -86,7 +91,23 @@ impl PlanStore {
     /// Plans of a table where it has them, and stock elsewhere.
     pub(crate) fn new(table: PlanTable, says: Says, links: LinkCosts) -> Self {
         let plans = Mutex::new(RecentMap::new(MOST_PLANS));
-        Self { table: Arc::new(table), says, links, file: None, confirms_every: 0, plans }
+        let (transport, hardware) = (RankTransport::Auto, None);
+        Self { table: Arc::new(table), says, links, file: None, confirms_every: 0, transport, hardware, plans }
+    }
+
+    /// Ranks exchange data in this way.
+    pub(crate) fn over(self, transport: RankTransport) -> Self {
+        Self { transport, ..self }
+    }
+
+    /// What each machine is, by its number.
+    pub(crate) fn on_hardware(self, hardware: Option<Arc<[String]>>) -> Self {
+        Self { hardware, ..self }
+    }
+
+    /// What decides which tables serve ranks on these machines.
+    pub(crate) fn places<'a>(&'a self, machines: &'a [u32]) -> RankPlaces<'a> {
+        RankPlaces { machines, transport: Some(self.transport), hardware: self.hardware.as_deref() }
     }
 
     /// What it serves is counted in a file.
@@ -119,7 +140,7 @@ impl PlanStore {
 
     /// The same without a table, for calls that nobody counts.
     pub(crate) fn without_table(&self) -> Self {
-        Self::new(PlanTable::default(), Says::default(), self.links.clone())
+        Self::new(PlanTable::default(), Says::default(), self.links.clone()).over(self.transport)
     }
 
     /// The same table or another one, for calls that nobody counts.
@@ -134,8 +155,9 @@ impl PlanStore {
 
     /// The same for another session.
     pub(crate) fn of_session(&self, links: LinkCosts) -> Self {
-        let (table, file) = (self.table.clone(), self.file.clone());
-        Self { table, file, confirms_every: self.confirms_every, ..Self::new(PlanTable::default(), self.says, links) }
+        let (table, file, hardware) = (self.table.clone(), self.file.clone(), self.hardware.clone());
+        let new = Self::new(PlanTable::default(), self.says, links).over(self.transport);
+        Self { table, file, hardware, confirms_every: self.confirms_every, ..new }
     }
 
     /// The plan that serves calls of a size among some ranks of a session.
@@ -144,7 +166,7 @@ impl PlanStore {
         let bytes = key.kind.size(ranks, key.count as u64 * key.dtype.size() as u64);
         // Ranks that are threads of this process wait here for the one that makes the plan.
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(entry) = self.table.find(&machines, key.kind, bytes) {
+        if let Some(entry) = self.table.find(self.places(&machines), (key.kind, key.dtype), bytes) {
             let source = (machines, key.kind, PlanSource::Table(entry));
             let known = plans.get(&source).cloned();
             let plan = known.unwrap_or_else(|| {

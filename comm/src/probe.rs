@@ -73,20 +73,35 @@ pub(crate) fn link_costs(session: &Session, limit: Duration) -> CommResult<LinkC
     Ok(LinkCosts::of_times(machines.to_vec(), &times, cores))
 }
 
-/// Whether all ranks of a session have the same number.
+/// The numbers of all ranks of a session, by rank; `None` if all have the same.
 ///
 /// # Errors
 /// As any call.
-pub(crate) fn have_the_same(session: &Session, number: u64, limit: Duration) -> CommResult<bool> {
+pub(crate) fn numbers_of_all(
+    session: &Session,
+    numbers: [u64; 2],
+    limit: Duration,
+) -> CommResult<Option<Vec<[u64; 2]>>> {
     let messages = RankMessages { session, limit };
-    // Halves of the number are exact.
-    let own = [number >> 32, number & 0xffff_ffff].map(|half| half as f64);
-    let mut theirs = own;
+    // Halves of the numbers are exact.
+    let own = numbers.map(|number| [number >> 32, number & 0xffff_ffff].map(|half| half as f64));
+    let own: &[f64] = own.as_flattened();
+    let mut theirs = own.to_vec();
     messages.spread(2, &mut theirs)?;
     let mut differing = [f64::from(u8::from(theirs != own))];
     messages.collect(3, &mut differing)?;
     messages.spread(4, &mut differing)?;
-    Ok(differing[0] == 0.0)
+    if differing[0] == 0.0 {
+        return Ok(None);
+    }
+    // Each rank has a place of its own in the sum of all.
+    let mut all = vec![0.0; own.len() * session.ranks()];
+    all[own.len() * session.rank().index()..][..own.len()].copy_from_slice(own);
+    messages.collect(5, &mut all)?;
+    messages.spread(6, &mut all)?;
+    let whole = |halves: &[f64; 2]| (halves[0] as u64) << 32 | halves[1] as u64;
+    let numbers: Vec<u64> = all.as_chunks::<2>().0.iter().map(whole).collect();
+    Ok(Some(numbers.as_chunks::<2>().0.to_vec()))
 }
 
 /// Numbers to and from other ranks, without a plan: along a binomial tree with rank 0 as its root.

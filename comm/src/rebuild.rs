@@ -35,7 +35,9 @@ impl Communicator {
         let number = members.iter().position(|member| *member == session.rank()).unwrap_or_default();
         let mut plans = self.state().plans.store();
         if is_new_session {
-            plans = Arc::new(plans.of_session(link_costs(&session, limit)?));
+            // What the machines are was known by the numbers of the old session: a table that compares it serves no more.
+            let hardware = plans.table().compares_hardware().then(|| [].into());
+            plans = Arc::new(plans.of_session(link_costs(&session, limit)?).on_hardware(hardware));
         }
         Ok(Self::new(session, mixed(mixed(*id, generation), REBUILT), (members, number), limit, plans))
     }

@@ -88,12 +88,29 @@ impl Communicator {
     }
 
     /// From the next call on, this group uses another table; groups that are made of it too.
-    pub(crate) fn replace_table(&self, table: PlanTable) {
-        let mut state = self.state();
-        let plans = state.plans.store().with_table(table);
-        state.plans.replace(Arc::new(plans));
-        drop(state);
+    pub(crate) fn replace_table(&self, table: PlanTable, hardware: Option<Arc<[String]>>) {
+        let plans = self.state().plans.store().with_table(table).on_hardware(hardware);
+        self.replace_plans(plans);
+    }
+
+    fn replace_plans(&self, plans: PlanStore) {
+        self.state().plans.replace(Arc::new(plans));
         self.serve_with(None);
+    }
+
+    /// Before the first call, all ranks have the same table. Where it says what its machines are, they tell each other.
+    ///
+    /// # Errors
+    /// As any call.
+    pub(crate) fn begin_with(&self, table: PlanTable, confirm_every: u32) -> CommResult<()> {
+        let hardware = table.compares_hardware().then(|| self.hardware_of_all()).transpose()?;
+        let plans = self.state().plans.store().with_table(table).confirming(confirm_every);
+        let plans = plans.on_hardware(hardware.map(Arc::from));
+        for why in plans.table().misfits(plans.places(&self.machines())) {
+            plans.says.warn(|| why);
+        }
+        self.replace_plans(plans);
+        self.use_own_functions()
     }
 
     fn twin(&self, plans: Arc<PlanStore>) -> CommResult<Self> {

@@ -47,6 +47,26 @@ impl CallKind {
     }
 }
 
+/// The kind of call that is measured for a collective.
+pub(crate) fn measured_kind(collective: Collective, op: ReduceOp) -> CallKind {
+    CallKind {
+        collective,
+        root: collective.is_rooted().then_some(Rank(0)),
+        op: collective.combines().then_some(op),
+        in_place: has_one_vector(collective),
+    }
+}
+
+/// Whether what a member sends and what it receives have the same length at every member that has both.
+fn has_one_vector(collective: Collective) -> bool {
+    match collective {
+        Collective::AllReduce | Collective::Broadcast => true,
+        Collective::AllGather | Collective::ReduceScatter | Collective::AllToAll | Collective::AllToAllV => false,
+        Collective::Reduce | Collective::Gather | Collective::Scatter => false,
+        Collective::SendRecv | Collective::Custom => false,
+    }
+}
+
 /// The plan of ranks on these machines for a call of about `bytes` bytes (as the collective counts them), and its name.
 ///
 /// # Errors

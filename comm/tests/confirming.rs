@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
-use comm::{Communicator, Config, Op, PlanTable};
+use comm::{Communicator, Config, Op, PlanTable, RankPlaces};
 use schedule::{Collective, Demand, ReduceOp, Request, file};
 use std::collections::BTreeMap;
 use std::net::TcpListener;
@@ -32,13 +32,10 @@ fn slow_table(path: &Path, emulated: Option<&str>) {
     let table = TuningTable {
         format: TuningTable::FORMAT.to_owned(),
         key: TableKey {
-            ranks: RANKS,
-            machines: vec![0; RANKS],
             topology: emulated.map(str::to_owned),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            policy: TuningTable::POLICY,
+            ..TableKey::of(vec![0; RANKS], env!("CARGO_PKG_VERSION"))
         },
-        cells: vec![TableCell { collective: Collective::AllReduce, ranges, functions: Vec::new() }],
+        cells: vec![TableCell::of_any(Collective::AllReduce, ranges)],
         plans: BTreeMap::from([("slow".to_owned(), serde_json::from_slice(&text).unwrap())]),
     };
     table.write(path).unwrap();
@@ -108,9 +105,12 @@ fn a_table_of_an_emulated_machine_serves_only_ranks_that_emulate_it() {
     slow_table(&path, Some("abc"));
     let read = |emulated| PlanTable::read_for(&path, emulated).unwrap();
     assert_eq!([None, Some("abd"), Some("abc")].map(|emulated| read(emulated).is_empty()), [true, true, false]);
-    let why = read(None).misfit(&[0; RANKS]).unwrap();
+    let why = read(None).misfits(RankPlaces::on(&[0; RANKS])).remove(0);
     assert!(why.contains("was measured on an emulated machine") && why.contains("table.json"), "{why}");
-    assert!(read(Some("abc")).misfit(&[0; RANKS]).is_none() && !PlanTable::read(&path).unwrap().is_empty());
+    assert!(
+        read(Some("abc")).misfits(RankPlaces::on(&[0; RANKS])).is_empty()
+            && !PlanTable::read(&path).unwrap().is_empty()
+    );
     let all = served(&path, 0, 3);
     assert!(all.iter().flatten().all(|plan| plan.contains("stock")), "{all:?}");
 }

@@ -18,11 +18,10 @@ fn table(function: &str) -> TuningTable {
         op: Some(Op::Sum),
         evidence: Vec::new(),
     };
-    let (version, policy) = (env!("CARGO_PKG_VERSION").to_owned(), TuningTable::POLICY);
     TuningTable {
         format: TuningTable::FORMAT.to_owned(),
-        key: TableKey { ranks: 3, machines: vec![0; 3], topology: None, version, policy },
-        cells: vec![TableCell { collective: Collective::AllReduce, ranges: vec![range], functions: vec![function] }],
+        key: TableKey::of(vec![0; 3], env!("CARGO_PKG_VERSION")),
+        cells: vec![TableCell { functions: vec![function], ..TableCell::of_any(Collective::AllReduce, vec![range]) }],
         plans: [].into(),
     }
 }

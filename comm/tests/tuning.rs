@@ -41,7 +41,7 @@ fn tuned(
         comm.all_reduce(&mut vector, Op::Sum).unwrap();
         assert_eq!(vector, [ranks as f32; 100]);
         let texts = Communicator::plan_texts(&candidates).unwrap();
-        (samples, texts, comm.table_key())
+        (samples, texts, comm.table_key().unwrap())
     };
     std::thread::scope(|scope| {
         let threads: Vec<_> = communicators.iter().map(|comm| scope.spawn(|| work(comm))).collect();

@@ -33,7 +33,9 @@ mod spelling;
 pub mod symmetry;
 mod units;
 
-pub use catalog::{Listing, list, load, load_named, open_input, ranks_without_ports, read_text, resolve};
+pub use catalog::{
+    Listing, list, load, load_named, open_input, ranks_without_ports, read_text, read_text_up_to, resolve,
+};
 pub use error::{TopologyError, TopologyResult};
 pub use free_times::FreeTimes;
 pub use graph::{Topology, TopologyParts};

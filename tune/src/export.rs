@@ -243,7 +243,8 @@ fn ucc(table: &TuningTable, notes: &mut Vec<String>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{TableCell, TableKey};
+    use crate::key::TableKey;
+    use crate::store::TableCell;
     use serde_json::json;
 
     /// A plan has the name of a textbook algorithm and is none; another one is a choice for NCCL.
@@ -256,13 +257,13 @@ mod tests {
                 range(200, Some(5 << 30), Some("nccl")),
                 range(5 << 30, None, Some("nccl")),
             ];
-            TableCell { collective, ranges, functions: Vec::new() }
+            TableCell::of_any(collective, ranges)
         };
         let named = json!({ "produced_by": { "strategy": "classic/ring", "version": env!("CARGO_PKG_VERSION") } });
         let nccl = json!({ "format": "antiphon-nccl/1", "algorithm": "ring", "protocol": "ll" });
         TuningTable {
             format: TuningTable::FORMAT.to_owned(),
-            key: TableKey { ranks: 4, machines: vec![0, 0, 1, 1], topology: None, version: String::new(), policy: 1 },
+            key: TableKey::of(vec![0, 0, 1, 1], ""),
             cells: vec![cell(Collective::AllReduce), cell(Collective::AllToAll)],
             plans: [("named".to_owned(), named), ("nccl".to_owned(), nccl)].into(),
         }

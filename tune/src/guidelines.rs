@@ -204,7 +204,8 @@ fn time_at(table: &TuningTable, collective: Collective, of: &ServedSize<'_>) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{ChoiceRange, FunctionRange, TableCell, TableKey};
+    use crate::key::TableKey;
+    use crate::store::{ChoiceRange, FunctionRange, TableCell};
     use crate::summarize;
 
     fn around(centre: f64) -> Summary {
@@ -224,11 +225,11 @@ mod tests {
             };
             let evidence = times.iter().map(evidence).collect();
             let ranges = vec![ChoiceRange { from_bytes: 0, to_bytes: None, plan: None, evidence }];
-            TableCell { collective: *collective, ranges, functions: Vec::new() }
+            TableCell::of_any(*collective, ranges)
         };
         TuningTable {
             format: TuningTable::FORMAT.to_owned(),
-            key: TableKey { ranks: 3, machines: vec![0; 3], topology: None, version: String::new(), policy: 1 },
+            key: TableKey::of(vec![0; 3], ""),
             cells: cells.iter().map(cell).collect(),
             plans: [].into(),
         }

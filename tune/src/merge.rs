@@ -3,7 +3,7 @@
 //! The principal function is [`merge`]. A size belongs to the table that has measured there. If several have, and chose
 //! differently, their evidence decides, and the caller learns what was decided and why.
 
-use crate::store::{ChoiceRange, Evidence, FunctionRange, TableCell, TuningTable};
+use crate::store::{CellClass, ChoiceRange, Evidence, FunctionRange, TableCell, TuningTable};
 use schedule::Collective;
 use serde::Serialize;
 use serde_json::Value;
@@ -109,15 +109,15 @@ pub fn merge(tables: &[TuningTable]) -> Result<(TuningTable, Vec<MergeConflict>)
         }
     }
     let (plans, tables) = with_common_names(tables);
-    let collectives: BTreeSet<Collective> =
-        tables.iter().flat_map(|table| &table.cells).map(|cell| cell.collective).collect();
+    let classes: BTreeSet<CellClass> = tables.iter().flat_map(|table| &table.cells).map(TableCell::class).collect();
     let mut conflicts = Vec::new();
-    let merged = |collective| TableCell {
-        collective,
-        ranges: ranges_of(&tables, collective, &mut conflicts),
-        functions: functions_of(&tables, collective),
+    let merged = |class: CellClass| {
+        let ranges = ranges_of(&tables, &class, &mut conflicts);
+        let functions = functions_of(&tables, &class);
+        let CellClass { collective, op, dtype, in_place } = class;
+        TableCell { collective, op, dtype, in_place, ranges, functions }
     };
-    let cells: Vec<TableCell> = collectives.into_iter().map(merged).collect();
+    let cells: Vec<TableCell> = classes.into_iter().map(merged).collect();
     let used: BTreeSet<&String> =
         cells.iter().flat_map(|cell| &cell.ranges).filter_map(|range| range.plan.as_ref()).collect();
     let plans = plans.into_iter().filter(|(name, _)| used.contains(name)).collect();
@@ -184,11 +184,11 @@ fn with_common_names(tables: &[TuningTable]) -> (BTreeMap<String, Value>, Vec<Tu
     (plans, renamed)
 }
 
-/// The ranges of a collective.
-fn ranges_of(tables: &[TuningTable], collective: Collective, conflicts: &mut Vec<MergeConflict>) -> Vec<ChoiceRange> {
+/// The ranges of a class of calls.
+fn ranges_of(tables: &[TuningTable], class: &CellClass, conflicts: &mut Vec<MergeConflict>) -> Vec<ChoiceRange> {
     let cells = || {
         let of = tables.iter().enumerate().flat_map(|(at, table)| table.cells.iter().map(move |cell| (at, cell)));
-        of.filter(|(_, cell)| cell.collective == collective)
+        of.filter(|(_, cell)| cell.class() == *class)
     };
     let spans: Vec<(usize, &ChoiceRange, SizeSpan)> = cells()
         .flat_map(|(at, cell)| cell.ranges.iter().filter_map(move |range| Some((at, range, measured_span(range)?))))
@@ -201,7 +201,7 @@ fn ranges_of(tables: &[TuningTable], collective: Collective, conflicts: &mut Vec
         let to = edges.get(index + 1).copied();
         let claims = spans.iter().filter(|(_, _, span)| holds(*span, from));
         let claims: Vec<SizeClaim<'_>> = claims.filter_map(|(at, range, _)| claim(*at, range, from)).collect();
-        let taken = decided(&claims, (collective, from, to), conflicts);
+        let taken = decided(&claims, (class.collective, from, to), conflicts);
         let evidence = taken.map_or_else(Vec::new, |taken| {
             let own = spans.iter().filter(|(at, range, span)| {
                 *at == taken.table && holds(*span, from) && holds((range.from_bytes, range.to_bytes), from)
@@ -232,10 +232,10 @@ fn push(ranges: &mut Vec<ChoiceRange>, range: ChoiceRange) {
     }
 }
 
-/// The functions of a collective: of those that several tables name for the same sizes, the one that was measured more.
-fn functions_of(tables: &[TuningTable], collective: Collective) -> Vec<FunctionRange> {
-    let named = tables.iter().flat_map(TuningTable::functions).filter(|(of, _)| *of == collective);
-    let mut named: Vec<&FunctionRange> = named.map(|(_, range)| range).collect();
+/// The functions of a class of calls: of those that several tables name for the same sizes, the one that was measured more.
+fn functions_of(tables: &[TuningTable], class: &CellClass) -> Vec<FunctionRange> {
+    let cells = tables.iter().flat_map(|table| &table.cells).filter(|cell| cell.class() == *class);
+    let mut named: Vec<&FunctionRange> = cells.flat_map(|cell| &cell.functions).collect();
     let weight = |of: &FunctionRange| {
         of.evidence.iter().map(|evidence| (evidence.launches, evidence.choice.samples)).max().unwrap_or_default()
     };
@@ -293,7 +293,7 @@ fn decided<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::TableKey;
+    use crate::key::TableKey;
     use crate::{STOCK, Summary, summarize};
 
     fn around(centre: f64, samples: u32) -> Summary {
@@ -326,9 +326,9 @@ mod tests {
         let plans = ranges.iter().filter_map(|range| range.plan.clone()).map(|plan| (plan.clone(), Value::from(plan)));
         TuningTable {
             format: TuningTable::FORMAT.to_owned(),
-            key: TableKey { ranks: 2, machines: vec![0, 0], topology: None, version: "1".to_owned(), policy: 1 },
+            key: TableKey::of(vec![0, 0], "1"),
             plans: plans.collect(),
-            cells: vec![TableCell { collective: Collective::AllReduce, ranges, functions: Vec::new() }],
+            cells: vec![TableCell::of_any(Collective::AllReduce, ranges)],
         }
     }
 

@@ -300,9 +300,9 @@ mod tests {
         let plan = |text| serde_json::from_str(text).unwrap();
         TuningTable {
             format: TuningTable::FORMAT.to_owned(),
-            key: TableKey { ranks: 4, machines: vec![0, 0, 1, 1], topology: None, version: "1".to_owned(), policy: 1 },
+            key: TableKey::of(vec![0, 0, 1, 1], "1"),
             cells: [Collective::AllReduce, Collective::AllToAll]
-                .map(|collective| TableCell { collective, ranges: ranges.clone(), functions: Vec::new() })
+                .map(|collective| TableCell::of_any(collective, ranges.clone()))
                 .into(),
             plans: [
                 ("ours", plan(r#"{"format": "antiphon-schedule/1"}"#)),

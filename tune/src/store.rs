@@ -4,35 +4,23 @@
 //! Its ranges are disjoint and total: every size is in exactly one. Where nothing was measured, stock is the choice.
 
 use crate::files::{self, TableError};
+use crate::key::{self, TableKey};
 use crate::{Choice, Summary, decide};
 use schedule::{Collective, ReduceOp};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::path::Path;
 
 /// The most characters of a plan's name.
 const LONGEST_NAME: usize = 200;
 
+/// The most measurements of one size: nobody makes so many, and their sums over all sizes of a file are numbers.
+const MOST_SAMPLES: usize = 1 << 32;
+
 /// The name of stock where a table is shown.
 pub const STOCK: &str = "stock";
-
-/// For which ranks a table was measured, and how. A table is used only by ranks that have the same key.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TableKey {
-    /// How many ranks.
-    pub ranks: usize,
-    /// The machine of each rank, counted in the order of their first ranks.
-    pub machines: Vec<u32>,
-    /// The digest of the emulated machine that it was measured on; `None` for real machines.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub topology: Option<String>,
-    /// The version of the library that has measured.
-    pub version: String,
-    /// The version of the rules of measuring and choosing ([`TuningTable::POLICY`]).
-    pub policy: u32,
-}
 
 /// What was measured at one size of a range.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -82,6 +70,11 @@ impl Evidence {
             let is_measured = of.samples > 0 && in_order && times.iter().all(|time| time.is_finite() && *time > 0.0);
             is_measured || *of == Summary::default()
         };
+        let counts =
+            [self.choice.samples, self.stock.samples].into_iter().chain(self.ranking.iter().map(|of| of.samples));
+        if counts.max().is_some_and(|most| most > MOST_SAMPLES) {
+            return Some(format!("what was measured at {} bytes has more samples than anybody measures", self.bytes));
+        }
         let in_order = self.ranking.is_sorted_by(|one, other| one.median_us <= other.median_us);
         let all = is_possible(&self.choice) && is_possible(&self.stock) && in_order;
         (!all).then(|| format!("the times that were measured at {} bytes contradict each other", self.bytes))
@@ -136,17 +129,62 @@ pub struct FunctionRange {
     pub evidence: Vec<Evidence>,
 }
 
-/// The ranges of one collective.
+/// Which calls a cell was measured for. Of each, a table has one cell at most.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct CellClass {
+    /// The operation.
+    pub collective: Collective,
+    /// How elements are reduced; `None` for any reduction.
+    pub op: Option<ReduceOp>,
+    /// The type of elements; `None` for any.
+    pub dtype: Option<String>,
+    /// Whether calls are in place; `None` for both.
+    pub in_place: Option<bool>,
+}
+
+/// The ranges of one class of calls. They also serve calls of the same collective for which a table has no cell.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TableCell {
-    /// The operation, with any reduction and any type of elements.
+    /// The operation.
     pub collective: Collective,
+    /// How elements were reduced; absent for any reduction.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub op: Option<ReduceOp>,
+    /// The type of elements; absent for any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dtype: Option<String>,
+    /// Whether calls were in place; absent for both.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_place: Option<bool>,
     /// In ascending order.
     pub ranges: Vec<ChoiceRange>,
     /// Where functions are faster than these; in ascending order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub functions: Vec<FunctionRange>,
+}
+
+impl TableCell {
+    /// The cell of calls of any kind.
+    pub fn of_any(collective: Collective, ranges: Vec<ChoiceRange>) -> Self {
+        Self { collective, op: None, dtype: None, in_place: None, ranges, functions: Vec::new() }
+    }
+
+    /// The calls for which it was measured.
+    pub fn class(&self) -> CellClass {
+        let Self { collective, op, dtype, in_place, .. } = self;
+        CellClass { collective: *collective, op: *op, dtype: dtype.clone(), in_place: *in_place }
+    }
+}
+
+impl fmt::Display for CellClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { collective, op, dtype, in_place } = self;
+        write!(f, "{collective}")?;
+        op.iter().try_for_each(|op| write!(f, " {op}"))?;
+        dtype.iter().try_for_each(|dtype| write!(f, " {dtype}"))?;
+        in_place.iter().try_for_each(|is| f.write_str(if *is { " in place" } else { " out of place" }))
+    }
 }
 
 /// Measured choices for the calls of some ranks.
@@ -168,7 +206,7 @@ impl TuningTable {
     /// The format of the files.
     pub const FORMAT: &str = "antiphon-table/1";
     /// The rules of measuring and choosing. A table that other rules have made is not used.
-    pub const POLICY: u32 = 1;
+    pub const POLICY: u32 = key::POLICY;
 
     /// All ranges, each with its collective.
     pub fn ranges(&self) -> impl Iterator<Item = (Collective, &ChoiceRange)> {
@@ -180,7 +218,7 @@ impl TuningTable {
         self.cells.iter().flat_map(|cell| cell.functions.iter().map(move |range| (cell.collective, range)))
     }
 
-    /// The range of a size.
+    /// The range of a size, in the first cell of a collective.
     pub fn find(&self, collective: Collective, bytes: u64) -> Option<&ChoiceRange> {
         let cell = self.cells.iter().find(|cell| cell.collective == collective)?;
         let after = cell.ranges.partition_point(|range| range.from_bytes <= bytes);
@@ -195,18 +233,15 @@ impl TuningTable {
         if self.format != Self::FORMAT {
             return Err(format!("the format is `{}`, and not `{}`", self.format, Self::FORMAT));
         }
-        if self.key.machines.len() != self.key.ranks {
-            return Err(format!(
-                "the key has {} ranks, and the machines of {}",
-                self.key.ranks,
-                self.key.machines.len()
-            ));
-        }
+        self.key.check()?;
         self.check_names()?;
         let mut seen = BTreeSet::new();
-        for TableCell { collective, ranges, functions } in &self.cells {
-            if !seen.insert(*collective) {
-                return Err(format!("{collective} comes twice"));
+        if let Some(class) = self.cells.iter().map(TableCell::class).find(|class| !seen.insert(class.clone())) {
+            return Err(format!("{class} comes twice"));
+        }
+        for TableCell { collective, op, ranges, functions, .. } in &self.cells {
+            if op.is_some() && !collective.combines() {
+                return Err(format!("{collective} reduces nothing"));
             }
             let mut next = Some(0);
             for range in ranges {
@@ -291,6 +326,14 @@ impl TuningTable {
         }
     }
 
+    /// Whether a table can be written to a file, before it is there.
+    ///
+    /// # Errors
+    /// [`TableError::Io`].
+    pub fn can_write(path: &Path) -> Result<(), TableError> {
+        files::can_write(path)
+    }
+
     /// Writes the table so that a reader sees the old one or the new one, never a mixture.
     ///
     /// # Errors
@@ -332,14 +375,30 @@ mod tests {
         };
         TuningTable {
             format: TuningTable::FORMAT.to_owned(),
-            key: TableKey { ranks: 2, machines: vec![0, 1], topology: None, version: "1".to_owned(), policy: 1 },
-            cells: vec![TableCell { collective: Collective::AllReduce, ranges, functions: vec![function] }],
+            key: TableKey::of(vec![0, 1], "1"),
+            cells: vec![TableCell { functions: vec![function], ..TableCell::of_any(Collective::AllReduce, ranges) }],
             plans: [("ring".to_owned(), Value::from(1))].into(),
         }
     }
 
     fn measured(table: &mut TuningTable) -> &mut Evidence {
         &mut table.cells[0].ranges[1].evidence[0]
+    }
+
+    fn ranked(samples: usize) -> RankedTime {
+        RankedTime { name: "ring".to_owned(), median_us: 1.0, samples }
+    }
+
+    #[test]
+    fn a_collective_has_a_cell_for_each_class_of_calls() {
+        let mut table = table();
+        let plain = TableCell::of_any(Collective::AllReduce, table.cells[0].ranges.clone());
+        table.cells.extend([
+            TableCell { op: Some(ReduceOp::Max), ..plain.clone() },
+            TableCell { dtype: Some("f64".to_owned()), ..plain.clone() },
+            TableCell { in_place: Some(true), ..plain },
+        ]);
+        assert_eq!(TuningTable::parse(&files::text(&table).unwrap(), "t").unwrap(), table);
     }
 
     #[test]
@@ -354,13 +413,31 @@ mod tests {
     #[test]
     fn tables_that_contradict_themselves_are_refused() {
         type Change = fn(&mut TuningTable);
-        let changes: [(Change, &str); 22] = [
+        let changes: [(Change, &str); 27] = [
             (|table| table.cells[0].ranges[1].from_bytes = 65, "a gap or overlap at 65"),
             (|table| table.cells[0].ranges[1].from_bytes = 63, "a gap or overlap at 63"),
             (|table| table.cells[0].ranges[2].to_bytes = Some(5000), "no range holds 5000 bytes"),
             (|table| table.cells[0].ranges[1].plan = Some("tree".to_owned()), "no plan `tree`"),
             (|table| table.cells.push(table.cells[0].clone()), "allreduce comes twice"),
             (|table| table.key.ranks = 3, "has 3 ranks, and the machines of 2"),
+            (|table| table.key.machines[1] = u32::MAX, "machine 4294967295 of rank 1"),
+            (|table| measured(table).choice.samples = 10_000_000_000_000_000_000, "more samples than anybody measures"),
+            (|table| table.cells[0].ranges[0].evidence[0].ranking = vec![ranked(usize::MAX)], "more samples"),
+            (
+                |table| {
+                    table.cells[0].op = Some(ReduceOp::Max);
+                    table.cells.push(table.cells[0].clone());
+                },
+                "allreduce max comes twice",
+            ),
+            (
+                |table| {
+                    let ranges = table.cells[0].ranges.clone();
+                    let cell = TableCell::of_any(Collective::AllGather, ranges);
+                    table.cells.push(TableCell { op: Some(ReduceOp::Sum), ..cell });
+                },
+                "allgather reduces nothing",
+            ),
             (|table| table.cells[0].ranges.clear(), "no range holds 0 bytes"),
             (|table| measured(table).bytes = 1 << 40, "does not belong here"),
             (|table| measured(table).launches = 0, "comes from no launch"),

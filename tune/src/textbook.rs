@@ -3,7 +3,7 @@
 //! The principal function is [`algorithm`]. Another library gets to know an algorithm only by its name, so a plan that has the
 //! name and does something else must not be named. Ranks are those of the textbook: blocks in the order of ranks, root 0.
 
-use crate::store::TableKey;
+use crate::key::TableKey;
 use schedule::{Collective, Demand, TransferKind, file};
 use serde_json::Value;
 use std::collections::BTreeSet;

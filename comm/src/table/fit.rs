@@ -1,9 +1,70 @@
 //! Which plan of a table serves a call, and why none does.
 
-use super::{PlanTable, TableEntry, in_order};
-use crate::stock::CallKind;
-use schedule::{Request, VerifiedSchedule};
-use tune::TableKey;
+use super::{PlanTable, TableEntry, TableFunction, TunedCell, in_order};
+use crate::stock::{CallKind, measured_kind};
+use runtime::DType;
+use schedule::{ReduceOp, Request, VerifiedSchedule};
+use tune::{RankTransport, TableKey};
+
+/// Where some ranks are, and how they reach each other: what decides which tuning tables serve them.
+#[derive(Clone, Copy, Debug)]
+pub struct RankPlaces<'a> {
+    /// The machine of each rank.
+    pub machines: &'a [u32],
+    /// How the ranks exchange data; `None` if it does not matter.
+    pub transport: Option<RankTransport>,
+    /// What each machine is, by its number; `None` if it does not matter.
+    pub hardware: Option<&'a [String]>,
+}
+
+impl<'a> RankPlaces<'a> {
+    /// Ranks of which only the machines matter.
+    pub fn on(machines: &'a [u32]) -> Self {
+        Self { machines, transport: None, hardware: None }
+    }
+
+    /// The key of a table that these ranks measure.
+    pub(crate) fn key(&self) -> TableKey {
+        let machines: Vec<u32> = in_order(self.machines.iter().copied()).collect();
+        let mut key = TableKey::of(machines, env!("CARGO_PKG_VERSION"));
+        key.transport = self.transport.map(|of| of.among(key.machine_count()));
+        if let Some(hardware) = self.hardware {
+            let first = |machine: u32| key.machines.iter().position(|of| *of == machine);
+            let all = (0..key.machine_count() as u32).filter_map(first);
+            key.hardware = all.map(|rank| hardware_of(hardware, self.machines[rank]).to_owned()).collect();
+        }
+        key
+    }
+}
+
+/// What a machine is; nothing if nobody knows.
+fn hardware_of(all: &[String], machine: u32) -> &str {
+    all.get(machine as usize).map_or("", String::as_str)
+}
+
+impl TunedCell {
+    /// How well it suits calls of its collective: first whether it was measured for them, then by the reduction, the type of
+    /// elements, and the place. What is said counts more than what is left open. A type of the same width is nearly the same, and
+    /// where nothing is reduced any type is.
+    fn nearness(&self, kind: CallKind, dtype: DType) -> (bool, [u8; 3]) {
+        let of = |said: Option<bool>| said.map_or(1, |is_same| if is_same { 3 } else { 0 });
+        let is_like = |own: DType| own.size() == dtype.size() || !kind.collective.combines();
+        let by_type = match self.dtype {
+            Some(own) if own != dtype && is_like(own) => 2,
+            own => of(own.map(|own| own == dtype)),
+        };
+        let by_op = of(self.op.map(|op| Some(op) == kind.op));
+        let by_place = of(self.in_place.map(|in_place| in_place == kind.in_place));
+        let all = [by_op, by_type, by_place];
+        (all.iter().all(|of| *of > 0), all)
+    }
+
+    /// The entry that serves a size; `None` for stock.
+    fn at(&self, bytes: u64) -> Option<usize> {
+        let after = self.ranges.partition_point(|(from, _)| *from <= bytes);
+        self.ranges.get(after.checked_sub(1)?)?.1
+    }
+}
 
 impl PlanTable {
     /// Whether a table was measured on an emulated machine that these ranks do not emulate.
@@ -11,70 +72,118 @@ impl PlanTable {
         key.topology.is_some() && self.only_for.as_ref().is_some_and(|emulated| *emulated != key.topology)
     }
 
-    /// The plan that serves a call among ranks on these machines (counted in the order of their first ranks), with the
-    /// call's reduction, and its name; `None` if stock serves it.
+    /// Whether a tuning table is for ranks at these places.
+    fn fits(&self, table: usize, places: RankPlaces<'_>) -> bool {
+        let RankPlaces { machines, transport, hardware } = places;
+        let key = &self.keys[table].1;
+        // The first comparison is enough for all ranks of a job.
+        let is_placed = key.machines == machines
+            || key.machines.len() == machines.len()
+                && in_order(machines.iter().copied()).eq(key.machines.iter().copied());
+        let is_same = |own: RankTransport| transport.is_none_or(|of| of.among(key.machine_count()) == own);
+        let is_such = |hardware: &[String]| {
+            let mut ranks = key.machines.iter().zip(machines);
+            key.hardware.is_empty()
+                || ranks.all(|(of, machine)| key.hardware[*of as usize] == hardware_of(hardware, *machine))
+        };
+        is_placed && key.transport.is_none_or(is_same) && hardware.is_none_or(is_such)
+    }
+
+    /// Whether it matters what the machines are.
+    pub(crate) fn compares_hardware(&self) -> bool {
+        self.keys.iter().any(|(_, key)| !key.hardware.is_empty())
+    }
+
+    /// The functions that the tables name for ranks at these places.
+    pub(crate) fn functions<'a>(&'a self, places: RankPlaces<'a>) -> impl Iterator<Item = &'a TableFunction> {
+        self.functions.iter().filter(move |of| self.fits(of.table, places))
+    }
+
+    /// The plan that serves a call among ranks at these places, with the call's reduction, and its name; `None` if stock serves
+    /// it.
     ///
     /// # Errors
     /// Why the plan cannot serve the call.
     pub fn schedule_for(
         &self,
-        machines: &[u32],
+        places: RankPlaces<'_>,
         asked: &Request,
+        dtype: DType,
     ) -> Option<Result<(VerifiedSchedule, String), String>> {
-        let Request { collective, root, op, size_bytes, .. } = *asked;
-        let entry = self.find(machines, CallKind { collective, root, op, in_place: false }, size_bytes)?;
+        let Request { op, size_bytes, .. } = *asked;
+        let entry = self.find(places, (kind_of(asked), dtype), size_bytes)?;
         Some(self.schedule(entry, op).map(|schedule| (schedule, self.name(entry).to_owned())))
     }
 
-    /// Which entry serves a call of so many bytes, as the collective counts them: the first one that does. The ranks are on
-    /// these machines.
-    pub(crate) fn find(&self, machines: &[u32], kind: CallKind, bytes: u64) -> Option<usize> {
-        (0..self.len()).find(|&entry| {
-            let of = self.entries[entry].range.machines.as_ref();
-            self.serves(entry, machines.len(), kind, bytes)
-                && of.is_none_or(|of| in_order(machines.iter().copied()).eq(of.iter().copied()))
-        })
-    }
-
-    /// Whether an entry serves calls of so many bytes among so many ranks.
-    pub(crate) fn serves(&self, entry: usize, ranks: usize, kind: CallKind, bytes: u64) -> bool {
-        let TableEntry { range, plan } = &self.entries[entry];
-        let request = plan.schedule.demand.request();
-        let is_for_all = request.members.len() == request.ranks && request.ranks == ranks;
-        let is_such = request.collective == kind.collective && request.root == kind.root;
-        is_for_all && is_such && range.holds(bytes)
-    }
-
-    /// Why tuned plans do not serve ranks on these machines (counted in the order of their first ranks), if that is so.
-    pub fn misfit(&self, machines: &[u32]) -> Option<String> {
-        if let Some((origin, _)) = self.keys.iter().find(|(_, key)| self.is_from_elsewhere(key)) {
-            return Some(format!(
-                "{origin} was measured on an emulated machine, not on this one: stock serves its calls"
-            ));
+    /// Which entry serves a call of so many bytes, as the collective counts them: what the nearest cell of a tuning table says;
+    /// without one, the first plan that serves such calls.
+    pub(crate) fn find(&self, places: RankPlaces<'_>, (kind, dtype): (CallKind, DType), bytes: u64) -> Option<usize> {
+        let ranks = places.machines.len();
+        let mut nearest = None;
+        for cell in self.cells.iter().filter(|cell| cell.collective == kind.collective) {
+            let nearness = Some(cell.nearness(kind, dtype));
+            if nearness > nearest.map(|(of, _)| of) && self.fits(cell.table, places) {
+                nearest = nearness.map(|of| (of, cell));
+            }
         }
-        let (origin, key) = self.keys.iter().find(|(_, key)| key.machines != machines)?;
-        let count = |of: &[u32]| of.iter().max().map_or(0, |last| last + 1);
-        Some(format!(
-            "{origin} was measured with {} ranks on {} machines, placed in another way than these {} ranks on {}: stock serves \
-             their calls",
-            key.ranks,
-            count(&key.machines),
-            machines.len(),
-            count(machines),
-        ))
+        let tuned = nearest.map(|(_, cell)| cell.at(bytes));
+        match tuned {
+            Some(None) => None,
+            Some(Some(entry)) if self.suits(entry, ranks, kind) => Some(entry),
+            _ => (0..self.len()).find(|&entry| {
+                let range = self.entries[entry].range;
+                range.is_some_and(|range| range.holds(bytes)) && self.suits(entry, ranks, kind)
+            }),
+        }
+    }
+
+    /// Whether a plan does what calls of a kind ask for among so many ranks.
+    fn suits(&self, entry: usize, ranks: usize, kind: CallKind) -> bool {
+        let request = self.entries[entry].plan.schedule.demand.request();
+        let is_for_all = request.members.len() == request.ranks && request.ranks == ranks;
+        is_for_all && request.collective == kind.collective && request.root == kind.root
+    }
+
+    /// Whether an entry is for calls of so many bytes among so many ranks, whoever else is.
+    pub(crate) fn serves(&self, entry: usize, ranks: usize, kind: CallKind, bytes: u64) -> bool {
+        self.holds(entry, bytes) && self.suits(entry, ranks, kind)
+    }
+
+    /// Whether an entry is for a size.
+    fn holds(&self, entry: usize, bytes: u64) -> bool {
+        let of_cells = || self.cells.iter().any(|cell| cell.at(bytes) == Some(entry));
+        self.entries[entry].range.map_or_else(of_cells, |range| range.holds(bytes))
+    }
+
+    /// Which tuning tables do not serve ranks at these places, and why: a line each.
+    pub fn misfits(&self, places: RankPlaces<'_>) -> Vec<String> {
+        let mut own = places.key();
+        let mut misfit = |(origin, key): &(String, TableKey)| {
+            if self.is_from_elsewhere(key) {
+                return Some(format!(
+                    "{origin} serves no calls: it was measured on an emulated machine, not on this one"
+                ));
+            }
+            // Which emulated machine it is was compared above, where it matters.
+            own.topology.clone_from(&key.topology);
+            let why = key.difference(&own)?;
+            Some(format!("{origin} serves no calls of these ranks: it was measured with {why}"))
+        };
+        self.keys.iter().filter_map(&mut misfit).collect()
     }
 
     /// Why no plan serves calls of a kind that the table has plans for, if that is so.
-    pub fn why_not(&self, machines: &[u32], asked: &Request) -> Option<String> {
-        let Request { collective, root, op, size_bytes, .. } = *asked;
-        let kind = CallKind { collective, root, op, in_place: false };
-        if self.find(machines, kind, size_bytes).is_some() {
+    pub fn why_not(&self, places: RankPlaces<'_>, asked: &Request, dtype: DType) -> Option<String> {
+        let Request { collective, root, size_bytes, .. } = *asked;
+        if self.find(places, (kind_of(asked), dtype), size_bytes).is_some() {
             return None;
         }
-        let TableEntry { range, plan } = self.entries.iter().find(|entry| {
-            let request = entry.plan.schedule.demand.request();
-            request.collective == collective && entry.range.holds(size_bytes)
+        let machines = places.machines;
+        let entry = (0..self.len()).find(|&entry| {
+            let request = self.entries[entry].plan.schedule.demand.request();
+            request.collective == collective && self.holds(entry, size_bytes)
         })?;
+        let TableEntry { range, plan } = &self.entries[entry];
         let (name, request) = (&plan.name, plan.schedule.demand.request());
         let why = match () {
             () if request.ranks != machines.len() => format!("for {} ranks, not for {}", request.ranks, machines.len()),
@@ -83,9 +192,15 @@ impl PlanTable {
                 let shown = |root: Option<topology::Rank>| root.map_or("none".to_owned(), |root| root.to_string());
                 format!("for root {}, not for root {}", shown(request.root), shown(root))
             }
-            () if range.machines.is_some() => "for other machines".to_owned(),
+            () if range.is_none() => "for other machines".to_owned(),
             () => return None,
         };
         Some(format!("{name} cannot serve {collective}: it is {why}; stock serves it"))
     }
+}
+
+/// The kind of a call of which nobody has said where its result is to be: where it was measured.
+fn kind_of(asked: &Request) -> CallKind {
+    let Request { collective, root, op, .. } = *asked;
+    CallKind { root, op, ..measured_kind(collective, op.unwrap_or(ReduceOp::Sum)) }
 }

@@ -5,7 +5,7 @@
 
 use super::measure::spans_count;
 use super::{CandidateRefusal, CandidateSamples, CellSamples, CellWork};
-use schedule::Collective;
+use schedule::{Collective, ReduceOp};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -299,10 +299,15 @@ impl RangeMaker<'_> {
         all.map(|(name, times)| RankedTime { name, median_us: times.median_us, samples: times.samples }).collect()
     }
 
+    /// The reduction that was measured, if something is reduced.
+    fn op(&self) -> Option<ReduceOp> {
+        let mut cells = self.launches.iter().flatten();
+        cells.find(|cell| cell.collective == self.collective).and_then(|cell| cell.op)
+    }
+
     /// The ranges of functions, out of those of everything.
     fn functions(&self, all: Vec<ChoiceRange>, functions: &BTreeSet<&str>) -> Vec<FunctionRange> {
-        let op =
-            self.launches.iter().flatten().find(|cell| cell.collective == self.collective).and_then(|cell| cell.op);
+        let op = self.op();
         let range = |range: ChoiceRange| {
             let function = range.plan.filter(|name| functions.contains(name.as_str()))?;
             let (from_bytes, to_bytes, evidence) = (range.from_bytes, range.to_bytes?, range.evidence);
@@ -340,7 +345,10 @@ pub fn table_of(
                 plans.insert(plan.clone(), serde_json::from_str(text).map_err(|error| error.to_string())?);
             }
         }
-        cells.push(TableCell { collective, ranges, functions });
+        let op = maker.op();
+        // How the call was measured says also whether it was in place.
+        let in_place = Some(measured_kind(collective, op.unwrap_or(ReduceOp::Sum)).in_place);
+        cells.push(TableCell { collective, op, dtype: Some(dtype.to_owned()), in_place, ranges, functions });
     }
     let table = TuningTable { format: TuningTable::FORMAT.to_owned(), key, cells, plans };
     table.check()?;
@@ -365,7 +373,6 @@ fn refused(launches: &[Vec<CellSamples>]) -> Vec<RefusedCandidate> {
 mod tests {
     use super::super::TrialPhase;
     use super::*;
-    use schedule::ReduceOp;
 
     fn cell(bytes: u64, scale: f64, times: &[(&str, f64)]) -> CellSamples {
         let around = |centre: f64| (0..20).map(|step| scale * centre * (1.0 + f64::from(step - 10) * 0.002)).collect();
@@ -382,13 +389,7 @@ mod tests {
 
     fn table(launches: &[Vec<CellSamples>], plans: &[&str]) -> TuningTable {
         let texts = plans.iter().map(|name| ((*name).to_owned(), "{}".to_owned())).collect();
-        let key = TableKey {
-            ranks: 2,
-            machines: vec![0, 0],
-            topology: None,
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            policy: 1,
-        };
+        let key = TableKey::of(vec![0, 0], env!("CARGO_PKG_VERSION"));
         table_of(launches, &texts, key, "f32", |_| 4).unwrap().table
     }
 
@@ -484,13 +485,7 @@ mod tests {
         let mut refused = cell(64, 1.0, &[("stock", 10.0), ("mine", 1.0)]);
         let why = "3 elements of rank 1 are wrong".to_owned();
         refused.candidates[1].refusal = Some(CandidateRefusal { rank: 1, phase: TrialPhase::Check, why });
-        let key = TableKey {
-            ranks: 2,
-            machines: vec![0, 0],
-            topology: None,
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            policy: 1,
-        };
+        let key = TableKey::of(vec![0, 0], env!("CARGO_PKG_VERSION"));
         let made = table_of(&[vec![refused]], &BTreeMap::new(), key, "f32", |_| 4).unwrap();
         assert_eq!((made.refused.len(), made.refused[0].launch, made.refused[0].refusal.rank), (1, 1, 1));
         assert_eq!(choice(&made.table, 64), None);

@@ -127,21 +127,22 @@ impl TuneJob {
         let work = self.work.clone().unwrap_or_else(|| self.options.grid());
         let tell = |cell: &CellSamples| watch.say(&TuneWord::Cell(cell.clone()));
         comm.measure_watched(&work, &candidates, &self.options, watch, tell)?;
-        let end = (comm.rank() == 0).then(|| comm.launch_end(&candidates)).transpose()?;
+        let key = comm.table_key()?;
+        let end = (comm.rank() == 0).then(|| Communicator::launch_end(&candidates, key)).transpose()?;
         watch.say(&TuneWord::End(end));
         Ok(())
     }
 }
 
 impl Communicator {
-    /// What a table needs besides the samples.
+    /// What a table needs besides the samples; the key is that of [`Self::table_key`].
     ///
     /// # Errors
     /// [`CommError::NoPlan`] if a plan is not valid.
-    pub fn launch_end(&self, candidates: &[TuneCandidate]) -> CommResult<LaunchEnd> {
+    pub fn launch_end(candidates: &[TuneCandidate], key: TableKey) -> CommResult<LaunchEnd> {
         let texts = Self::plan_texts(candidates).map_err(CommError::NoPlan)?;
         let functions = candidates.iter().filter(|of| of.is_function()).map(|of| of.name().to_owned()).collect();
-        Ok(LaunchEnd { key: self.table_key(), texts, functions })
+        Ok(LaunchEnd { key, texts, functions })
     }
 
     /// Tunes in a running program: measures the program's own candidates, textbook algorithms and stock on these ranks, and uses
@@ -162,15 +163,16 @@ impl Communicator {
         let dtype = options.dtype.to_string();
         let grid = self.measure(&options.grid(), &candidates, &part(GRID), |_| {})?;
         // Rank 0 says what decides the edges, and what comes out.
+        let key = self.table_key()?;
         let next = || {
-            let end = self.launch_end(&candidates)?;
+            let end = Self::launch_end(&candidates, key.clone())?;
             next_work(std::slice::from_ref(&grid), &end, &dtype, step).map_err(CommError::NoPlan)
         };
         let NextWork { cells, chosen } = self.shared_value(next)?;
         candidates.extend(chosen_halves(&chosen)?);
         let edges = self.measure(&cells, &candidates, &part(1.0 - GRID), |_| {})?;
         let made = self.shared_value(|| {
-            let (mut launches, end) = ([grid, edges], self.launch_end(&candidates)?);
+            let (mut launches, end) = ([grid, edges], Self::launch_end(&candidates, key)?);
             final_table(&mut launches, &[None, Some(chosen)], end, &dtype, step).map_err(CommError::NoPlan)
         })?;
         self.use_table(&made.table)?;
@@ -214,10 +216,11 @@ impl Communicator {
     }
 
     fn use_table_or_fail(&self, table: Result<&TuningTable, String>) -> CommResult<()> {
+        let hardware = self.hardware_of_all()?;
         let mut plans = PlanTable::default();
-        let added = table.and_then(|table| match self.table_key() == table.key {
-            true => plans.add_tuned(table, "tuned table").map_err(|fault| fault.to_string()),
-            false => Err("the table is for other ranks, machines, an emulated machine, or another version".to_owned()),
+        let added = table.and_then(|table| match table.key.difference(&self.key_on(&hardware)) {
+            None => plans.add_tuned(table, "tuned table").map_err(|fault| fault.to_string()),
+            Some(why) => Err(format!("the table is not for these ranks: it was measured with {why}")),
         });
         let mut all = vec![0_i64; 2 * self.size()];
         self.all_gather(&[i64::from(added.is_ok()), plans.digest() as i64], &mut all)?;
@@ -232,7 +235,7 @@ impl Communicator {
                 _ => return refuse(format!("rank {rank} cannot use its table; nobody uses its own")),
             }
         }
-        self.replace_table(plans);
+        self.replace_table(plans, Some(hardware.into()));
         self.use_own_functions()
     }
 

@@ -10,7 +10,7 @@ use super::watch::TrialWatch;
 use super::{CandidateRefusal, CandidateSamples, CellSamples, CellWork, TuneOptions};
 use crate::communicator::Communicator;
 use crate::error::{CommError, CommResult};
-use crate::functions::measured_kind;
+use crate::stock::measured_kind;
 use runtime::Moment;
 use std::collections::BTreeSet;
 use std::time::Duration;

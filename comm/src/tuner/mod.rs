@@ -30,9 +30,8 @@ mod watch;
 
 use crate::communicator::Communicator;
 use crate::error::CommResult;
-use crate::functions::measured_kind;
-use crate::stock::CallKind;
-use crate::table::in_order;
+use crate::stock::{CallKind, measured_kind};
+use crate::table::RankPlaces;
 pub use build::{MeasuredTable, RefusedCandidate, edges_of, table_of};
 pub use candidate::TuneCandidate;
 pub use guided::{NextWork, final_table, next_work};
@@ -43,7 +42,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tune::{TableKey, TuningTable};
+use tune::TableKey;
 use watch::TrialWatch;
 pub use watch::{TrialMark, TuneWord};
 
@@ -210,11 +209,18 @@ impl Communicator {
         texts.map(|(name, text)| Ok((name, text?))).collect()
     }
 
-    /// For whom a table is that these ranks measure.
-    pub fn table_key(&self) -> TableKey {
-        let machines: Vec<u32> = in_order((0..self.size()).map(|rank| self.machine(rank))).collect();
-        let version = env!("CARGO_PKG_VERSION").to_owned();
-        TableKey { ranks: self.size(), machines, topology: None, version, policy: TuningTable::POLICY }
+    /// For whom a table is that these ranks measure. All ranks make this call.
+    ///
+    /// # Errors
+    /// As any call.
+    pub fn table_key(&self) -> CommResult<TableKey> {
+        Ok(self.key_on(&self.hardware_of_all()?))
+    }
+
+    /// The same where it is known what the machines are.
+    pub(crate) fn key_on(&self, hardware: &[String]) -> TableKey {
+        let (store, machines) = (self.state().plans.store(), self.machines());
+        RankPlaces { hardware: Some(hardware), ..store.places(&machines) }.key()
     }
 
     /// Measures cells. All ranks call this with the same arguments, the candidates from [`Self::candidates`]. The samples are

@@ -8,6 +8,7 @@
 use crate::members::{PlanMember, find, table};
 use crate::prepared::{PlanRefusal, PreparedKey, PreparedPlan};
 use crate::settings::say;
+use comm::RankPlaces;
 use program::{LowerOptions, check, lower};
 use runtime::{DType, NcclError, NcclRounds, RoundPlan};
 use schedule::{Collective, ReduceOp, Request};
@@ -159,7 +160,9 @@ fn program_of(
     let bytes = (key.count as u64).saturating_mul(dtype.size() as u64);
     let size = bytes.saturating_mul(key.collective.blocks(ranks));
     let request = Request { op: key.op, root: key.root, ..Request::new(key.collective, ranks, size) };
-    let found = table().and_then(|table| table.schedule_for(machines, &request)).ok_or(PlanRefusal::NotChosen)?;
+    let found = table()
+        .and_then(|table| table.schedule_for(RankPlaces::on(machines), &request, dtype))
+        .ok_or(PlanRefusal::NotChosen)?;
     let (schedule, name) = found.map_err(PlanRefusal::Unfit)?;
     let unfit = |why: &dyn fmt::Display| PlanRefusal::Unfit(format!("{name}: {why}"));
     let in_place = is_planned_in_place(key.collective);

@@ -3,6 +3,7 @@
 
 mod faults;
 mod processes;
+mod tables;
 
 use processes::{Ended, Ranks, address, compiled, compiled_by, is_long, run, skip, succeeded};
 use std::path::Path;

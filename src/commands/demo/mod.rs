@@ -364,16 +364,11 @@ fn tuning(output: &Path, arena: &DemoMachine, cells: &[PlanComparison]) -> Outco
             ranking: Vec::new(),
         };
         let ranges = ranges(&sizes, |_| None, name, evidence);
-        of_table.push(TableCell { collective, ranges, functions: Vec::new() });
+        of_table.push(TableCell::of_any(collective, ranges));
     }
     let topology = &arena.topology;
-    let key = TableKey {
-        ranks: topology.rank_count(),
-        machines: machines_of(topology),
-        topology: Some(topology.digest()),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        policy: TuningTable::POLICY,
-    };
+    let real = TableKey::of(machines_of(topology), env!("CARGO_PKG_VERSION"));
+    let key = TableKey { topology: Some(topology.digest()), ..real };
     let table = TuningTable { format: TuningTable::FORMAT.to_owned(), key, cells: of_table, plans };
     table.write(&output.join("tuning-emulated.json")).map_err(Failure::bad_input)
 }

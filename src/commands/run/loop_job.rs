@@ -7,7 +7,7 @@ use crate::cli::{BufferOwner, RunArgs, TransportChoice};
 use crate::failure::{Failure, Outcome};
 use crate::launch::Launch;
 use crate::screen::Screen;
-use comm::{Config, DType, PlanTable, RankTransport};
+use comm::{Config, DType, PlanTable, RankPlaces, RankTransport};
 use schedule::{Collective, ReduceOp};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -42,12 +42,15 @@ impl LoopJob {
         config.timeout = self.timeout.unwrap_or(config.timeout);
     }
 
-    /// Why the table does not serve ranks of this computer, if that is so.
-    pub(super) fn misfit(&self, ranks: usize) -> Outcome<Option<String>> {
-        let Some(path) = &self.table else { return Ok(None) };
+    /// Why the table does not serve ranks of this computer, where that is so.
+    pub(super) fn misfits(&self, ranks: usize) -> Outcome<Vec<String>> {
+        let Some(path) = &self.table else { return Ok(Vec::new()) };
         let is_alone = self.transport == RankTransport::Tcp;
         let machines: Vec<u32> = (0..ranks as u32).map(|rank| if is_alone { rank } else { 0 }).collect();
-        Ok(PlanTable::read_for(path, None).map_err(Failure::bad_input)?.misfit(&machines))
+        let table = PlanTable::read_for(path, None).map_err(Failure::bad_input)?;
+        let hardware = vec![comm::hardware(); ranks];
+        let places = RankPlaces { machines: &machines, transport: Some(self.transport), hardware: Some(&hardware) };
+        Ok([table.notes().to_vec(), table.misfits(places)].concat())
     }
 }
 

@@ -49,7 +49,7 @@ pub(super) fn conduct(args: &RunArgs, screen: &Screen) -> Outcome {
     let collective = job.collective;
     if config.is_none() {
         // The ranks' own warnings are not seen.
-        job.misfit(ranks)?.iter().for_each(|why| screen.note(&format!("note: {why}")));
+        job.misfits(ranks)?.iter().for_each(|why| screen.note(&format!("note: {why}")));
     }
     let is_first = config.as_ref().is_none_or(|config| config.rank == 0);
     if is_first && !screen.is_json() {

@@ -2,14 +2,14 @@
 
 use super::{BOTH, GroupPlans, RunnablePlan, stock};
 use crate::amounts::count;
-use crate::cli::RunArgs;
+use crate::cli::{RunArgs, TransportChoice};
 use crate::failure::{Failure, Outcome};
 use crate::known::machines_of;
 use crate::loading::MemoryMode;
 use crate::plan;
 use crate::screen::Screen;
 use crate::workbench::Workbench;
-use comm::PlanTable;
+use comm::{PlanTable, RankPlaces, RankTransport};
 use runtime::Group;
 use schedule::{Collective, ReduceOp, Request};
 use std::path::Path;
@@ -21,6 +21,9 @@ pub(super) struct RunTable {
     table: PlanTable,
     /// The machine of each rank, counted in the order of their first ranks.
     machines: Vec<u32>,
+    transport: Option<RankTransport>,
+    /// What each machine is, if it is this one.
+    hardware: Option<Vec<String>>,
 }
 
 impl RunTable {
@@ -34,10 +37,23 @@ impl RunTable {
         for (machine, members) in (0..).zip(bench.machines().unwrap_or_default()) {
             members.iter().for_each(|rank| machines[rank.index()] = machine);
         }
-        if let Some(why) = table.misfit(&machines) {
-            screen.note(&format!("note: {why}"));
-        }
-        Ok(Self { table, machines })
+        let transport = match args.transport {
+            TransportChoice::Auto => Some(RankTransport::Auto),
+            TransportChoice::Shm | TransportChoice::Threads => Some(RankTransport::Shm),
+            TransportChoice::Tcp => Some(RankTransport::Tcp),
+        };
+        // Ranks of several machines are not all on this one.
+        let is_here = digest.is_none() && machines.iter().all(|machine| *machine == 0);
+        let hardware = is_here.then(|| vec![comm::hardware(); ranks]);
+        let own = Self { table, machines, transport: transport.filter(|_| digest.is_none()), hardware };
+        let misfits = own.table.misfits(own.places());
+        own.table.notes().iter().chain(&misfits).for_each(|why| screen.note(&format!("note: {why}")));
+        Ok(own)
+    }
+
+    fn places(&self) -> RankPlaces<'_> {
+        let Self { machines, transport, hardware, .. } = self;
+        RankPlaces { machines, transport: *transport, hardware: hardware.as_deref() }
     }
 
     /// What the table chooses for a size; `None` for stock. Calls in place that its plan cannot serve are stock's.
@@ -53,8 +69,8 @@ impl RunTable {
         asked.op = collective.combines().then_some(args.op.unwrap_or(ReduceOp::Sum));
         asked.root = collective.is_rooted().then_some(Rank(args.root.unwrap_or(0)));
         asked.size_bytes = count(&asked, size, args.dtype, 1).1;
-        let Some(found) = self.table.schedule_for(&self.machines, &asked) else {
-            let why = self.table.why_not(&self.machines, &asked);
+        let Some(found) = self.table.schedule_for(self.places(), &asked, args.dtype) else {
+            let why = self.table.why_not(self.places(), &asked, args.dtype);
             why.iter().for_each(|why| screen.note(&format!("note: {why}")));
             return Ok(None);
         };

@@ -101,6 +101,8 @@ fn measure(args: &TuneMeasureArgs, screen: &Screen) -> Outcome {
         return Err(Failure::bad_input(anyhow::anyhow!("--output is needed")));
     };
     screen.may_write([output])?;
+    // Before anything is measured for nothing.
+    TuningTable::can_write(output).map_err(Failure::bad_input)?;
     if let Some(spec) = &args.topology {
         job.plans.extend(planned(args, spec, (folder.path(), cancel.unwrap_or_default()), screen)?);
     }
@@ -288,7 +290,8 @@ impl Tuning<'_> {
         let beside = if self.args.load_aware { BESIDE } else { 0.0 };
         let grid = measure(&job.options.grid(), &candidates, FIRST * (1.0 - beside))?;
         // Rank 0 says what comes next.
-        let end = comm.launch_end(&candidates).map_err(Failure::no)?;
+        let key = comm.table_key().map_err(Failure::no)?;
+        let end = Communicator::launch_end(&candidates, key).map_err(Failure::no)?;
         let next = (comm.rank() == 0).then(|| self.next_work(std::slice::from_ref(&grid), &end)).transpose()?;
         let next = serde_json::to_string(&next).map_err(Failure::no)?;
         let next: Option<NextWork> = serde_json::from_str(&shared(&comm, next)?).map_err(Failure::no)?;

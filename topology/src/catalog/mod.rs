@@ -252,18 +252,30 @@ pub fn open_input(path: &str) -> TopologyResult<std::fs::File> {
 /// # Errors
 /// [`TopologyError::Unreadable`].
 pub fn read_text(path: &str) -> TopologyResult<String> {
+    read_text_up_to(path, MAX_FILE_BYTES)
+}
+
+/// The same for a text of at most so many bytes. Of a longer file nothing is read.
+///
+/// # Errors
+/// [`TopologyError::Unreadable`].
+pub fn read_text_up_to(path: &str, most: u64) -> TopologyResult<String> {
     let refuse = |reason: String| TopologyError::Unreadable { path: shorten(path), reason };
+    let too_long = || refuse(format!("it has more than {most} bytes, the limit"));
     let file = open_input(path)?;
+    if file.metadata().is_ok_and(|about| about.len() > most) {
+        return Err(too_long());
+    }
     let mut text = String::new();
-    // The limit is on the bytes that are read, not on the length that the file states: pipes state none.
-    match file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text) {
-        Ok(length) if length as u64 <= MAX_FILE_BYTES => {
+    // Pipes state no length, and a file may grow.
+    match file.take(most.saturating_add(1)).read_to_string(&mut text) {
+        Ok(length) if length as u64 <= most => {
             if text.starts_with(BYTE_ORDER_MARK) {
                 text.drain(..BYTE_ORDER_MARK.len_utf8());
             }
             Ok(text)
         }
-        Ok(_) => Err(refuse(format!("it has more than {MAX_FILE_BYTES} bytes, the limit"))),
+        Ok(_) => Err(too_long()),
         Err(error) => Err(refuse(error.to_string())),
     }
 }

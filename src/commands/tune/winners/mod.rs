@@ -186,27 +186,16 @@ mod tests {
         let ring = Some("a <ring> & \"b\"");
         TuningTable {
             format: TuningTable::FORMAT.to_owned(),
-            key: TableKey {
-                ranks: 3,
-                machines: vec![0; 3],
-                topology: None,
-                version: env!("CARGO_PKG_VERSION").to_owned(),
-                policy: 1,
-            },
+            key: TableKey::of(vec![0; 3], env!("CARGO_PKG_VERSION")),
             cells: vec![
-                TableCell {
-                    collective: Collective::AllReduce,
-                    ranges: vec![
+                TableCell::of_any(
+                    Collective::AllReduce,
+                    vec![
                         range(0, Some(4096), None, evidence(1024, 10.0, 10.0)),
                         range(4096, None, ring, evidence(4096, 10.0, 30.0)),
                     ],
-                    functions: Vec::new(),
-                },
-                TableCell {
-                    collective: Collective::AllGather,
-                    ranges: vec![range(0, None, ring, evidence(1020, 10.0, 11.0))],
-                    functions: Vec::new(),
-                },
+                ),
+                TableCell::of_any(Collective::AllGather, vec![range(0, None, ring, evidence(1020, 10.0, 11.0))]),
             ],
             plans: [("a <ring> & \"b\"".to_owned(), 1.into())].into(),
         }
