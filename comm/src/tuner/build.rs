@@ -5,6 +5,7 @@
 
 use super::measure::spans_count;
 use super::{CandidateRefusal, CandidateSamples, CellSamples, CellWork};
+use crate::stock::measured_kind;
 use schedule::{Collective, ReduceOp};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
