@@ -27,7 +27,9 @@ fn described(about: &str) -> String {
     let words: Vec<&str> = name.split_whitespace().collect();
     let cores = format!(", {}", topology::counted(cores, "logical core"));
     let mut text: String = words.join(" ").chars().filter(|letter| topology::is_printable(*letter)).collect();
-    text.truncate(text.floor_char_boundary(LENGTH - cores.len()));
+    let ends = text.char_indices().map(|(at, letter)| at + letter.len_utf8());
+    let fitting = ends.take_while(|end| *end <= LENGTH - cores.len()).last().unwrap_or(0);
+    text.truncate(fitting);
     text + &cores
 }
 

@@ -1,3 +1,5 @@
+//! Which plans of tables, and of folders of tables, serve which calls.
+
 use super::*;
 use schedule::Collective;
 use std::path::Path;
