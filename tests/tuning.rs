@@ -349,6 +349,20 @@ fn a_plan_is_compared_with_its_prediction_message_by_message() {
     assert!(ran.code == 2 && ran.stderr.contains("exists"), "{}", ran.stderr);
 }
 
+/// Sends of several chunks go out before their turn, and what ranks share limits how fast a corrected link can be.
+#[test]
+fn messages_of_real_ranks_end_after_they_begin() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |line: &str| antiphon_in(folder.path(), line);
+    run("synth --topology switch:4 --collective allgather --size 1MiB --chunks 8 --strategy orbits -o plan.json").ok();
+    let told = run("explain plan.json --analyze --iterations 3 --corrected fitted.yaml --json").ok().json();
+    let steps = told["analyzed"]["steps"].as_array().unwrap();
+    assert!(steps.len() > 32, "several messages of each rank to another: {}", steps.len());
+    for step in steps {
+        assert!(step["measured_start_us"].as_f64().unwrap() <= step["measured_end_us"].as_f64().unwrap(), "{step}");
+    }
+}
+
 #[test]
 fn what_a_table_chooses_for_nccl_becomes_rules() {
     let folder = tempfile::tempdir().unwrap();

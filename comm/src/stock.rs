@@ -18,6 +18,8 @@ const WORK: MicrosPerByte = MicrosPerByte(7e-5);
 const MOST_COMPARED: usize = 16;
 /// A size for which schedules are timed where the size does not matter.
 const TYPICAL: u64 = 64 << 10;
+/// Where messages take about as long as without any bytes, in bytes as the collective counts them.
+const SHORT: u64 = 64;
 /// Between machines, long messages are also cut into pieces of at least so many bytes, which follow each other along a chain.
 const LEAST_PIECE: u64 = 32 << 10;
 /// The most pieces of a call, or for many ranks the most of each rank.
@@ -187,14 +189,24 @@ fn short_sums(machines: &[u32], links: &LinkCosts, problem: &Problem) -> CommRes
     best.ok_or_else(|| no_plan("no textbook algorithm applies"))
 }
 
-/// All textbook schedules that apply.
+/// All textbook schedules that apply at a typical size, and those that apply to short messages only: where these count as short
+/// depends on costs that differ from launch to launch.
 ///
 /// # Errors
 /// As [`plan`].
 pub(crate) fn all(machines: &[u32], links: &LinkCosts, kind: CallKind) -> CommResult<Vec<VerifiedSchedule>> {
-    let problem = problem(machines, links, kind, TYPICAL)?;
-    let found = synth::textbook(&problem).map_err(no_plan)?;
-    found.into_iter().map(|schedule| verified(schedule, &problem)).collect()
+    let mut all: Vec<VerifiedSchedule> = Vec::new();
+    for bytes in [TYPICAL, SHORT] {
+        let problem = problem(machines, links, kind, bytes)?;
+        for schedule in synth::textbook(&problem).map_err(no_plan)? {
+            let is_it =
+                |known: &VerifiedSchedule| known.schedule().produced_by.strategy == schedule.produced_by.strategy;
+            if !all.iter().any(is_it) {
+                all.push(verified(schedule, &problem)?);
+            }
+        }
+    }
+    Ok(all)
 }
 
 fn problem(machines: &[u32], links: &LinkCosts, kind: CallKind, bytes: u64) -> CommResult<Problem> {
@@ -360,6 +372,20 @@ mod tests {
         let at_once = at_once.iter().map(|schedule| schedule.makespan().0).fold(f64::INFINITY, f64::min);
         let chosen = best(&machines, &costs, kind, 1 << 20).unwrap().0.schedule().makespan().0;
         assert!(chosen < 0.8 * at_once, "{chosen} µs, and {at_once} µs at once");
+    }
+
+    /// What competes must be the same in every launch, though each measures other costs.
+    #[test]
+    fn the_same_algorithms_apply_whatever_messages_cost() {
+        let kind = CallKind { op: Some(ReduceOp::Sum), in_place: true, ..CallKind::plain(Collective::AllReduce) };
+        let names = |short: f64, long: f64| -> BTreeSet<String> {
+            let costs = LinkCosts::of_times(vec![0; 4], &[short, long], vec![2]);
+            let all = all(&[0; 4], &costs, kind).unwrap();
+            all.iter().map(|schedule| schedule.schedule().produced_by.strategy.clone()).collect()
+        };
+        let slow = names(20.0, 21.0);
+        assert!(slow.contains("classic/tree/rooted"), "{slow:?}");
+        assert_eq!(slow, names(0.3, 500.0));
     }
 
     #[test]

@@ -280,6 +280,10 @@ impl<'a> Interpreter<'a> {
                 false => self.plan.geometry.piece(src, slot, tile),
             };
             let data = ByteSpan { buffer: src.buffer, bytes };
+            // The receiver may take it at once.
+            if let Some(recorder) = self.recorder.as_mut().filter(|_| ready) {
+                recorder.begins(block, index, tile);
+            }
             if !ready || !data.bytes.is_empty() && !self.lanes.outgoing.offer(to, self.memory.read(&data))? {
                 break;
             }

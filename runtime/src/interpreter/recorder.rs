@@ -28,10 +28,11 @@ impl Recorder {
         Self(own.threadblocks.iter().map(|block| vec![[Moment::default(); 2]; block.steps.len()]).collect())
     }
 
-    /// A step begins.
+    /// A step begins, or its message goes out before its turn. What is earlier counts.
     pub(crate) fn begins(&mut self, block: usize, step: usize, tile: usize) {
-        if tile == 0 {
-            self.0[block][step][0] = Moment::now();
+        let begin = &mut self.0[block][step][0];
+        if tile == 0 && *begin == Moment::default() {
+            *begin = Moment::now();
         }
     }
 

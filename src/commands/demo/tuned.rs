@@ -13,7 +13,7 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use tune::{Choice, Summary, decide, summarize};
+use tune::{Choice, FunctionRange, Summary, TuningTable, decide, summarize};
 
 /// How long tuning may measure.
 const BUDGET: &str = "20s";
@@ -31,6 +31,8 @@ pub(super) struct TunedCall {
     tuned: Summary,
     /// What served it with the table.
     plan: String,
+    /// Whether the table leaves it to stock.
+    is_stock: bool,
     choice: Choice,
     speedup: f64,
     pub(super) wrong: u64,
@@ -47,8 +49,9 @@ pub(super) fn tuned(output: &Path, plans: &[PathBuf], screen: &Screen) -> Outcom
         runs[0].push(program(None)?);
         runs[1].push(program(Some(&file))?);
     }
+    let table = TuningTable::read(&file).map_err(Failure::no)?;
     let calls = COLLECTIVES.len() * SIZES.len();
-    (0..calls).map(|call| compared(call, &runs)).collect()
+    (0..calls).map(|call| compared(call, &runs, &table)).collect()
 }
 
 /// Runs `antiphon tune` as a user would, and says so.
@@ -87,8 +90,17 @@ fn program(table: Option<&PathBuf>) -> Outcome<Vec<ProgramTimes>> {
     }
 }
 
-/// One call in all runs.
-fn compared(call: usize, runs: &[Vec<Vec<ProgramTimes>>; 2]) -> Outcome<TunedCall> {
+/// Whether a table leaves calls of a size to stock.
+fn is_left_to_stock(table: &TuningTable, collective: Collective, bytes: u64) -> bool {
+    let has_function = |(of, range): (Collective, &FunctionRange)| {
+        of == collective && range.from_bytes <= bytes && bytes < range.to_bytes
+    };
+    let has_plan = table.find(collective, bytes).is_some_and(|range| range.plan.is_some());
+    !has_plan && !table.functions().any(has_function)
+}
+
+/// One call in all runs. Where the table leaves it to stock, what differs between the runs is noise.
+fn compared(call: usize, runs: &[Vec<Vec<ProgramTimes>>; 2], table: &TuningTable) -> Outcome<TunedCall> {
     let of = |runs: &[Vec<ProgramTimes>]| {
         summarize(&runs.iter().flat_map(|run| run[call].times_us.iter().copied()).collect::<Vec<f64>>())
     };
@@ -96,13 +108,15 @@ fn compared(call: usize, runs: &[Vec<Vec<ProgramTimes>>; 2]) -> Outcome<TunedCal
     let (stock, tuned) = (of(&runs[0]).ok_or_else(nothing)?, of(&runs[1]).ok_or_else(nothing)?);
     let decision = decide(&stock, &tuned);
     let first = &runs[1][0][call];
+    let is_stock = is_left_to_stock(table, first.collective, first.bytes);
     Ok(TunedCall {
         collective: first.collective,
         size_bytes: first.bytes,
         stock,
         tuned,
         plan: first.plan.clone(),
-        choice: decision.choice,
+        is_stock,
+        choice: if is_stock { Choice::Tie } else { decision.choice },
         speedup: decision.speedup,
         wrong: runs.iter().flatten().map(|run| run[call].wrong).sum(),
     })
@@ -123,7 +137,7 @@ pub(super) fn report(calls: &[TunedCall]) -> String {
             time(call.tuned.median_us),
             format!("{:.2}×", call.speedup),
             verdict.to_owned(),
-            topology::shorten(plan).to_string(),
+            if call.is_stock { "stock".to_owned() } else { topology::shorten(plan).to_string() },
         ]
     };
     let rows: Vec<Vec<String>> = calls.iter().map(row).collect();

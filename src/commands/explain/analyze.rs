@@ -295,7 +295,9 @@ fn corrected(topology: &Topology, host: &[HostTerm]) -> Outcome<Topology> {
         if let Some(term) = host.iter().find(|term| term.between_machines == between) {
             // A message takes no less than nothing.
             link.alpha = Micros((link.alpha.0 + term.alpha_us).max(0.0));
-            link.beta = MicrosPerByte((link.beta.0 + term.beta_us_per_byte).max(0.0));
+            // And the link is no faster than what it shares with others.
+            let shared = link.resources.iter().map(|id| topology.resource(*id).beta.0).fold(0.0, f64::max);
+            link.beta = MicrosPerByte((link.beta.0 + term.beta_us_per_byte).max(shared));
         }
     }
     let parts = TopologyParts {
