@@ -21,7 +21,8 @@ if rank == 0:
 else:
     dist.recv(torch.ones(3), 0)
 tuning = antiphon.torch.tune(budget=1.0)
-say(sorted({row["collective"] for row in tuning.rows}))
+# A guideline may ask for a half of an AllReduce, too.
+say(sorted({row["collective"] for row in tuning.rows} - {"reducescatter"}))
 say(json.dumps(sorted({one["bytes"] for cell in tuning.table["cells"] for part in cell["ranges"] for one in part["evidence"]})))
 x = torch.full((1000,), 1.0 + rank)
 dist.all_reduce(x)
