@@ -3,14 +3,18 @@
 //! The principal type is [`TuneCandidate`].
 
 use crate::functions::CandidateFunction;
+use crate::numbers::mixed;
 use crate::stock::CallKind;
 use crate::table::{PlanTable, TableFault};
 use runtime::SequencedProgram;
 use schedule::Collective;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use tune::{Composition, TuningTable};
+
+/// The most bytes of a name.
+const LONGEST_NAME: usize = 200;
 
 /// One way to serve calls.
 #[derive(Clone)]
@@ -98,6 +102,61 @@ impl TuneCandidate {
     pub(super) fn as_function(&self) -> Option<(&[Collective], Arc<CandidateFunction>)> {
         let CandidateWork::Function(collectives, function) = &self.work else { return None };
         Some((collectives, function.clone()))
+    }
+
+    /// A number that candidates have in common only if they do the same in the same way, as far as a rank can know.
+    pub(super) fn digest(&self) -> u64 {
+        match &self.work {
+            CandidateWork::Stock => 1,
+            CandidateWork::Plan(table, entry) => mixed(table.digest(), *entry as u64),
+            CandidateWork::Composed(_, table) => table.as_ref().map_or(2, |table| table.digest()),
+            CandidateWork::Function(collectives, _) => {
+                collectives.iter().fold(3, |so_far, of| mixed(so_far, *of as u64))
+            }
+        }
+    }
+
+    /// Why no candidate of a user's may have this name; `None` if one may.
+    pub fn fault_of_name(name: &str) -> Option<&'static str> {
+        match name {
+            "" => Some("is empty"),
+            tune::STOCK => Some("stands for what serves calls without a table"),
+            _ if name.len() > LONGEST_NAME => Some("is longer than 200 bytes"),
+            _ if !name.chars().all(topology::is_printable) => Some("has characters that cannot be shown"),
+            _ if Composition::of_name(name).is_some() => Some("is that of a candidate of the library"),
+            _ => None,
+        }
+    }
+
+    /// Checks the names of a user's functions, and makes those of plans, which say how these were made, different from all
+    /// others. `known` are the other candidates.
+    ///
+    /// # Errors
+    /// Which name no function may have, or two have.
+    pub(super) fn distinct(given: Vec<Self>, known: &[&Self]) -> Result<Vec<Self>, String> {
+        let mut names: BTreeSet<String> = known.iter().map(|of| of.name.clone()).collect();
+        let most = given.len() + names.len();
+        let mut all = Vec::with_capacity(given.len());
+        for candidate in given {
+            let shown = topology::shorten_to(&candidate.name, LONGEST_NAME);
+            let is_free = |name: &String| !names.contains(name);
+            let name = match candidate.is_function() {
+                true => {
+                    let taken = (!is_free(&candidate.name)).then_some("is given twice");
+                    if let Some(why) = Self::fault_of_name(&candidate.name).or(taken) {
+                        return Err(format!("the name `{shown}` of a candidate {why}"));
+                    }
+                    candidate.name.clone()
+                }
+                false => {
+                    let numbered = (2..=most + 2).map(|number| format!("{shown} #{number}"));
+                    std::iter::once(shown.clone()).chain(numbered).find(is_free).unwrap_or(shown)
+                }
+            };
+            names.insert(name.clone());
+            all.push(candidate.named(name));
+        }
+        Ok(all)
     }
 
     /// The name in tables and reports.

@@ -12,7 +12,7 @@ use crate::communicator::Communicator;
 use crate::error::{CommError, CommResult};
 use crate::stock::measured_kind;
 use runtime::Moment;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tune::{Summary, remaining, summarize, winner};
 
@@ -36,6 +36,11 @@ const MORE_SCREENINGS: usize = 2;
 const LONG_SCREENING_US: f64 = 100_000.0;
 /// A candidate that takes so many times as long as the best one in all screenings is measured no further.
 const NO_CHANCE: f64 = 4.0;
+/// Functions whose calls take longer, in microseconds, have to be right after every fourth of their blocks, and others after each:
+/// it takes longer to look at long results than to compute them.
+const LONG_CHECK_US: f64 = 2_000.0;
+/// See [`LONG_CHECK_US`].
+const LONG_CHECKS: usize = 4;
 /// Where every candidate is to be measured so and so often, ranks may be late at so many more calls before that is given up.
 const MOST_ROUNDS: usize = 4;
 
@@ -60,6 +65,7 @@ pub(super) fn measure_cells(
     let begin = Moment::now();
     let mut measured = Vec::with_capacity(work.len());
     let mut programs = CandidatePrograms::default();
+    let mut distrusted = BTreeMap::new();
     for (index, cell) in work.iter().enumerate() {
         // What earlier cells did not use is for the later ones.
         let left = options.budget.saturating_sub(Moment::now().since(begin));
@@ -70,8 +76,15 @@ pub(super) fn measure_cells(
         }
         let samples = match cell.is_of_stock_alone() && is_late != [0] {
             true => cell.unmeasured(control.size(), options),
-            false => measure_cell((control, watch), cell, (candidates, &mut programs), options, share)?,
+            false => {
+                let candidates = (candidates, &mut programs, &distrusted);
+                measure_cell((control, watch), cell, candidates, options, share)?
+            }
         };
+        for CandidateSamples { name, refusal, .. } in &samples.candidates {
+            distrusted
+                .extend(refusal.clone().filter(|refusal| refusal.is_wrong).map(|refusal| (name.clone(), refusal)));
+        }
         progress(&samples);
         measured.push(samples);
     }
@@ -93,7 +106,7 @@ struct Contest<'a>(Vec<Contender<'a>>);
 fn measure_cell(
     (control, watch): (&Communicator, &TrialWatch),
     cell: &CellWork,
-    (candidates, programs): (&[TuneCandidate], &mut CandidatePrograms),
+    (candidates, programs, distrusted): (&[TuneCandidate], &mut CandidatePrograms, &BTreeMap<String, CandidateRefusal>),
     options: &TuneOptions,
     share: Duration,
 ) -> CommResult<CellSamples> {
@@ -109,6 +122,11 @@ fn measure_cell(
     // Plans that do the same are measured once.
     let mut known: BTreeSet<u32> = [control.stock_digest(kind, count, options.dtype)?].into();
     for (index, candidate) in serving {
+        // What was wrong once is not called again. All ranks know that.
+        if let Some(refusal) = distrusted.get(candidate.name()) {
+            contest.0.push(Contender::new(candidate, Err(refusal.clone())));
+            continue;
+        }
         let program = programs.of(index, candidate, kind);
         if let Some(Ok(program)) = &program
             && !known.insert(program.digest())
@@ -129,11 +147,16 @@ fn measure_cell(
     for round in 0.. {
         // Each round begins with another candidate.
         let turns: Vec<usize> = (0..live.len()).map(|turn| live[(turn + round) % live.len()]).collect();
-        contest.round(&mut bench, &turns)?;
-        live = contest.ready(live);
+        let is_fair = contest.round(&mut bench, &turns, round)?;
+        live = match is_fair {
+            true => contest.ready(live),
+            // Who had no chance beside a candidate that was wrong may have one now.
+            false => contest.live(),
+        };
         let mut said = vec![0_i64; contest.0.len() + 1];
         if control.rank() == 0 {
             let (outcome, stay) = match options.least_samples {
+                _ if !is_fair => (RoundOutcome::Continue, live.clone()),
                 0 => contest.judge(&live, round, Moment::now().since(begin) >= share),
                 least => (contest.complete(&live, round, least), live.clone()),
             };
@@ -146,7 +169,9 @@ fn measure_cell(
         }
         live.retain(|&index| said[index + 1] == 1);
     }
-    contest.check_functions(&mut bench)?;
+    for contender in &mut contest.0 {
+        contender.check_function(&mut bench)?;
+    }
     let candidates = contest.0.into_iter().map(|contender| contender.samples).collect();
     Ok(CellSamples { collective: cell.collective, bytes, op: kind.op, candidates })
 }
@@ -164,7 +189,18 @@ impl<'a> Contender<'a> {
 
     fn refuse(&mut self, refusal: CandidateRefusal) {
         self.samples.refusal = Some(refusal);
-        self.ready = None;
+        (self.ready, self.expected_us) = (None, f64::INFINITY);
+    }
+}
+
+impl Contender<'_> {
+    /// A function may do something else after many calls, so it has to be right again and again.
+    fn check_function(&mut self, bench: &mut CellBench<'_>) -> CommResult<()> {
+        let Some(ready) = self.ready.as_ref().filter(|ready| ready.candidate.is_function()) else { return Ok(()) };
+        if let Some(refusal) = bench.check(ready)? {
+            self.refuse(refusal);
+        }
+        Ok(())
     }
 }
 
@@ -187,6 +223,7 @@ impl Contest<'_> {
                     Ok(times) => contender.expected_us = contender.expected_us.min(times.slowest_us),
                     Err(refusal) => contender.refuse(refusal),
                 }
+                contender.check_function(bench)?;
             }
             slow = self.ready((0..self.0.len()).collect());
             slow.retain(|place| {
@@ -197,9 +234,14 @@ impl Contest<'_> {
         for contender in &mut self.0 {
             contender.samples.screening_us = Some(contender.expected_us).filter(|time| time.is_finite());
         }
+        Ok(self.live())
+    }
+
+    /// Who may be the best, and stock.
+    fn live(&self) -> Vec<usize> {
         let mut live = self.ready((0..self.0.len()).collect());
         live.retain(|place| *place == 0 || self.may_win(*place));
-        Ok(live)
+        live
     }
 
     /// Whether the screenings leave a candidate a chance.
@@ -208,19 +250,9 @@ impl Contest<'_> {
         self.0[place].expected_us <= NO_CHANCE * best
     }
 
-    /// Functions may do something else after many calls, so they have to be right once more at the end.
-    fn check_functions(&mut self, bench: &mut CellBench<'_>) -> CommResult<()> {
-        for contender in &mut self.0 {
-            let Some(ready) = contender.ready.as_ref().filter(|ready| ready.candidate.is_function()) else { continue };
-            if let Some(refusal) = bench.check(ready)? {
-                contender.refuse(refusal);
-            }
-        }
-        Ok(())
-    }
-
-    /// A block of every candidate.
-    fn round(&mut self, bench: &mut CellBench<'_>, turns: &[usize]) -> CommResult<()> {
+    /// A block of every candidate. Whether it says who is the best: not if one was refused.
+    fn round(&mut self, bench: &mut CellBench<'_>, turns: &[usize], round: usize) -> CommResult<bool> {
+        let competing = self.ready(turns.to_vec()).len();
         for &place in turns {
             let contender = &mut self.0[place];
             let Some(ready) = &contender.ready else { continue };
@@ -238,8 +270,11 @@ impl Contest<'_> {
                 }
                 Err(refusal) => contender.refuse(refusal),
             }
+            if expected < LONG_CHECK_US || round.is_multiple_of(LONG_CHECKS) {
+                contender.check_function(bench)?;
+            }
         }
-        Ok(())
+        Ok(self.ready(turns.to_vec()).len() == competing)
     }
 
     /// Whether all have been measured so often.

@@ -22,18 +22,18 @@ use crate::launch::config_of;
 use crate::plan;
 use crate::screen::{Screen, bytes};
 use comm::{
-    CellSamples, CellWork, Communicator, LaunchEnd, MeasuredTable, NextWork, PlanTable, RefusedCandidate,
-    TuneCandidate, TuneJob, TuneOptions, final_table, next_work,
+    CandidateSamples, CellSamples, CellWork, Communicator, LaunchEnd, MeasuredTable, NextWork, PlanTable,
+    RefusedCandidate, TuneCandidate, TuneJob, TuneOptions, final_table, next_work,
 };
 use functions::FunctionPlace;
-use launch::{LaunchSamples, LaunchSetting, LostRank};
+use launch::{LaunchSetting, LostRank};
 use load::{Burner, LoadedCell};
 use log::RankLog;
 use schedule::Request;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 use synth::{Cancel, SearchOptions};
 use tune::TuningTable;
 
@@ -93,6 +93,8 @@ fn measure(args: &TuneMeasureArgs, screen: &Screen) -> Outcome {
         quarantine: BTreeSet::new(),
         reports: folder.path().to_owned(),
         loaded: false,
+        launcher: Some(std::process::id()),
+        joining: args.launch.ready_limit(args.launch.ranks.unwrap_or(1) as usize),
     };
     for path in job.plans.iter().chain(job.named.values()) {
         PlanTable::read(path).map_err(Failure::bad_input)?;
@@ -111,15 +113,16 @@ fn measure(args: &TuneMeasureArgs, screen: &Screen) -> Outcome {
         log::prepare(log, args.launch.ranks.unwrap_or(0) as usize)?;
     }
     let tuning = Tuning { args, screen, begin: Instant::now() };
+    let (began, mut lost) = (SystemTime::now(), Vec::new());
     let measured = match args.launch.ranks {
-        Some(ranks) => tuning.in_launches(ranks as usize, job, folder.path()).map(Some),
+        Some(ranks) => tuning.in_launches(ranks as usize, job, folder.path(), &mut lost).map(Some),
         None => tuning.as_a_rank(&job),
     };
     if let (Some(log), Err(failure)) = (&args.log, &measured) {
-        log::merge(log, args.launch.ranks.unwrap_or(0) as usize, (&[], &[]), Some(&failure.to_string()))?;
+        log::merge_failed(log, began, &lost, &failure.to_string())?;
     }
     // Another rank writes the table.
-    let Some(MeasuredLaunches { mut launches, chosen, loaded, end, lost }) = measured? else { return Ok(()) };
+    let Some(MeasuredLaunches { mut launches, chosen, loaded, end, ended_early }) = measured? else { return Ok(()) };
     if let Some(path) = &args.samples {
         log::write_samples(&launches, path)?;
     }
@@ -128,17 +131,21 @@ fn measure(args: &TuneMeasureArgs, screen: &Screen) -> Outcome {
     let measured = final_table(&mut launches, &chosen, end, &args.dtype.to_string(), step);
     let measured = measured.map_err(|why| Failure::no(anyhow::anyhow!(why)))?;
     if let Some(log) = &args.log {
-        log::merge(log, ranks, (&measured.refused, &lost), None)?;
+        log::merge(log, (&measured.refused, &lost), ended_early.as_deref())?;
     }
     measured.table.write(output).map_err(Failure::no)?;
     let loaded = loaded.map(|loaded| load::compared(&launches[0], &loaded));
-    tuning.tell(measured, (loaded, lost, functions), output)
+    tuning.tell(measured, (loaded, functions), (lost, ended_early), output)
 }
 
 /// The files of `--candidate`, by name.
 fn named(args: &TuneMeasureArgs) -> Outcome<BTreeMap<String, PathBuf>> {
     let mut named = BTreeMap::new();
     for (name, path) in &args.candidate {
+        if let Some(why) = TuneCandidate::fault_of_name(name) {
+            let name = topology::shorten(name);
+            return Err(Failure::bad_input(anyhow::anyhow!("--candidate {name}=…: this name {why}")));
+        }
         if named.insert(name.clone(), path.clone()).is_some() {
             return Err(Failure::bad_input(anyhow::anyhow!("two candidates have the name `{name}`")));
         }
@@ -192,8 +199,8 @@ struct MeasuredLaunches {
     /// The grid while every rank computed.
     loaded: Option<Vec<CellSamples>>,
     end: LaunchEnd,
-    /// Ranks that were lost meanwhile.
-    lost: Vec<LostRank>,
+    /// Why not everything was measured.
+    ended_early: Option<String>,
 }
 
 /// A tuning under way.
@@ -211,12 +218,18 @@ impl Tuning<'_> {
 
     /// Local ranks, which are started several times: where memory lies, and on which core a rank runs, differs between
     /// launches.
-    fn in_launches(&self, ranks: usize, mut job: TuneJob, folder: &Path) -> Outcome<MeasuredLaunches> {
+    fn in_launches(
+        &self,
+        ranks: usize,
+        mut job: TuneJob,
+        folder: &Path,
+        lost: &mut Vec<LostRank>,
+    ) -> Outcome<MeasuredLaunches> {
         let bar = self.screen.progress("tune");
         let log = self.args.log.as_deref();
         let setting = LaunchSetting { ranks, program: &self.args.program, folder, log };
         let mut launches: Vec<Vec<CellSamples>> = Vec::new();
-        let (mut end, mut lost, mut chosen) = (None, Vec::new(), Vec::new());
+        let (mut end, mut ended_early, mut chosen) = (None, None, Vec::new());
         let extra = u32::from(self.args.load_aware);
         for number in 1..=self.args.launches {
             job.launch = number;
@@ -228,26 +241,32 @@ impl Tuning<'_> {
             let rest = f64::from(self.args.launches - number + 1 + extra);
             let share = if number == 1 && rest > 1.0 { FIRST } else { 1.0 / rest };
             job.options.budget = self.left().mul_f64(share);
-            let measured = launch::measure(&setting, &mut job, |cell| {
+            let measured = launch::measure(&setting, &mut job, lost, |cell| {
                 bar.message(format!("launch {number}: {} {}", cell.collective, bytes(cell.bytes)));
             })?;
+            let refused = measured.cells.iter().flat_map(|cell| &cell.candidates);
+            let is_wrong = |of: &&CandidateSamples| of.refusal.as_ref().is_some_and(|refusal| refusal.is_wrong);
+            job.quarantine.extend(refused.filter(is_wrong).map(|of| of.name.clone()));
             launches.push(measured.cells);
-            lost.extend(measured.lost);
-            end = Some(measured.end);
+            end = measured.end.or(end);
+            ended_early = measured.ended_early;
+            if ended_early.is_some() {
+                break;
+            }
         }
-        let loaded = match self.args.load_aware {
+        let loaded = match self.args.load_aware && ended_early.is_none() {
             true => {
                 job.options.budget = self.left();
                 job = TuneJob { work: None, chosen: None, launch: self.args.launches + 1, loaded: true, ..job };
-                let LaunchSamples { cells, lost: more, .. } =
-                    launch::measure(&setting, &mut job, |_| bar.message("beside computing"))?;
-                lost.extend(more);
-                Some(cells)
+                let say = |_: &CellSamples| bar.message("beside computing");
+                Some(launch::measure(&setting, &mut job, lost, say)?.cells)
             }
             false => None,
         };
-        let none = || Failure::no(anyhow::anyhow!("nothing was measured"));
-        Ok(MeasuredLaunches { launches, chosen, loaded, end: end.ok_or_else(none)?, lost })
+        match end.filter(|_| launches.iter().any(|cells| !cells.is_empty())) {
+            Some(end) => Ok(MeasuredLaunches { launches, chosen, loaded, end, ended_early }),
+            None => Err(Failure::no(anyhow::anyhow!(ended_early.unwrap_or_else(|| "nothing was measured".to_owned())))),
+        }
     }
 
     /// Cells where something may be better than stock, with those that may; what decides the edges between choices; and what
@@ -309,13 +328,14 @@ impl Tuning<'_> {
             return Ok(None);
         }
         let chosen = vec![None, Some(chosen)];
-        Ok(Some(MeasuredLaunches { launches: vec![grid, edges], chosen, loaded, end, lost: Vec::new() }))
+        Ok(Some(MeasuredLaunches { launches: vec![grid, edges], chosen, loaded, end, ended_early: None }))
     }
 
     fn tell(
         &self,
         measured: MeasuredTable,
-        (loaded, lost, functions): (Option<Vec<LoadedCell>>, Vec<LostRank>, Vec<FunctionPlace>),
+        (loaded, functions): (Option<Vec<LoadedCell>>, Vec<FunctionPlace>),
+        (lost, ended_early): (Vec<LostRank>, Option<String>),
         output: &Path,
     ) -> Outcome {
         let MeasuredTable { table, refused } = measured;
@@ -330,6 +350,9 @@ impl Tuning<'_> {
             self.screen
                 .note(&format!("note: rank {rank} was lost in launch {launch}: {why}; the ranks were started again"));
         }
+        if let Some(why) = &ended_early {
+            self.screen.note(&format!("note: the table has what was measured until the launches were given up: {why}"));
+        }
         let named: BTreeSet<&str> = functions.iter().map(|of| of.name.as_str()).collect();
         if table.functions().any(|(_, range)| named.contains(range.function.as_str())) {
             self.screen.note("note: the table names functions; programs that have them call use_candidates");
@@ -341,6 +364,7 @@ impl Tuning<'_> {
             seconds: self.begin.elapsed().as_secs_f64(),
             refused,
             lost,
+            ended_early,
             functions,
             rows: show::rows(&table),
             violations: tune::violations(&table),
@@ -379,6 +403,9 @@ struct TuneSummary {
     refused: Vec<RefusedCandidate>,
     /// Ranks that were lost while no function of the user's was under way. They were started again.
     lost: Vec<LostRank>,
+    /// Why not everything was measured, if so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ended_early: Option<String>,
     /// The places of the user's functions.
     functions: Vec<FunctionPlace>,
     rows: Vec<show::ShownRange>,
