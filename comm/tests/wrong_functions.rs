@@ -126,7 +126,7 @@ fn cheats() -> Vec<(&'static str, Collective, Cheat, &'static str)> {
                 }
                 Ok(())
             },
-            "before 1 of its calls had ended",
+            "calls",
         ),
     ]
 }
@@ -193,16 +193,19 @@ fn what_is_right_at_first_is_refused_later() {
     }
 }
 
+/// What one rank has otherwise.
+type Change = fn(usize, &mut TuneOptions, &mut Vec<TuneCandidate>);
+
 #[test]
 fn ranks_that_would_measure_different_things_are_told_so_at_once() {
     let begin = std::time::Instant::now();
-    let works: [(&str, fn(usize, &mut TuneOptions, &mut Vec<TuneCandidate>)); 4] = [
+    let changes: [(&str, Change); 4] = [
         ("rank 1 measures with the seed 7, and rank 0 with 0", |rank, options, _| options.seed = 7 * rank as u64),
         ("other sizes than rank 0: number 2 is nothing", |rank, options, _| options.sizes.truncate(2 - rank)),
         ("other candidates than rank 0", |rank, _, given| given.rotate_left(rank)),
         ("rank 0 needs 6597069766656 bytes of memory", |_, options, _| options.sizes = vec![1 << 40]),
     ];
-    for (expected, change) in works {
+    for (expected, change) in changes {
         let error = ranks(|comm| {
             let mut options = options(Collective::AllReduce);
             let of = |name| candidate(name, Collective::AllReduce, |comm, _, memory, _| right(comm, memory));
@@ -223,6 +226,8 @@ fn names_that_stand_for_something_else_are_refused() {
     let options = options(Collective::AllReduce);
     let of = |name| candidate(name, Collective::AllReduce, |comm, _, memory, _| right(comm, memory));
     ranks(|comm| {
+        let gathers = candidate("a", Collective::AllGather, |comm, _, memory, _| right(comm, memory));
+        comm.candidates(&options, vec![of("a"), gathers]).unwrap();
         for names in [&["stock"][..], &[""], &["a", "a"], &["stock reducescatter + allgather"], &["a\u{1b}[31m"]] {
             let ended = comm.candidates(&options, names.iter().map(|name| of(name)).collect());
             assert!(matches!(ended, Err(CommError::Argument(_))), "{names:?}");

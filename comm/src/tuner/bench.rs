@@ -190,7 +190,12 @@ impl<'a> CellBench<'a> {
             Err(why) if count != self.count => CallEnd::Failed(format!("{why}, for {count} elements")),
             Err(why) => CallEnd::Failed(why),
         };
-        self.verdict(ready, ended, TrialPhase::Check)
+        let refusal = self.verdict(ready, ended, TrialPhase::Check)?;
+        if count != self.count {
+            // Calls that are timed are those of the cell, whatever becomes of this candidate.
+            self.memory.refill(self.count);
+        }
+        Ok(refusal)
     }
 
     /// Whether a candidate is refused after its calls, and why: if some failed, by the rank that failed first, after which the
@@ -223,10 +228,14 @@ impl<'a> CellBench<'a> {
         let ranks = || all.chunks_exact(3).enumerate();
         let first_failure = ranks().filter(|(_, said)| said[0] > 0).min_by_key(|(_, said)| said[0]);
         let differs = |(_, said): &(usize, &[i64])| said[1] > 0 || said[2] != all[2];
-        let Some((rank, said)) = first_failure.or_else(|| ranks().find(differs)) else { return Ok(None) };
+        // Who returned too early has failed nowhere, but those who waited for it have.
+        let too_early = |failed: &[i64]| ranks().find(|(_, said)| said[0] == 0 && said[2] < failed[2]);
+        let blamed = first_failure.map(|(rank, said)| too_early(said).unwrap_or((rank, said)));
+        let Some((rank, said)) = blamed.or_else(|| ranks().find(differs)) else { return Ok(None) };
         let counts_differ = said[0] == 0 && said[1] == 0;
         if counts_differ && rank == self.control.rank() {
-            why = format!("it has made {calls} calls on rank {rank}, and {} on rank 0", all[2]);
+            let (other, calls_there) = first_failure.map_or((0, all[2]), |(rank, said)| (rank, said[2]));
+            why = format!("it has made {calls} calls on rank {rank}, and {calls_there} on rank {other}");
         }
         if first_failure.is_some() && ready.own.is_none() {
             self.renew()?;

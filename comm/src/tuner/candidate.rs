@@ -8,7 +8,7 @@ use crate::stock::CallKind;
 use crate::table::{PlanTable, TableFault};
 use runtime::SequencedProgram;
 use schedule::Collective;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use tune::{Composition, TuningTable};
@@ -73,7 +73,7 @@ impl TuneCandidate {
         (0..table.len()).map(plan).collect()
     }
 
-    /// A function of the user's, under a name that no other candidate has.
+    /// A function of the user's, under a name that no other candidate of these collectives has.
     pub fn function(name: impl Into<String>, collectives: Vec<Collective>, function: Arc<CandidateFunction>) -> Self {
         Self { name: name.into(), work: CandidateWork::Function(collectives, function) }
     }
@@ -132,14 +132,21 @@ impl TuneCandidate {
     /// others. `known` are the other candidates.
     ///
     /// # Errors
-    /// Which name no function may have, or two have.
+    /// Which name no function may have, or two of the same collective have.
     pub(super) fn distinct(given: Vec<Self>, known: &[&Self]) -> Result<Vec<Self>, String> {
-        let mut names: BTreeSet<String> = known.iter().map(|of| of.name.clone()).collect();
-        let most = given.len() + names.len();
-        let mut all = Vec::with_capacity(given.len());
+        let most = given.len() + known.len();
+        let mut all: Vec<Self> = Vec::with_capacity(given.len());
         for candidate in given {
             let shown = topology::shorten_to(&candidate.name, LONGEST_NAME);
-            let is_free = |name: &String| !names.contains(name);
+            // A function in C is for one collective, so several may have one name.
+            let differs = |other: &Self| match (other.as_function(), candidate.as_function()) {
+                (Some((others, _)), Some((own, _))) => own.iter().all(|of| !others.contains(of)),
+                _ => false,
+            };
+            let is_free = |name: &String| {
+                let mut others = known.iter().copied().chain(&all);
+                others.all(|other| other.name != *name || differs(other))
+            };
             let name = match candidate.is_function() {
                 true => {
                     let taken = (!is_free(&candidate.name)).then_some("is given twice");
@@ -153,7 +160,6 @@ impl TuneCandidate {
                     std::iter::once(shown.clone()).chain(numbered).find(is_free).unwrap_or(shown)
                 }
             };
-            names.insert(name.clone());
             all.push(candidate.named(name));
         }
         Ok(all)

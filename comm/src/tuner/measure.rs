@@ -142,33 +142,7 @@ fn measure_cell(
             _ => Contender::late(candidate),
         });
     }
-    // Screenings tell who has no chance; a plan that takes long must not use up the time of the others.
-    let mut live = contest.screen(&mut bench)?;
-    for round in 0.. {
-        // Each round begins with another candidate.
-        let turns: Vec<usize> = (0..live.len()).map(|turn| live[(turn + round) % live.len()]).collect();
-        let is_fair = contest.round(&mut bench, &turns, round)?;
-        live = match is_fair {
-            true => contest.ready(live),
-            // Who had no chance beside a candidate that was wrong may have one now.
-            false => contest.live(),
-        };
-        let mut said = vec![0_i64; contest.0.len() + 1];
-        if control.rank() == 0 {
-            let (outcome, stay) = match options.least_samples {
-                _ if !is_fair => (RoundOutcome::Continue, live.clone()),
-                0 => contest.judge(&live, round, Moment::now().since(begin) >= share),
-                least => (contest.complete(&live, round, least), live.clone()),
-            };
-            said[0] = i64::from(outcome == RoundOutcome::Continue);
-            stay.into_iter().for_each(|index| said[index + 1] = 1);
-        }
-        control.broadcast(&mut said, 0)?;
-        if said[0] == 0 {
-            break;
-        }
-        live.retain(|&index| said[index + 1] == 1);
-    }
+    contest.compete(&mut bench, options, || Moment::now().since(begin) >= share)?;
     for contender in &mut contest.0 {
         contender.check_function(&mut bench)?;
     }
@@ -205,6 +179,43 @@ impl Contender<'_> {
 }
 
 impl Contest<'_> {
+    /// Measures all in turns, until it is clear who is the best, or it is late.
+    fn compete(
+        &mut self,
+        bench: &mut CellBench<'_>,
+        options: &TuneOptions,
+        is_late: impl Fn() -> bool,
+    ) -> CommResult<()> {
+        // Screenings tell who has no chance; a plan that takes long must not use up the time of the others.
+        let mut live = self.screen(bench)?;
+        for round in 0.. {
+            // Each round begins with another candidate.
+            let turns: Vec<usize> = (0..live.len()).map(|turn| live[(turn + round) % live.len()]).collect();
+            let is_fair = self.round(bench, &turns, round)?;
+            live = match is_fair {
+                true => self.ready(live),
+                // Who had no chance beside a candidate that was wrong may have one now.
+                false => self.live(),
+            };
+            let mut said = vec![0_i64; self.0.len() + 1];
+            if bench.control.rank() == 0 {
+                let (outcome, stay) = match options.least_samples {
+                    _ if !is_fair => (RoundOutcome::Continue, live.clone()),
+                    0 => self.judge(&live, round, is_late()),
+                    least => (self.complete(&live, round, least), live.clone()),
+                };
+                said[0] = i64::from(outcome == RoundOutcome::Continue);
+                stay.into_iter().for_each(|index| said[index + 1] = 1);
+            }
+            bench.control.broadcast(&mut said, 0)?;
+            if said[0] == 0 {
+                break;
+            }
+            live.retain(|&index| said[index + 1] == 1);
+        }
+        Ok(())
+    }
+
     /// Those that were not refused.
     fn ready(&self, mut places: Vec<usize>) -> Vec<usize> {
         places.retain(|&place| self.0[place].ready.is_some());

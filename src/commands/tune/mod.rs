@@ -3,6 +3,7 @@
 
 mod diff;
 mod functions;
+mod given;
 mod judge;
 mod launch;
 mod load;
@@ -15,36 +16,29 @@ mod winners;
 
 use crate::amounts::step_of;
 use crate::cli::{TuneArgs, TuneCommand, TuneMeasureArgs};
-use crate::content::Content;
 use crate::failure::{Failure, Outcome};
 use crate::interrupt;
 use crate::launch::config_of;
-use crate::plan;
 use crate::screen::{Screen, bytes};
 use comm::{
     CandidateSamples, CellSamples, CellWork, Communicator, LaunchEnd, MeasuredTable, NextWork, PlanTable,
     RefusedCandidate, TuneCandidate, TuneJob, TuneOptions, final_table, next_work,
 };
 use functions::FunctionPlace;
+use given::{named, planned};
 use launch::{LaunchSetting, LostRank};
 use load::{Burner, LoadedCell};
 use log::RankLog;
-use schedule::Request;
 use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
-use synth::{Cancel, SearchOptions};
 use tune::TuningTable;
 
 /// The share of the budget for the first launch, which measures everything.
 const FIRST: f64 = 0.6;
 /// The share of the budget for measuring beside computing, where that is asked for and there is one launch.
 const BESIDE: f64 = 0.3;
-/// How long planning of one cell may take.
-const PLANNING: Duration = Duration::from_secs(2);
-/// Plans are made for sizes that differ at least by this factor: the tuner finds out where each is the best.
-const PLANNED_FACTOR: u64 = 16;
 
 /// Runs the command.
 pub(crate) fn run(args: &TuneArgs, screen: &Screen) -> Outcome {
@@ -76,14 +70,8 @@ fn options(args: &TuneMeasureArgs) -> TuneOptions {
     }
 }
 
-fn measure(args: &TuneMeasureArgs, screen: &Screen) -> Outcome {
-    // Local ranks are ended first.
-    let cancel = args.launch.ranks.map(|_| interrupt::cancels());
-    if cancel.is_none() {
-        interrupt::ends(screen);
-    }
-    let folder = tempfile::tempdir().map_err(Failure::no)?;
-    let mut job = TuneJob {
+fn job_of(args: &TuneMeasureArgs, folder: &Path) -> Outcome<TuneJob> {
+    Ok(TuneJob {
         options: options(args),
         plans: args.plans.clone(),
         named: named(args)?,
@@ -91,11 +79,21 @@ fn measure(args: &TuneMeasureArgs, screen: &Screen) -> Outcome {
         chosen: None,
         launch: 1,
         quarantine: BTreeSet::new(),
-        reports: folder.path().to_owned(),
+        reports: folder.to_owned(),
         loaded: false,
         launcher: Some(std::process::id()),
         joining: args.launch.ready_limit(args.launch.ranks.unwrap_or(1) as usize),
-    };
+    })
+}
+
+fn measure(args: &TuneMeasureArgs, screen: &Screen) -> Outcome {
+    // Local ranks are ended first.
+    let cancel = args.launch.ranks.map(|_| interrupt::cancels());
+    if cancel.is_none() {
+        interrupt::ends(screen);
+    }
+    let folder = tempfile::tempdir().map_err(Failure::no)?;
+    let mut job = job_of(args, folder.path())?;
     for path in job.plans.iter().chain(job.named.values()) {
         PlanTable::read(path).map_err(Failure::bad_input)?;
     }
@@ -136,59 +134,6 @@ fn measure(args: &TuneMeasureArgs, screen: &Screen) -> Outcome {
     measured.table.write(output).map_err(Failure::no)?;
     let loaded = loaded.map(|loaded| load::compared(&launches[0], &loaded));
     tuning.tell(measured, (loaded, functions), (lost, ended_early), output)
-}
-
-/// The files of `--candidate`, by name.
-fn named(args: &TuneMeasureArgs) -> Outcome<BTreeMap<String, PathBuf>> {
-    let mut named = BTreeMap::new();
-    for (name, path) in &args.candidate {
-        if let Some(why) = TuneCandidate::fault_of_name(name) {
-            let name = topology::shorten(name);
-            return Err(Failure::bad_input(anyhow::anyhow!("--candidate {name}=…: this name {why}")));
-        }
-        if named.insert(name.clone(), path.clone()).is_some() {
-            return Err(Failure::bad_input(anyhow::anyhow!("two candidates have the name `{name}`")));
-        }
-    }
-    Ok(named)
-}
-
-/// Plans for a topology, as files.
-fn planned(
-    args: &TuneMeasureArgs,
-    spec: &str,
-    (folder, cancel): (&Path, Cancel),
-    screen: &Screen,
-) -> Outcome<Vec<PathBuf>> {
-    let topology = plan::topology(spec)?;
-    let bar = screen.progress("plan");
-    let mut files = Vec::new();
-    let mut last = 0;
-    let sizes = args.sizes.0.iter().copied().filter(|&size| {
-        let is_far = last == 0 || size >= last * PLANNED_FACTOR;
-        last = if is_far { size } else { last };
-        is_far
-    });
-    for (index, size) in sizes.enumerate() {
-        for &collective in &args.collective {
-            bar.message(format!("{collective} {}", bytes(size)));
-            let mut request = Request::new(collective, topology.rank_count(), size);
-            request.op = collective.combines().then_some(args.op);
-            request.root = collective.is_rooted().then_some(topology::Rank(0));
-            let problems = plan::problems(&topology, &request, &Content::Standard, None, None)?;
-            let (time_limit, cancel) = (Some(PLANNING), cancel.clone());
-            let options = SearchOptions { time_limit, cancel, seed: args.seed, ..SearchOptions::default() };
-            let found = synth::synthesize(&problems, &options, &|_| {});
-            if interrupt::was_raised() {
-                return Err(Failure::interrupted());
-            }
-            let found = found.map_err(Failure::no)?;
-            let file = folder.join(format!("{collective}-{index}-{size}.json"));
-            plan::save(&found.schedule, &file)?;
-            files.push(file);
-        }
-    }
-    Ok(files)
 }
 
 /// All that was measured, and what is known at the end.
