@@ -12,7 +12,7 @@ use crate::communicator::Communicator;
 use crate::error::{CommError, CommResult};
 use crate::functions::composed;
 use crate::stock::CallKind;
-use runtime::{DType, Prepared, SequencedProgram};
+use runtime::{DType, Moment, Prepared, SequencedProgram};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,6 +67,10 @@ pub(super) struct CellBench<'a> {
     memory: TrialMemory,
     /// When a call failed here the last time.
     failed_at: i64,
+    /// When it became the turn of a candidate.
+    entered: Moment,
+    /// How long candidates have taken that were refused then.
+    wasted: Duration,
     watch: &'a TrialWatch,
 }
 
@@ -81,7 +85,18 @@ impl<'a> CellBench<'a> {
         let memory = TrialMemory::new((control.rank(), control.size()), kind, (count, dtype), seed)?;
         let (lane, clock) = (control.duplicate()?, CommonClock::measure(control)?);
         lane.set_time_limit(limit);
-        Ok(Self { control, lane, count, kind, clock, memory, failed_at: 0, watch })
+        Ok(Self {
+            control,
+            lane,
+            count,
+            kind,
+            clock,
+            memory,
+            failed_at: 0,
+            entered: Moment::now(),
+            wasted: Duration::ZERO,
+            watch,
+        })
     }
 
     /// Makes one call. If it fails, the others learn that at once.
@@ -94,8 +109,14 @@ impl<'a> CellBench<'a> {
         ended
     }
 
+    /// How long candidates have taken so far that were refused then: the others do not pay for it.
+    pub(super) fn wasted(&self) -> Duration {
+        self.wasted
+    }
+
     /// It is the turn of a candidate.
-    pub(super) fn enter(&self, candidate: &TuneCandidate, phase: TrialPhase) {
+    pub(super) fn enter(&mut self, candidate: &TuneCandidate, phase: TrialPhase) {
+        self.entered = Moment::now();
         self.watch.enter(|| TrialMark {
             collective: self.kind.collective,
             bytes: self.kind.size(self.control.size(), (self.count * self.memory.call().dtype.size()) as u64),
@@ -240,6 +261,7 @@ impl<'a> CellBench<'a> {
         if first_failure.is_some() && ready.own.is_none() {
             self.renew()?;
         }
+        self.wasted += Moment::now().since(self.entered);
         let is_wrong = said[1] > 0 || counts_differ;
         Ok(Some(CandidateRefusal { rank, phase, why: told_by(self.control, rank, &why)?, is_wrong }))
     }

@@ -65,10 +65,10 @@ pub(super) fn measure_cells(
     let begin = Moment::now();
     let mut measured = Vec::with_capacity(work.len());
     let mut programs = CandidatePrograms::default();
-    let mut distrusted = BTreeMap::new();
+    let (mut distrusted, mut wasted) = (BTreeMap::new(), Duration::ZERO);
     for (index, cell) in work.iter().enumerate() {
         // What earlier cells did not use is for the later ones.
-        let left = options.budget.saturating_sub(Moment::now().since(begin));
+        let left = (options.budget + wasted).saturating_sub(Moment::now().since(begin));
         let share = left / (work.len() - index).max(1) as u32;
         let mut is_late = [i64::from(left.is_zero())];
         if cell.is_of_stock_alone() {
@@ -78,7 +78,9 @@ pub(super) fn measure_cells(
             true => cell.unmeasured(control.size(), options),
             false => {
                 let candidates = (candidates, &mut programs, &distrusted);
-                measure_cell((control, watch), cell, candidates, options, share)?
+                let (samples, time) = measure_cell((control, watch), cell, candidates, options, share)?;
+                wasted += time;
+                samples
             }
         };
         for CandidateSamples { name, refusal, .. } in &samples.candidates {
@@ -103,13 +105,15 @@ struct Contender<'a> {
 /// The competition of one cell. The first contender is stock.
 struct Contest<'a>(Vec<Contender<'a>>);
 
+/// Measures a cell for about as long as its share of the time. With the samples comes how long candidates have taken that were
+/// refused.
 fn measure_cell(
     (control, watch): (&Communicator, &TrialWatch),
     cell: &CellWork,
     (candidates, programs, distrusted): (&[TuneCandidate], &mut CandidatePrograms, &BTreeMap<String, CandidateRefusal>),
     options: &TuneOptions,
     share: Duration,
-) -> CommResult<CellSamples> {
+) -> CommResult<(CellSamples, Duration)> {
     let begin = Moment::now();
     let kind = measured_kind(cell.collective, options.op);
     let count = cell.count(control.size(), options.dtype.size());
@@ -134,7 +138,8 @@ fn measure_cell(
             continue;
         }
         // Where calls take long, the first screening of all candidates alone would use up the time.
-        let has_time = options.least_samples > 0 || Moment::now().since(begin) < share.mul_f64(ADMISSION);
+        let has_time =
+            options.least_samples > 0 || Moment::now().since(begin) < share.mul_f64(ADMISSION) + bench.wasted();
         let mut is_late = [i64::from(index > 0 && !has_time)];
         control.broadcast(&mut is_late, 0)?;
         contest.0.push(match is_late {
@@ -142,12 +147,12 @@ fn measure_cell(
             _ => Contender::late(candidate),
         });
     }
-    contest.compete(&mut bench, options, || Moment::now().since(begin) >= share)?;
+    contest.compete(&mut bench, options, |wasted| Moment::now().since(begin) >= share + wasted)?;
     for contender in &mut contest.0 {
         contender.check_function(&mut bench)?;
     }
     let candidates = contest.0.into_iter().map(|contender| contender.samples).collect();
-    Ok(CellSamples { collective: cell.collective, bytes, op: kind.op, candidates })
+    Ok((CellSamples { collective: cell.collective, bytes, op: kind.op, candidates }, bench.wasted()))
 }
 
 impl<'a> Contender<'a> {
@@ -184,7 +189,7 @@ impl Contest<'_> {
         &mut self,
         bench: &mut CellBench<'_>,
         options: &TuneOptions,
-        is_late: impl Fn() -> bool,
+        is_late: impl Fn(Duration) -> bool,
     ) -> CommResult<()> {
         // Screenings tell who has no chance; a plan that takes long must not use up the time of the others.
         let mut live = self.screen(bench)?;
@@ -201,7 +206,7 @@ impl Contest<'_> {
             if bench.control.rank() == 0 {
                 let (outcome, stay) = match options.least_samples {
                     _ if !is_fair => (RoundOutcome::Continue, live.clone()),
-                    0 => self.judge(&live, round, is_late()),
+                    0 => self.judge(&live, round, is_late(bench.wasted())),
                     least => (self.complete(&live, round, least), live.clone()),
                 };
                 said[0] = i64::from(outcome == RoundOutcome::Continue);
