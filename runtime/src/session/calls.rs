@@ -147,7 +147,7 @@ impl Session {
         }
         let mut result = engine.take(ticket);
         if result.is_none()
-            && let Some(error) = self.overdue(&engine, ticket, now, limit)
+            && let Some(error) = self.overdue(&mut engine, ticket, now, limit)
         {
             engine.give_up(ticket, &error);
             result = Some(Err(error));

@@ -9,6 +9,8 @@ use super::script::CallScript;
 use crate::clock::Moment;
 use crate::error::{RunError, RunResult};
 use crate::session::ports::LanePorts;
+use crate::transport::notice::WaitNotice;
+use crate::transport::port::PortRelief;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,6 +68,8 @@ struct Queued {
     moved_at: Moment,
     /// Which rank it waits for.
     awaited: Option<Rank>,
+    /// The communicator in which it does so, and the rank, if it has told all others.
+    told: Option<WaitNotice>,
 }
 
 /// How a call that waits stands.
@@ -138,7 +142,7 @@ impl Engine {
             self.over.insert(number, Err(why.again(script.rank)));
             self.end(run);
         } else {
-            let queued = Queued { number, script: script.clone(), run, moved_at: now, awaited: None };
+            let queued = Queued { number, script: script.clone(), run, moved_at: now, awaited: None, told: None };
             self.queues.entry(queue).or_default().push_back(queued);
         }
         Ticket { communicator: at.communicator, queue, number }
@@ -151,7 +155,12 @@ impl Engine {
         let Self { ports, queues, over, stopped, .. } = self;
         queues.retain(|name, queue| {
             while let Some(first) = queue.front_mut() {
-                match first.run.poll(&first.script, ports) {
+                let progress = first.run.poll(&first.script, ports);
+                if first.told.is_some() && matches!(progress, Ok(RunProgress::Done | RunProgress::Moved)) {
+                    let told = first.told.take();
+                    told.into_iter().for_each(|notice| ports.tell_wait(WaitNotice { awaited: None, ..notice }));
+                }
+                match progress {
                     Ok(RunProgress::Done) => {}
                     Ok(RunProgress::Moved) => {
                         (moved, first.moved_at, first.awaited) = (true, now, None);
@@ -198,6 +207,34 @@ impl Engine {
     /// The result of a call that is over. It is told once.
     pub(super) fn take(&mut self, ticket: Ticket) -> Option<RunResult<()>> {
         self.over.remove(&ticket.number)
+    }
+
+    /// Tells all peers for whom the oldest call of a stream waits, once; `ticket` is a call of this stream.
+    #[cold]
+    pub(super) fn tell_wait(&mut self, ticket: Ticket) {
+        let Some(first) = self.queues.get_mut(&ticket.queue).and_then(VecDeque::front_mut) else { return };
+        let notice = WaitNotice { communicator: ticket.communicator, awaited: first.awaited };
+        if first.told != Some(notice) {
+            first.told = Some(notice);
+            self.ports.tell_wait(notice);
+        }
+    }
+
+    /// Whom a rank that has waited for too long for another one finds late: the end of the chain of those who wait. The first is
+    /// who waits for that one. In a circle, everybody waits for the next one.
+    #[cold]
+    pub(super) fn late(&mut self, communicator: u64, own: Rank, awaited: Rank) -> [Rank; 2] {
+        // Notices between machines lie among messages.
+        self.ports.relieve(PortRelief::Network);
+        let (mut chain, mut last) = (vec![own], awaited);
+        while let Some(next) = self.ports.waits_for(last, communicator) {
+            if chain.contains(&next) || next == last {
+                return [own, awaited];
+            }
+            chain.push(last);
+            last = next;
+        }
+        [chain.last().copied().unwrap_or(own), last]
     }
 
     /// How the oldest call of a stream stands, if it waits; `ticket` is a call of this stream.

@@ -6,7 +6,7 @@
 use crate::error::{RunError, RunResult};
 use crate::session::places::{Directory, RankLocation};
 use crate::session::unwanted::UnwantedMessages;
-use crate::transport::notice::BreachNotice;
+use crate::transport::notice::{BreachNotice, WaitNotice};
 use crate::transport::port::{
     FRAGMENT, LongMessages, MessageFault, MessageHead, MessagePort, Offer, OfferState, PortRelief,
 };
@@ -355,6 +355,26 @@ impl LanePorts {
             if let Some(port) = &mut self.ports[peer.index()] {
                 port.tell(notice);
             }
+        }
+    }
+
+    /// Tells all peers for whom this rank waits.
+    pub(crate) fn tell_wait(&mut self, notice: WaitNotice) {
+        if let Ok(own) = self.directory.memory(self.rank) {
+            own.notices().write_wait(notice);
+        }
+        for peer in &self.remote {
+            if let Some(port) = &mut self.ports[peer.index()] {
+                port.tell_wait(notice);
+            }
+        }
+    }
+
+    /// For whom a peer waits in a communicator, and has waited for long.
+    pub(crate) fn waits_for(&self, peer: Rank, communicator: u64) -> Option<Rank> {
+        match self.ports.get(peer.index())? {
+            Some(port) => port.waits_for(communicator),
+            None => self.directory.memory(peer).ok()?.notices().waits_for(communicator),
         }
     }
 

@@ -5,6 +5,7 @@ use super::{Session, Ticket, forked};
 use crate::clock::Moment;
 use crate::error::{RunError, RunResult};
 use crate::memory::doorbell::Waiter;
+use crate::transport::notice::BreachNotice;
 use crate::transport::port::PortRelief;
 use crate::verdict::Phase;
 use std::sync::PoisonError;
@@ -78,7 +79,7 @@ impl Session {
                 }
                 break result?;
             }
-            if let Some(error) = self.overdue(&engine, ticket, Moment::now(), limit) {
+            if let Some(error) = self.overdue(&mut engine, ticket, Moment::now(), limit) {
                 engine.give_up(ticket, &error);
                 break Err(error);
             }
@@ -122,7 +123,7 @@ impl Session {
                 waiter.progressed();
                 continue;
             }
-            if let Some(error) = self.overdue(&engine, ticket, now, limit) {
+            if let Some(error) = self.overdue(&mut engine, ticket, now, limit) {
                 waiter.progressed();
                 engine.give_up(ticket, &error);
                 return Some(Err(error));
@@ -137,7 +138,13 @@ impl Session {
     }
 
     /// What is wrong if a call has not moved for longer than `limit`, or the session is over.
-    pub(super) fn overdue(&self, engine: &Engine, ticket: Ticket, now: Moment, limit: Duration) -> Option<RunError> {
+    pub(super) fn overdue(
+        &self,
+        engine: &mut Engine,
+        ticket: Ticket,
+        now: Moment,
+        limit: Duration,
+    ) -> Option<RunError> {
         if let Some(error) = self.broken(ticket.communicator) {
             return Some(error);
         }
@@ -151,13 +158,26 @@ impl Session {
             let source = std::io::Error::other("it has left the session");
             return Some(RunError::Lane { rank: self.shared.rank, peer: standing.peer, source });
         }
-        (waited > limit).then(|| RunError::Deadline {
-            rank: self.shared.rank,
-            peer: Some(standing.peer),
-            phase: Phase::Work,
-            place: format!("step {}", standing.finished),
-            waited_ms: waited.as_millis() as u64,
-            finished: standing.finished,
+        if waited <= limit / 2 {
+            return None;
+        }
+        // The others need to know before their limits end.
+        engine.tell_wait(ticket);
+        if waited <= limit {
+            return None;
+        }
+        let rank = self.shared.rank;
+        let [by, late] = engine.late(ticket.communicator, rank, standing.peer);
+        Some(match by == rank {
+            true => RunError::Deadline {
+                rank,
+                peer: Some(late),
+                phase: Phase::Work,
+                place: format!("step {}", standing.finished),
+                waited_ms: waited.as_millis() as u64,
+                finished: standing.finished,
+            },
+            false => RunError::Broken(BreachNotice::late(ticket.communicator, by, late).breach()),
         })
     }
 
