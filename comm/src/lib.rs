@@ -23,10 +23,12 @@
 //! the length of the vector otherwise.
 
 mod agreed;
+mod bounded;
 mod call_state;
 mod collectives;
 mod communicator;
 mod confirm;
+mod confirmed;
 mod connect;
 mod error;
 mod functions;
@@ -42,7 +44,6 @@ mod plans;
 mod point_to_point;
 mod probe;
 mod rebuild;
-mod recent;
 mod request;
 mod split;
 mod started;
@@ -66,7 +67,7 @@ pub use runtime::{
 pub use schedule::Collective;
 pub use schedule::ReduceOp as Op;
 pub use started::Pending;
-pub use statistics::{PlanStatistics, Statistics};
+pub use statistics::{ConfirmationCounts, PlanStatistics, Statistics};
 pub use table::{PlanTable, RankPlaces, TableFault};
 pub use tune::RankTransport;
 pub use tuner::{

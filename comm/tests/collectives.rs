@@ -200,6 +200,24 @@ fn what_ran_is_counted() {
         let (name, counted) = statistics.plans.first_key_value().unwrap();
         assert!(name.starts_with("allreduce classic/"), "{name}");
         assert_eq!((counted.calls, counted.bytes), (10, 1000));
+        assert_eq!(counted.digests.len(), 1);
+        let digest = counted.digests.keys().next().unwrap();
+        assert_eq!(statistics.stock["there is no table"], 10);
+        let said = format!("allreduce of 100 u8, in place: {name}, stock, because there is no table; digest {digest}");
+        assert_eq!(comm.last_plan(), said);
+    });
+}
+
+/// A loop whose lengths grow comes back to each of them.
+#[test]
+fn many_sizes_in_turn_are_prepared_once_each() {
+    on_all(2, |comm| {
+        for call in 0..3000 {
+            let mut vector = vec![1i32; 1 + call % 1000];
+            comm.all_reduce(&mut vector, Op::Sum).unwrap();
+            assert!(vector.iter().all(|sum| *sum == 2), "call {call}");
+        }
+        assert_eq!(comm.statistics().prepared, 1000);
     });
 }
 
