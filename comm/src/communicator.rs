@@ -11,7 +11,7 @@ use crate::plans::ReadyTurn;
 use crate::statistics::Statistics;
 use crate::stock::CallKind;
 use crate::table::PlanTable;
-use runtime::{Call, CallPlace, DType, Moment, Prepared, RunError, RunErrorKind, SequencedProgram, Session};
+use runtime::{Call, CallPlace, DType, IdleWork, Moment, Prepared, RunError, RunErrorKind, SequencedProgram, Session};
 use schedule::{Collective, ReduceOp};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -124,6 +124,13 @@ impl Communicator {
     /// this one from now on.
     pub fn set_time_limit(&self, limit: Duration) {
         self.shared.limit.store(nanoseconds(limit), Ordering::Relaxed);
+    }
+
+    /// While a thread waits for a call of this job, it does this again and again, and does not sleep: something else that has to
+    /// go on meanwhile, such as another library for messages. It must not make calls of this library, nor wait. It can be set once
+    /// for a job; whether it was.
+    pub fn set_idle_work(&self, work: Arc<IdleWork>) -> bool {
+        self.shared.session.set_idle_work(work)
     }
 
     #[inline]

@@ -61,8 +61,8 @@ pub use memory::{RegisteredVector, SharedVector};
 pub use operation::CollectiveCall;
 pub use request::BegunCall;
 pub use runtime::{
-    Call as CandidateMemory, DType, Element, LongMessages, RawCall, RegisteredMemory, RunError, RunErrorKind, Session,
-    SharedMemory, chain,
+    Call as CandidateMemory, DType, Element, IdleWork, LongMessages, RawCall, RegisteredMemory, RunError, RunErrorKind,
+    Session, SharedMemory, chain,
 };
 pub use schedule::Collective;
 pub use schedule::ReduceOp as Op;

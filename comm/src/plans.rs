@@ -186,7 +186,7 @@ impl PlanCache {
             self.say_switch(members, key, switch);
         }
         self.confirmed.counts.timed += u64::from(sample.is_some());
-        Ok(sample.filter(|_| waits).map(|sample| TimedCall { confirmation: number, sample }))
+        Ok(sample.map(|sample| TimedCall { confirmation: number, sample }))
     }
 
     fn say_switch(&mut self, members: &[Rank], key: CallKey, PlanSwitch { to, gain }: PlanSwitch) {

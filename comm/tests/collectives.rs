@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use comm::{CommError, Communicator, Op};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// Does `work` on all ranks at the same time; what each says, by rank.
@@ -185,6 +187,35 @@ fn a_rank_that_does_not_call_is_named_and_the_communicator_stays_broken() {
             let first = comm.all_reduce(&mut [1.0f32], Op::Sum).unwrap_err().to_string();
             assert!(first.contains("rank 1"), "{first}");
             assert_eq!(comm.barrier().unwrap_err().to_string(), first);
+        }
+    });
+}
+
+/// A rank that waits does something else meanwhile, which lets the others come to the call.
+#[test]
+fn a_rank_that_waits_does_its_idle_work() {
+    const LOOKS: usize = 1000;
+    let done = Arc::new(AtomicUsize::new(0));
+    on_all(2, |comm| {
+        if comm.rank() == 0 {
+            let done = done.clone();
+            let work = move || {
+                done.fetch_add(1, Ordering::Relaxed);
+            };
+            assert!(comm.set_idle_work(Arc::new(work)));
+            assert!(!comm.duplicate().unwrap().set_idle_work(Arc::new(|| ())), "it is there already");
+        } else {
+            comm.duplicate().unwrap();
+        }
+        for round in 1..=3 {
+            while comm.rank() == 1 && done.load(Ordering::Relaxed) < round * LOOKS {
+                std::thread::yield_now();
+            }
+            match round {
+                1 => comm.barrier().unwrap(),
+                2 => comm.all_reduce(&mut [1.0f32; 100_000], Op::Sum).unwrap(),
+                _ => drop(comm.start_all_reduce(vec![1u8], Op::Sum).unwrap().wait().unwrap()),
+            }
         }
     });
 }

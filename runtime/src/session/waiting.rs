@@ -7,7 +7,7 @@ use crate::error::{RunError, RunResult};
 use crate::memory::doorbell::Waiter;
 use crate::transport::port::PortRelief;
 use crate::verdict::Phase;
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use topology::Rank;
 
@@ -45,7 +45,24 @@ impl Drop for DriverTurn<'_> {
     }
 }
 
+/// What a thread does again and again while it waits.
+pub type IdleWork = dyn Fn() + Send + Sync;
+
 impl Session {
+    /// Threads that wait for a call do this between two looks, and do not sleep: something else that has to go on meanwhile. Of
+    /// threads that wait at the same time one does it. It must not make calls of this session, nor wait. It can be set once; whether
+    /// it was.
+    pub fn set_idle_work(&self, work: Arc<IdleWork>) -> bool {
+        self.shared.idle_work.set(work).is_ok()
+    }
+
+    /// The same as in another session.
+    pub(crate) fn idle_as(&self, other: &Self) {
+        if let Some(work) = other.shared.idle_work.get() {
+            self.set_idle_work(work.clone());
+        }
+    }
+
     /// Waits until a call is over, while it carries on all calls of this rank, or another thread does.
     ///
     /// # Errors
@@ -132,7 +149,13 @@ impl Session {
                 waiter.progressed();
                 return None;
             }
-            waiter.idle(now, now.after(limit));
+            match self.shared.idle_work.get() {
+                Some(work) => {
+                    work();
+                    waiter.stay_awake(now);
+                }
+                None => waiter.idle(now, now.after(limit)),
+            }
         }
     }
 
