@@ -18,12 +18,12 @@ use tune::RankTransport;
 /// is made again is the same.
 const MOST_PLANS: usize = 256;
 
-/// A kind of call at one size.
+/// A kind of call at one size. Most differ in their counts, so these are compared first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CallKey {
-    pub(crate) kind: CallKind,
     pub(crate) count: usize,
     pub(crate) dtype: DType,
+    pub(crate) kind: CallKind,
 }
 
 /// A plan for a range of sizes.
