@@ -66,7 +66,7 @@ fn table() -> TuningTable {
     let range = |power: u32| ChoiceRange {
         from_bytes: if power == 0 { 0 } else { 4 << power },
         to_bytes: (power + 1 < SIZES).then_some(4 << (power + 1)),
-        plan: (power % 2 == 0).then(|| "plan".to_owned()),
+        plan: power.is_multiple_of(2).then(|| "plan".to_owned()),
         evidence: Vec::new(),
     };
     TuningTable {
