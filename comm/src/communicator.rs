@@ -69,14 +69,25 @@ impl Drop for Membership {
         if let Some(file) = &plans.store().file {
             file.see(self.session.long_messages());
         }
-        let told = (0..plans.confirmed().count()).map(|confirmation| confirmation_stream(self.id, confirmation));
+        let confirmations = plans.confirmed().count();
+        let told = (0..confirmations).map(|confirmation| confirmation_stream(self.id, confirmation));
         // Also the messages that nobody has received, and those that could not be sent.
+        self.session.forget(self.received().chain([self.id]).chain(told));
+        self.session.forget_sent(self.sent());
+    }
+}
+
+impl Membership {
+    /// The streams of messages to this rank.
+    fn received(&self) -> impl Iterator<Item = u64> {
         let own = Rank::from_index(self.number);
-        let peers = || (0..self.members.len()).map(Rank::from_index);
-        let received = peers().map(|from| message_stream(self.id, from, own));
-        let sent = peers().map(|to| message_stream(self.id, own, to));
-        self.session.forget(received.chain([self.id]).chain(told));
-        self.session.forget_sent(sent);
+        (0..self.members.len()).map(move |from| message_stream(self.id, Rank::from_index(from), own))
+    }
+
+    /// The streams of its own messages.
+    fn sent(&self) -> impl Iterator<Item = u64> {
+        let own = Rank::from_index(self.number);
+        (0..self.members.len()).map(move |to| message_stream(self.id, own, Rank::from_index(to)))
     }
 }
 
@@ -151,6 +162,17 @@ impl Communicator {
     /// Ends all calls of all ranks of this communicator, under way or to come, with an error that names this rank.
     pub fn abort(&self) {
         self.shared.session.abort_communicator(self.shared.id);
+    }
+
+    /// Collective calls that were begun so far; the same on all ranks between two calls.
+    pub(crate) fn calls(&self) -> u32 {
+        self.state().calls
+    }
+
+    /// Gives up all calls and messages of this rank that are under way; how many there were. Their memory is their owners' again.
+    pub(crate) fn give_up_calls(&self) -> usize {
+        let shared = &self.shared;
+        shared.session.cancel_all(shared.received().chain(shared.sent()).chain([shared.id]))
     }
 
     #[inline]

@@ -5,10 +5,11 @@
 use super::binary;
 use crate::failure::{Failure, Outcome};
 use crate::interrupt;
-use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, getppid, kill_process_group, set_parent_process_death_signal};
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -36,6 +37,10 @@ pub(crate) struct LibraryRanks {
 impl Drop for LibraryRanks {
     fn drop(&mut self) {
         for child in &mut self.children {
+            // With what it has started, also if it has ended itself: the number of a group is nobody else's while one of it lives.
+            if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+                let _ = kill_process_group(group, Signal::KILL);
+            }
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -68,6 +73,7 @@ impl LibraryRanks {
                 .env("ANTIPHON_SECRET", &secret)
                 .env(LAUNCHER, std::process::id().to_string())
                 .env_remove("ANTIPHON_TABLE")
+                .process_group(0)
                 .stdin(Stdio::null())
                 .stdout(if rank == 0 { Stdio::piped() } else { Stdio::null() })
                 .stderr(Stdio::piped());

@@ -166,6 +166,15 @@ impl Session {
         engine.take(ticket);
     }
 
+    /// Gives up all calls of these streams that are under way; how many. Their buffers are their owners' again. The other ranks'
+    /// calls fail.
+    pub fn cancel_all(&self, streams: impl IntoIterator<Item = u64>) -> usize {
+        match self.shared.mark.is_here() {
+            false => 0,
+            true => self.engine().give_up_streams(&streams.into_iter().collect(), &self.given_up()),
+        }
+    }
+
     pub(super) fn given_up(&self) -> RunError {
         RunError::Program { rank: self.shared.rank, fault: "a call was given up before its end".to_owned() }
     }

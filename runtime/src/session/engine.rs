@@ -220,6 +220,18 @@ impl Engine {
         }
     }
 
+    /// Gives up all calls of these streams that are not over; how many.
+    pub(super) fn give_up_streams(&mut self, streams: &BTreeSet<u64>, why: &RunError) -> usize {
+        let is_one = |(stream, _): &&(u64, u64)| streams.contains(stream);
+        let firsts = self.queues.iter().filter(|(queue, _)| is_one(queue)).filter_map(|(queue, calls)| {
+            let first = calls.front()?;
+            Some((Ticket { communicator: queue.0, queue: *queue, number: first.number }, calls.len()))
+        });
+        let firsts: Vec<(Ticket, usize)> = firsts.collect();
+        firsts.iter().for_each(|(ticket, _)| self.give_up(*ticket, why));
+        firsts.iter().map(|(_, calls)| calls).sum()
+    }
+
     /// What has failed in these streams does not matter any more: they are gone.
     pub(super) fn forget(&mut self, streams: &BTreeSet<u64>) {
         self.stopped.retain(|(stream, _), _| !streams.contains(stream));
