@@ -201,6 +201,11 @@ typedef struct antiphon_comm *antiphon_comm_t;
 typedef struct antiphon_request *antiphon_request_t;
 
 /**
+ * What a program does while it waits.
+ */
+typedef void (*antiphon_idle_t)(void *context);
+
+/**
  * A call that a candidate has to do, with the meaning that the function of the same name gives to its arguments.
  */
 struct antiphon_call {
@@ -467,6 +472,15 @@ antiphon_result_t antiphon_comm_rebuild(antiphon_comm_t comm,
  */
 antiphon_result_t antiphon_comm_set_timeout(antiphon_comm_t comm,
                                             double seconds);
+
+/**
+ * A thread that waits for a call calls this function again and again, and does not sleep: for something else that has to go on
+ * meanwhile, such as MPI. It holds for all communicators of the job, and can be set once. The function must not call this
+ * library, nor wait.
+ */
+antiphon_result_t antiphon_comm_set_idle(antiphon_comm_t comm,
+                                         antiphon_idle_t idle,
+                                         void *context);
 
 /**
  * Frees a communicator, and sets it to NULL. No call of it may be under way.

@@ -33,3 +33,4 @@ mod traps;
 mod tuning;
 mod tuning_faults;
 mod tuning_regret;
+mod tuning_writers;

@@ -8,7 +8,7 @@ use crate::memory::doorbell::Waiter;
 use crate::transport::notice::BreachNotice;
 use crate::transport::port::PortRelief;
 use crate::verdict::Phase;
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use topology::Rank;
 
@@ -46,7 +46,24 @@ impl Drop for DriverTurn<'_> {
     }
 }
 
+/// What a thread does again and again while it waits.
+pub type IdleWork = dyn Fn() + Send + Sync;
+
 impl Session {
+    /// Threads that wait for a call do this between two looks, and do not sleep: something else that has to go on meanwhile. Of
+    /// threads that wait at the same time one does it. It must not make calls of this session, nor wait. It can be set once; whether
+    /// it was.
+    pub fn set_idle_work(&self, work: Arc<IdleWork>) -> bool {
+        self.shared.idle_work.set(work).is_ok()
+    }
+
+    /// The same as in another session.
+    pub(crate) fn idle_as(&self, other: &Self) {
+        if let Some(work) = other.shared.idle_work.get() {
+            self.set_idle_work(work.clone());
+        }
+    }
+
     /// Waits until a call is over, while it carries on all calls of this rank, or another thread does.
     ///
     /// # Errors
@@ -133,7 +150,13 @@ impl Session {
                 waiter.progressed();
                 return None;
             }
-            waiter.idle(now, now.after(limit));
+            match self.shared.idle_work.get() {
+                Some(work) => {
+                    work();
+                    waiter.stay_awake(now);
+                }
+                None => waiter.idle(now, now.after(limit)),
+            }
         }
     }
 
