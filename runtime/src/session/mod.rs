@@ -15,6 +15,7 @@
 //! |---|---|
 //! | `places` | where each rank is |
 //! | `ports` | a rank's ports to all others ([`MessagePort`](crate::transport::port::MessagePort)); messages for several communicators |
+//! | `notices` | what ranks tell each other besides messages |
 //! | `unwanted` | messages that nobody wants: of calls and communicators that have ended |
 //! | `buffers` | the memory of one call |
 //! | `shared_memory` | allocates memory that the processes of the machine map, and makes the caller's memory such |
@@ -40,6 +41,7 @@ mod ending;
 mod engine;
 #[cfg(feature = "model")]
 pub mod models;
+mod notices;
 pub(crate) mod places;
 mod ports;
 mod prepared;
