@@ -285,7 +285,7 @@ impl<'a> CellBench<'a> {
         Ok(Some(CandidateRefusal { rank, phase: TrialPhase::Time, why }))
     }
 
-    /// Makes calls whose starts are announced, and then as many without pauses. `expected_us` is about the time of one. The
+    /// Makes calls whose starts are announced, and then some without pauses. `expected_us` is about the time of one. The
     /// times are known to rank 0 only.
     ///
     /// # Errors
@@ -293,7 +293,7 @@ impl<'a> CellBench<'a> {
     pub(super) fn block(
         &mut self,
         ready: &ReadyCandidate<'_>,
-        calls: usize,
+        [calls, in_loop]: [usize; 2],
         expected_us: f64,
     ) -> CommResult<Result<BlockTimes, CandidateRefusal>> {
         self.enter(ready.candidate, TrialPhase::Time);
@@ -305,7 +305,7 @@ impl<'a> CellBench<'a> {
         let is_leader = self.control.rank() == 0;
         let mut all = vec![0.0; if is_leader { moments.len() * self.control.size() } else { 0 }];
         self.control.gather(&moments, &mut all, 0)?;
-        let in_loop = match self.time_loop(ready, calls)? {
+        let in_loop = match self.time_loop(ready, in_loop)? {
             Ok(in_loop) => in_loop,
             Err(refusal) => return Ok(Err(refusal)),
         };

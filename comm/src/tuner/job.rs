@@ -44,7 +44,7 @@ pub struct TuneJob {
     pub loaded: bool,
 }
 
-/// What rank 0 knows at the end of a launch, besides the cells.
+/// What rank 0 knows of a launch, besides the cells.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct LaunchEnd {
     /// For whom the table is.
@@ -124,12 +124,14 @@ impl TuneJob {
 
     fn run_watched(&self, comm: &Communicator, given: Vec<TuneCandidate>, watch: &TrialWatch) -> CommResult<()> {
         let candidates = self.candidates(comm, given)?;
-        let work = self.work.clone().unwrap_or_else(|| self.options.grid());
+        let work = self.work.clone().unwrap_or_else(|| self.options.grid(comm.size()));
         let tell = |cell: &CellSamples| watch.say(&TuneWord::Cell(cell.clone()));
-        comm.measure_watched(&work, &candidates, &self.options, watch, tell)?;
         let key = comm.table_key()?;
-        let end = (comm.rank() == 0).then(|| Communicator::launch_end(&candidates, key)).transpose()?;
-        watch.say(&TuneWord::End(end));
+        if comm.rank() == 0 {
+            watch.say(&TuneWord::Known(Communicator::launch_end(&candidates, key)?));
+        }
+        comm.measure_watched(&work, &candidates, &self.options, watch, tell)?;
+        watch.say(&TuneWord::End);
         Ok(())
     }
 }
@@ -161,7 +163,7 @@ impl Communicator {
         let part = |share: f64| TuneOptions { budget: options.budget.mul_f64(share), ..options.clone() };
         let step = |collective| measure::step_of(collective, self.size(), options.dtype);
         let dtype = options.dtype.to_string();
-        let grid = self.measure(&options.grid(), &candidates, &part(GRID), |_| {})?;
+        let grid = self.measure(&options.grid(self.size()), &candidates, &part(GRID), |_| {})?;
         // Rank 0 says what decides the edges, and what comes out.
         let key = self.table_key()?;
         let next = || {

@@ -32,8 +32,10 @@ pub enum TuneWord {
     },
     /// A cell is measured.
     Cell(CellSamples),
-    /// All are; rank 0 says it with what it knows.
-    End(Option<LaunchEnd>),
+    /// What rank 0 knows before it measures: with this, the cells so far make a table if nothing else comes.
+    Known(LaunchEnd),
+    /// All cells are measured.
+    End,
     /// This rank cannot go on, and says why.
     Failed(String),
 }

@@ -42,6 +42,8 @@ pub(super) struct LaunchSamples {
     pub(super) end: LaunchEnd,
     /// Ranks that were lost meanwhile.
     pub(super) lost: Vec<LostRank>,
+    /// Whether the user has interrupted it: some cells are not there.
+    pub(super) is_interrupted: bool,
 }
 
 /// Who the ranks are, and where they leave what they say.
@@ -64,11 +66,11 @@ pub(super) fn measure(
     job: &mut TuneJob,
     mut progress: impl FnMut(&CellSamples),
 ) -> Outcome<LaunchSamples> {
-    let work = job.work.take().unwrap_or_else(|| job.options.grid());
+    let work = job.work.take().unwrap_or_else(|| job.options.grid(setting.ranks));
     let mut deadline = Instant::now() + job.options.budget;
     let (mut cells, mut lost): (Vec<CellSamples>, Vec<LostRank>) = (Vec::new(), Vec::new());
     let mut refused: Vec<(TrialMark, CandidateRefusal)> = Vec::new();
-    let end = loop {
+    let (end, is_interrupted) = loop {
         job.work = Some(work.get(cells.len()..).unwrap_or_default().to_vec());
         job.options.budget = deadline.saturating_duration_since(Instant::now());
         let attempt = LaunchAttempt::start(setting, job)?.watch(&mut progress)?;
@@ -76,7 +78,7 @@ pub(super) fn measure(
         // What a fault has cost is not taken from the other cells.
         deadline += attempt.lost_time;
         match attempt.ended {
-            Ok(end) => break end,
+            Ok(end) => break (end, attempt.is_interrupted),
             Err(Fault { rank, why, mark }) => match mark.filter(|mark| mark.is_function) {
                 Some(mark) => {
                     job.quarantine.insert(mark.candidate.clone());
@@ -98,7 +100,7 @@ pub(super) fn measure(
             cell.candidates.push(CandidateSamples { name: mark.candidate, refusal, ..CandidateSamples::default() });
         }
     }
-    Ok(LaunchSamples { cells, end, lost })
+    Ok(LaunchSamples { cells, end, lost, is_interrupted })
 }
 
 /// Processes that measure what is left of a launch.
@@ -118,6 +120,8 @@ struct AttemptEnd {
     lost_time: Duration,
     /// What the lost rank was measuring.
     during: Option<TrialMark>,
+    /// Whether the user has interrupted it.
+    is_interrupted: bool,
 }
 
 impl LaunchAttempt {
@@ -145,7 +149,7 @@ impl LaunchAttempt {
     /// Waits for the end, or for a rank that is lost.
     ///
     /// # Errors
-    /// If the ranks say why they cannot go on, or the user has interrupted this program.
+    /// If the ranks say why they cannot go on, or the user has interrupted this program before rank 0 has begun.
     fn watch(mut self, progress: &mut impl FnMut(&CellSamples)) -> Outcome<AttemptEnd> {
         let mut cells = Vec::new();
         let (mut progressed, mut missing) = (Instant::now(), None);
@@ -160,15 +164,23 @@ impl LaunchAttempt {
                     }
                 }
             }
+            // Before any fault: Ctrl-C may have ended the ranks too.
+            if interrupt::was_raised() {
+                let end = self.ranks.iter_mut().find_map(RankSight::take_end).ok_or_else(Failure::interrupted)?;
+                let (during, lost_time) = (None, Duration::ZERO);
+                return Ok(AttemptEnd { cells, ended: Ok(end), lost_time, during, is_interrupted: true });
+            }
             if let Some(fault) = fault_among(&self.ranks, &has_ended, self.patience) {
                 let during = self.ranks[fault.rank].mark().cloned();
-                return Ok(AttemptEnd { cells, ended: Err(fault), lost_time: progressed.elapsed(), during });
+                let (ended, lost_time) = (Err(fault), progressed.elapsed());
+                return Ok(AttemptEnd { cells, ended, lost_time, during, is_interrupted: false });
             }
             if self.ranks.iter().all(RankSight::is_through) {
                 let end = self.ranks.iter_mut().find_map(RankSight::take_end);
                 let none = || Failure::no(anyhow::anyhow!("rank 0 ended without a result"));
                 let ended = Ok(end.ok_or_else(none)?);
-                return Ok(AttemptEnd { cells, ended, lost_time: Duration::ZERO, during: None });
+                let (during, lost_time) = (None, Duration::ZERO);
+                return Ok(AttemptEnd { cells, ended, lost_time, during, is_interrupted: false });
             }
             // The others wait for a rank that has ended before it has joined them.
             let is_missing = |(sight, ended): (&RankSight, &Option<_>)| ended.is_some() && sight.is_unheard();
@@ -178,9 +190,6 @@ impl LaunchAttempt {
             let is_incomplete = missing.is_some_and(|since: Instant| since.elapsed() > MISSING);
             if is_incomplete || has_ended.iter().all(Option::is_some) {
                 return Err(Failure::no(anyhow::anyhow!(self.complaint())));
-            }
-            if interrupt::was_raised() {
-                return Err(Failure::interrupted());
             }
             if Instant::now() > self.deadline {
                 return Err(Failure::no(anyhow::anyhow!("the ranks did not end in time: {}", self.whereabouts())));

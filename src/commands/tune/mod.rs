@@ -8,6 +8,8 @@ mod launch;
 mod load;
 mod log;
 mod merge;
+mod notes;
+mod planned;
 mod rank;
 mod show;
 mod sight;
@@ -15,37 +17,30 @@ mod winners;
 
 use crate::amounts::step_of;
 use crate::cli::{TuneArgs, TuneCommand, TuneMeasureArgs};
-use crate::content::Content;
 use crate::failure::{Failure, Outcome};
 use crate::interrupt;
 use crate::launch::config_of;
-use crate::plan;
 use crate::screen::{Screen, bytes};
 use comm::{
-    CellSamples, CellWork, Communicator, LaunchEnd, MeasuredTable, NextWork, PlanTable, RefusedCandidate,
-    TuneCandidate, TuneJob, TuneOptions, final_table, next_work,
+    CellSamples, CellWork, Communicator, DroppedLaunch, LaunchEnd, MeasuredTable, NextWork, PlanTable,
+    RefusedCandidate, SameCandidate, TuneCandidate, TuneJob, TuneOptions, final_table, next_work,
 };
 use functions::FunctionPlace;
-use launch::{LaunchSamples, LaunchSetting, LostRank};
+use launch::{LaunchSetting, LostRank};
 use load::{Burner, LoadedCell};
 use log::RankLog;
-use schedule::Request;
+use notes::ShortBudget;
+use planned::planned;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use synth::{Cancel, SearchOptions};
 use tune::TuningTable;
 
 /// The share of the budget for the first launch, which measures everything.
 const FIRST: f64 = 0.6;
 /// The share of the budget for measuring beside computing, where that is asked for and there is one launch.
 const BESIDE: f64 = 0.3;
-/// How long planning of one cell may take.
-const PLANNING: Duration = Duration::from_secs(2);
-/// Plans are made for sizes that differ at least by this factor: the tuner finds out where each is the best.
-const PLANNED_FACTOR: u64 = 16;
-
 /// Runs the command.
 pub(crate) fn run(args: &TuneArgs, screen: &Screen) -> Outcome {
     match &args.command {
@@ -118,21 +113,11 @@ fn measure(args: &TuneMeasureArgs, screen: &Screen) -> Outcome {
     if let (Some(log), Err(failure)) = (&args.log, &measured) {
         log::merge(log, args.launch.ranks.unwrap_or(0) as usize, (&[], &[]), Some(&failure.to_string()))?;
     }
-    // Another rank writes the table.
-    let Some(MeasuredLaunches { mut launches, chosen, loaded, end, lost }) = measured? else { return Ok(()) };
-    if let Some(path) = &args.samples {
-        log::write_samples(&launches, path)?;
+    match measured? {
+        Some(measured) => tuning.conclude(measured, output),
+        // Another rank writes the table.
+        None => Ok(()),
     }
-    let (ranks, functions) = (end.key.ranks, functions::places(&launches, &end.functions));
-    let step = |collective| step_of(collective, ranks, args.dtype);
-    let measured = final_table(&mut launches, &chosen, end, &args.dtype.to_string(), step);
-    let measured = measured.map_err(|why| Failure::no(anyhow::anyhow!(why)))?;
-    if let Some(log) = &args.log {
-        log::merge(log, ranks, (&measured.refused, &lost), None)?;
-    }
-    measured.table.write(output).map_err(Failure::no)?;
-    let loaded = loaded.map(|loaded| load::compared(&launches[0], &loaded));
-    tuning.tell(measured, (loaded, lost, functions), output)
 }
 
 /// The files of `--candidate`, by name.
@@ -146,44 +131,6 @@ fn named(args: &TuneMeasureArgs) -> Outcome<BTreeMap<String, PathBuf>> {
     Ok(named)
 }
 
-/// Plans for a topology, as files.
-fn planned(
-    args: &TuneMeasureArgs,
-    spec: &str,
-    (folder, cancel): (&Path, Cancel),
-    screen: &Screen,
-) -> Outcome<Vec<PathBuf>> {
-    let topology = plan::topology(spec)?;
-    let bar = screen.progress("plan");
-    let mut files = Vec::new();
-    let mut last = 0;
-    let sizes = args.sizes.0.iter().copied().filter(|&size| {
-        let is_far = last == 0 || size >= last * PLANNED_FACTOR;
-        last = if is_far { size } else { last };
-        is_far
-    });
-    for (index, size) in sizes.enumerate() {
-        for &collective in &args.collective {
-            bar.message(format!("{collective} {}", bytes(size)));
-            let mut request = Request::new(collective, topology.rank_count(), size);
-            request.op = collective.combines().then_some(args.op);
-            request.root = collective.is_rooted().then_some(topology::Rank(0));
-            let problems = plan::problems(&topology, &request, &Content::Standard, None, None)?;
-            let (time_limit, cancel) = (Some(PLANNING), cancel.clone());
-            let options = SearchOptions { time_limit, cancel, seed: args.seed, ..SearchOptions::default() };
-            let found = synth::synthesize(&problems, &options, &|_| {});
-            if interrupt::was_raised() {
-                return Err(Failure::interrupted());
-            }
-            let found = found.map_err(Failure::no)?;
-            let file = folder.join(format!("{collective}-{index}-{size}.json"));
-            plan::save(&found.schedule, &file)?;
-            files.push(file);
-        }
-    }
-    Ok(files)
-}
-
 /// All that was measured, and what is known at the end.
 struct MeasuredLaunches {
     launches: Vec<Vec<CellSamples>>,
@@ -194,6 +141,10 @@ struct MeasuredLaunches {
     end: LaunchEnd,
     /// Ranks that were lost meanwhile.
     lost: Vec<LostRank>,
+    /// How long the first launch took.
+    first: Duration,
+    /// Whether the user has interrupted it.
+    is_interrupted: bool,
 }
 
 /// A tuning under way.
@@ -217,6 +168,7 @@ impl Tuning<'_> {
         let setting = LaunchSetting { ranks, program: &self.args.program, folder, log };
         let mut launches: Vec<Vec<CellSamples>> = Vec::new();
         let (mut end, mut lost, mut chosen) = (None, Vec::new(), Vec::new());
+        let (mut first, mut is_interrupted) = (Duration::ZERO, false);
         let extra = u32::from(self.args.load_aware);
         for number in 1..=self.args.launches {
             job.launch = number;
@@ -228,26 +180,35 @@ impl Tuning<'_> {
             let rest = f64::from(self.args.launches - number + 1 + extra);
             let share = if number == 1 && rest > 1.0 { FIRST } else { 1.0 / rest };
             job.options.budget = self.left().mul_f64(share);
+            let begin = Instant::now();
             let measured = launch::measure(&setting, &mut job, |cell| {
                 bar.message(format!("launch {number}: {} {}", cell.collective, bytes(cell.bytes)));
             })?;
+            first = if number == 1 { begin.elapsed() } else { first };
+            is_interrupted = measured.is_interrupted;
             launches.push(measured.cells);
             lost.extend(measured.lost);
             end = Some(measured.end);
+            if is_interrupted {
+                break;
+            }
         }
-        let loaded = match self.args.load_aware {
+        if launches.first().is_none_or(Vec::is_empty) && is_interrupted {
+            return Err(Failure::interrupted());
+        }
+        let loaded = match self.args.load_aware && !is_interrupted {
             true => {
                 job.options.budget = self.left();
                 job = TuneJob { work: None, chosen: None, launch: self.args.launches + 1, loaded: true, ..job };
-                let LaunchSamples { cells, lost: more, .. } =
-                    launch::measure(&setting, &mut job, |_| bar.message("beside computing"))?;
-                lost.extend(more);
-                Some(cells)
+                let measured = launch::measure(&setting, &mut job, |_| bar.message("beside computing"))?;
+                lost.extend(measured.lost);
+                is_interrupted = measured.is_interrupted;
+                (!is_interrupted).then_some(measured.cells)
             }
             false => None,
         };
         let none = || Failure::no(anyhow::anyhow!("nothing was measured"));
-        Ok(MeasuredLaunches { launches, chosen, loaded, end: end.ok_or_else(none)?, lost })
+        Ok(MeasuredLaunches { launches, chosen, loaded, end: end.ok_or_else(none)?, lost, first, is_interrupted })
     }
 
     /// Cells where something may be better than stock, with those that may; what decides the edges between choices; and what
@@ -288,7 +249,9 @@ impl Tuning<'_> {
             comm.measure(work, candidates, &options, say).map_err(Failure::no)
         };
         let beside = if self.args.load_aware { BESIDE } else { 0.0 };
-        let grid = measure(&job.options.grid(), &candidates, FIRST * (1.0 - beside))?;
+        let begin = Instant::now();
+        let grid = measure(&job.options.grid(comm.size()), &candidates, FIRST * (1.0 - beside))?;
+        let first = begin.elapsed();
         // Rank 0 says what comes next.
         let key = comm.table_key().map_err(Failure::no)?;
         let end = Communicator::launch_end(&candidates, key).map_err(Failure::no)?;
@@ -301,7 +264,7 @@ impl Tuning<'_> {
         let loaded = match self.args.load_aware {
             true => {
                 let _burner = Burner::start();
-                Some(measure(&job.options.grid(), &candidates, BESIDE)?)
+                Some(measure(&job.options.grid(comm.size()), &candidates, BESIDE)?)
             }
             false => None,
         };
@@ -309,16 +272,51 @@ impl Tuning<'_> {
             return Ok(None);
         }
         let chosen = vec![None, Some(chosen)];
-        Ok(Some(MeasuredLaunches { launches: vec![grid, edges], chosen, loaded, end, lost: Vec::new() }))
+        let (launches, lost) = (vec![grid, edges], Vec::new());
+        Ok(Some(MeasuredLaunches { launches, chosen, loaded, end, lost, first, is_interrupted: false }))
+    }
+
+    /// Writes the table of what was measured, and tells about it.
+    fn conclude(&self, measured: MeasuredLaunches, output: &Path) -> Outcome {
+        let MeasuredLaunches { mut launches, chosen, loaded, end, lost, first, is_interrupted } = measured;
+        let Self { args, screen, .. } = *self;
+        if let Some(path) = &args.samples {
+            log::write_samples(&launches, path)?;
+        }
+        let (ranks, functions) = (end.key.ranks, functions::places(&launches, &end.functions));
+        let step = |collective| step_of(collective, ranks, args.dtype);
+        let measured = final_table(&mut launches, &chosen, end, &args.dtype.to_string(), step);
+        let measured = measured.map_err(|why| Failure::no(anyhow::anyhow!(why)))?;
+        if let Some(log) = &args.log {
+            log::merge(log, ranks, (&measured.refused, &lost), None)?;
+        }
+        measured.table.write(output).map_err(Failure::no)?;
+        let loaded = loaded.map(|loaded| load::compared(&launches[0], &loaded));
+        notes::of_sizes(args, ranks).iter().for_each(|note| screen.note(note));
+        let undecided = if is_interrupted { None } else { ShortBudget::of(&launches[0], first, args.budget) };
+        self.tell(measured, (loaded, lost, functions, undecided), output)?;
+        if is_interrupted {
+            let (complete, grid) = (launches[0].len(), options(args).grid(ranks).len());
+            return Err(Failure::interrupted_with(anyhow::anyhow!(
+                "interrupted: {} has the {complete} of {grid} cells that were complete",
+                output.display()
+            )));
+        }
+        Ok(())
     }
 
     fn tell(
         &self,
         measured: MeasuredTable,
-        (loaded, lost, functions): (Option<Vec<LoadedCell>>, Vec<LostRank>, Vec<FunctionPlace>),
+        (loaded, lost, functions, undecided): (
+            Option<Vec<LoadedCell>>,
+            Vec<LostRank>,
+            Vec<FunctionPlace>,
+            Option<ShortBudget>,
+        ),
         output: &Path,
     ) -> Outcome {
-        let MeasuredTable { table, refused } = measured;
+        let MeasuredTable { table, refused, dropped, same } = measured;
         let mut seen = BTreeSet::new();
         for RefusedCandidate { collective, bytes: size, name, refusal, .. } in &refused {
             if seen.insert((collective, name)) {
@@ -326,6 +324,8 @@ impl Tuning<'_> {
                 self.screen.note(&format!("note: {name} does not compete at {collective} {size}: {why}"));
             }
         }
+        undecided.iter().for_each(|short| self.screen.note(&short.text()));
+        notes::of_plans(&dropped, &same).iter().for_each(|note| self.screen.note(note));
         for LostRank { rank, launch, why, .. } in &lost {
             self.screen
                 .note(&format!("note: rank {rank} was lost in launch {launch}: {why}; the ranks were started again"));
@@ -340,6 +340,9 @@ impl Tuning<'_> {
             ranks: table.key.ranks,
             seconds: self.begin.elapsed().as_secs_f64(),
             refused,
+            dropped,
+            same,
+            undecided,
             lost,
             functions,
             rows: show::rows(&table),
@@ -377,6 +380,13 @@ struct TuneSummary {
     ranks: usize,
     seconds: f64,
     refused: Vec<RefusedCandidate>,
+    /// What was measured beside another stock plan, and does not count.
+    dropped: Vec<DroppedLaunch>,
+    /// Candidates that are the same plan as another one.
+    same: Vec<SameCandidate>,
+    /// Where the budget was too short to decide.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    undecided: Option<ShortBudget>,
     /// Ranks that were lost while no function of the user's was under way. They were started again.
     lost: Vec<LostRank>,
     /// The places of the user's functions.

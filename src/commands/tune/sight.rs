@@ -87,7 +87,8 @@ impl RankSight {
                 self.log.iter_mut().for_each(|log| log.add(&cell));
                 return Some(cell);
             }
-            TuneWord::End(end) => (self.end, self.is_through) = (end, true),
+            TuneWord::Known(end) => self.end = Some(end),
+            TuneWord::End => self.is_through = true,
             TuneWord::Failed(why) => self.failed = Some((why, now)),
         }
         None
@@ -108,7 +109,7 @@ impl RankSight {
         self.heard.is_none()
     }
 
-    /// What rank 0 knows at the end.
+    /// What rank 0 knows besides the cells.
     pub(super) fn take_end(&mut self) -> Option<LaunchEnd> {
         self.end.take()
     }
