@@ -103,7 +103,7 @@ mod tests {
             same_as: same_as.to_owned(),
         };
         let all = [same("b", 64, "a"), same("b", 1024, "a"), same("allreduce classic/ring", 64, "stock")];
-        assert_eq!(of_plans(&[], &all), ["note: b is the same as a at allreduce 64 B, 1 KiB"]);
+        assert_eq!(of_plans(&[], &all), ["note: b is the same as a at allreduce 64 B, 1.024 KB"]);
     }
 
     fn measured(name: &str, screening_us: Option<f64>, times: usize) -> CandidateSamples {
