@@ -150,6 +150,26 @@ fn ranks_end_with_the_process_that_has_started_them() {
 }
 
 #[test]
+fn an_interrupted_tuning_keeps_the_cells_that_are_complete() {
+    let folder = tempfile::tempdir().unwrap();
+    let (log, table) = (folder.path().join("log"), folder.path().join("table.json"));
+    let line = "tune --ranks 2 --collective allreduce --sizes 64,1KiB,64KiB,1MiB --budget 20s";
+    let child = start(&format!("{line} --log {} -o {}", log.display(), table.display()));
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let has_a_cell = || fs::metadata(log.join("rank-0.jsonl")).is_ok_and(|file| file.len() > 0);
+    while !has_a_cell() {
+        assert!(Instant::now() < deadline, "no cell");
+        std::thread::yield_now();
+    }
+    interrupt(&child);
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{said}");
+    assert!(said.contains("of 4 cells that were complete"), "{said}");
+    assert_eq!(read(&table)["cells"][0]["collective"], "allreduce");
+}
+
+#[test]
 fn an_interrupted_search_over_sizes_says_that_it_is_not_whole() {
     let mut child = start("synth --topology fat-tree:4x4x4 --collective allreduce --sizes 1MB..64MB --gap 0 -v");
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();

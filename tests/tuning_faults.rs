@@ -158,7 +158,7 @@ fn tune_and_use(comm: &Communicator, fault: Option<Fault>, said: &mut String) ->
     };
     at("prepare")?;
     let candidates = comm.candidates(&options, vec![candidate(fault)]).map_err(told)?;
-    let samples = comm.measure(&options.grid(), &candidates, &options, |_| {}).map_err(told)?;
+    let samples = comm.measure(&options.grid(comm.size()), &candidates, &options, |_| {}).map_err(told)?;
     for refusal in samples.iter().flat_map(|cell| &cell.candidates).filter_map(|of| of.refusal.as_ref()) {
         writeln!(said, "refused because of rank {}: {}", refusal.rank, refusal.why).unwrap();
     }

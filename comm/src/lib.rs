@@ -71,6 +71,7 @@ pub use statistics::{ConfirmationCounts, PlanStatistics, Statistics};
 pub use table::{PlanTable, RankPlaces, TableFault};
 pub use tune::RankTransport;
 pub use tuner::{
-    CandidateRefusal, CandidateSamples, CellSamples, CellWork, LaunchEnd, MeasuredTable, NextWork, RefusedCandidate,
-    TrialMark, TrialPhase, TuneCandidate, TuneJob, TuneOptions, TuneWord, edges_of, final_table, next_work, table_of,
+    CandidateRefusal, CandidateSamples, CellSamples, CellWork, DroppedLaunch, LaunchEnd, MeasuredTable, NextWork,
+    RefusedCandidate, SameCandidate, StockPlan, TrialMark, TrialPhase, TuneCandidate, TuneJob, TuneOptions, TuneWord,
+    edges_of, final_table, next_work, table_of,
 };

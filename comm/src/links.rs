@@ -20,8 +20,9 @@ pub(crate) struct MessageCost {
 }
 
 impl MessageCost {
-    /// Between threads of a process, about.
-    const THREADS: Self = Self { alpha: Micros(0.3), beta: MicrosPerByte(1.0 / 5000.0) };
+    /// Within a machine, about. It is not measured: two short measurements of the same memory differ by a factor of two, and
+    /// stock would be another algorithm at each start.
+    const WITHIN: Self = Self { alpha: Micros(0.3), beta: MicrosPerByte(1.0 / 5000.0) };
 
     /// From one-way times of a short and a long message. Where the long one took no longer, the short one was disturbed.
     fn fit(short: f64, long: f64) -> Self {
@@ -47,7 +48,7 @@ impl LinkCosts {
     pub(crate) fn assumed(session: &Session) -> Self {
         let machines = session.machines().to_vec();
         let count = count(&machines);
-        Self { machines, costs: vec![vec![MessageCost::THREADS; count]; count], cores: vec![session.cores(); count] }
+        Self { machines, costs: vec![vec![MessageCost::WITHIN; count]; count], cores: vec![session.cores(); count] }
     }
 
     /// The machines of some ranks, in their order.
@@ -68,7 +69,7 @@ impl LinkCosts {
             alpha: one.alpha.max(other.alpha),
             beta: if one.beta < other.beta { other.beta } else { one.beta },
         };
-        pairs.reduce(larger).unwrap_or(MessageCost::THREADS)
+        pairs.reduce(larger).unwrap_or(MessageCost::WITHIN)
     }
 
     /// From the one-way times of a short and a long message, by machine and machine; zeros where nothing was measured.
@@ -100,14 +101,13 @@ fn costs(rows: &[f64], count: usize) -> Vec<Vec<MessageCost>> {
         let others = (0..count).filter(|&other| other != machine);
         let mut known: Vec<MessageCost> = others.filter_map(|other| measured(machine, other)).collect();
         known.sort_by(|one, other| one.beta.0.total_cmp(&other.beta.0));
-        known.get(known.len() / 2).copied().unwrap_or(MessageCost::THREADS)
+        known.get(known.len() / 2).copied().unwrap_or(MessageCost::WITHIN)
     };
     let medians: Vec<MessageCost> = (0..count).map(median).collect();
     let slower = |one: MessageCost, other: MessageCost| if one.beta < other.beta { other } else { one };
     let cost = |from: usize, to: usize| match measured(from, to) {
+        _ if from == to => MessageCost::WITHIN,
         Some(cost) => cost,
-        // One rank is alone there.
-        None if from == to => MessageCost::THREADS,
         None => slower(medians[from], medians[to]),
     };
     (0..count).map(|from| (0..count).map(|to| cost(from, to)).collect()).collect()
@@ -130,6 +130,6 @@ mod tests {
         assert_eq!(costs[1][0], costs[0][1]);
         assert!((costs[0][1].beta.0 - 0.001).abs() < 1e-9 && (costs[0][1].alpha.0 - 10.0).abs() < 1e-9);
         assert_eq!(costs[0][2], costs[1][2]);
-        assert_eq!(costs[0][0], MessageCost::THREADS);
+        assert_eq!(costs[0][0], MessageCost::WITHIN);
     }
 }

@@ -156,11 +156,6 @@ impl PlanStore {
         Self { confirms_every: every, ..self }
     }
 
-    /// The digest of the plan that serves calls of a size.
-    pub(crate) fn digest_of(&self, members: &[Rank], key: CallKey) -> CommResult<u32> {
-        Ok(self.plan(members, key)?.plan.program.digest())
-    }
-
     /// All textbook plans of some ranks, for all sizes.
     pub(crate) fn textbook(&self, members: &[Rank], kinds: &[CallKind]) -> CommResult<PlanTable> {
         let machines = self.links.machines_of(members);
@@ -283,7 +278,8 @@ mod tests {
         let session = Session::local(4).unwrap().remove(0);
         let members: Vec<Rank> = (0..4).map(Rank).collect();
         let store = PlanStore::new(PlanTable::default(), Says::default(), LinkCosts::assumed(&session));
-        let digests = || -> Vec<u32> { keys().iter().map(|key| store.digest_of(&members, *key).unwrap()).collect() };
+        let digest = |key: &CallKey| store.plan(&members, *key).unwrap().program.digest();
+        let digests = || -> Vec<u32> { keys().iter().map(digest).collect() };
         let first = digests();
         assert!(first.len() > MOST_PLANS);
         assert_eq!(store.plans.lock().unwrap().len(), MOST_PLANS);

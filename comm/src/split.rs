@@ -69,10 +69,11 @@ impl Communicator {
         plans.textbook(&self.shared.members, kinds)
     }
 
-    /// The digest of the plan that serves calls now.
-    pub(crate) fn stock_digest(&self, kind: CallKind, count: usize, dtype: DType) -> CommResult<u32> {
+    /// The name of the plan that serves calls without a table, and its digest.
+    pub(crate) fn stock_plan(&self, kind: CallKind, count: usize, dtype: DType) -> CommResult<(String, u32)> {
         let plans = self.state().plans.store();
-        plans.digest_of(&self.shared.members, CallKey { kind, count, dtype })
+        let plan = plans.stock(&self.shared.members, CallKey { kind, count, dtype })?;
+        Ok((plan.name.to_string(), plan.program.digest()))
     }
 
     /// The same group once more, which knows no table.

@@ -35,7 +35,7 @@ fn tuned(
             .iter()
             .map(|(name, function)| TuneCandidate::function(*name, vec![Collective::AllReduce], function.clone()));
         let candidates = comm.candidates(&options, given.collect()).unwrap();
-        let samples = comm.measure(&options.grid(), &candidates, &options, |_| {}).unwrap();
+        let samples = comm.measure(&options.grid(comm.size()), &candidates, &options, |_| {}).unwrap();
         // The communicator works as before, whatever candidates did.
         let mut vector = [1.0f32; 100];
         comm.all_reduce(&mut vector, Op::Sum).unwrap();
@@ -160,7 +160,7 @@ fn long_the_same_way_twice_is_a_tie() {
         let given = TuneCandidate::function("again", vec![Collective::AllReduce], again.clone());
         let candidates = comm.candidates(&options, vec![given]).unwrap();
         let only = |work: comm::CellWork| comm::CellWork { candidates: Some(vec!["again".to_owned()]), ..work };
-        let cells: Vec<comm::CellWork> = options.grid().into_iter().map(only).collect();
+        let cells: Vec<comm::CellWork> = options.grid(comm.size()).into_iter().map(only).collect();
         comm.measure(&cells, &candidates, &options, |_| {}).unwrap()
     };
     let samples = std::thread::scope(|scope| {

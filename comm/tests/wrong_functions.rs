@@ -171,7 +171,7 @@ fn what_is_right_at_first_is_refused_later() {
             let honest = candidate("honest", collective, |comm, _, memory, _| right(comm, memory));
             let given = vec![candidate(name, collective, cheat), honest];
             let candidates = comm.candidates(&options, given).unwrap();
-            let samples = comm.measure(&options.grid(), &candidates, &options, |_| {}).unwrap();
+            let samples = comm.measure(&options.grid(RANKS), &candidates, &options, |_| {}).unwrap();
             let (texts, key) = (Communicator::plan_texts(&candidates).unwrap(), comm.table_key().unwrap());
             let table = table_of(std::slice::from_ref(&samples), &texts, key, "f32", |_| 4).unwrap();
             (samples, table)
@@ -212,7 +212,7 @@ fn ranks_that_would_measure_different_things_are_told_so_at_once() {
             let mut given = vec![of("a"), of("b")];
             change(comm.rank(), &mut options, &mut given);
             let candidates = comm.candidates(&options, given).unwrap();
-            let ended = comm.measure(&options.grid(), &candidates, &options, |_| {});
+            let ended = comm.measure(&options.grid(RANKS), &candidates, &options, |_| {});
             comm.barrier().unwrap();
             ended.unwrap_err()
         });

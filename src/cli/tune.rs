@@ -35,7 +35,7 @@ pub(crate) struct TuneMeasureArgs {
     )]
     pub collective: Vec<Collective>,
     /// Sizes, such as 1KB,64KB,1MB or 1KB..64MB (each twice the one before) or 1KB..64MB:4 (four times).
-    #[arg(long, value_name = "A..B[:F]|LIST", default_value = "1KiB..16MiB:4")]
+    #[arg(long, value_name = "A..B[:F]|LIST", default_value = "8,64B..16MiB:4")]
     pub sizes: SizeList,
     /// How long all measuring may take, about.
     #[arg(long, value_name = "T", value_parser = duration, default_value = "60s")]

@@ -7,34 +7,96 @@ use crate::{Choice, Summary, decide};
 
 /// A candidate must be this much faster than stock: a smaller gain is not worth a plan of its own.
 pub const LEAST_GAIN: f64 = 1.02;
+/// By no measure may a candidate take longer than this many times stock's time.
+const MOST_LOSS: f64 = 1.05;
 /// A candidate whose fastest time is this much longer than the median of the best one is measured no further.
 const HOPELESS: f64 = 1.5;
 
-/// Which candidates are measured further, by their times so far. The first is stock, which always stays. A candidate that is
-/// slower than the best one beyond the noise of both is measured no further; as long as there are too few times to tell, it
-/// has to be slower by far.
-pub fn remaining(times: &[Option<Summary>]) -> Vec<usize> {
-    let known = || times.iter().flatten();
-    let sure = known().filter(|summary| summary.has_interval());
-    let least_high = sure.map(|summary| summary.high_us).fold(f64::INFINITY, f64::min);
-    let best = known().map(|summary| summary.median_us).fold(f64::INFINITY, f64::min);
-    let stays = |summary: &Summary| {
-        (!summary.has_interval() || summary.low_us <= least_high) && summary.min_us <= HOPELESS * best
-    };
-    let all = times.iter().enumerate().filter_map(|(index, summary)| Some((index, summary.as_ref()?)));
-    all.filter(|(index, summary)| *index == 0 || stays(summary)).map(|(index, _)| index).collect()
+/// The times of a candidate at one size, by one or two measures: of single calls, and of calls that follow each other. Neither
+/// tells how a candidate does in the other: where some ranks are through early, calls in a loop overlap.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct CandidateTimes {
+    /// By the measure that ranks.
+    pub first: Summary,
+    /// By the other one, if it was taken.
+    pub second: Option<Summary>,
 }
 
-/// The candidate that replaces stock, which is the first: the one with the shortest median among those that are faster beyond
-/// the noise.
-pub fn winner(times: &[Option<Summary>]) -> Option<usize> {
+impl From<Summary> for CandidateTimes {
+    fn from(first: Summary) -> Self {
+        Self { first, second: None }
+    }
+}
+
+impl CandidateTimes {
+    /// Whether there are intervals, by all measures.
+    pub fn has_intervals(&self) -> bool {
+        self.first.has_interval() && self.second.is_none_or(|second| second.has_interval())
+    }
+
+    /// Stock's times and this candidate's, by each measure that both have.
+    fn beside(&self, stock: &Self) -> impl Iterator<Item = (Summary, Summary)> {
+        [Some((stock.first, self.first)), stock.second.zip(self.second)].into_iter().flatten()
+    }
+
+    /// Whether it takes too long beside stock, by any measure.
+    fn loses(&self, stock: &Self) -> bool {
+        self.beside(stock).any(|(stock, own)| own.median_us > MOST_LOSS * stock.median_us)
+    }
+
+    /// The same, beyond the noise.
+    fn surely_loses(&self, stock: &Self) -> bool {
+        let loses = |(stock, own): (Summary, Summary)| {
+            decide(&stock, &own).choice == Choice::Stock && own.median_us > MOST_LOSS * stock.median_us
+        };
+        self.beside(stock).any(loses)
+    }
+
+    /// Its share of stock's time, by all measures together.
+    fn share(&self, stock: &Self) -> f64 {
+        self.beside(stock).map(|(stock, own)| own.median_us / stock.median_us).product()
+    }
+
+    /// Whether it is faster than stock by its medians: by no measure slower by much, and by all together faster.
+    pub fn is_faster(&self, stock: &Self) -> bool {
+        !self.loses(stock) && self.share(stock) < 1.0
+    }
+
+    /// The times that show that it replaces stock, stock's and its own; `None` if none do.
+    pub fn proof(&self, stock: &Self) -> Option<(Summary, Summary)> {
+        let wins = |(stock, own): &(Summary, Summary)| {
+            let decision = decide(stock, own);
+            decision.choice == Choice::Candidate && decision.speedup >= LEAST_GAIN
+        };
+        self.beside(stock).find(wins).filter(|_| self.is_faster(stock))
+    }
+}
+
+/// Which candidates are measured further, by their times so far. The first is stock, which always stays. A candidate that is
+/// slower than the best one beyond the noise of both is measured no further, and neither is one that is slower than stock by the
+/// other measure; as long as there are too few times to tell, it has to be slower by far.
+pub fn remaining(times: &[Option<CandidateTimes>]) -> Vec<usize> {
+    let stock = times.first().copied().flatten();
+    let loses = |of: &CandidateTimes| stock.is_some_and(|stock| of.surely_loses(&stock));
+    let known = || times.iter().flatten().filter(|of| !loses(of)).map(|of| of.first);
+    let sure = known().filter(Summary::has_interval);
+    let least_high = sure.map(|summary| summary.high_us).fold(f64::INFINITY, f64::min);
+    let best = known().map(|summary| summary.median_us).fold(f64::INFINITY, f64::min);
+    let stays = |of: &CandidateTimes| {
+        let first = &of.first;
+        !loses(of) && (!first.has_interval() || first.low_us <= least_high) && first.min_us <= HOPELESS * best
+    };
+    let all = times.iter().enumerate().filter_map(|(index, times)| Some((index, times.as_ref()?)));
+    all.filter(|(index, times)| *index == 0 || stays(times)).map(|(index, _)| index).collect()
+}
+
+/// The candidate that replaces stock, which is the first: of those that are faster beyond the noise by one measure, and slower by
+/// none, the fastest by all measures together.
+pub fn winner(times: &[Option<CandidateTimes>]) -> Option<usize> {
     let stock = times.first()?.as_ref()?;
-    let better = times.iter().enumerate().skip(1).filter_map(|(index, times)| Some((index, times.as_ref()?)));
-    let better = better.filter(|(_, times)| {
-        let decision = decide(stock, times);
-        decision.choice == Choice::Candidate && decision.speedup >= LEAST_GAIN
-    });
-    better.min_by(|one, other| one.1.median_us.total_cmp(&other.1.median_us)).map(|(index, _)| index)
+    let all = times.iter().enumerate().skip(1).filter_map(|(index, times)| Some((index, times.as_ref()?)));
+    let better = all.filter(|(_, times)| times.proof(stock).is_some());
+    better.min_by(|one, other| one.1.share(stock).total_cmp(&other.1.share(stock))).map(|(index, _)| index)
 }
 
 /// What was measured at one size.
@@ -43,7 +105,7 @@ pub struct MeasuredSize {
     /// The size, in bytes as the collective counts them.
     pub bytes: u64,
     /// The times of all candidates; the first is stock. `None` if one was not measured to the end.
-    pub times: Vec<Option<Summary>>,
+    pub times: Vec<Option<CandidateTimes>>,
     /// What is chosen: 0 for stock.
     pub choice: usize,
 }
@@ -69,8 +131,9 @@ pub fn smooth(sizes: &mut [MeasuredSize]) -> Vec<ChoiceEdge> {
         let times = |choice: usize| sizes[index].times.get(choice).copied().flatten();
         if let (Some(kept), Some(own)) = (times(before), times(after))
             && before != 0
-            && decide(&own, &kept).choice == Choice::Tie
-            && kept.median_us <= LEAST_GAIN * own.median_us
+            && kept.beside(&own).all(|(own, kept)| {
+                decide(&own, &kept).choice != Choice::Stock && kept.median_us <= LEAST_GAIN * own.median_us
+            })
             && winner(&[times(0), Some(kept)]).is_some()
         {
             sizes[index].choice = before;
@@ -130,9 +193,26 @@ mod tests {
     use super::*;
     use crate::summarize;
 
-    fn around(centre: f64) -> Option<Summary> {
+    fn around(centre: f64) -> Option<CandidateTimes> {
         let times: Vec<f64> = (0..21).map(|step| centre * (1.0 + f64::from(step - 10) * 0.005)).collect();
-        summarize(&times)
+        summarize(&times).map(Into::into)
+    }
+
+    fn both(single: f64, in_loops: f64) -> Option<CandidateTimes> {
+        let second = around(in_loops).map(|times| times.first);
+        around(single).map(|times| CandidateTimes { second, ..times })
+    }
+
+    #[test]
+    fn who_loses_in_loops_does_not_replace_stock_however_fast_its_single_calls_are() {
+        assert_eq!(winner(&[both(10.0, 5.0), both(6.0, 5.5)]), None);
+        assert_eq!(winner(&[both(10.0, 5.0), both(6.0, 5.1)]), Some(1));
+        // Either measure may decide, and the one that is the best by both together is chosen.
+        assert_eq!(winner(&[both(10.0, 5.0), both(10.2, 3.0)]), Some(1));
+        assert_eq!(winner(&[both(10.0, 5.0), both(10.2, 4.8)]), None);
+        assert_eq!(winner(&[both(10.0, 5.0), both(9.0, 4.9), both(9.5, 3.0)]), Some(2));
+        // Who loses in loops does not end the measuring of those that are slower in single calls only.
+        assert_eq!(remaining(&[both(10.0, 5.0), both(6.0, 5.5), both(8.0, 4.0)]), [0, 2]);
     }
 
     #[test]
@@ -146,7 +226,7 @@ mod tests {
 
     #[test]
     fn three_times_are_too_few_to_leave_unless_they_are_long() {
-        let three = |centre: f64| summarize(&[centre, centre * 1.01, centre * 1.02]);
+        let three = |centre: f64| summarize(&[centre, centre * 1.01, centre * 1.02]).map(CandidateTimes::from);
         assert_eq!(remaining(&[three(10.0), three(11.0), three(20.0)]), [0, 1]);
         assert_eq!(remaining(&[around(10.0), three(11.0)]), [0, 1]);
     }
@@ -180,7 +260,7 @@ mod tests {
     fn noise_does_not_hide_a_loss_between_neighbours() {
         let noisy = |centre: f64| {
             let times: Vec<f64> = (0..21).map(|step| centre * (1.0 + f64::from(step - 10) * 0.02)).collect();
-            summarize(&times)
+            summarize(&times).map(CandidateTimes::from)
         };
         // At the second size the first choice takes 5 % longer, which lies within the noise.
         for (kept, expected) in [(5.25, 2), (5.05, 1)] {
@@ -204,8 +284,8 @@ mod tests {
         let name = |choice: usize| (choice > 0).then(|| choice.to_string());
         let evidence = |size: &MeasuredSize| Evidence {
             bytes: size.bytes,
-            choice: size.times[size.choice].unwrap(),
-            stock: size.times[0].unwrap(),
+            choice: size.times[size.choice].unwrap().first,
+            stock: size.times[0].unwrap().first,
             launches: 1,
             dtype: "f32".to_owned(),
             ranking: Vec::new(),

@@ -51,6 +51,9 @@ pub struct RankedTime {
     pub median_us: f64,
     /// How many measurements; 0 for a candidate that took so long in a few calls that it was measured no further.
     pub samples: usize,
+    /// Of stock: the name of the plan that served its calls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<String>,
 }
 
 impl Evidence {
@@ -386,7 +389,7 @@ mod tests {
     }
 
     fn ranked(samples: usize) -> RankedTime {
-        RankedTime { name: "ring".to_owned(), median_us: 1.0, samples }
+        RankedTime { name: "ring".to_owned(), median_us: 1.0, samples, plan: None }
     }
 
     #[test]

@@ -4,48 +4,16 @@
 //! [`table_of`].
 
 use super::measure::spans_count;
-use super::{CandidateRefusal, CandidateSamples, CellSamples, CellWork};
+use super::outcome::MeasuredTable;
+use super::{CandidateSamples, CellSamples, CellWork};
 use crate::stock::measured_kind;
 use schedule::{Collective, ReduceOp};
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use tune::{
-    ChoiceEdge, ChoiceRange, Evidence, FunctionRange, MeasuredSize, RankedTime, Summary, TableCell, TableKey,
-    TuningTable, ranges, remaining, smooth, summarize, winner,
+    CandidateTimes, ChoiceEdge, ChoiceRange, Evidence, FunctionRange, MeasuredSize, RankedTime, Summary, TableCell,
+    TableKey, TuningTable, ranges, remaining, smooth, summarize, winner,
 };
-
-/// A table, and what was refused when it was measured.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct MeasuredTable {
-    /// The table.
-    pub table: TuningTable,
-    /// Candidates that were refused.
-    pub refused: Vec<RefusedCandidate>,
-}
-
-/// A candidate that was refused: where, and why. It does not compete there in later launches.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct RefusedCandidate {
-    /// The operation.
-    pub collective: Collective,
-    /// The size in bytes, as the collective counts them.
-    pub bytes: u64,
-    /// Which.
-    pub name: String,
-    /// The launch, from 1.
-    pub launch: usize,
-    /// Why.
-    #[serde(flatten)]
-    pub refusal: CandidateRefusal,
-}
-
-impl MeasuredTable {
-    /// As JSON: `table` and `refused`.
-    pub fn to_json(&self) -> String {
-        serde_json::to_string(self).unwrap_or_default()
-    }
-}
 
 impl CellSamples {
     /// The candidates with their times, the fastest first. Who was only screened has that time.
@@ -56,20 +24,38 @@ impl CellSamples {
     /// Whether a candidate is faster than stock beyond the noise of both, and by enough, in this launch alone.
     pub fn replaces_stock(&self, name: &str) -> bool {
         let by_span = spans_count(&self.candidates);
-        let times = |of: &CandidateSamples| of.summary(by_span);
+        let times = |of: &CandidateSamples| of.times(by_span);
         let own = self.candidates.iter().find(|of| of.name == name).and_then(times);
         winner(&[self.candidates.first().and_then(times), own]).is_some()
     }
 
     /// The candidates that may be better than stock.
     pub fn may_beat_stock(&self) -> Vec<String> {
-        let by_span = spans_count(&self.candidates);
-        let times: Vec<Option<Summary>> = self.candidates.iter().map(|of| of.summary(by_span)).collect();
+        let times = self.times();
         let Some(stock) = times.first().copied().flatten() else { return Vec::new() };
-        let may_win = |times: &Summary| times.low_us < stock.median_us;
+        let may_win = |times: &CandidateTimes| {
+            let second = stock.second.zip(times.second).is_some_and(|(stock, own)| own.low_us < stock.median_us);
+            times.first.low_us < stock.first.median_us || second
+        };
         let better =
             remaining(&times).into_iter().filter(|&index| index > 0 && times[index].as_ref().is_some_and(may_win));
         better.map(|index| self.candidates[index].name.clone()).collect()
+    }
+
+    fn times(&self) -> Vec<Option<CandidateTimes>> {
+        let by_span = spans_count(&self.candidates);
+        self.candidates.iter().map(|of| of.times(by_span)).collect()
+    }
+
+    /// Whether the time was too short to decide: a candidate was not measured at all, or one that may be the best so seldom that
+    /// its times say nothing.
+    pub fn is_undecided(&self) -> bool {
+        let times = self.times();
+        let is_unknown =
+            |of: &CandidateSamples| of.refusal.is_none() && of.same_as.is_none() && of.screening_us.is_none();
+        let is_vague = |place: usize| times[place].is_some_and(|of| !of.first.has_interval());
+        let stay = remaining(&times);
+        self.candidates.iter().any(is_unknown) || stay.len() > 1 && stay.into_iter().any(is_vague)
     }
 }
 
@@ -101,12 +87,9 @@ impl<'a> PooledCell<'a> {
         let mut names: Vec<&str> = Vec::new();
         let mut samples: Vec<CandidateSamples> = Vec::new();
         let by_span = cells.iter().all(|cell| spans_count(&cell.candidates));
-        let stock = |cell: &CellSamples| cell.candidates.first()?.summary(by_span).map(|summary| summary.median_us);
-        let mut medians: Vec<f64> = cells.iter().filter_map(|cell| stock(cell)).collect();
-        medians.sort_by(f64::total_cmp);
-        let typical = medians.get(medians.len() / 2).copied();
-        for cell in cells {
-            let scale = stock(cell).zip(typical).map_or(1.0, |(own, typical)| typical / own);
+        let scales = [true, false].map(|by_span| stock_scales(cells, by_span));
+        for (place, cell) in cells.iter().enumerate() {
+            let [of_spans, of_loops] = [scales[0][place], scales[1][place]];
             for candidate in cell.candidates.iter().filter(|candidate| competes(candidate)) {
                 let index = names.iter().position(|name| *name == candidate.name).unwrap_or_else(|| {
                     names.push(&candidate.name);
@@ -114,10 +97,10 @@ impl<'a> PooledCell<'a> {
                     names.len() - 1
                 });
                 let pooled = &mut samples[index];
-                pooled.spans_us.extend(candidate.spans_us.iter().map(|time| time * scale));
-                pooled.loops_us.extend(candidate.loops_us.iter().map(|time| time * scale));
+                pooled.spans_us.extend(candidate.spans_us.iter().map(|time| time * of_spans));
+                pooled.loops_us.extend(candidate.loops_us.iter().map(|time| time * of_loops));
                 pooled.invalid += candidate.invalid;
-                let screenings = [pooled.screening_us, candidate.screening_us.map(|time| time * scale)];
+                let screenings = [pooled.screening_us, candidate.screening_us.map(|time| time * of_loops)];
                 pooled.screening_us = screenings.into_iter().flatten().reduce(f64::min);
                 pooled.refusal = pooled.refusal.take().or_else(|| candidate.refusal.clone());
             }
@@ -125,9 +108,25 @@ impl<'a> PooledCell<'a> {
         Self { names, samples, by_span }
     }
 
-    fn times(&self) -> Vec<Option<Summary>> {
-        self.samples.iter().map(|samples| samples.summary(self.by_span)).collect()
+    fn times(&self) -> Vec<Option<CandidateTimes>> {
+        self.samples.iter().map(|samples| samples.times(self.by_span)).collect()
     }
+}
+
+/// Launches that have the same stock plan as the first one: times are compared with stock's.
+fn alike<'a>(cells: impl Iterator<Item = &'a CellSamples>) -> Vec<&'a CellSamples> {
+    let cells: Vec<&CellSamples> = cells.collect();
+    let is_alike = |cell: &&CellSamples| cells.first().is_some_and(|first| first.stock_plan == cell.stock_plan);
+    cells.iter().copied().filter(is_alike).collect()
+}
+
+/// By what the times of each launch are multiplied such that stock takes as long as in the middle one.
+fn stock_scales(cells: &[&CellSamples], by_span: bool) -> Vec<f64> {
+    let stock = |cell: &&CellSamples| cell.candidates.first()?.summary(by_span).map(|summary| summary.median_us);
+    let mut medians: Vec<f64> = cells.iter().filter_map(stock).collect();
+    medians.sort_by(f64::total_cmp);
+    let typical = medians.get(medians.len() / 2).copied();
+    cells.iter().map(|cell| stock(cell).zip(typical).map_or(1.0, |(own, typical)| typical / own)).collect()
 }
 
 /// What was measured of a collective, by size, with the choices that candidates have in common.
@@ -150,7 +149,8 @@ impl MeasuredCollective {
         let mut names = vec![tune::STOCK.to_owned()];
         let mut sizes = Vec::with_capacity(bytes.len());
         for bytes in bytes {
-            let pooled = PooledCell::new(&of().filter(|cell| cell.bytes == bytes).collect::<Vec<_>>(), competes);
+            let cells = alike(of().filter(|cell| cell.bytes == bytes));
+            let pooled = PooledCell::new(&cells, competes);
             let mut times = vec![None; names.len()];
             for (name, summary) in pooled.names.iter().zip(pooled.times()) {
                 let index = names.iter().position(|known| known == name).unwrap_or_else(|| {
@@ -161,28 +161,19 @@ impl MeasuredCollective {
                 times[index] = summary;
             }
             // Who wins all launches together must win the last one too: it has decided nothing yet.
-            let choice = winner(&times).filter(|&choice| Self::holds(&names[choice], bytes, collective, launches));
+            let choice = winner(&times).filter(|&choice| Self::holds(&names[choice], &cells));
             sizes.push(MeasuredSize { bytes, times, choice: choice.unwrap_or(0) });
         }
         Self { sizes, names }
     }
 
-    /// Whether a winner is also faster than stock in the last launch that has measured it, by its median.
-    fn holds(name: &str, bytes: u64, collective: Collective, launches: &[Vec<CellSamples>]) -> bool {
-        let cell = launches.iter().rev().find_map(|launch| {
-            let is_it = |cell: &&CellSamples| {
-                let has = cell.candidates.iter().any(|candidate| candidate.name == name);
-                cell.collective == collective && cell.bytes == bytes && has
-            };
-            launch.iter().find(is_it)
-        });
-        cell.is_some_and(|cell| {
+    /// Whether a winner is also faster than stock in the last launch that has measured it, by its medians.
+    fn holds(name: &str, cells: &[&CellSamples]) -> bool {
+        let has = |cell: &&&CellSamples| cell.candidates.iter().any(|candidate| candidate.name == name);
+        cells.iter().rev().find(has).is_some_and(|cell| {
             let by_span = spans_count(&cell.candidates);
-            let median = |name: &str| {
-                let candidate = cell.candidates.iter().find(|candidate| candidate.name == name)?;
-                candidate.summary(by_span).map(|summary| summary.median_us)
-            };
-            median(name).zip(median(tune::STOCK)).is_some_and(|(own, stock)| own < stock)
+            let times = |name: &str| cell.candidates.iter().find(|of| of.name == name)?.times(by_span);
+            times(name).zip(times(tune::STOCK)).is_some_and(|(own, stock)| own.is_faster(&stock))
         })
     }
 
@@ -274,30 +265,33 @@ impl RangeMaker<'_> {
             }
         };
         let name = |choice: usize| (choice != 0).then(|| measured.names[choice].clone());
-        let evidence = |size: &MeasuredSize| Evidence {
-            bytes: size.bytes,
-            choice: size.times[size.choice].unwrap_or_default(),
-            stock: size.times[0].unwrap_or_default(),
-            launches: self.cells(size.bytes).len() as u32,
-            dtype: self.dtype.to_owned(),
-            ranking: self.ranking(size.bytes),
+        let evidence = |size: &MeasuredSize| {
+            let (stock, choice) = proof(size);
+            let (bytes, dtype, ranking) = (size.bytes, self.dtype.to_owned(), self.ranking(size.bytes));
+            Evidence { bytes, choice, stock, launches: self.cells(size.bytes).len() as u32, dtype, ranking }
         };
         ranges(&sizes, edge, name, evidence)
     }
 
-    /// What the launches have measured at one size.
+    /// What the launches have measured at one size, and counts.
     fn cells(&self, bytes: u64) -> Vec<&CellSamples> {
         let is_it = |cell: &&CellSamples| {
             cell.collective == self.collective && cell.bytes == bytes && !cell.candidates.is_empty()
         };
-        self.launches.iter().filter_map(|launch| launch.iter().find(is_it)).collect()
+        alike(self.launches.iter().filter_map(|launch| launch.iter().find(is_it)))
     }
 
     /// All candidates that were timed, also those that no file can hold.
     fn ranking(&self, bytes: u64) -> Vec<RankedTime> {
-        let pooled = PooledCell::new(&self.cells(bytes), |_| true);
+        let cells = self.cells(bytes);
+        let pooled = PooledCell::new(&cells, |_| true);
         let all = ranked(&pooled.samples, pooled.by_span).into_iter();
-        all.map(|(name, times)| RankedTime { name, median_us: times.median_us, samples: times.samples }).collect()
+        let stock = cells.first().and_then(|cell| cell.stock_plan.as_ref());
+        let place = |(name, times): (String, Summary)| {
+            let plan = stock.filter(|_| name == tune::STOCK).map(|plan| plan.name.clone());
+            RankedTime { name, median_us: times.median_us, samples: times.samples, plan }
+        };
+        all.map(place).collect()
     }
 
     /// The reduction that was measured, if something is reduced.
@@ -318,6 +312,14 @@ impl RangeMaker<'_> {
     }
 }
 
+/// Stock's times at a size and those of the choice, by the measure that shows that it is faster.
+fn proof(size: &MeasuredSize) -> (Summary, Summary) {
+    let of = |place: usize| size.times[place];
+    let first = |place: usize| of(place).map_or_else(Summary::default, |times| times.first);
+    let shown = of(0).zip(of(size.choice)).and_then(|(stock, own)| own.proof(&stock));
+    shown.unwrap_or_else(|| (first(0), first(size.choice)))
+}
+
 /// The table of all launches, of which the first has measured the grid. `texts` are the plans among the candidates, by their
 /// names ([`Communicator::plan_texts`](crate::Communicator::plan_texts)). `dtype` names the type of elements, `step` is as in
 /// [`edges_of`].
@@ -331,8 +333,7 @@ pub fn table_of(
     dtype: &str,
     step: impl Fn(Collective) -> u64,
 ) -> Result<MeasuredTable, String> {
-    let refused = refused(launches);
-    let launches = &trusted(launches)[..];
+    let (given, launches) = (launches, &trusted(launches)[..]);
     let mut plans: BTreeMap<String, Value> = BTreeMap::new();
     let mut cells = Vec::new();
     let all = || launches.iter().flatten().flat_map(|cell| &cell.candidates);
@@ -355,7 +356,7 @@ pub fn table_of(
     }
     let table = TuningTable { format: TuningTable::FORMAT.to_owned(), key, cells, plans };
     table.check()?;
-    Ok(MeasuredTable { table, refused })
+    Ok(MeasuredTable::new(table, given))
 }
 
 /// The same without what was measured of candidates that were wrong anywhere: they serve nowhere.
@@ -370,23 +371,9 @@ fn trusted(launches: &[Vec<CellSamples>]) -> Vec<Vec<CellSamples>> {
     trusted
 }
 
-fn refused(launches: &[Vec<CellSamples>]) -> Vec<RefusedCandidate> {
-    let mut all = Vec::new();
-    for (index, cell) in launches.iter().enumerate().flat_map(|(index, cells)| cells.iter().map(move |it| (index, it)))
-    {
-        for CandidateSamples { name, refusal, .. } in &cell.candidates {
-            if let Some(refusal) = refusal.clone() {
-                let (collective, bytes, name) = (cell.collective, cell.bytes, name.clone());
-                all.push(RefusedCandidate { collective, bytes, name, launch: index + 1, refusal });
-            }
-        }
-    }
-    all
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::TrialPhase;
+    use super::super::{CandidateRefusal, StockPlan, TrialPhase};
     use super::*;
 
     fn cell(bytes: u64, scale: f64, times: &[(&str, f64)]) -> CellSamples {
@@ -399,13 +386,18 @@ mod tests {
             ..CandidateSamples::default()
         };
         let candidates = times.iter().map(sample).collect();
-        CellSamples { collective: Collective::AllReduce, bytes, op: Some(ReduceOp::Sum), candidates }
+        let op = Some(ReduceOp::Sum);
+        CellSamples { collective: Collective::AllReduce, bytes, op, stock_plan: None, candidates }
     }
 
     fn table(launches: &[Vec<CellSamples>], plans: &[&str]) -> TuningTable {
+        measured(launches, plans).table
+    }
+
+    fn measured(launches: &[Vec<CellSamples>], plans: &[&str]) -> MeasuredTable {
         let texts = plans.iter().map(|name| ((*name).to_owned(), "{}".to_owned())).collect();
         let key = TableKey::of(vec![0, 0], env!("CARGO_PKG_VERSION"));
-        table_of(launches, &texts, key, "f32", |_| 4).unwrap().table
+        table_of(launches, &texts, key, "f32", |_| 4).unwrap()
     }
 
     fn choice(table: &TuningTable, bytes: u64) -> Option<&str> {
@@ -493,6 +485,26 @@ mod tests {
                 [None, Some("ring"), Some("tree"), None]
             );
         }
+    }
+
+    #[test]
+    fn a_launch_with_another_stock_plan_does_not_count() {
+        let with = |name: &str, time: f64| {
+            let stock_plan = Some(StockPlan { name: name.to_owned(), digest: 1 });
+            CellSamples { stock_plan, ..cell(64, 1.0, &[("stock", 10.0), ("mine", time)]) }
+        };
+        // In the second launch, stock was an algorithm beside which the candidate is slow.
+        let launches = [vec![with("ring", 5.0)], vec![with("tree", 20.0)]];
+        let made = measured(&launches, &["mine"]);
+        assert_eq!(choice(&made.table, 64), Some("mine"));
+        let evidence = &made.table.find(Collective::AllReduce, 64).unwrap().evidence[0];
+        assert_eq!((evidence.launches, evidence.ranking[1].plan.as_deref()), (1, Some("ring")));
+        let [dropped] = &made.dropped[..] else { panic!("{:?}", made.dropped) };
+        assert_eq!((dropped.launch, dropped.stock.as_ref().unwrap().name.as_str()), (2, "tree"));
+        // With the same plan, it counts.
+        let launches = [vec![with("ring", 5.0)], vec![with("ring", 20.0)]];
+        let made = measured(&launches, &["mine"]);
+        assert_eq!((choice(&made.table, 64), made.dropped.len()), (None, 0));
     }
 
     #[test]

@@ -109,7 +109,13 @@ mod tests {
             loops_us: around(*centre),
             ..CandidateSamples::default()
         };
-        CellSamples { collective, bytes: 1024, op: None, candidates: times.iter().map(sample).collect() }
+        CellSamples {
+            collective,
+            bytes: 1024,
+            op: None,
+            stock_plan: None,
+            candidates: times.iter().map(sample).collect(),
+        }
     }
 
     fn end() -> LaunchEnd {

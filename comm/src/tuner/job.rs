@@ -130,7 +130,7 @@ impl TuneJob {
 
     fn run_watched(&self, comm: &Communicator, given: Vec<TuneCandidate>, watch: &TrialWatch) -> CommResult<()> {
         let candidates = self.candidates(comm, given)?;
-        let work = self.work.clone().unwrap_or_else(|| self.options.grid());
+        let work = self.work.clone().unwrap_or_else(|| self.options.grid(comm.size()));
         let key = comm.table_key()?;
         if comm.rank() == 0 {
             watch.say(&TuneWord::Begin(Communicator::launch_end(&candidates, key)?));
@@ -169,7 +169,7 @@ impl Communicator {
         let part = |share: f64| TuneOptions { budget: options.budget.mul_f64(share), ..options.clone() };
         let step = |collective| measure::step_of(collective, self.size(), options.dtype);
         let dtype = options.dtype.to_string();
-        let grid = self.measure(&options.grid(), &candidates, &part(GRID), |_| {})?;
+        let grid = self.measure(&options.grid(self.size()), &candidates, &part(GRID), |_| {})?;
         // Rank 0 says what decides the edges, and what comes out.
         let key = self.table_key()?;
         let next = || {

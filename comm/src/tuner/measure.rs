@@ -7,14 +7,14 @@
 use super::bench::{CellBench, ReadyCandidate};
 use super::candidate::{CandidatePrograms, TuneCandidate};
 use super::watch::TrialWatch;
-use super::{CandidateRefusal, CandidateSamples, CellSamples, CellWork, TuneOptions};
+use super::{CandidateRefusal, CandidateSamples, CellSamples, CellWork, StockPlan, TuneOptions};
 use crate::communicator::Communicator;
 use crate::error::{CommError, CommResult};
 use crate::stock::measured_kind;
 use runtime::Moment;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
-use tune::{Summary, remaining, summarize, winner};
+use tune::{CandidateTimes, Summary, remaining, summarize, winner};
 
 /// Calls in a block, at most.
 const MOST_CALLS: usize = 16;
@@ -26,6 +26,11 @@ const DECIDING_ROUNDS: usize = 6;
 const MOST_SAMPLES: usize = 64;
 /// About how long a block may take, in microseconds.
 const BLOCK_US: f64 = 20_000.0;
+/// About how long a loop without pauses takes at least, in microseconds: in shorter ones, those who do not wait for others, like
+/// the root of a broadcast, are through before the first call has ended everywhere.
+const LOOP_US: f64 = 1000.0;
+/// Calls in a loop, at most.
+const MOST_IN_LOOP: usize = 1000;
 /// The share of a cell's time in which candidates are admitted; after it, no more are.
 const ADMISSION: f64 = 0.5;
 /// Calls of a screening: the first times of a candidate, before the comparison.
@@ -124,7 +129,8 @@ fn measure_cell(
     let mut bench = CellBench::new((control, watch), kind, (count, options.dtype), options.seed, options.limit)?;
     let mut contest = Contest(Vec::new());
     // Plans that do the same are measured once.
-    let mut known: BTreeSet<u32> = [control.stock_digest(kind, count, options.dtype)?].into();
+    let (name, digest) = control.stock_plan(kind, count, options.dtype)?;
+    let mut known: BTreeMap<u32, &str> = [(digest, tune::STOCK)].into();
     for (index, candidate) in serving {
         // What was wrong once is not called again. All ranks know that.
         if let Some(refusal) = distrusted.get(candidate.name()) {
@@ -132,10 +138,12 @@ fn measure_cell(
             continue;
         }
         let program = programs.of(index, candidate, kind);
-        if let Some(Ok(program)) = &program
-            && !known.insert(program.digest())
-        {
-            continue;
+        if let Some(Ok(program)) = &program {
+            if let Some(same) = known.get(&program.digest()) {
+                contest.0.push(Contender::same(candidate, same));
+                continue;
+            }
+            known.insert(program.digest(), &candidate.name);
         }
         // Where calls take long, the first screening of all candidates alone would use up the time.
         let has_time =
@@ -152,7 +160,9 @@ fn measure_cell(
         contender.check_function(&mut bench)?;
     }
     let candidates = contest.0.into_iter().map(|contender| contender.samples).collect();
-    Ok((CellSamples { collective: cell.collective, bytes, op: kind.op, candidates }, bench.wasted()))
+    let stock_plan = Some(StockPlan { name, digest });
+    let measured = CellSamples { collective: cell.collective, bytes, op: kind.op, stock_plan, candidates };
+    Ok((measured, bench.wasted()))
 }
 
 impl<'a> Contender<'a> {
@@ -164,6 +174,13 @@ impl<'a> Contender<'a> {
     /// One for which there is no time.
     fn late(candidate: &TuneCandidate) -> Self {
         Self { ready: None, samples: CandidateSamples::of(candidate), expected_us: f64::INFINITY }
+    }
+
+    /// One that does the same as another.
+    fn same(candidate: &TuneCandidate, other: &str) -> Self {
+        let mut same = Self::late(candidate);
+        same.samples.same_as = Some(other.to_owned());
+        same
     }
 
     fn refuse(&mut self, refusal: CandidateRefusal) {
@@ -196,27 +213,16 @@ impl Contest<'_> {
         for round in 0.. {
             // Each round begins with another candidate.
             let turns: Vec<usize> = (0..live.len()).map(|turn| live[(turn + round) % live.len()]).collect();
-            let is_fair = self.round(bench, &turns, round)?;
-            live = match is_fair {
-                true => self.ready(live),
-                // Who had no chance beside a candidate that was wrong may have one now.
-                false => self.live(),
-            };
-            let mut said = vec![0_i64; self.0.len() + 1];
-            if bench.control.rank() == 0 {
-                let (outcome, stay) = match options.least_samples {
-                    _ if !is_fair => (RoundOutcome::Continue, live.clone()),
-                    0 => self.judge(&live, round, is_late(bench.wasted())),
-                    least => (self.complete(&live, round, least), live.clone()),
-                };
-                said[0] = i64::from(outcome == RoundOutcome::Continue);
-                stay.into_iter().for_each(|index| said[index + 1] = 1);
+            if !self.round(bench, &turns, round)? {
+                // Who had no chance beside a candidate that was wrong may have one now. All ranks know that.
+                live = self.live();
+                continue;
             }
-            bench.control.broadcast(&mut said, 0)?;
-            if said[0] == 0 {
+            live = self.ready(live);
+            let terms = (round, is_late(bench.wasted()), options.least_samples);
+            if self.agree(bench.control, &mut live, terms)? == RoundOutcome::Stop {
                 break;
             }
-            live.retain(|&index| said[index + 1] == 1);
         }
         Ok(())
     }
@@ -273,8 +279,10 @@ impl Contest<'_> {
             let contender = &mut self.0[place];
             let Some(ready) = &contender.ready else { continue };
             let expected = contender.expected_us;
-            let calls = ((BLOCK_US / expected.max(1e-3)) as usize).clamp(2, MOST_CALLS);
-            match bench.block(ready, calls, expected)? {
+            let of = |time_us: f64, most| ((time_us / expected.max(1e-3)) as usize).clamp(2, most);
+            let calls = of(BLOCK_US, MOST_CALLS);
+            let in_loop = calls.max(of(LOOP_US, MOST_IN_LOOP));
+            match bench.block(ready, [calls, in_loop], expected)? {
                 Ok(times) => {
                     // All ranks have the same number.
                     contender.expected_us = times.in_loop.slowest_us;
@@ -293,6 +301,31 @@ impl Contest<'_> {
         Ok(self.ready(turns.to_vec()).len() == competing)
     }
 
+    /// What rank 0 decides after a round, on all ranks: whether to go on, and with whom. Each candidate is measured `least` times, or
+    /// as often as a decision needs.
+    fn agree(
+        &self,
+        control: &Communicator,
+        live: &mut Vec<usize>,
+        (round, is_late, least): (usize, bool, usize),
+    ) -> CommResult<RoundOutcome> {
+        let mut said = vec![0_i64; self.0.len() + 1];
+        if control.rank() == 0 {
+            let (outcome, stay) = match least {
+                0 => self.judge(live, round, is_late),
+                least => (self.complete(live, round, least), live.clone()),
+            };
+            said[0] = i64::from(outcome == RoundOutcome::Continue);
+            stay.into_iter().for_each(|index| said[index + 1] = 1);
+        }
+        control.broadcast(&mut said, 0)?;
+        if said[0] == 0 {
+            return Ok(RoundOutcome::Stop);
+        }
+        live.retain(|&index| said[index + 1] == 1);
+        Ok(RoundOutcome::Continue)
+    }
+
     /// Whether all have been measured so often.
     fn complete(&self, live: &[usize], round: usize, least: usize) -> RoundOutcome {
         let by_span = spans_count(self.0.iter().map(|contender| &contender.samples));
@@ -307,13 +340,13 @@ impl Contest<'_> {
     fn judge(&self, live: &[usize], round: usize, is_late: bool) -> (RoundOutcome, Vec<usize>) {
         let by_span = spans_count(self.0.iter().map(|contender| &contender.samples));
         let times = |(index, contender): (usize, &Contender<'_>)| {
-            live.contains(&index).then(|| contender.samples.summary(by_span)).flatten()
+            live.contains(&index).then(|| contender.samples.times(by_span)).flatten()
         };
-        let summaries: Vec<Option<Summary>> = self.0.iter().enumerate().map(times).collect();
-        let stay = remaining(&summaries);
-        let least = summaries.iter().flatten().map(|summary| summary.samples).min().unwrap_or(0);
-        let is_decided = stay.len() < 2 || stay.len() == 2 && winner(&summaries).is_some();
-        let may_decide = round + 1 >= DECIDING_ROUNDS || summaries.iter().flatten().all(Summary::has_interval);
+        let all: Vec<Option<CandidateTimes>> = self.0.iter().enumerate().map(times).collect();
+        let stay = remaining(&all);
+        let least = all.iter().flatten().map(|times| times.first.samples).min().unwrap_or(0);
+        let is_decided = stay.len() < 2 || stay.len() == 2 && winner(&all).is_some();
+        let may_decide = round + 1 >= DECIDING_ROUNDS || all.iter().flatten().all(CandidateTimes::has_intervals);
         let is_enough = may_decide && (is_decided || least >= MOST_SAMPLES);
         match round + 1 >= LEAST_ROUNDS {
             false => (RoundOutcome::Continue, live.to_vec()),
@@ -342,6 +375,12 @@ impl CandidateSamples {
         }
         summarize(if by_span { &self.spans_us } else { &self.loops_us })
     }
+
+    /// The same, with the times in loops where spans count.
+    pub(super) fn times(&self, by_span: bool) -> Option<CandidateTimes> {
+        let second = if by_span { self.summary(false) } else { None };
+        self.summary(by_span).map(|first| CandidateTimes { first, second })
+    }
 }
 
 impl CellWork {
@@ -354,13 +393,13 @@ impl CellWork {
     fn unmeasured(&self, ranks: usize, options: &TuneOptions) -> CellSamples {
         let kind = measured_kind(self.collective, options.op);
         let bytes = kind.size(ranks, (self.count(ranks, options.dtype.size()) * options.dtype.size()) as u64);
-        CellSamples { collective: self.collective, bytes, op: kind.op, candidates: Vec::new() }
+        CellSamples { collective: self.collective, bytes, op: kind.op, stock_plan: None, candidates: Vec::new() }
     }
 
-    /// Elements as MPI counts them, for about the size of the cell.
+    /// Elements as MPI counts them, for about the size of the cell; at least one.
     pub(super) fn count(&self, ranks: usize, element: usize) -> usize {
         let parts = measured_kind(self.collective, schedule::ReduceOp::Sum).size(ranks, 1).max(1);
-        (self.bytes / parts / element as u64) as usize
+        (self.bytes / parts / element as u64).max(1) as usize
     }
 }
 

@@ -20,6 +20,7 @@
 //! | `timing` | the times |
 //! | `measure` | whose turn it is, and when it is enough |
 //! | `build` | the table |
+//! | `outcome` | what there is to say at the end |
 //! | `guided` | what is measured next: edges, and what guidelines ask for |
 //! | `watch` | what a rank is doing, for whoever has started it |
 //! | `job` | a tuning from beginning to end |
@@ -33,6 +34,7 @@ mod guided;
 mod job;
 mod measure;
 mod memory;
+mod outcome;
 mod timing;
 mod watch;
 
@@ -40,14 +42,15 @@ use crate::communicator::Communicator;
 use crate::error::{CommError, CommResult};
 use crate::stock::{CallKind, measured_kind};
 use crate::table::RankPlaces;
-pub use build::{MeasuredTable, RefusedCandidate, edges_of, table_of};
+pub use build::{edges_of, table_of};
 pub use candidate::TuneCandidate;
 pub use guided::{NextWork, final_table, next_work};
 pub use job::{LaunchEnd, TuneJob};
+pub use outcome::{DroppedLaunch, MeasuredTable, RefusedCandidate, SameCandidate};
 use runtime::DType;
 use schedule::{Collective, ReduceOp};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tune::TableKey;
@@ -123,6 +126,9 @@ pub struct CandidateSamples {
     pub invalid: usize,
     /// Why it does not compete.
     pub refusal: Option<CandidateRefusal>,
+    /// The candidate that makes the same messages and was measured instead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub same_as: Option<String>,
 }
 
 /// When a candidate failed.
@@ -152,6 +158,15 @@ pub struct CandidateRefusal {
     pub is_wrong: bool,
 }
 
+/// The plan that served stock's calls in a launch.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct StockPlan {
+    /// Its name: the collective and the textbook algorithm.
+    pub name: String,
+    /// A digest of its messages and steps, which is the same on all ranks.
+    pub digest: u32,
+}
+
 /// What was measured of a cell.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct CellSamples {
@@ -162,12 +177,15 @@ pub struct CellSamples {
     /// The reduction, where something is reduced.
     #[serde(default)]
     pub op: Option<ReduceOp>,
+    /// The plan that served stock's calls.
+    #[serde(default)]
+    pub stock_plan: Option<StockPlan>,
     /// Stock first.
     pub candidates: Vec<CandidateSamples>,
 }
 
 impl Default for TuneOptions {
-    /// Sums of floats: the collectives of training, from 1 KiB to 16 MiB, in a minute.
+    /// Sums of floats: the collectives of training, from 8 bytes to 16 MiB, in a minute.
     fn default() -> Self {
         Self {
             collectives: vec![
@@ -177,7 +195,7 @@ impl Default for TuneOptions {
                 Collective::Broadcast,
                 Collective::AllToAll,
             ],
-            sizes: (0..8).map(|step| 1024 << (2 * step)).collect(),
+            sizes: [8].into_iter().chain((0..10).map(|step| 64 << (2 * step))).collect(),
             dtype: DType::F32,
             op: ReduceOp::Sum,
             budget: Duration::from_secs(60),
@@ -189,10 +207,12 @@ impl Default for TuneOptions {
 }
 
 impl TuneOptions {
-    /// Every size of every collective, for all candidates.
-    pub fn grid(&self) -> Vec<CellWork> {
+    /// Every size of every collective among so many ranks, for all candidates: each once, as it is run.
+    pub fn grid(&self, ranks: usize) -> Vec<CellWork> {
         let sizes = |&collective: &Collective| {
-            self.sizes.iter().map(move |&bytes| CellWork { collective, bytes, candidates: None })
+            let step = measure::step_of(collective, ranks, self.dtype).max(1);
+            let run: BTreeSet<u64> = self.sizes.iter().map(|bytes| (bytes / step).max(1) * step).collect();
+            run.into_iter().map(move |bytes| CellWork { collective, bytes, candidates: None })
         };
         self.collectives.iter().flat_map(sizes).collect()
     }

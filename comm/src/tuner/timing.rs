@@ -58,7 +58,7 @@ impl CellBench<'_> {
         Ok(Ok(LoopTime { slowest_us: slowest[0], own_us }))
     }
 
-    /// Makes calls whose starts are announced, and then as many without pauses. `expected_us` is about the time of one. The
+    /// Makes calls whose starts are announced, and then some without pauses. `expected_us` is about the time of one. The
     /// times are known to rank 0 only.
     ///
     /// # Errors
@@ -66,7 +66,7 @@ impl CellBench<'_> {
     pub(super) fn block(
         &mut self,
         ready: &ReadyCandidate<'_>,
-        calls: usize,
+        [calls, in_loop]: [usize; 2],
         expected_us: f64,
     ) -> CommResult<Result<BlockTimes, CandidateRefusal>> {
         self.enter(ready.candidate, TrialPhase::Time);
@@ -78,7 +78,7 @@ impl CellBench<'_> {
         let is_leader = self.control.rank() == 0;
         let mut all = vec![0.0; if is_leader { moments.len() * self.control.size() } else { 0 }];
         self.control.gather(&moments, &mut all, 0)?;
-        let in_loop = match self.time_loop(ready, calls)? {
+        let in_loop = match self.time_loop(ready, in_loop)? {
             Ok(in_loop) => in_loop,
             Err(refusal) => return Ok(Err(refusal)),
         };

@@ -344,8 +344,8 @@ fn tuning(output: &Path, arena: &DemoMachine, cells: &[PlanComparison]) -> Outco
         // Each size has a plan of its own, and was measured with that one only.
         let size = |(index, cell): (usize, &&PlanComparison)| {
             let mut times = vec![None; own.len() + 1];
-            times[0] = Some(cell.stock.measured);
-            times[index + 1] = Some(cell.planned.measured);
+            times[0] = Some(cell.stock.measured.into());
+            times[index + 1] = Some(cell.planned.measured.into());
             let choice = if cell.choice == Choice::Candidate { index + 1 } else { 0 };
             MeasuredSize { bytes: cell.size_bytes, times, choice }
         };
@@ -357,8 +357,8 @@ fn tuning(output: &Path, arena: &DemoMachine, cells: &[PlanComparison]) -> Outco
         }
         let evidence = |size: &MeasuredSize| Evidence {
             bytes: size.bytes,
-            choice: size.times[size.choice].unwrap_or_default(),
-            stock: size.times[0].unwrap_or_default(),
+            choice: size.times[size.choice].map_or_else(Summary::default, |times| times.first),
+            stock: size.times[0].map_or_else(Summary::default, |times| times.first),
             launches: 1,
             dtype: DType::F32.to_string(),
             ranking: Vec::new(),

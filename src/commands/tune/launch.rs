@@ -45,6 +45,8 @@ pub(super) struct LaunchSamples {
     pub(super) end: Option<LaunchEnd>,
     /// Why it was ended early, if it was.
     pub(super) ended_early: Option<String>,
+    /// Whether the user has interrupted it: some cells are not there.
+    pub(super) is_interrupted: bool,
 }
 
 /// Who the ranks are, and where they leave what they say.
@@ -69,12 +71,12 @@ pub(super) fn measure(
     lost: &mut Vec<LostRank>,
     mut progress: impl FnMut(&CellSamples),
 ) -> Outcome<LaunchSamples> {
-    let work = job.work.take().unwrap_or_else(|| job.options.grid());
+    let work = job.work.take().unwrap_or_else(|| job.options.grid(setting.ranks));
     let mut deadline = Instant::now() + job.options.budget;
     let (mut cells, mut end): (Vec<CellSamples>, Option<LaunchEnd>) = (Vec::new(), None);
     let mut refused: Vec<(TrialMark, CandidateRefusal)> = Vec::new();
     let lost_before = lost.len();
-    let ended_early = loop {
+    let (ended_early, is_interrupted) = loop {
         job.work = Some(work.get(cells.len()..).unwrap_or_default().to_vec());
         job.options.budget = deadline.saturating_duration_since(Instant::now());
         let attempt = LaunchAttempt::start(setting, job)?.watch(&mut progress)?;
@@ -82,7 +84,7 @@ pub(super) fn measure(
         // What a fault has cost is not taken from the other cells.
         deadline += attempt.lost_time;
         end = attempt.end.or(end);
-        let Some(Fault { rank, why, mark, suspects }) = attempt.fault else { break None };
+        let Some(Fault { rank, why, mark, suspects }) = attempt.fault else { break (None, attempt.is_interrupted) };
         let blamed = blamed(mark, attempt.during.as_ref(), suspects);
         if blamed.is_empty() {
             lost.push(LostRank { rank, launch: job.launch, why: why.clone(), during: attempt.during });
@@ -94,7 +96,7 @@ pub(super) fn measure(
         }
         if lost.len() - lost_before >= MOST_LOST {
             let all = lost[lost_before..].iter().map(|lost| format!("rank {}: {}", lost.rank, lost.why));
-            break Some(format!("ranks were lost again and again: {}", all.collect::<Vec<_>>().join("; ")));
+            break (Some(format!("ranks were lost again and again: {}", all.collect::<Vec<_>>().join("; "))), false);
         }
     };
     for (mark, refusal) in refused {
@@ -105,7 +107,7 @@ pub(super) fn measure(
             cell.candidates.push(CandidateSamples { name: mark.candidate, refusal, ..CandidateSamples::default() });
         }
     }
-    Ok(LaunchSamples { cells, end, ended_early })
+    Ok(LaunchSamples { cells, end, ended_early, is_interrupted })
 }
 
 /// Whom a lost rank is blamed on: the function that was under way, or those that may have spoiled the memory of the process, at the
@@ -139,6 +141,8 @@ struct AttemptEnd {
     lost_time: Duration,
     /// What the lost rank was measuring.
     during: Option<TrialMark>,
+    /// Whether the user has interrupted it.
+    is_interrupted: bool,
 }
 
 impl LaunchAttempt {
@@ -166,7 +170,7 @@ impl LaunchAttempt {
     /// Waits for the end, or for a rank that is lost.
     ///
     /// # Errors
-    /// If the ranks say why they cannot go on, or the user has interrupted this program.
+    /// If the ranks say why they cannot go on, or the user has interrupted this program before rank 0 has begun.
     fn watch(mut self, progress: &mut impl FnMut(&CellSamples)) -> Outcome<AttemptEnd> {
         let mut cells = Vec::new();
         let (mut progressed, mut missing) = (Instant::now(), None);
@@ -181,6 +185,12 @@ impl LaunchAttempt {
                     }
                 }
             }
+            // Before any fault: Ctrl-C may have ended the ranks too.
+            if interrupt::was_raised() {
+                let end = self.ranks.iter_mut().find_map(RankSight::take_end);
+                let (fault, lost_time, during) = (None, Duration::ZERO, None);
+                return Ok(AttemptEnd { cells, end, fault, lost_time, during, is_interrupted: true });
+            }
             let is_missing = |(sight, ended): (&RankSight, &Option<_>)| ended.is_some() && sight.is_unheard();
             let fault = fault_among(&self.ranks, &has_ended, self.patience).or_else(|| {
                 // One that was killed before it has joined the others; one that ends by itself then says why.
@@ -192,7 +202,8 @@ impl LaunchAttempt {
             if fault.is_some() || self.ranks.iter().all(RankSight::is_through) {
                 let end = self.ranks.iter_mut().find_map(RankSight::take_end);
                 let during = fault.as_ref().and_then(|fault| self.ranks[fault.rank].mark().cloned());
-                return Ok(AttemptEnd { cells, end, fault, lost_time: progressed.elapsed(), during });
+                let lost_time = progressed.elapsed();
+                return Ok(AttemptEnd { cells, end, fault, lost_time, during, is_interrupted: false });
             }
             // The others wait for a rank that has ended before it has joined them.
             if self.ranks.iter().zip(&has_ended).any(is_missing) {
@@ -201,9 +212,6 @@ impl LaunchAttempt {
             let is_incomplete = missing.is_some_and(|since: Instant| since.elapsed() > MISSING);
             if is_incomplete || has_ended.iter().all(Option::is_some) {
                 return Err(Failure::no(anyhow::anyhow!(self.complaint())));
-            }
-            if interrupt::was_raised() {
-                return Err(Failure::interrupted());
             }
             if Instant::now() > self.deadline {
                 return Err(Failure::no(anyhow::anyhow!("the ranks did not end in time: {}", self.whereabouts())));

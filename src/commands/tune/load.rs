@@ -99,7 +99,7 @@ mod tests {
             ..CandidateSamples::default()
         };
         let candidates = times.iter().map(sample).collect();
-        CellSamples { collective: Collective::AllReduce, bytes: 64, op: None, candidates }
+        CellSamples { collective: Collective::AllReduce, bytes: 64, op: None, stock_plan: None, candidates }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::launch::LostRank;
 use crate::failure::{Failure, Outcome, io_failure};
-use comm::{CandidateRefusal, CandidateSamples, CellSamples, RefusedCandidate, TrialPhase};
+use comm::{CandidateRefusal, CandidateSamples, CellSamples, RefusedCandidate, StockPlan, TrialPhase};
 use schedule::Collective;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -186,13 +186,17 @@ pub(super) fn write_samples(launches: &[Vec<CellSamples>], path: &Path) -> Outco
         launch: usize,
         collective: Collective,
         bytes: u64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        plan: Option<&'a StockPlan>,
         #[serde(flatten)]
         candidate: &'a CandidateSamples,
     }
     crate::failure::write_to(path, |out: &mut dyn Write| {
         for (launch, cell) in launches.iter().enumerate().flat_map(|(at, cells)| cells.iter().map(move |it| (at, it))) {
             for candidate in &cell.candidates {
-                let line = SampleLine { launch: launch + 1, collective: cell.collective, bytes: cell.bytes, candidate };
+                let (launch, collective, bytes) = (launch + 1, cell.collective, cell.bytes);
+                let plan = cell.stock_plan.as_ref().filter(|_| candidate.name == tune::STOCK);
+                let line = SampleLine { launch, collective, bytes, plan, candidate };
                 serde_json::to_writer(&mut *out, &line)?;
                 out.write_all(b"\n")?;
             }
@@ -219,7 +223,7 @@ mod tests {
                 ..CandidateSamples::default()
             };
             let (collective, candidates) = (Collective::AllReduce, vec![fine, bad]);
-            let cell = CellSamples { collective, bytes: 64, op: None, candidates };
+            let cell = CellSamples { collective, bytes: 64, op: None, stock_plan: None, candidates };
             for launch in 1..3 {
                 RankLog::open(folder.path(), launch, rank).unwrap().add(&cell);
             }

@@ -9,9 +9,11 @@ mod launch;
 mod load;
 mod log;
 mod merge;
+mod notes;
 mod rank;
 mod show;
 mod sight;
+mod tell;
 mod winners;
 
 use crate::amounts::step_of;
@@ -21,17 +23,16 @@ use crate::interrupt;
 use crate::launch::config_of;
 use crate::screen::{Screen, bytes};
 use comm::{
-    CandidateSamples, CellSamples, CellWork, Communicator, LaunchEnd, MeasuredTable, NextWork, PlanTable,
-    RefusedCandidate, TuneCandidate, TuneJob, TuneOptions, final_table, next_work,
+    CandidateSamples, CellSamples, CellWork, Communicator, LaunchEnd, NextWork, PlanTable, TuneCandidate, TuneJob,
+    TuneOptions, final_table, next_work,
 };
-use functions::FunctionPlace;
 use given::{named, planned};
 use launch::{LaunchSetting, LostRank};
-use load::{Burner, LoadedCell};
+use load::Burner;
 use log::RankLog;
-use serde::Serialize;
+use notes::ShortBudget;
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 use tune::TuningTable;
 
@@ -119,21 +120,11 @@ fn measure(args: &TuneMeasureArgs, screen: &Screen) -> Outcome {
     if let (Some(log), Err(failure)) = (&args.log, &measured) {
         log::merge_failed(log, began, &lost, &failure.to_string())?;
     }
-    // Another rank writes the table.
-    let Some(MeasuredLaunches { mut launches, chosen, loaded, end, ended_early }) = measured? else { return Ok(()) };
-    if let Some(path) = &args.samples {
-        log::write_samples(&launches, path)?;
+    match measured? {
+        Some(measured) => tuning.conclude(measured, lost, output),
+        // Another rank writes the table.
+        None => Ok(()),
     }
-    let (ranks, functions) = (end.key.ranks, functions::places(&launches, &end.functions));
-    let step = |collective| step_of(collective, ranks, args.dtype);
-    let measured = final_table(&mut launches, &chosen, end, &args.dtype.to_string(), step);
-    let measured = measured.map_err(|why| Failure::no(anyhow::anyhow!(why)))?;
-    if let Some(log) = &args.log {
-        log::merge(log, (&measured.refused, &lost), ended_early.as_deref())?;
-    }
-    measured.table.write(output).map_err(Failure::no)?;
-    let loaded = loaded.map(|loaded| load::compared(&launches[0], &loaded));
-    tuning.tell(measured, (loaded, functions), (lost, ended_early), output)
 }
 
 /// All that was measured, and what is known at the end.
@@ -146,6 +137,10 @@ struct MeasuredLaunches {
     end: LaunchEnd,
     /// Why not everything was measured.
     ended_early: Option<String>,
+    /// How long the first launch took.
+    first: Duration,
+    /// Whether the user has interrupted it.
+    is_interrupted: bool,
 }
 
 /// A tuning under way.
@@ -175,6 +170,7 @@ impl Tuning<'_> {
         let setting = LaunchSetting { ranks, program: &self.args.program, folder, log };
         let mut launches: Vec<Vec<CellSamples>> = Vec::new();
         let (mut end, mut ended_early, mut chosen) = (None, None, Vec::new());
+        let (mut first, mut is_interrupted) = (Duration::ZERO, false);
         let extra = u32::from(self.args.load_aware);
         for number in 1..=self.args.launches {
             job.launch = number;
@@ -186,30 +182,35 @@ impl Tuning<'_> {
             let rest = f64::from(self.args.launches - number + 1 + extra);
             let share = if number == 1 && rest > 1.0 { FIRST } else { 1.0 / rest };
             job.options.budget = self.left().mul_f64(share);
+            let begin = Instant::now();
             let measured = launch::measure(&setting, &mut job, lost, |cell| {
                 bar.message(format!("launch {number}: {} {}", cell.collective, bytes(cell.bytes)));
             })?;
+            first = if number == 1 { begin.elapsed() } else { first };
             let refused = measured.cells.iter().flat_map(|cell| &cell.candidates);
             let is_wrong = |of: &&CandidateSamples| of.refusal.as_ref().is_some_and(|refusal| refusal.is_wrong);
             job.quarantine.extend(refused.filter(is_wrong).map(|of| of.name.clone()));
             launches.push(measured.cells);
             end = measured.end.or(end);
-            ended_early = measured.ended_early;
-            if ended_early.is_some() {
+            (ended_early, is_interrupted) = (measured.ended_early, measured.is_interrupted);
+            if ended_early.is_some() || is_interrupted {
                 break;
             }
         }
-        let loaded = match self.args.load_aware && ended_early.is_none() {
+        let loaded = match self.args.load_aware && ended_early.is_none() && !is_interrupted {
             true => {
                 job.options.budget = self.left();
                 job = TuneJob { work: None, chosen: None, launch: self.args.launches + 1, loaded: true, ..job };
                 let say = |_: &CellSamples| bar.message("beside computing");
-                Some(launch::measure(&setting, &mut job, lost, say)?.cells)
+                let measured = launch::measure(&setting, &mut job, lost, say)?;
+                is_interrupted = measured.is_interrupted;
+                (!is_interrupted).then_some(measured.cells)
             }
             false => None,
         };
         match end.filter(|_| launches.iter().any(|cells| !cells.is_empty())) {
-            Some(end) => Ok(MeasuredLaunches { launches, chosen, loaded, end, ended_early }),
+            Some(end) => Ok(MeasuredLaunches { launches, chosen, loaded, end, ended_early, first, is_interrupted }),
+            None if is_interrupted => Err(Failure::interrupted()),
             None => Err(Failure::no(anyhow::anyhow!(ended_early.unwrap_or_else(|| "nothing was measured".to_owned())))),
         }
     }
@@ -252,7 +253,9 @@ impl Tuning<'_> {
             comm.measure(work, candidates, &options, say).map_err(Failure::no)
         };
         let beside = if self.args.load_aware { BESIDE } else { 0.0 };
-        let grid = measure(&job.options.grid(), &candidates, FIRST * (1.0 - beside))?;
+        let begin = Instant::now();
+        let grid = measure(&job.options.grid(comm.size()), &candidates, FIRST * (1.0 - beside))?;
+        let first = begin.elapsed();
         // Rank 0 says what comes next.
         let key = comm.table_key().map_err(Failure::no)?;
         let end = Communicator::launch_end(&candidates, key).map_err(Failure::no)?;
@@ -265,7 +268,7 @@ impl Tuning<'_> {
         let loaded = match self.args.load_aware {
             true => {
                 let _burner = Burner::start();
-                Some(measure(&job.options.grid(), &candidates, BESIDE)?)
+                Some(measure(&job.options.grid(comm.size()), &candidates, BESIDE)?)
             }
             false => None,
         };
@@ -273,57 +276,36 @@ impl Tuning<'_> {
             return Ok(None);
         }
         let chosen = vec![None, Some(chosen)];
-        Ok(Some(MeasuredLaunches { launches: vec![grid, edges], chosen, loaded, end, ended_early: None }))
+        let (launches, ended_early) = (vec![grid, edges], None);
+        Ok(Some(MeasuredLaunches { launches, chosen, loaded, end, ended_early, first, is_interrupted: false }))
     }
 
-    fn tell(
-        &self,
-        measured: MeasuredTable,
-        (loaded, functions): (Option<Vec<LoadedCell>>, Vec<FunctionPlace>),
-        (lost, ended_early): (Vec<LostRank>, Option<String>),
-        output: &Path,
-    ) -> Outcome {
-        let MeasuredTable { table, refused } = measured;
-        let mut seen = BTreeSet::new();
-        for RefusedCandidate { collective, bytes: size, name, refusal, .. } in &refused {
-            if seen.insert((collective, name)) {
-                let (size, why) = (bytes(*size), &refusal.why);
-                self.screen.note(&format!("note: {name} does not compete at {collective} {size}: {why}"));
-            }
+    /// Writes the table of what was measured, and tells about it.
+    fn conclude(&self, measured: MeasuredLaunches, lost: Vec<LostRank>, output: &Path) -> Outcome {
+        let MeasuredLaunches { mut launches, chosen, loaded, end, ended_early, first, is_interrupted } = measured;
+        let Self { args, screen, .. } = *self;
+        if let Some(path) = &args.samples {
+            log::write_samples(&launches, path)?;
         }
-        for LostRank { rank, launch, why, .. } in &lost {
-            self.screen
-                .note(&format!("note: rank {rank} was lost in launch {launch}: {why}; the ranks were started again"));
+        let (ranks, functions) = (end.key.ranks, functions::places(&launches, &end.functions));
+        let step = |collective| step_of(collective, ranks, args.dtype);
+        let measured = final_table(&mut launches, &chosen, end, &args.dtype.to_string(), step);
+        let measured = measured.map_err(|why| Failure::no(anyhow::anyhow!(why)))?;
+        if let Some(log) = &args.log {
+            log::merge(log, (&measured.refused, &lost), ended_early.as_deref())?;
         }
-        if let Some(why) = &ended_early {
-            self.screen.note(&format!("note: the table has what was measured until the launches were given up: {why}"));
+        measured.table.write(output).map_err(Failure::no)?;
+        let loaded = loaded.map(|loaded| load::compared(&launches[0], &loaded));
+        notes::of_sizes(args, ranks).iter().for_each(|note| screen.note(note));
+        let undecided = if is_interrupted { None } else { ShortBudget::of(&launches[0], first, args.budget) };
+        self.tell(measured, (loaded, functions, undecided), (lost, ended_early), output)?;
+        if is_interrupted {
+            let (complete, grid) = (launches[0].len(), options(args).grid(ranks).len());
+            return Err(Failure::interrupted_with(anyhow::anyhow!(
+                "interrupted: {} has the {complete} of {grid} cells that were complete",
+                output.display()
+            )));
         }
-        let named: BTreeSet<&str> = functions.iter().map(|of| of.name.as_str()).collect();
-        if table.functions().any(|(_, range)| named.contains(range.function.as_str())) {
-            self.screen.note("note: the table names functions; programs that have them call use_candidates");
-        }
-        let summary = TuneSummary {
-            format: "antiphon-tune/1",
-            table: output.to_owned(),
-            ranks: table.key.ranks,
-            seconds: self.begin.elapsed().as_secs_f64(),
-            refused,
-            lost,
-            ended_early,
-            functions,
-            rows: show::rows(&table),
-            violations: tune::violations(&table),
-            loaded,
-        };
-        self.screen.result(&summary, || {
-            let loaded = summary.loaded.as_ref().map_or_else(String::new, |cells| format!("\n\n{}", load::text(cells)));
-            let places = match summary.functions.is_empty() {
-                true => String::new(),
-                false => format!("\n\n{}", functions::text(&summary.functions)),
-            };
-            format!("{}\n\n{}{places}{loaded}", show::text(&table), show::guidelines(&summary.violations))
-        })?;
-        self.screen.note(&format!("use it with ANTIPHON_TABLE={}", output.display()));
         Ok(())
     }
 }
@@ -336,27 +318,4 @@ fn shared(comm: &Communicator, text: String) -> Outcome<String> {
     data.resize(length[0].max(0) as usize, 0);
     comm.broadcast(&mut data, 0).map_err(Failure::no)?;
     String::from_utf8(data).map_err(Failure::no)
-}
-
-/// The answer of `--json`.
-#[derive(Serialize)]
-struct TuneSummary {
-    format: &'static str,
-    table: PathBuf,
-    ranks: usize,
-    seconds: f64,
-    refused: Vec<RefusedCandidate>,
-    /// Ranks that were lost while no function of the user's was under way. They were started again.
-    lost: Vec<LostRank>,
-    /// Why not everything was measured, if so.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ended_early: Option<String>,
-    /// The places of the user's functions.
-    functions: Vec<FunctionPlace>,
-    rows: Vec<show::ShownRange>,
-    /// Times that are longer than those of calls that do the same.
-    violations: Vec<tune::GuidelineViolation>,
-    /// With `--load-aware`: who wins while the ranks compute.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    loaded: Option<Vec<LoadedCell>>,
 }
