@@ -278,7 +278,7 @@ mod tests {
         let session = Session::local(4).unwrap().remove(0);
         let members: Vec<Rank> = (0..4).map(Rank).collect();
         let store = PlanStore::new(PlanTable::default(), Says::default(), LinkCosts::assumed(&session));
-        let digest = |key: &CallKey| store.plan(&members, *key).unwrap().program.digest();
+        let digest = |key: &CallKey| store.plan(&members, *key).unwrap().plan.program.digest();
         let digests = || -> Vec<u32> { keys().iter().map(digest).collect() };
         let first = digests();
         assert!(first.len() > MOST_PLANS);

@@ -137,9 +137,9 @@ mod tests {
             |name: &str, collective| TuneCandidate::function(name, vec![collective], Arc::new(|_, _, _| Ok(())));
         let ours = [candidate("a", Collective::AllReduce), candidate("b", Collective::AllReduce)];
         let options = TuneOptions::default();
-        let own = described(&options, &options.grid(), &ours);
+        let own = described(&options, &options.grid(4), &ours);
         let of = |options: &TuneOptions, candidates: &[TuneCandidate]| {
-            difference(&described(options, &options.grid(), candidates), &own).unwrap_or_default()
+            difference(&described(options, &options.grid(4), candidates), &own).unwrap_or_default()
         };
         let other_budget = TuneOptions { budget: Default::default(), limit: Default::default(), ..options.clone() };
         assert_eq!(of(&other_budget, &ours), "");
@@ -157,7 +157,7 @@ mod tests {
             of(&options, &[a, candidate("b", Collective::AllGather)]),
             "other contents of candidates than rank 0"
         );
-        let fewer = described(&options, &options.grid()[1..], &ours);
+        let fewer = described(&options, &options.grid(4)[1..], &ours);
         assert_eq!(difference(&fewer, &own).unwrap(), "other cells than rank 0");
     }
 
