@@ -239,6 +239,7 @@ impl<'a> CellBench<'a> {
         if ready.candidate.is_function() {
             let left = lane.give_up_calls();
             if left > 0 && failed_at == 0 {
+                lane.abort();
                 (failed_at, is_wrong) = (self.clock.now().max(1), true);
                 why = format!("it has returned before {left} of its calls had ended");
             }

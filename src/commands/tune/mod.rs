@@ -21,8 +21,8 @@ use crate::interrupt;
 use crate::launch::config_of;
 use crate::screen::{Screen, bytes};
 use comm::{
-    CandidateSamples, CellSamples, CellWork, Communicator, LaunchEnd, MeasuredTable, NextWork, PlanTable,
-    RefusedCandidate, TuneCandidate, TuneJob, TuneOptions, final_table, next_work,
+    CellSamples, CellWork, Communicator, LaunchEnd, MeasuredTable, NextWork, PlanTable, RefusedCandidate,
+    TuneCandidate, TuneJob, TuneOptions, final_table, next_work,
 };
 use functions::FunctionPlace;
 use given::{named, planned};
@@ -189,9 +189,6 @@ impl Tuning<'_> {
             let measured = launch::measure(&setting, &mut job, lost, |cell| {
                 bar.message(format!("launch {number}: {} {}", cell.collective, bytes(cell.bytes)));
             })?;
-            let refused = measured.cells.iter().flat_map(|cell| &cell.candidates);
-            let is_wrong = |of: &&CandidateSamples| of.refusal.as_ref().is_some_and(|refusal| refusal.is_wrong);
-            job.quarantine.extend(refused.filter(is_wrong).map(|of| of.name.clone()));
             launches.push(measured.cells);
             end = measured.end.or(end);
             ended_early = measured.ended_early;
