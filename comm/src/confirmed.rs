@@ -38,13 +38,12 @@ pub(crate) struct TimedCall {
 /// can be the first of its class there. So their times go through a stream whose name follows from the class.
 #[derive(Default)]
 pub(crate) struct ConfirmedCalls {
+    /// Those of the table that serves now: the last ones.
     all: Vec<Confirmation>,
     /// The streams of all, also for earlier tables.
     streams: Vec<u64>,
     /// How many tables were replaced.
     replaced: u64,
-    /// How many there were for earlier tables.
-    earlier: usize,
     numbers: BTreeMap<ConfirmedClass, usize>,
     pub(crate) counts: ConfirmationCounts,
 }
@@ -52,7 +51,7 @@ pub(crate) struct ConfirmedCalls {
 impl ConfirmedCalls {
     /// The number of the confirmation of a class, which times one call in `every`.
     pub(crate) fn number_of(&mut self, class: ConfirmedClass, every: u32) -> usize {
-        let new = self.count();
+        let new = self.streams.len();
         let number = *self.numbers.entry(class).or_insert(new);
         if number == new {
             self.all.push(Confirmation::new(every));
@@ -64,12 +63,8 @@ impl ConfirmedCalls {
     /// The confirmation of a number, if the table has not been replaced since.
     #[inline]
     pub(crate) fn get(&mut self, number: usize) -> Option<&mut Confirmation> {
-        self.all.get_mut(number.checked_sub(self.earlier)?)
-    }
-
-    /// How many there were so far.
-    pub(crate) fn count(&self) -> usize {
-        self.earlier + self.all.len()
+        let earlier = self.streams.len() - self.all.len();
+        self.all.get_mut(number.checked_sub(earlier)?)
     }
 
     /// What names the stream of a confirmation, the same on all ranks.
@@ -85,7 +80,6 @@ impl ConfirmedCalls {
     /// Another table serves from now on.
     pub(crate) fn forget(&mut self) {
         self.replaced += 1;
-        self.earlier += self.all.len();
         self.all.clear();
         self.numbers.clear();
     }

@@ -108,8 +108,8 @@ struct Contender<'a> {
 /// The competition of one cell. The first contender is stock.
 struct Contest<'a>(Vec<Contender<'a>>);
 
-/// Measures a cell for about as long as its share of the time. With the samples comes how long candidates have taken that were
-/// refused.
+/// Measures a cell for about as long as its share of the time. With the samples comes how long the turns have taken in which
+/// candidates were refused.
 fn measure_cell(
     (control, watch): (&Communicator, &TrialWatch),
     cell: &CellWork,

@@ -131,7 +131,7 @@ pub struct CandidateSamples {
 pub enum TrialPhase {
     /// It could not be prepared.
     Prepare,
-    /// Its first call failed, or the result was wrong.
+    /// A call that is checked failed, or its result was wrong.
     Check,
     /// A measured call failed.
     Time,
