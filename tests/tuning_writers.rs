@@ -77,6 +77,15 @@ fn begun(folder: &Path) -> BTreeSet<String> {
     names.filter(|name| name.starts_with('.')).collect()
 }
 
+/// The reader ends also if the test fails.
+struct EndOfReading<'a>(&'a AtomicBool);
+
+impl Drop for EndOfReading<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn writers_that_are_killed_leave_a_whole_table() {
     let [inputs, outputs] = [(); 2].map(|()| tempfile::tempdir().unwrap());
@@ -95,6 +104,7 @@ fn writers_that_are_killed_leave_a_whole_table() {
             }
             reads
         });
+        let _over = EndOfReading(&is_over);
         let (begin, mut kills) = (Instant::now(), 0);
         while kills < KILLS && !reader.is_finished() {
             assert!(begin.elapsed() < LIMIT, "{kills} writers were in the midst of it");

@@ -69,8 +69,8 @@ impl Drop for Membership {
         if let Some(file) = &plans.store().file {
             file.see(self.session.long_messages());
         }
-        let confirmations = plans.confirmed().count();
-        let told = (0..confirmations).map(|confirmation| confirmation_stream(self.id, confirmation));
+        let id = self.id;
+        let told: Vec<u64> = plans.confirmed().streams().iter().map(|of| confirmation_stream(id, *of)).collect();
         // Also the messages that nobody has received, and those that could not be sent.
         self.session.forget(self.received().chain([self.id]).chain(told));
         self.session.forget_sent(self.sent());
@@ -325,7 +325,8 @@ impl Communicator {
         let kind = CallKind { op: Some(ReduceOp::Max), in_place: true, ..CallKind::plain(Collective::AllReduce) };
         let longest = CallKey { kind, count: times.len(), dtype: DType::I64 };
         let prepared = state.plans.own(session, members, longest)?;
-        let at = CallPlace { communicator: *id, stream: confirmation_stream(*id, confirmation), number };
+        let stream = confirmation_stream(*id, state.plans.confirmed().stream(confirmation));
+        let at = CallPlace { communicator: *id, stream, number };
         let mut bytes: Vec<u8> = times.iter().flat_map(|time| time.to_ne_bytes()).collect();
         let told = session.call(&prepared, at, Call::InPlace(&mut bytes), self.limit());
         told.map_err(|error| self.fail(error))?;

@@ -27,6 +27,6 @@ pub(crate) fn message_stream(communicator: u64, from: Rank, to: Rank) -> u64 {
 }
 
 /// What the members of a communicator tell each other for one of its confirmations.
-pub(crate) fn confirmation_stream(communicator: u64, confirmation: usize) -> u64 {
-    mixed(mixed(communicator, CONFIRMATIONS), confirmation as u64)
+pub(crate) fn confirmation_stream(communicator: u64, confirmation: u64) -> u64 {
+    mixed(mixed(communicator, CONFIRMATIONS), confirmation)
 }

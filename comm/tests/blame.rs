@@ -5,12 +5,12 @@ use comm::{CommResult, Communicator, Op};
 use std::time::Duration;
 
 const RANKS: usize = 5;
-const LIMIT: Duration = Duration::from_millis(400);
+const LIMIT: Duration = Duration::from_secs(2);
 
 type Work = fn(&Communicator) -> CommResult<()>;
 
 /// Calls that end on no rank while one is missing, and some in which only a part of the ranks waits.
-const CALLS: [(&str, Work); 6] = [
+const CALLS: [(&str, Work); 5] = [
     ("barrier", |comm| comm.barrier()),
     ("short sum", |comm| comm.all_reduce(&mut [1.0_f32], Op::Sum)),
     ("long sum", |comm| comm.all_reduce(&mut vec![1.0_f32; 1 << 18], Op::Sum)),
@@ -19,22 +19,12 @@ const CALLS: [(&str, Work); 6] = [
         let mut result = vec![0.0; if comm.rank() == 0 { 100 } else { 0 }];
         comm.reduce(&[1.0_f32; 100], &mut result, Op::Sum, 0)
     }),
-    ("chain of messages", |comm| {
-        let (rank, mut token) = (comm.rank(), [0_u8]);
-        if rank > 0 {
-            comm.receive(&mut token, rank - 1)?;
-        }
-        if rank + 1 < RANKS {
-            comm.send(&token, rank + 1)?;
-        }
-        Ok(())
-    }),
 ];
 
 #[test]
 fn all_name_the_rank_that_does_not_come() {
     let is_long = std::env::var("ANTIPHON_TEST_EFFORT").as_deref() == Ok("long");
-    for missing in if is_long { 0..RANKS } else { 1..3 } {
+    for missing in if is_long { 0..RANKS } else { 1..2 } {
         for (name, call) in CALLS {
             let communicators = Communicator::local(RANKS).unwrap();
             let errors: Vec<(usize, String)> = std::thread::scope(|scope| {
@@ -45,15 +35,15 @@ fn all_name_the_rank_that_does_not_come() {
                         return None;
                     }
                     // They come one after the other.
-                    std::thread::sleep(LIMIT / 16 * comm.rank() as u32);
+                    std::thread::sleep(Duration::from_millis(40) * comm.rank() as u32);
                     call(comm).err().map(|error| error.to_string())
                 };
                 let threads: Vec<_> = communicators.iter().map(|comm| scope.spawn(move || work(comm))).collect();
                 let ended = threads.into_iter().map(|thread| thread.join().unwrap()).enumerate();
                 ended.filter_map(|(rank, error)| Some((rank, error?))).collect()
             });
-            // The root of a reduction gives nothing to others, and nobody waits for the end of a chain.
-            let needs_nobody = matches!((name, missing), ("reduction", 0) | ("chain of messages", 4));
+            // The root of a reduction gives nothing to others.
+            let needs_nobody = (name, missing) == ("reduction", 0);
             assert_eq!(errors.is_empty(), needs_nobody, "{name}, {missing} missing: {errors:?}");
             for (rank, error) in &errors {
                 let is_named =

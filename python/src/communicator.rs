@@ -153,7 +153,8 @@ impl CoreCommunicator {
     }
 
     fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let statistics = self.communicator.statistics();
+        // A thread that waits for another rank may hold what this needs.
+        let statistics = py.detach(|| self.communicator.statistics());
         let (all, plans) = (PyDict::new(py), PyDict::new(py));
         for (name, counted) in &statistics.plans {
             let plan = PyDict::new(py);
@@ -181,8 +182,8 @@ impl CoreCommunicator {
         Ok(all)
     }
 
-    fn last_plan(&self) -> String {
-        self.communicator.last_plan()
+    fn last_plan(&self, py: Python<'_>) -> String {
+        py.detach(|| self.communicator.last_plan())
     }
 
     /// `send` may be missing: then it is the same memory as `receive`.

@@ -63,7 +63,7 @@ fn sizes_that_differ_little_are_confirmed_together() {
         let is_long = usize::from(count >= 128);
         stock[is_long] += usize::from(rank.call(count, [[1000, 2000], [2000, 1000]][is_long]));
     }
-    assert_eq!(rank.cache.confirmed().count(), 2);
+    assert_eq!(rank.cache.confirmed().streams().len(), 2);
     let [short, long] = stock;
     // One call in two is timed, and of those one in two with the other side.
     assert!((3000..3500).contains(&short) && (19_000..20_300).contains(&long), "{stock:?}");
@@ -120,6 +120,6 @@ fn another_table_is_confirmed_anew() {
     }
     let store = rank.cache.store();
     rank.cache.replace(store);
-    assert!(!rank.call(100, [0; 2]) && rank.cache.confirmed().count() == 2);
+    assert!(!rank.call(100, [0; 2]) && rank.cache.confirmed().streams().len() == 2);
     assert!(!rank.cache.confirmed().took(late.unwrap(), 1));
 }

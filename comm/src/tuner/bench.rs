@@ -69,7 +69,7 @@ pub(super) struct CellBench<'a> {
     failed_at: i64,
     /// When it became the turn of a candidate.
     entered: Moment,
-    /// How long candidates have taken that were refused then.
+    /// How long the turns have taken in which candidates were refused.
     wasted: Duration,
     watch: &'a TrialWatch,
 }
@@ -109,7 +109,8 @@ impl<'a> CellBench<'a> {
         ended
     }
 
-    /// How long candidates have taken so far that were refused then: the others do not pay for it.
+    /// How long the turns have taken so far in which candidates were refused, such as the wait for a limit: the others do not pay
+    /// for it.
     pub(super) fn wasted(&self) -> Duration {
         self.wasted
     }
@@ -239,6 +240,7 @@ impl<'a> CellBench<'a> {
         if ready.candidate.is_function() {
             let left = lane.give_up_calls();
             if left > 0 && failed_at == 0 {
+                lane.abort();
                 (failed_at, is_wrong) = (self.clock.now().max(1), true);
                 why = format!("it has returned before {left} of its calls had ended");
             }

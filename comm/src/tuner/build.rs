@@ -359,14 +359,17 @@ pub fn table_of(
     Ok(MeasuredTable::new(table, given))
 }
 
-/// The same without what was measured of candidates that were wrong anywhere: they serve nowhere.
+/// The same without what was measured of candidates that were wrong at any size of a collective: they do not serve it.
 fn trusted(launches: &[Vec<CellSamples>]) -> Vec<Vec<CellSamples>> {
-    let all = || launches.iter().flatten().flat_map(|cell| &cell.candidates);
     let is_wrong = |of: &&CandidateSamples| of.refusal.as_ref().is_some_and(|refusal| refusal.is_wrong);
-    let wrong: BTreeSet<&str> = all().filter(is_wrong).map(|of| of.name.as_str()).collect();
+    let mut wrong: BTreeSet<(Collective, &str)> = BTreeSet::new();
+    for cell in launches.iter().flatten() {
+        wrong.extend(cell.candidates.iter().filter(is_wrong).map(|of| (cell.collective, of.name.as_str())));
+    }
     let mut trusted = launches.to_vec();
     for cell in trusted.iter_mut().flatten() {
-        cell.candidates.retain(|of| of.name == tune::STOCK || !wrong.contains(of.name.as_str()));
+        let is_trusted = |name: &str| name == tune::STOCK || !wrong.contains(&(cell.collective, name));
+        cell.candidates.retain(|of| is_trusted(&of.name));
     }
     trusted
 }

@@ -18,7 +18,7 @@ const BUFFERS: u64 = 3;
 /// Things that all ranks must have in common, in the order in which they are compared.
 type Described = Vec<(String, Value)>;
 
-/// What this rank is about to measure, as far as all must agree: budget and limit are rank 0's business.
+/// What this rank is about to measure, as far as all must agree: rank 0 alone looks at the budget, and limits may differ.
 fn described(options: &TuneOptions, work: &[CellWork], candidates: &[TuneCandidate]) -> Described {
     let digest = |text: &str| text.bytes().fold(3, |digest, byte| mixed(digest, byte.into()));
     let cell = |digest_so_far, cell: &CellWork| mixed(digest_so_far, digest(&json!(cell).to_string()));

@@ -89,14 +89,17 @@ pub(super) fn measure_cells(
             }
         };
         for CandidateSamples { name, refusal, .. } in &samples.candidates {
-            distrusted
-                .extend(refusal.clone().filter(|refusal| refusal.is_wrong).map(|refusal| (name.clone(), refusal)));
+            let refusal = refusal.clone().filter(|refusal| refusal.is_wrong && name != tune::STOCK);
+            distrusted.extend(refusal.map(|refusal| ((cell.collective, name.clone()), refusal)));
         }
         progress(&samples);
         measured.push(samples);
     }
     Ok(measured)
 }
+
+/// Candidates that were wrong, and why, by collective: functions for several of them may have one name.
+type DistrustedCandidates = BTreeMap<(schedule::Collective, String), CandidateRefusal>;
 
 /// A candidate in the competition of one cell.
 struct Contender<'a> {
@@ -110,12 +113,12 @@ struct Contender<'a> {
 /// The competition of one cell. The first contender is stock.
 struct Contest<'a>(Vec<Contender<'a>>);
 
-/// Measures a cell for about as long as its share of the time. With the samples comes how long candidates have taken that were
-/// refused.
+/// Measures a cell for about as long as its share of the time. With the samples comes how long the turns have taken in which
+/// candidates were refused.
 fn measure_cell(
     (control, watch): (&Communicator, &TrialWatch),
     cell: &CellWork,
-    (candidates, programs, distrusted): (&[TuneCandidate], &mut CandidatePrograms, &BTreeMap<String, CandidateRefusal>),
+    (candidates, programs, distrusted): (&[TuneCandidate], &mut CandidatePrograms, &DistrustedCandidates),
     options: &TuneOptions,
     share: Duration,
 ) -> CommResult<(CellSamples, Duration)> {
@@ -133,7 +136,7 @@ fn measure_cell(
     let mut known: BTreeMap<u32, &str> = [(digest, tune::STOCK)].into();
     for (index, candidate) in serving {
         // What was wrong once is not called again. All ranks know that.
-        if let Some(refusal) = distrusted.get(candidate.name()) {
+        if let Some(refusal) = distrusted.get(&(cell.collective, candidate.name.clone())) {
             contest.0.push(Contender::new(candidate, Err(refusal.clone())));
             continue;
         }

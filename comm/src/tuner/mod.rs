@@ -137,7 +137,7 @@ pub struct CandidateSamples {
 pub enum TrialPhase {
     /// It could not be prepared.
     Prepare,
-    /// Its first call failed, or the result was wrong.
+    /// A call that is checked failed, or its result was wrong.
     Check,
     /// A measured call failed.
     Time,
@@ -153,7 +153,7 @@ pub struct CandidateRefusal {
     /// What this rank says about it.
     pub why: String,
     /// Whether it did what no candidate may do: a wrong result, a call that others did not make, a rank that it stopped or ended.
-    /// Then it is used nowhere. One that only says that it cannot do a call is refused for this size alone.
+    /// Then it is not used for this collective. One that only says that it cannot do a call is refused for this size alone.
     #[serde(default)]
     pub is_wrong: bool,
 }

@@ -32,6 +32,13 @@ pub struct Ticket {
     number: u64,
 }
 
+impl Ticket {
+    /// Whether it is a call of all members of a communicator, and no message.
+    pub(super) fn is_collective(self) -> bool {
+        self.queue.0 == self.communicator
+    }
+}
+
 /// Who carries on the calls of a rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Driver {
@@ -54,6 +61,8 @@ pub(super) struct Engine {
     tickets: u64,
     /// Memory for calls to come.
     spare: Vec<Vec<u8>>,
+    /// For whom this rank waits, as it has told all others, and in which queue.
+    told: Option<((u64, u64), WaitNotice)>,
     /// Who carries on all calls now. All other threads sleep.
     pub(super) driver: Driver,
     /// How many threads sleep until a call is over, or until they must carry on.
@@ -68,8 +77,6 @@ struct Queued {
     moved_at: Moment,
     /// Which rank it waits for.
     awaited: Option<Rank>,
-    /// The communicator in which it does so, and the rank, if it has told all others.
-    told: Option<WaitNotice>,
 }
 
 /// How a call that waits stands.
@@ -86,7 +93,7 @@ impl Engine {
     pub(super) fn new(ports: LanePorts) -> Self {
         let (queues, over, spare) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
         let stopped = BTreeMap::new();
-        Self { ports, queues, over, stopped, tickets: 0, spare, driver: Driver::Nobody, followers: 0 }
+        Self { ports, queues, over, stopped, tickets: 0, spare, told: None, driver: Driver::Nobody, followers: 0 }
     }
 
     /// Whether no call is under way.
@@ -142,7 +149,7 @@ impl Engine {
             self.over.insert(number, Err(why.again(script.rank)));
             self.end(run);
         } else {
-            let queued = Queued { number, script: script.clone(), run, moved_at: now, awaited: None, told: None };
+            let queued = Queued { number, script: script.clone(), run, moved_at: now, awaited: None };
             self.queues.entry(queue).or_default().push_back(queued);
         }
         Ticket { communicator: at.communicator, queue, number }
@@ -152,13 +159,14 @@ impl Engine {
     pub(super) fn carry_on(&mut self, now: Moment) -> bool {
         let mut moved = false;
         let mut ended = Vec::new();
-        let Self { ports, queues, over, stopped, .. } = self;
+        let Self { ports, queues, over, stopped, told, .. } = self;
         queues.retain(|name, queue| {
             while let Some(first) = queue.front_mut() {
                 let progress = first.run.poll(&first.script, ports);
-                if first.told.is_some() && matches!(progress, Ok(RunProgress::Done | RunProgress::Moved)) {
-                    let told = first.told.take();
-                    told.into_iter().for_each(|notice| ports.tell_wait(WaitNotice { awaited: None, ..notice }));
+                if !matches!(progress, Ok(RunProgress::Waits(_)))
+                    && let Some((_, notice)) = told.take_if(|(of, _)| of == name)
+                {
+                    ports.tell_wait(WaitNotice { awaited: None, ..notice });
                 }
                 match progress {
                     Ok(RunProgress::Done) => {}
@@ -209,14 +217,16 @@ impl Engine {
         self.over.remove(&ticket.number)
     }
 
-    /// Tells all peers for whom the oldest call of a stream waits, once; `ticket` is a call of this stream.
+    /// Tells all peers for whom the oldest call of a stream waits, once; `ticket` is a call of this stream. A rank tells one wait at
+    /// a time, and none of messages: a receive that was begun long ahead keeps nobody from going on.
     #[cold]
     pub(super) fn tell_wait(&mut self, ticket: Ticket) {
-        let Some(first) = self.queues.get_mut(&ticket.queue).and_then(VecDeque::front_mut) else { return };
-        let notice = WaitNotice { communicator: ticket.communicator, awaited: first.awaited };
-        if first.told != Some(notice) {
-            first.told = Some(notice);
-            self.ports.tell_wait(notice);
+        let Some(first) = self.queues.get(&ticket.queue).and_then(VecDeque::front) else { return };
+        let told = (ticket.queue, WaitNotice { communicator: ticket.communicator, awaited: first.awaited });
+        let is_free = self.told.is_none_or(|(of, _)| of == ticket.queue || !self.queues.contains_key(&of));
+        if ticket.is_collective() && is_free && self.told != Some(told) {
+            self.told = Some(told);
+            self.ports.tell_wait(told.1);
         }
     }
 
@@ -259,14 +269,17 @@ impl Engine {
 
     /// Gives up all calls of these streams that are not over; how many.
     pub(super) fn give_up_streams(&mut self, streams: &BTreeSet<u64>, why: &RunError) -> usize {
-        let is_one = |(stream, _): &&(u64, u64)| streams.contains(stream);
-        let firsts = self.queues.iter().filter(|(queue, _)| is_one(queue)).filter_map(|(queue, calls)| {
-            let first = calls.front()?;
-            Some((Ticket { communicator: queue.0, queue: *queue, number: first.number }, calls.len()))
-        });
-        let firsts: Vec<(Ticket, usize)> = firsts.collect();
-        firsts.iter().for_each(|(ticket, _)| self.give_up(*ticket, why));
-        firsts.iter().map(|(_, calls)| calls).sum()
+        let named: Vec<(u64, u64)> =
+            self.queues.keys().filter(|(stream, _)| streams.contains(stream)).copied().collect();
+        let mut given_up = 0;
+        for queue in named {
+            let Some(mut calls) = self.queues.remove(&queue) else { continue };
+            given_up += calls.len();
+            // Whoever waits for one of them learns why.
+            let ended = end_all(&mut calls, why, &mut self.over);
+            ended.into_iter().for_each(|run| self.end(run));
+        }
+        given_up
     }
 
     /// What has failed in these streams does not matter any more: they are gone.

@@ -190,7 +190,10 @@ impl Session {
             return None;
         }
         let rank = self.shared.rank;
-        let [by, late] = engine.late(ticket.communicator, rank, standing.peer);
+        let [by, late] = match ticket.is_collective() {
+            true => engine.late(ticket.communicator, rank, standing.peer),
+            false => [rank, standing.peer],
+        };
         Some(match by == rank {
             true => RunError::Deadline {
                 rank,

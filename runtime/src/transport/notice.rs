@@ -1,7 +1,7 @@
 //! How a rank tells its peers, without the help of rank 0, that a communicator is broken.
 //!
-//! The principal types are [`BreachNotice`], and [`WaitNotice`]: for whom a rank waits. Rank 0's process passes such news on to all ranks, until it leaves. So every rank also
-//! writes them in its own memory, where ranks of the same machine find them, and sends them to the others. Who waits for a rank
+//! The principal types are [`BreachNotice`], and [`WaitNotice`]: for whom a rank waits. Rank 0's process passes news of breaches on
+//! to all ranks, until it leaves. So every rank also writes its notices in its own memory, where ranks of the same machine find them, and sends them to the others. Who waits for a rank
 //! reads its notices.
 //!
 //! ```text

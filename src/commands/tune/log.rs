@@ -34,7 +34,7 @@ struct RankLine {
 pub(super) fn prepare(folder: &Path, ranks: usize) -> Outcome {
     std::fs::create_dir_all(folder).map_err(|error| io_failure(folder, error))?;
     // Another rank of a launcher may write already.
-    for rank in 0..ranks {
+    for rank in if ranks > 0 { ranks_in(folder) } else { BTreeSet::new() } {
         drop(std::fs::remove_file(folder.join(format!("rank-{rank}.jsonl"))));
     }
     Ok(())

@@ -23,8 +23,8 @@ use crate::interrupt;
 use crate::launch::config_of;
 use crate::screen::{Screen, bytes};
 use comm::{
-    CandidateSamples, CellSamples, CellWork, Communicator, LaunchEnd, NextWork, PlanTable, TuneCandidate, TuneJob,
-    TuneOptions, final_table, next_work,
+    CellSamples, CellWork, Communicator, LaunchEnd, NextWork, PlanTable, TuneCandidate, TuneJob, TuneOptions,
+    final_table, next_work,
 };
 use given::{named, planned};
 use launch::{LaunchSetting, LostRank};
@@ -187,9 +187,6 @@ impl Tuning<'_> {
                 bar.message(format!("launch {number}: {} {}", cell.collective, bytes(cell.bytes)));
             })?;
             first = if number == 1 { begin.elapsed() } else { first };
-            let refused = measured.cells.iter().flat_map(|cell| &cell.candidates);
-            let is_wrong = |of: &&CandidateSamples| of.refusal.as_ref().is_some_and(|refusal| refusal.is_wrong);
-            job.quarantine.extend(refused.filter(is_wrong).map(|of| of.name.clone()));
             launches.push(measured.cells);
             end = measured.end.or(end);
             (ended_early, is_interrupted) = (measured.ended_early, measured.is_interrupted);

@@ -386,7 +386,7 @@ impl MessagePort for SocketPort {
     }
 
     fn tell_wait(&mut self, notice: WaitNotice) {
-        // The same.
+        // As above.
         let _ = self.push(SocketFrame::wait(notice), &[]);
     }
 
