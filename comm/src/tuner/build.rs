@@ -3,7 +3,7 @@
 //! The principal functions are [`edges_of`], what remains to be measured between two sizes that have different choices, and
 //! [`table_of`].
 
-use super::measure::spans_count;
+use super::contest::spans_count;
 use super::outcome::MeasuredTable;
 use super::{CandidateSamples, CellSamples, CellWork};
 use crate::stock::measured_kind;

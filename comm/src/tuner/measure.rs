@@ -1,11 +1,11 @@
-//! Which candidate is measured when, and when that is enough.
+//! Cell after cell: which candidates compete there, and how much of the time each cell gets.
 //!
-//! The principal function is [`measure_cells`]. Rank 0 alone decides, by its clock and its numbers, and tells the others after
-//! every round; so all ranks do the same, and no rank derives a count from its own clock. Candidates take turns in blocks, so
-//! that a drift of the machine affects all alike.
+//! The principal function is [`measure_cells`]. Rank 0 alone decides, by its clock, and tells the others; so all ranks do the same,
+//! and no rank derives a count from its own clock.
 
-use super::bench::{CellBench, ReadyCandidate};
+use super::bench::CellBench;
 use super::candidate::{CandidatePrograms, TuneCandidate};
+use super::contest::{Contender, Contest};
 use super::watch::TrialWatch;
 use super::{CandidateRefusal, CandidateSamples, CellSamples, CellWork, StockPlan, TuneOptions};
 use crate::communicator::Communicator;
@@ -14,48 +14,9 @@ use crate::stock::measured_kind;
 use runtime::Moment;
 use std::collections::BTreeMap;
 use std::time::Duration;
-use tune::{CandidateTimes, Summary, remaining, summarize, winner};
 
-/// Calls in a block, at most.
-const MOST_CALLS: usize = 16;
-/// Rounds before a decision, at least.
-const LEAST_ROUNDS: usize = 3;
-/// Rounds in which every candidate has so many times that they can decide, also where a round gives one time.
-const DECIDING_ROUNDS: usize = 6;
-/// Samples after which nothing new is expected.
-const MOST_SAMPLES: usize = 64;
-/// About how long a block may take, in microseconds.
-const BLOCK_US: f64 = 20_000.0;
-/// About how long a loop without pauses takes at least, in microseconds: in shorter ones, those who do not wait for others, like
-/// the root of a broadcast, are through before the first call has ended everywhere.
-const LOOP_US: f64 = 1000.0;
-/// Calls in a loop, at most.
-const MOST_IN_LOOP: usize = 1000;
 /// The share of a cell's time in which candidates are admitted; after it, no more are.
 const ADMISSION: f64 = 0.5;
-/// Calls of a screening: the first times of a candidate, before the comparison.
-const SCREENING: usize = 3;
-/// Screenings of who seems to have no chance, after the first one: the processor may have done something else meanwhile.
-const MORE_SCREENINGS: usize = 2;
-/// A screening that takes longer, in microseconds, is not repeated: what the processor does else is short beside it.
-const LONG_SCREENING_US: f64 = 100_000.0;
-/// A candidate that takes so many times as long as the best one in all screenings is measured no further.
-const NO_CHANCE: f64 = 4.0;
-/// Functions whose calls take longer, in microseconds, have to be right after every fourth of their blocks, and others after each:
-/// it takes longer to look at long results than to compute them.
-const LONG_CHECK_US: f64 = 2_000.0;
-/// See [`LONG_CHECK_US`].
-const LONG_CHECKS: usize = 4;
-/// Where every candidate is to be measured so and so often, ranks may be late at so many more calls before that is given up.
-const MOST_ROUNDS: usize = 4;
-
-/// What rank 0 says after a round.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum RoundOutcome {
-    Stop,
-    Continue,
-}
-
 /// Measures all cells of a list, of which every rank has the same. The samples are known to rank 0 only.
 ///
 /// # Errors
@@ -100,18 +61,6 @@ pub(super) fn measure_cells(
 
 /// Candidates that were wrong, and why, by collective: functions for several of them may have one name.
 type DistrustedCandidates = BTreeMap<(schedule::Collective, String), CandidateRefusal>;
-
-/// A candidate in the competition of one cell.
-struct Contender<'a> {
-    /// `None` once it was refused.
-    ready: Option<ReadyCandidate<'a>>,
-    samples: CandidateSamples,
-    /// About how long a call takes, in microseconds; the same on all ranks.
-    expected_us: f64,
-}
-
-/// The competition of one cell. The first contender is stock.
-struct Contest<'a>(Vec<Contender<'a>>);
 
 /// Measures a cell for about as long as its share of the time. With the samples comes how long the turns have taken in which
 /// candidates were refused.
@@ -166,224 +115,6 @@ fn measure_cell(
     let stock_plan = Some(StockPlan { name, digest });
     let measured = CellSamples { collective: cell.collective, bytes, op: kind.op, stock_plan, candidates };
     Ok((measured, bench.wasted()))
-}
-
-impl<'a> Contender<'a> {
-    fn new(candidate: &TuneCandidate, admitted: Result<ReadyCandidate<'a>, CandidateRefusal>) -> Self {
-        let samples = CandidateSamples { refusal: admitted.as_ref().err().cloned(), ..CandidateSamples::of(candidate) };
-        Self { ready: admitted.ok(), samples, expected_us: f64::INFINITY }
-    }
-
-    /// One for which there is no time.
-    fn late(candidate: &TuneCandidate) -> Self {
-        Self { ready: None, samples: CandidateSamples::of(candidate), expected_us: f64::INFINITY }
-    }
-
-    /// One that does the same as another.
-    fn same(candidate: &TuneCandidate, other: &str) -> Self {
-        let mut same = Self::late(candidate);
-        same.samples.same_as = Some(other.to_owned());
-        same
-    }
-
-    fn refuse(&mut self, refusal: CandidateRefusal) {
-        self.samples.refusal = Some(refusal);
-        (self.ready, self.expected_us) = (None, f64::INFINITY);
-    }
-}
-
-impl Contender<'_> {
-    /// A function may do something else after many calls, so it has to be right again and again.
-    fn check_function(&mut self, bench: &mut CellBench<'_>) -> CommResult<()> {
-        let Some(ready) = self.ready.as_ref().filter(|ready| ready.candidate.is_function()) else { return Ok(()) };
-        if let Some(refusal) = bench.check(ready)? {
-            self.refuse(refusal);
-        }
-        Ok(())
-    }
-}
-
-impl Contest<'_> {
-    /// Measures all in turns, until it is clear who is the best, or it is late.
-    fn compete(
-        &mut self,
-        bench: &mut CellBench<'_>,
-        options: &TuneOptions,
-        is_late: impl Fn(Duration) -> bool,
-    ) -> CommResult<()> {
-        // Screenings tell who has no chance; a plan that takes long must not use up the time of the others.
-        let mut live = self.screen(bench)?;
-        for round in 0.. {
-            // Each round begins with another candidate.
-            let turns: Vec<usize> = (0..live.len()).map(|turn| live[(turn + round) % live.len()]).collect();
-            if !self.round(bench, &turns, round)? {
-                // Who had no chance beside a candidate that was wrong may have one now. All ranks know that.
-                live = self.live();
-                continue;
-            }
-            live = self.ready(live);
-            let terms = (round, is_late(bench.wasted()), options.least_samples);
-            if self.agree(bench.control, &mut live, terms)? == RoundOutcome::Stop {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Those that were not refused.
-    fn ready(&self, mut places: Vec<usize>) -> Vec<usize> {
-        places.retain(|&place| self.0[place].ready.is_some());
-        places
-    }
-
-    /// About how long each candidate takes; those that may be the best, and stock.
-    fn screen(&mut self, bench: &mut CellBench<'_>) -> CommResult<Vec<usize>> {
-        let mut slow: Vec<usize> = (0..self.0.len()).collect();
-        for _ in 0..1 + MORE_SCREENINGS {
-            for &place in &slow {
-                let contender = &mut self.0[place];
-                let Some(ready) = &contender.ready else { continue };
-                match bench.time_loop(ready, SCREENING)? {
-                    // All ranks have the same number.
-                    Ok(times) => contender.expected_us = contender.expected_us.min(times.slowest_us),
-                    Err(refusal) => contender.refuse(refusal),
-                }
-                contender.check_function(bench)?;
-            }
-            slow = self.ready((0..self.0.len()).collect());
-            slow.retain(|place| {
-                let screening_us = SCREENING as f64 * self.0[*place].expected_us;
-                !self.may_win(*place) && screening_us <= LONG_SCREENING_US
-            });
-        }
-        for contender in &mut self.0 {
-            contender.samples.screening_us = Some(contender.expected_us).filter(|time| time.is_finite());
-        }
-        Ok(self.live())
-    }
-
-    /// Who may be the best, and stock.
-    fn live(&self) -> Vec<usize> {
-        let mut live = self.ready((0..self.0.len()).collect());
-        live.retain(|place| *place == 0 || self.may_win(*place));
-        live
-    }
-
-    /// Whether the screenings leave a candidate a chance.
-    fn may_win(&self, place: usize) -> bool {
-        let best = self.0.iter().map(|contender| contender.expected_us).fold(f64::INFINITY, f64::min);
-        self.0[place].expected_us <= NO_CHANCE * best
-    }
-
-    /// A block of every candidate. Whether it says who is the best: not if one was refused.
-    fn round(&mut self, bench: &mut CellBench<'_>, turns: &[usize], round: usize) -> CommResult<bool> {
-        let competing = self.ready(turns.to_vec()).len();
-        for &place in turns {
-            let contender = &mut self.0[place];
-            let Some(ready) = &contender.ready else { continue };
-            let expected = contender.expected_us;
-            let of = |time_us: f64, most| ((time_us / expected.max(1e-3)) as usize).clamp(2, most);
-            let calls = of(BLOCK_US, MOST_CALLS);
-            let in_loop = calls.max(of(LOOP_US, MOST_IN_LOOP));
-            match bench.block(ready, [calls, in_loop], expected)? {
-                Ok(times) => {
-                    // All ranks have the same number.
-                    contender.expected_us = times.in_loop.slowest_us;
-                    let samples = &mut contender.samples;
-                    samples.spans_us.extend(times.spans);
-                    samples.loops_us.push(times.in_loop.slowest_us);
-                    samples.own_us.push(times.in_loop.own_us);
-                    samples.invalid += times.invalid;
-                }
-                Err(refusal) => contender.refuse(refusal),
-            }
-            if expected < LONG_CHECK_US || round.is_multiple_of(LONG_CHECKS) {
-                contender.check_function(bench)?;
-            }
-        }
-        Ok(self.ready(turns.to_vec()).len() == competing)
-    }
-
-    /// What rank 0 decides after a round, on all ranks: whether to go on, and with whom. Each candidate is measured `least` times, or
-    /// as often as a decision needs.
-    fn agree(
-        &self,
-        control: &Communicator,
-        live: &mut Vec<usize>,
-        (round, is_late, least): (usize, bool, usize),
-    ) -> CommResult<RoundOutcome> {
-        let mut said = vec![0_i64; self.0.len() + 1];
-        if control.rank() == 0 {
-            let (outcome, stay) = match least {
-                0 => self.judge(live, round, is_late),
-                least => (self.complete(live, round, least), live.clone()),
-            };
-            said[0] = i64::from(outcome == RoundOutcome::Continue);
-            stay.into_iter().for_each(|index| said[index + 1] = 1);
-        }
-        control.broadcast(&mut said, 0)?;
-        if said[0] == 0 {
-            return Ok(RoundOutcome::Stop);
-        }
-        live.retain(|&index| said[index + 1] == 1);
-        Ok(RoundOutcome::Continue)
-    }
-
-    /// Whether all have been measured so often.
-    fn complete(&self, live: &[usize], round: usize, least: usize) -> RoundOutcome {
-        let by_span = spans_count(self.0.iter().map(|contender| &contender.samples));
-        let samples = |place: &usize| self.0[*place].samples.summary(by_span).map_or(0, |summary| summary.samples);
-        match live.iter().all(|place| samples(place) >= least) || round >= MOST_ROUNDS * least {
-            true => RoundOutcome::Stop,
-            false => RoundOutcome::Continue,
-        }
-    }
-
-    /// Whether to go on, and with whom.
-    fn judge(&self, live: &[usize], round: usize, is_late: bool) -> (RoundOutcome, Vec<usize>) {
-        let by_span = spans_count(self.0.iter().map(|contender| &contender.samples));
-        let times = |(index, contender): (usize, &Contender<'_>)| {
-            live.contains(&index).then(|| contender.samples.times(by_span)).flatten()
-        };
-        let all: Vec<Option<CandidateTimes>> = self.0.iter().enumerate().map(times).collect();
-        let stay = remaining(&all);
-        let least = all.iter().flatten().map(|times| times.first.samples).min().unwrap_or(0);
-        let is_decided = stay.len() < 2 || stay.len() == 2 && winner(&all).is_some();
-        let may_decide = round + 1 >= DECIDING_ROUNDS || all.iter().flatten().all(CandidateTimes::has_intervals);
-        let is_enough = may_decide && (is_decided || least >= MOST_SAMPLES);
-        match round + 1 >= LEAST_ROUNDS {
-            false => (RoundOutcome::Continue, live.to_vec()),
-            true if is_enough || is_late => (RoundOutcome::Stop, stay),
-            true => (RoundOutcome::Continue, stay),
-        }
-    }
-}
-
-/// Whether spans count: unless ranks were late at most calls of a candidate, as they are where they share cores. Then loops do.
-pub(super) fn spans_count<'a>(samples: impl IntoIterator<Item = &'a CandidateSamples>) -> bool {
-    let mut competing = samples.into_iter().filter(|samples| samples.refusal.is_none());
-    competing.all(|samples| samples.spans_us.len() >= samples.invalid)
-}
-
-impl CandidateSamples {
-    /// Nothing yet, of a candidate.
-    fn of(candidate: &TuneCandidate) -> Self {
-        Self { name: candidate.name.clone(), is_function: candidate.is_no_plan(), ..Self::default() }
-    }
-
-    /// The times that count.
-    pub fn summary(&self, by_span: bool) -> Option<Summary> {
-        if self.refusal.is_some() {
-            return None;
-        }
-        summarize(if by_span { &self.spans_us } else { &self.loops_us })
-    }
-
-    /// The same, with the times in loops where spans count.
-    pub(super) fn times(&self, by_span: bool) -> Option<CandidateTimes> {
-        let second = if by_span { self.summary(false) } else { None };
-        self.summary(by_span).map(|first| CandidateTimes { first, second })
-    }
 }
 
 impl CellWork {

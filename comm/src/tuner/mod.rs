@@ -18,7 +18,8 @@
 //! | `bench` | one size of one collective: candidates that are ready, and the right result |
 //! | `memory` | what a rank gives and gets, with guards |
 //! | `timing` | the times |
-//! | `measure` | whose turn it is, and when it is enough |
+//! | `contest` | one size of one collective: whose turn it is, and when it is enough |
+//! | `measure` | size after size |
 //! | `build` | the table |
 //! | `outcome` | what there is to say at the end |
 //! | `guided` | what is measured next: edges, and what guidelines ask for |
@@ -30,6 +31,7 @@ mod build;
 mod candidate;
 mod clock;
 mod compare;
+mod contest;
 mod guided;
 mod job;
 mod measure;
