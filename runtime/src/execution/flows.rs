@@ -9,7 +9,6 @@ use crate::dtype::DType;
 use crate::error::{RunError, RunResult};
 use crate::execution::concurrent::{Concurrent, Work};
 use crate::execution::executor::Executor;
-use crate::execution::local_rank::LocalRank;
 use crate::group::Group;
 use crate::interpreter::buffers::Call;
 use crate::numbers::CallNumber;
@@ -140,7 +139,6 @@ impl Flows {
     pub(crate) fn run_rank(&self, executor: &mut Executor<'_>, call: CallNumber) -> RunResult<Arrivals> {
         let mut arrivals = Arrivals::new();
         for repetition in 0..WARMUPS + u64::from(self.repetitions) {
-            executor.local_ranks().iter_mut().for_each(LocalRank::rewrite_scratch);
             let run = executor.run(vec![Call::OutOfPlace { input: &[], output: &mut [] }], call.plus(repetition))?;
             if repetition < WARMUPS {
                 continue;

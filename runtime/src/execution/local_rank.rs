@@ -148,12 +148,6 @@ impl<'a> LocalRank<'a> {
         connections.filter(move |connection| direct && connection.to == to)
     }
 
-    /// Writes the scratch anew. What a program sends, it has mostly just written: the receiver finds such bytes in caches of the
-    /// sender, and not in its own, where the message before has left them.
-    pub(crate) fn rewrite_scratch(&mut self) {
-        self.scratch.fill(0xcc);
-    }
-
     /// Opens the lanes, once all ranks are ready.
     pub(crate) fn link(&mut self, emulation: Option<&Emulation>, transports: &mut Transports<'_>) -> RunResult<()> {
         if self.lanes.is_some() {

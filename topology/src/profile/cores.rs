@@ -20,7 +20,9 @@ const FAN: usize = 4;
 const COUNTS: [u32; 3] = [1, 8, 32];
 /// The lengths of long messages, in bytes: caches make bytes cost more where more of them are under way, and plans have messages
 /// of all lengths.
-const LENGTHS: [u64; 3] = [64 << 10, 256 << 10, 1 << 20];
+const LENGTHS: [u64; 4] = [64 << 10, 256 << 10, 1 << 20, 4 << 20];
+/// All flows together have at most so many bytes under way.
+const MOST_TOGETHER: u64 = 64 << 20;
 /// Passes over all settings.
 const TURNS: u32 = 4;
 
@@ -57,13 +59,14 @@ fn crowd(members: &[Rank], users: &BTreeSet<Pair>) -> Round {
 /// counts: what else this computer does takes cores, too. `None` if longer messages never took longer.
 fn kept_busy(bench: &mut Bench<'_>, suspect: Suspect) -> Result<Option<DetectedResource>, ProfileError> {
     let flows = suspect.flows.len() as f64;
+    let lengths = LENGTHS.map(|bytes| bytes.min(MOST_TOGETHER / suspect.flows.len() as u64).max(TINY));
     let mut tiny = vec![Vec::new(); COUNTS.len()];
     let mut long = vec![Vec::new(); LENGTHS.len()];
     for _ in 0..TURNS {
         for (times, messages) in tiny.iter_mut().zip(COUNTS) {
             times.extend(together(bench, &suspect.flows, TINY, messages)?);
         }
-        for (times, bytes) in long.iter_mut().zip(LENGTHS) {
+        for (times, bytes) in long.iter_mut().zip(lengths) {
             times.extend(together(bench, &suspect.flows, bytes, 1)?);
         }
     }
@@ -75,7 +78,7 @@ fn kept_busy(bench: &mut Bench<'_>, suspect: Suspect) -> Result<Option<DetectedR
     let tiny: Vec<LinePoint> = tiny.iter().zip(COUNTS.map(f64::from)).map(point).collect();
     let line = Line::through(&tiny).unwrap_or(Line { begins: 0.0, beta: 0.0, noise: 0.0 });
     let single = tiny[0].time;
-    let long: Vec<LinePoint> = long.iter().zip(LENGTHS.map(|bytes| bytes as f64)).map(point).collect();
+    let long: Vec<LinePoint> = long.iter().zip(lengths.map(|bytes| bytes as f64)).map(point).collect();
     // Each length counts alike: the mean of logarithms.
     let costs = long.iter().map(|point| (point.time - single) / point.bytes);
     let costs: Vec<f64> = costs.filter(|&cost| cost > 0.0).map(f64::ln).collect();

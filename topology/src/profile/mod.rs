@@ -110,7 +110,9 @@ impl ProfileOptions {
         let wanted = self.limit.map_or(f64::INFINITY, |limit| limit.as_secs_f64() * 1e6 / samples_among(ranks));
         let short = (wanted / sample_time.0).min(1.0);
         let least = (least as f64 * short).max(self.least as f64 * SHORTENED).min(least as f64) as u64;
-        Self { sample_time: sample_time * short, least, ..self.clone() }
+        // A time that somebody gives may be used.
+        let most_turns = self.most_turns * if self.limit.is_some() { PERSISTENT } else { 1 };
+        Self { sample_time: sample_time * short, least, most_turns, ..self.clone() }
     }
 
     /// The right length of the longest message if a byte costs `beta`, in bytes.
@@ -139,6 +141,8 @@ fn samples_among(ranks: usize) -> f64 {
 const SAMPLES_PER_RANK: f64 = 300.0;
 /// For a time limit, the least length of a message becomes shorter by this factor at most: shaped links would not show their rate.
 const SHORTENED: f64 = 0.25;
+/// With a time limit, so many times as many passes are made before the time is over, until all is known well enough.
+const PERSISTENT: u32 = 10;
 /// The shares of the time limit after which each part no longer seeks precision: the first look, what pairs share, the links. The
 /// rest is for the [`check`].
 const SHARES: [f64; 3] = [0.2, 0.6, 0.85];
