@@ -54,7 +54,7 @@ mpi-test: tested
 	fi
 	@if .ci/setup mpich; then \
 		ANTIPHON_LIB=target/tested plugin/mpi/build.sh mpicc.mpich target/mpich/libantiphon_mpi.so && \
-		LD_LIBRARY_PATH=$(CURDIR)/target/tested plugin/mpi/tests/run.sh mpicc.mpich mpirun.mpich target/mpich/libantiphon_mpi.so 2 3; \
+		ANTIPHON=target/tested/antiphon LD_LIBRARY_PATH=$(CURDIR)/target/tested plugin/mpi/tests/run.sh mpicc.mpich mpirun.mpich target/mpich/libantiphon_mpi.so 2 3; \
 	fi
 
 # Copies of the command and of libantiphon as `make test` builds them, in target/tested.

@@ -201,6 +201,11 @@ typedef struct antiphon_comm *antiphon_comm_t;
 typedef struct antiphon_request *antiphon_request_t;
 
 /**
+ * What a program does while it waits.
+ */
+typedef void (*antiphon_idle_t)(void *context);
+
+/**
  * A call that a candidate has to do, with the meaning that the function of the same name gives to its arguments.
  */
 struct antiphon_call {
@@ -469,6 +474,15 @@ antiphon_result_t antiphon_comm_set_timeout(antiphon_comm_t comm,
                                             double seconds);
 
 /**
+ * A thread that waits for a call calls this function again and again, and does not sleep: for something else that has to go on
+ * meanwhile, such as MPI. It holds for all communicators of the job, and can be set once. The function must not call this
+ * library, nor wait.
+ */
+antiphon_result_t antiphon_comm_set_idle(antiphon_comm_t comm,
+                                         antiphon_idle_t idle,
+                                         void *context);
+
+/**
  * Frees a communicator, and sets it to NULL. No call of it may be under way.
  */
 antiphon_result_t antiphon_comm_free(antiphon_comm_t *comm);
@@ -666,8 +680,8 @@ const char *antiphon_version(void);
 
 /**
  * Registers a function of the program as a candidate for `antiphon_tune`. All ranks register the same names in the same order.
- * No two candidates have the same name. Nothing is called yet. A function may be called by any thread that tunes, until the
- * communicator is freed.
+ * No two candidates of one collective have the same name. Nothing is called yet. A function may be called by any thread that
+ * tunes, until the communicator is freed.
  */
 antiphon_result_t antiphon_tune_candidate(antiphon_comm_t comm,
                                           const char *name,
@@ -677,8 +691,9 @@ antiphon_result_t antiphon_tune_candidate(antiphon_comm_t comm,
 
 /**
  * Measures stock, textbook algorithms and the registered candidates on all ranks, which all call this with the same options, and
- * uses what is faster than stock from the next call of this communicator on. A candidate has to be right before it is measured;
- * one that is wrong or fails is refused, and the others are measured. Rank 0 writes the table to the file `table`, unless that is
+ * uses what is faster than stock from the next call of this communicator on. A candidate has to be right again and again, for
+ * smaller counts too; it writes only what it has to, and ends all its calls. One that is wrong or fails is refused, and the others
+ * are measured. Rank 0 writes the table to the file `table`, unless that is
  * NULL. A table holds the names of functions, not the functions: see `antiphon_use_candidates`.
  *
  * In a program that `antiphon tune -- PROGRAM` has started, the command says what is measured, and makes the table. There, a

@@ -6,12 +6,36 @@ use comm::{
 };
 use serde_json::Value;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Names the candidates of the program below, separated by commas.
 const CANDIDATES: &str = "ANTIPHON_TEST_CANDIDATES";
+
+/// How a rank of the program below is lost, and a file that says when, or that it has happened.
+const LOSS: &str = "ANTIPHON_TEST_LOSS";
+
+fn kill_own_process() {
+    let own = std::process::id().to_string();
+    drop(Command::new("kill").args(["-KILL", &own]).status());
+}
+
+/// Rank 1 is killed once before it joins the others, or each time when its first cell is measured.
+fn lose_rank() {
+    let Ok(loss) = std::env::var(LOSS) else { return };
+    let job = TuneJob::of_environment().unwrap().unwrap();
+    match (std::env::var("ANTIPHON_RANK").as_deref(), loss.strip_prefix("joining ")) {
+        (Ok("1"), Some(mark)) if std::fs::File::create_new(mark).is_ok() => kill_own_process(),
+        (Ok("1"), None) => drop(std::thread::spawn(move || {
+            while !std::fs::read_to_string(job.report_of(1)).is_ok_and(|said| said.contains(r#"{"cell":"#)) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            kill_own_process();
+        })),
+        _ => {}
+    }
+}
 
 /// An AllReduce of floats by the library, and before it on rank 1 what a candidate does wrong.
 fn candidate(name: &'static str) -> TuneCandidate {
@@ -24,6 +48,11 @@ fn candidate(name: &'static str) -> TuneCandidate {
                 },
                 "crashing" => std::process::abort(),
                 "leaving" => std::process::exit(0),
+                "spoiling" => drop(std::thread::spawn(|| {
+                    // As a process ends that finds its memory spoiled, some time after its function has returned.
+                    std::thread::sleep(Duration::from_millis(50));
+                    std::process::abort();
+                })),
                 "slow" => std::thread::sleep(Duration::from_millis(2)),
                 _ => {}
             }
@@ -44,9 +73,10 @@ fn candidate(name: &'static str) -> TuneCandidate {
 /// which tunes in the running program.
 #[test]
 fn a_program_tunes_with_candidates_of_its_own() {
+    lose_rank();
     let comm = Communicator::from_env().unwrap();
     let names = std::env::var(CANDIDATES).unwrap_or_else(|_| "right,wrong".to_owned());
-    let given = ["right", "wrong", "slow", "hanging", "crashing", "leaving"];
+    let given = ["right", "wrong", "slow", "hanging", "crashing", "leaving", "spoiling"];
     let given = given.into_iter().filter(|name| names.split(',').any(|of| of == *name)).map(candidate).collect();
     let options = TuneOptions {
         collectives: vec![Collective::AllReduce],
@@ -67,12 +97,92 @@ fn a_program_tunes_with_candidates_of_its_own() {
 
 /// Tunes with the program above as the ranks.
 fn tune(folder: &Path, options: &str, candidates: &str) -> Ran {
+    ended(command(folder, options, candidates))
+}
+
+fn ended(mut command: Command) -> Ran {
+    let output = command.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    Ran { code: output.status.code().unwrap_or(-1), stdout: text(output.stdout), stderr: text(output.stderr) }
+}
+
+fn command(folder: &Path, options: &str, candidates: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_antiphon"));
     command.current_dir(folder).args(options.split_whitespace()).arg("--").arg(std::env::current_exe().unwrap());
     command.args(["--exact", "candidates::a_program_tunes_with_candidates_of_its_own", "--nocapture"]);
-    let output = command.env(CANDIDATES, candidates).output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    Ran { code: output.status.code().unwrap_or(-1), stdout: text(output.stdout), stderr: text(output.stderr) }
+    command.env(CANDIDATES, candidates);
+    command
+}
+
+#[test]
+fn a_function_after_which_its_process_ends_is_to_blame() {
+    let folder = tempfile::tempdir().unwrap();
+    let line = "tune --ranks 2 --collective allreduce,allgather --sizes 1KB,64KB --budget 5s --launches 1 -o table.json --json";
+    let told = tune(folder.path(), line, "right,spoiling").ok().json();
+    let blamed: Vec<&str> = told["refused"].as_array().unwrap().iter().filter_map(|of| of["name"].as_str()).collect();
+    assert!(blamed.contains(&"spoiling"), "{told}");
+    assert_eq!((&told["lost"], &told["ended_early"]), (&serde_json::json!([]), &Value::Null), "{told}");
+    assert_eq!(read(&folder.path().join("table.json"))["cells"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn a_rank_that_is_killed_while_it_joins_is_started_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let line = "tune --ranks 2 --collective allreduce --sizes 1KB --budget 2s --launches 1 -o table.json --json";
+    let mut command = command(folder.path(), line, "right");
+    command.env(LOSS, format!("joining {}", folder.path().join("happened").display()));
+    let told = ended(command).ok().json();
+    let lost = told["lost"].as_array().unwrap();
+    assert!(lost.len() == 1 && lost[0]["rank"] == 1, "{told}");
+    assert!(lost[0]["why"].as_str().unwrap().contains("before it had joined"), "{told}");
+}
+
+#[test]
+fn what_was_measured_before_ranks_were_lost_again_and_again_is_in_the_table() {
+    let folder = tempfile::tempdir().unwrap();
+    let line = "tune --ranks 2 --collective allreduce,allgather --sizes 1KB,4KB,16KB,64KB,256KB --budget 20s -o table.json \
+                --log log --json";
+    let mut command = command(folder.path(), line, "right");
+    command.env(LOSS, "cells");
+    let ran = ended(command).ok();
+    assert!(ran.stderr.contains("rank 1: its process ended: signal: 9"), "{}", ran.stderr);
+    let told = ran.json();
+    assert!(told["ended_early"].as_str().unwrap().contains("again and again"), "{told}");
+    assert_eq!(told["lost"].as_array().unwrap().len(), 3, "{told}");
+    assert!(!read(&folder.path().join("table.json"))["cells"].as_array().unwrap().is_empty());
+    let report = read(&folder.path().join("log/report.json"));
+    assert_eq!((&report["ranks"], &report["failed"]), (&2.into(), &told["ended_early"]), "{report}");
+}
+
+/// Processes with this variable in their environment.
+fn processes_with(variable: &str) -> usize {
+    let all =
+        std::fs::read_dir("/proc").unwrap().filter_map(|entry| std::fs::read(entry.ok()?.path().join("environ")).ok());
+    all.filter(|environment| environment.split(|byte| *byte == 0).any(|one| one == variable.as_bytes())).count()
+}
+
+#[test]
+fn the_ranks_of_a_program_end_with_the_command() {
+    let folder = tempfile::tempdir().unwrap();
+    let line =
+        "tune --ranks 2 --collective allreduce --sizes 1KB --budget 300s --least-samples 100000000 -o table.json";
+    for signal in ["-KILL", "-TERM", "-INT"] {
+        let name = format!("right,{signal},{}", folder.path().display());
+        let mut command =
+            command(folder.path(), line, &name).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let variable = format!("{CANDIDATES}={name}");
+        let until = Instant::now() + Duration::from_secs(60);
+        let wait_for = |expected: usize| {
+            while processes_with(&variable) != expected {
+                assert!(Instant::now() < until, "{signal}: {} of {expected} processes", processes_with(&variable));
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        };
+        wait_for(3);
+        assert!(Command::new("kill").args([signal, &command.id().to_string()]).status().unwrap().success());
+        command.wait().unwrap();
+        wait_for(0);
+    }
 }
 
 #[test]

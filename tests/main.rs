@@ -34,3 +34,4 @@ mod traps;
 mod tuning;
 mod tuning_faults;
 mod tuning_regret;
+mod tuning_writers;

@@ -117,7 +117,8 @@ fn candidate(fault: Option<Fault>) -> TuneCandidate {
         let call = calls.fetch_add(1, Ordering::Relaxed);
         let first = fault.map_or(0, |fault| match fault.phase {
             "warm-up" => 0,
-            _ => 5 + (fault.seed % 20) as usize,
+            // After the calls of the check.
+            _ => 16 + (fault.seed % 20) as usize,
         });
         let own = fault.filter(|fault| comm.rank() == fault.rank && matches!(fault.phase, "warm-up" | "timed"));
         match own.filter(|_| call == first) {

@@ -33,8 +33,15 @@ pub(crate) struct OwnTable {
     fault: String,
 }
 
-/// What the ranks have agreed on: the table that all of them have, or an empty one, and what this rank says about it.
-pub(crate) type AgreedTable = (PlanTable, Vec<String>);
+/// What the ranks have agreed on.
+pub(crate) struct AgreedTable {
+    /// What all of them have, or an empty one.
+    pub(crate) table: PlanTable,
+    /// What this rank says about it.
+    pub(crate) lines: Vec<String>,
+    /// Why there is no table, if one was named.
+    pub(crate) why_none: Option<String>,
+}
 
 impl OwnTable {
     /// Reads the table, if one is named.
@@ -77,7 +84,8 @@ impl OwnTable {
             if rank == 0 && state == TableState::Refused {
                 lines.push(format!("no table is used: {fault}"));
             }
-            return Ok((table, lines));
+            let why_none = (state == TableState::Refused).then(|| format!("the table cannot be used: {fault}"));
+            return Ok(AgreedTable { table, lines, why_none });
         };
         let mut lines: Vec<String> = table.notes().iter().map(|note| format!("rank {rank}: {note}")).collect();
         if state == TableState::Refused {
@@ -86,7 +94,8 @@ impl OwnTable {
         if rank == 0 {
             lines.push(format!("stock serves all calls, because the ranks have different tables: {}", named(&all)));
         }
-        Ok((PlanTable::default(), lines))
+        let why_none = Some(format!("the ranks have different tables: {}", named(&all)));
+        Ok(AgreedTable { table: PlanTable::default(), lines, why_none })
     }
 }
 

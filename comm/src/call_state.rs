@@ -35,14 +35,12 @@ pub(crate) struct CallState {
 /// A call that was chosen, with the lock of its communicator.
 pub(crate) struct ChosenCall<'a> {
     pub(crate) state: MutexGuard<'a, CallState>,
-    /// What serves it, if not the plan that was found last.
-    pub(crate) other: Option<Prepared>,
 }
 
 impl ChosenCall<'_> {
     #[inline]
     pub(crate) fn prepared(&self) -> &Prepared {
-        self.other.as_ref().unwrap_or_else(|| self.state.plans.last_ready())
+        self.state.plans.last_ready()
     }
 }
 
@@ -64,6 +62,7 @@ impl CallState {
         let is_last = at.number == self.calls;
         if !is_message && is_last {
             self.calls = self.calls.wrapping_sub(1);
+            self.plans.uncount();
         }
         is_message || is_last
     }

@@ -1,15 +1,17 @@
 //! A group of ranks, and one rank's place in it.
 
 use crate::call_state::{CallState, ChosenCall, ServesCalls};
+use crate::confirmed::TimedCall;
 use crate::error::{CommError, CommResult};
 use crate::links::LinkCosts;
 use crate::log::Says;
-use crate::numbers::message_stream;
+use crate::numbers::{confirmation_stream, message_stream};
 use crate::plan_store::{CallKey, PlanStore};
+use crate::plans::ReadyTurn;
 use crate::statistics::Statistics;
 use crate::stock::CallKind;
 use crate::table::PlanTable;
-use runtime::{Call, CallPlace, DType, Moment, Prepared, RunError, RunErrorKind, SequencedProgram, Session};
+use runtime::{Call, CallPlace, DType, IdleWork, Moment, Prepared, RunError, RunErrorKind, SequencedProgram, Session};
 use schedule::{Collective, ReduceOp};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -63,16 +65,29 @@ fn nanoseconds(limit: Duration) -> u64 {
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        if let Some(file) = &self.state.get_mut().unwrap_or_else(PoisonError::into_inner).plans.store().file {
+        let plans = &mut self.state.get_mut().unwrap_or_else(PoisonError::into_inner).plans;
+        if let Some(file) = &plans.store().file {
             file.see(self.session.long_messages());
         }
+        let id = self.id;
+        let told: Vec<u64> = plans.confirmed().streams().iter().map(|of| confirmation_stream(id, *of)).collect();
         // Also the messages that nobody has received, and those that could not be sent.
+        self.session.forget(self.received().chain([self.id]).chain(told));
+        self.session.forget_sent(self.sent());
+    }
+}
+
+impl Membership {
+    /// The streams of messages to this rank.
+    fn received(&self) -> impl Iterator<Item = u64> {
         let own = Rank::from_index(self.number);
-        let peers = || (0..self.members.len()).map(Rank::from_index);
-        let received = peers().map(|from| message_stream(self.id, from, own));
-        let sent = peers().map(|to| message_stream(self.id, own, to));
-        self.session.forget(received.chain([self.id]));
-        self.session.forget_sent(sent);
+        (0..self.members.len()).map(move |from| message_stream(self.id, Rank::from_index(from), own))
+    }
+
+    /// The streams of its own messages.
+    fn sent(&self) -> impl Iterator<Item = u64> {
+        let own = Rank::from_index(self.number);
+        (0..self.members.len()).map(move |to| message_stream(self.id, own, Rank::from_index(to)))
     }
 }
 
@@ -122,6 +137,13 @@ impl Communicator {
         self.shared.limit.store(nanoseconds(limit), Ordering::Relaxed);
     }
 
+    /// While a thread waits for a call of this job, it does this again and again, and does not sleep: something else that has to
+    /// go on meanwhile, such as another library for messages. It must not make calls of this library, nor wait. It can be set once
+    /// for a job; whether it was.
+    pub fn set_idle_work(&self, work: Arc<IdleWork>) -> bool {
+        self.shared.session.set_idle_work(work)
+    }
+
     #[inline]
     pub(crate) fn limit(&self) -> Duration {
         Duration::from_nanos(self.shared.limit.load(Ordering::Relaxed))
@@ -140,6 +162,17 @@ impl Communicator {
     /// Ends all calls of all ranks of this communicator, under way or to come, with an error that names this rank.
     pub fn abort(&self) {
         self.shared.session.abort_communicator(self.shared.id);
+    }
+
+    /// Collective calls that were begun so far; the same on all ranks between two calls.
+    pub(crate) fn calls(&self) -> u32 {
+        self.state().calls
+    }
+
+    /// Gives up all calls and messages of this rank that are under way; how many there were. Their memory is their owners' again.
+    pub(crate) fn give_up_calls(&self) -> usize {
+        let shared = &self.shared;
+        shared.session.cancel_all(shared.received().chain(shared.sent()).chain([shared.id]))
     }
 
     #[inline]
@@ -165,7 +198,7 @@ impl Communicator {
         self.shared.members.get(number).copied().ok_or_else(none)
     }
 
-    /// What serves a collective call. It is counted.
+    /// What serves a collective call that is only begun. It is counted.
     #[inline]
     pub(crate) fn ready<'s>(
         &self,
@@ -175,8 +208,9 @@ impl Communicator {
         dtype: DType,
     ) -> CommResult<(&'s Prepared, CallPlace)> {
         let Membership { session, members, id, .. } = &*self.shared;
+        state.plans.ready(session, members, CallKey { kind, count, dtype }, false)?;
         let at = CallPlace::collective(*id, state.next_call());
-        Ok((state.plans.ready(session, members, CallKey { kind, count, dtype })?, at))
+        Ok((state.plans.last_ready(), at))
     }
 
     /// The machine of a member, by a number that is the same on all ranks.
@@ -257,44 +291,47 @@ impl Communicator {
         key: CallKey,
         run: impl FnOnce(&Session, ChosenCall<'_>, CallPlace, Duration) -> Result<(), RunError>,
     ) -> CommResult<()> {
+        let Membership { session, members, id, .. } = &*self.shared;
         let mut state = self.usable_state()?;
-        if state.plans.times(state.calls.wrapping_add(1)) {
-            return self.timed(state, key, run);
-        }
-        let (_, at) = self.ready(&mut state, key.kind, key.count, key.dtype)?;
-        let chosen = ChosenCall { state, other: None };
-        run(&self.shared.session, chosen, at, self.limit()).map_err(|error| self.refused(at, error))
+        let timed = loop {
+            match state.plans.ready(session, members, key, true)? {
+                ReadyTurn::Call(timed) => break timed,
+                ReadyTurn::Tell(confirmation) => self.tell(&mut state, confirmation)?,
+            }
+        };
+        let at = CallPlace::collective(*id, state.next_call());
+        let begin = timed.map(|timed| (timed, Moment::now()));
+        run(session, ChosenCall { state }, at, self.limit()).map_err(|error| self.refused(at, error))?;
+        begin.map_or(Ok(()), |(timed, begin)| self.timed(timed, begin))
     }
 
-    /// Makes a call whose time decides whether the table's plan stays. All ranks learn the longest time of all, by one more
-    /// call.
+    /// The end of a call whose time helps to decide whether the table's plan stays.
     #[cold]
-    fn timed(
-        &self,
-        mut state: MutexGuard<'_, CallState>,
-        key: CallKey,
-        run: impl FnOnce(&Session, ChosenCall<'_>, CallPlace, Duration) -> Result<(), RunError>,
-    ) -> CommResult<()> {
-        let Membership { session, members, id, .. } = &*self.shared;
-        let at = CallPlace::collective(*id, state.next_call());
-        let other = Some(state.plans.ready_timed(session, members, key)?.clone());
-        let begin = Moment::now();
-        let result = run(session, ChosenCall { state, other }, at, self.limit());
-        let took = Moment::now().since(begin);
-        result.map_err(|error| self.refused(at, error))?;
+    fn timed(&self, timed: TimedCall, begin: Moment) -> CommResult<()> {
+        let took = i64::try_from(Moment::now().since(begin).as_nanos()).unwrap_or(i64::MAX);
         let mut state = self.state();
-        if !state.plans.is_watched(key) {
-            return Ok(());
+        match state.plans.confirmed().took(timed, took) {
+            true => self.tell(&mut state, timed.confirmation),
+            false => Ok(()),
         }
+    }
+
+    /// All ranks learn the longest times of all, by a call in a stream of its own. It takes no number among the calls of the program.
+    /// Other threads of this rank wait meanwhile, so that they make the same decision before the same call.
+    #[cold]
+    fn tell(&self, state: &mut CallState, confirmation: usize) -> CommResult<()> {
+        let Membership { session, members, id, .. } = &*self.shared;
+        let (number, times) = state.plans.confirmed().told(confirmation);
         let kind = CallKind { op: Some(ReduceOp::Max), in_place: true, ..CallKind::plain(Collective::AllReduce) };
-        let longest = CallKey { kind, count: 1, dtype: DType::I64 };
-        let other = Some(state.plans.own(session, members, longest)?);
-        let mut time = i64::try_from(took.as_nanos()).unwrap_or(i64::MAX).to_ne_bytes();
-        let at = CallPlace::collective(*id, state.next_call());
-        let (chosen, buffers) = (ChosenCall { state, other }, Call::InPlace(&mut time));
-        let result = session.call_holding(chosen, ChosenCall::prepared, at, buffers, self.limit());
-        result.map_err(|error| self.refused(at, error))?;
-        self.state().plans.confirm(key, i64::from_ne_bytes(time) as f64 / 1e3);
+        let longest = CallKey { kind, count: times.len(), dtype: DType::I64 };
+        let prepared = state.plans.own(session, members, longest)?;
+        let stream = confirmation_stream(*id, state.plans.confirmed().stream(confirmation));
+        let at = CallPlace { communicator: *id, stream, number };
+        let mut bytes: Vec<u8> = times.iter().flat_map(|time| time.to_ne_bytes()).collect();
+        let told = session.call(&prepared, at, Call::InPlace(&mut bytes), self.limit());
+        told.map_err(|error| self.fail(error))?;
+        let longest: Vec<i64> = bytes.as_chunks().0.iter().map(|word| i64::from_ne_bytes(*word)).collect();
+        state.plans.confirmed().learn(confirmation, &longest);
         Ok(())
     }
 

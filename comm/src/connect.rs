@@ -2,7 +2,7 @@
 //!
 //! The principal type is [`Config`].
 
-use crate::agreed::OwnTable;
+use crate::agreed::{AgreedTable, OwnTable};
 use crate::communicator::{Communicator, LIMIT, WORLD};
 use crate::error::{CommError, CommResult};
 use crate::launcher::environment::{Environment, Explicit, JobDescription, address_of, find};
@@ -48,8 +48,8 @@ pub struct Config {
     /// The plans to use: a file or folder that [`PlanTable`] reads, the same on all ranks. Without one, textbook algorithms
     /// serve all calls.
     pub table: Option<PathBuf>,
-    /// One blocking call in this many is timed, alternately with the table's plan and with stock. If stock is faster, it serves
-    /// such calls from then on. The same on all ranks, which must all make blocking calls at the same places; 0 for none.
+    /// One blocking call in this many is timed, with the table's plan or with stock, in classes of sizes up to twice the smallest.
+    /// If stock is faster, it serves such calls, until the plan is faster again. The same on all ranks, which must all make blocking calls at the same places; 0 for none.
     pub confirm_every: u32,
     /// Whether rank 0 says on standard error which plan serves what.
     pub says_decisions: bool,
@@ -197,10 +197,13 @@ impl Communicator {
         // A table that is confirmed by some ranks only is another table.
         let every = if own.is_empty() { 0 } else { config.confirm_every };
         let besides = u64::from(every) << 8 | config.transport as u64;
-        let (table, lines) = own.agree(&session, besides, config.timeout)?;
+        let AgreedTable { table, lines, why_none } = own.agree(&session, besides, config.timeout)?;
         // Only ranks that have something to say have lines.
         lines.iter().for_each(|line| say(line));
-        let plans = PlanStore::new(PlanTable::default(), says, links).over(config.transport).counted_in(file);
+        let plans = PlanStore::new(PlanTable::default(), says, links)
+            .over(config.transport)
+            .counted_in(file)
+            .without_table_because(why_none);
         let made = Self::new(session, WORLD, (members, rank), config.timeout, Arc::new(plans));
         made.begin_with(table, every)?;
         Ok(made)

@@ -23,10 +23,12 @@
 //! the length of the vector otherwise.
 
 mod agreed;
+mod bounded;
 mod call_state;
 mod collectives;
 mod communicator;
 mod confirm;
+mod confirmed;
 mod connect;
 mod error;
 mod functions;
@@ -42,7 +44,6 @@ mod plans;
 mod point_to_point;
 mod probe;
 mod rebuild;
-mod recent;
 mod request;
 mod split;
 mod started;
@@ -60,13 +61,13 @@ pub use memory::{RegisteredVector, SharedVector};
 pub use operation::CollectiveCall;
 pub use request::BegunCall;
 pub use runtime::{
-    Call as CandidateMemory, DType, Element, LongMessages, RawCall, RegisteredMemory, RunError, RunErrorKind, Session,
-    SharedMemory, chain,
+    Call as CandidateMemory, DType, Element, IdleWork, LongMessages, RawCall, RegisteredMemory, RunError, RunErrorKind,
+    Session, SharedMemory, chain,
 };
 pub use schedule::Collective;
 pub use schedule::ReduceOp as Op;
 pub use started::Pending;
-pub use statistics::{PlanStatistics, Statistics};
+pub use statistics::{ConfirmationCounts, PlanStatistics, Statistics};
 pub use table::{PlanTable, RankPlaces, TableFault};
 pub use tune::RankTransport;
 pub use tuner::{

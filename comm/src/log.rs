@@ -35,7 +35,12 @@ pub(crate) fn say(text: &str) {
 fn say_to(place: &mut dyn Write, text: &str) {
     // In one piece, so that lines of several processes are not mixed. A program whose standard error is full or closed
     // goes on.
-    let _ = place.write_all(format!("antiphon: {text}\n").as_bytes());
+    let _ = place.write_all(format!("antiphon: {}\n", printable(text)).as_bytes());
+}
+
+/// A text on one line. What a file says may contain characters that do something to a terminal, or look like a line of their own.
+pub(crate) fn printable(text: &str) -> String {
+    topology::shorten_to(text, usize::MAX)
 }
 
 #[cfg(test)]
@@ -47,5 +52,12 @@ mod tests {
         let mut room = [0; 5];
         say_to(&mut &mut room[..], "more than there is room for");
         assert_eq!(&room, b"antip");
+    }
+
+    #[test]
+    fn what_is_said_is_one_line_without_commands_for_a_terminal() {
+        let mut said = Vec::new();
+        say_to(&mut said, "ring\nantiphon: rank 7 has left\u{1b}[31m");
+        assert_eq!(said, b"antiphon: ring\\u{a}antiphon: rank 7 has left\\u{1b}[31m\n");
     }
 }

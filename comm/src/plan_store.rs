@@ -2,10 +2,10 @@
 //!
 //! The principal type is [`PlanStore`].
 
+use crate::bounded::BoundedMap;
 use crate::error::CommResult;
 use crate::links::LinkCosts;
-use crate::log::Says;
-use crate::recent::RecentMap;
+use crate::log::{Says, printable};
 use crate::statistics::StatisticsFile;
 use crate::stock::{self, CallKind};
 use crate::table::{PlanTable, RankPlaces};
@@ -18,19 +18,33 @@ use tune::RankTransport;
 /// is made again is the same.
 const MOST_PLANS: usize = 256;
 
-/// A kind of call at one size.
+/// A kind of call at one size. Most differ in their counts, so these are compared first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CallKey {
-    pub(crate) kind: CallKind,
     pub(crate) count: usize,
     pub(crate) dtype: DType,
+    pub(crate) kind: CallKind,
 }
 
 /// A plan for a range of sizes.
 pub(crate) struct ClassPlan {
     pub(crate) program: SequencedProgram,
     pub(crate) name: Arc<str>,
-    pub(crate) is_of_table: bool,
+}
+
+/// What serves a call.
+pub(crate) struct FoundPlan {
+    pub(crate) plan: Arc<ClassPlan>,
+    pub(crate) reason: PlanReason,
+}
+
+/// Why a plan serves.
+#[derive(Clone)]
+pub(crate) enum PlanReason {
+    /// It is this entry of the table.
+    Table(usize),
+    /// It is stock, because of this.
+    Stock(Arc<str>),
 }
 
 /// Sizes that have the same plan: up to 8 times the smallest. A plan takes a few milliseconds, so there are few classes.
@@ -41,6 +55,11 @@ fn size_class(bytes: u64) -> u32 {
 /// The size for which a class is planned.
 fn typical_size(class: u32) -> u64 {
     2 << (3 * class)
+}
+
+/// The bytes of a call, as the collective counts them.
+pub(crate) fn bytes_of(members: &[Rank], key: CallKey) -> u64 {
+    key.kind.size(members.len(), (key.count as u64).saturating_mul(key.dtype.size() as u64))
 }
 
 /// Makes a plan in a thread that ends afterwards. Planning and checking use a pool of threads, and a library must not leave one
@@ -64,12 +83,14 @@ enum PlanSource {
 
 /// The machines of the ranks, the kind of call, and where the plan comes from.
 type PlanKey = (Arc<[u32]>, CallKind, PlanSource);
-/// `None` if the table's plan cannot serve the calls.
-type KnownPlans = RecentMap<PlanKey, Option<Arc<ClassPlan>>>;
+/// Why not, if the table's plan cannot serve the calls.
+type KnownPlans = BoundedMap<PlanKey, Result<Arc<ClassPlan>, Arc<str>>>;
 
 /// The plans of a communicator, and of all that are split from it: each is made once.
 pub(crate) struct PlanStore {
     table: Arc<PlanTable>,
+    /// Why there is no table, or none that serves.
+    no_table: Arc<str>,
     pub(crate) says: Says,
     links: LinkCosts,
     pub(crate) file: Option<Arc<StatisticsFile>>,
@@ -90,9 +111,19 @@ impl PlanStore {
 
     /// Plans of a table where it has them, and stock elsewhere.
     pub(crate) fn new(table: PlanTable, says: Says, links: LinkCosts) -> Self {
-        let plans = Mutex::new(RecentMap::new(MOST_PLANS));
-        let (transport, hardware) = (RankTransport::Auto, None);
-        Self { table: Arc::new(table), says, links, file: None, confirms_every: 0, transport, hardware, plans }
+        let plans = Mutex::new(BoundedMap::new(MOST_PLANS));
+        let (transport, hardware, no_table) = (RankTransport::Auto, None, "there is no table".into());
+        Self {
+            table: Arc::new(table),
+            no_table,
+            says,
+            links,
+            file: None,
+            confirms_every: 0,
+            transport,
+            hardware,
+            plans,
+        }
     }
 
     /// Ranks exchange data in this way.
@@ -115,6 +146,11 @@ impl PlanStore {
         Self { file, ..self }
     }
 
+    /// Why the table that was given does not serve, if that is so.
+    pub(crate) fn without_table_because(self, why: Option<String>) -> Self {
+        Self { no_table: why.map_or(self.no_table, |why| printable(&why).into()), ..self }
+    }
+
     /// Every so many calls, one is timed and compared with stock; 0 for none.
     pub(crate) fn confirming(self, every: u32) -> Self {
         Self { confirms_every: every, ..self }
@@ -122,7 +158,7 @@ impl PlanStore {
 
     /// The digest of the plan that serves calls of a size.
     pub(crate) fn digest_of(&self, members: &[Rank], key: CallKey) -> CommResult<u32> {
-        Ok(self.plan(members, key)?.program.digest())
+        Ok(self.plan(members, key)?.plan.program.digest())
     }
 
     /// All textbook plans of some ranks, for all sizes.
@@ -155,61 +191,70 @@ impl PlanStore {
 
     /// The same for another session.
     pub(crate) fn of_session(&self, links: LinkCosts) -> Self {
-        let (table, file, hardware) = (self.table.clone(), self.file.clone(), self.hardware.clone());
+        let (table, no_table) = (self.table.clone(), self.no_table.clone());
+        let (file, hardware) = (self.file.clone(), self.hardware.clone());
         let new = Self::new(PlanTable::default(), self.says, links).over(self.transport);
-        Self { table, file, hardware, confirms_every: self.confirms_every, ..new }
+        Self { table, no_table, file, hardware, confirms_every: self.confirms_every, ..new }
     }
 
     /// The plan that serves calls of a size among some ranks of a session.
-    pub(crate) fn plan(&self, members: &[Rank], key: CallKey) -> CommResult<Arc<ClassPlan>> {
-        let (ranks, machines) = (members.len(), self.links.machines_of(members));
-        let bytes = key.kind.size(ranks, key.count as u64 * key.dtype.size() as u64);
+    pub(crate) fn plan(&self, members: &[Rank], key: CallKey) -> CommResult<FoundPlan> {
+        let machines = self.links.machines_of(members);
+        let bytes = bytes_of(members, key);
+        let (places, call) = (self.places(&machines), (key.kind, key.dtype));
+        let why = match self.table.find(places, call, bytes) {
+            Some(entry) => match self.table_plan(machines, entry, key.kind) {
+                Ok(plan) => return Ok(FoundPlan { plan, reason: PlanReason::Table(entry) }),
+                Err(why) => why,
+            },
+            None => {
+                let why = self.table.why_stock(places, call, bytes);
+                why.map_or_else(|| self.no_table.clone(), |why| printable(&why).into())
+            }
+        };
+        Ok(FoundPlan { plan: self.stock(members, key)?, reason: PlanReason::Stock(why) })
+    }
+
+    /// The plan of an entry for a kind of call, or why it cannot serve.
+    fn table_plan(&self, machines: Arc<[u32]>, entry: usize, kind: CallKind) -> Result<Arc<ClassPlan>, Arc<str>> {
         // Ranks that are threads of this process wait here for the one that makes the plan.
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(entry) = self.table.find(self.places(&machines), (key.kind, key.dtype), bytes) {
-            let source = (machines, key.kind, PlanSource::Table(entry));
-            let known = plans.get(&source).cloned();
-            let plan = known.unwrap_or_else(|| {
-                let made = self.of_table(entry, key.kind);
-                plans.insert(source, made.clone());
-                made
-            });
-            if let Some(plan) = plan {
-                return Ok(plan);
-            }
-        }
-        drop(plans);
-        self.stock(members, key)
+        let source = (machines, kind, PlanSource::Table(entry));
+        let known = plans.get(&source).cloned();
+        known.unwrap_or_else(|| {
+            let made = self.of_table(entry, kind);
+            plans.insert(source, made.clone(), 1);
+            made
+        })
     }
 
     /// The textbook algorithm for calls of a size.
     pub(crate) fn stock(&self, members: &[Rank], key: CallKey) -> CommResult<Arc<ClassPlan>> {
-        let (ranks, machines) = (members.len(), self.links.machines_of(members));
-        let bytes = key.kind.size(ranks, key.count as u64 * key.dtype.size() as u64);
+        let machines = self.links.machines_of(members);
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
-        let class = size_class(bytes);
+        let class = size_class(bytes_of(members, key));
         let source = (machines.clone(), key.kind, PlanSource::Stock(class));
-        if let Some(Some(known)) = plans.get(&source) {
+        if let Some(Ok(known)) = plans.get(&source) {
             return Ok(known.clone());
         }
         let plan = || stock::plan(&machines, &self.links, key.kind, typical_size(class));
         let (program, name) = if stock::needs_no_threads(&machines) { plan() } else { in_own_pool(plan) }?;
-        let plan = Arc::new(ClassPlan { program: SequencedProgram::new(program)?, name, is_of_table: false });
-        plans.insert(source, Some(plan.clone()));
+        let plan = Arc::new(ClassPlan { program: SequencedProgram::new(program)?, name });
+        plans.insert(source, Ok(plan.clone()), 1);
         Ok(plan)
     }
 
-    /// The plan of an entry of the table, if it can serve a kind of call.
-    fn of_table(&self, entry: usize, kind: CallKind) -> Option<Arc<ClassPlan>> {
+    /// Makes the plan of an entry of the table, or says why it cannot serve a kind of call.
+    fn of_table(&self, entry: usize, kind: CallKind) -> Result<Arc<ClassPlan>, Arc<str>> {
         let made = in_own_pool(|| self.table.program(entry, kind)).and_then(|(program, name)| {
             let program = SequencedProgram::new(program).map_err(|error| error.to_string())?;
-            Ok(Arc::new(ClassPlan { program, name, is_of_table: true }))
+            Ok(Arc::new(ClassPlan { program, name: printable(&name).into() }))
         });
-        let what = kind.collective;
         made.map_err(|why| {
-            self.says.warn(|| format!("stock serves {what}, because the plan of the table cannot: {why}"))
+            let what = kind.collective;
+            self.says.warn(|| format!("stock serves {what}, because the plan of the table cannot: {why}"));
+            format!("the plan of the table cannot serve: {}", printable(&why)).into()
         })
-        .ok()
     }
 }
 

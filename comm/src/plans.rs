@@ -1,28 +1,33 @@
 //! The plans of a communicator, prepared for the sizes that were called.
 //!
-//! The principal type is [`PlanCache`]. It is bounded: of more sizes than [`MOST_PREPARED`], the one that was called
-//! longest ago is forgotten.
+//! The principal type is [`PlanCache`]. It is bounded: when all that is prepared takes more than [`MOST_BYTES`], some is forgotten
+//! and made again when it is called.
 
-use crate::confirm::Confirmation;
+use crate::bounded::BoundedMap;
+use crate::confirm::{ComparedTurn, Confirmation, PlanSide, PlanSwitch};
+use crate::confirmed::{ConfirmedCalls, TimedCall};
 use crate::error::CommResult;
-use crate::plan_store::{CallKey, PlanStore};
-use crate::recent::RecentMap;
-use crate::statistics::Statistics;
+use crate::plan_store::{CallKey, PlanReason, PlanStore, bytes_of};
+use crate::statistics::{CallCounters, CountedPlan, Statistics, shown_digest};
 use runtime::{Prepared, Session};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use topology::Rank;
 
-/// How many sizes stay prepared.
-const MOST_PREPARED: usize = 256;
+/// How many bytes all prepared calls of a communicator take.
+const MOST_BYTES: usize = 16 << 20;
 
 /// A plan, ready for one size.
 #[derive(Clone, Default)]
 struct ReadyPlan {
     prepared: Prepared,
-    /// For statistics.
     name: Arc<str>,
-    is_of_table: bool,
+    digest: u32,
+    /// Why it is stock, if it is.
+    why_stock: Option<Arc<str>>,
+    /// Where its calls are counted.
+    counter: usize,
+    /// Which of the confirmations decides between it and stock, if one does.
+    confirmed: Option<usize>,
 }
 
 /// The plan that was used last: calls come in loops.
@@ -43,19 +48,25 @@ enum WithoutPlan {
     Function(CallKey, Arc<str>),
 }
 
+/// What a call has to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ReadyTurn {
+    /// It can be made. Its time may be asked for.
+    Call(Option<TimedCall>),
+    /// Before it, all ranks tell each other the times that this confirmation has.
+    Tell(usize),
+}
+
 /// The calls that a communicator has prepared.
 pub(crate) struct PlanCache {
     store: Arc<PlanStore>,
-    ready: RecentMap<CallKey, ReadyPlan>,
+    ready: BoundedMap<(CallKey, PlanSide), ReadyPlan>,
     last: LastPlan,
-    /// What timed calls have found out about plans of the table. Only calls that have succeeded, which all ranks have
-    /// made in the same order, use it: so all ranks forget the same.
-    confirmations: RecentMap<CallKey, Confirmation>,
-    /// Textbook algorithms, for timed calls.
-    stock: BTreeMap<CallKey, ReadyPlan>,
+    confirmed: ConfirmedCalls,
     /// What was called last, if no plan has served it.
     without_plan: Option<WithoutPlan>,
-    statistics: Statistics,
+    counters: CallCounters,
+    prepared: u64,
 }
 
 impl Drop for PlanCache {
@@ -70,12 +81,12 @@ impl PlanCache {
     pub(crate) fn new(store: Arc<PlanStore>) -> Self {
         Self {
             store,
-            ready: RecentMap::new(MOST_PREPARED),
+            ready: BoundedMap::new(MOST_BYTES),
             last: LastPlan::default(),
-            confirmations: RecentMap::new(MOST_PREPARED),
-            stock: BTreeMap::new(),
+            confirmed: ConfirmedCalls::default(),
             without_plan: None,
-            statistics: Statistics::default(),
+            counters: CallCounters::default(),
+            prepared: 0,
         }
     }
 
@@ -89,26 +100,41 @@ impl PlanCache {
         self.count_last();
         (self.last, self.without_plan, self.store) = (LastPlan::default(), None, store);
         self.ready.clear();
-        self.stock.clear();
-        self.confirmations.clear();
+        self.confirmed.forget();
     }
 
-    /// What serves a call, among `members` of a session. The call is counted.
+    /// What serves a call, among `members` of a session; [`Self::last_ready`] has it. The call is counted, unless ranks have to tell
+    /// each other something before it. Only a rank that `waits` for the call can do that.
     ///
     /// # Errors
     /// If there is no plan, or it cannot be prepared for this size.
     #[inline]
-    pub(crate) fn ready(&mut self, session: &Session, members: &[Rank], key: CallKey) -> CommResult<&Prepared> {
+    pub(crate) fn ready(
+        &mut self,
+        session: &Session,
+        members: &[Rank],
+        key: CallKey,
+        waits: bool,
+    ) -> CommResult<ReadyTurn> {
         if self.last.key != Some(key) {
-            self.count_last();
             let ready = self.find(session, members, key)?;
-            self.last = LastPlan { key: Some(key), ready, calls: 0 };
+            self.change_to(key, ready);
+        }
+        let mut timed = None;
+        if let Some(number) = self.last.ready.confirmed
+            && let Some(confirmation) = self.confirmed.get(number)
+            && !confirmation.passes()
+        {
+            if waits && confirmation.is_due_before() {
+                return Ok(ReadyTurn::Tell(number));
+            }
+            timed = self.compared(session, members, key, number, waits)?;
         }
         self.last.calls += 1;
         if self.without_plan.is_some() {
             self.without_plan = None;
         }
-        Ok(&self.last.ready.prepared)
+        Ok(ReadyTurn::Call(timed))
     }
 
     /// What [`Self::ready`] has found last.
@@ -118,124 +144,171 @@ impl PlanCache {
         &self.last.ready.prepared
     }
 
-    /// Whether the call of this number is timed.
-    #[inline]
-    pub(crate) fn times(&self, call: u32) -> bool {
-        self.store.confirms_every > 0 && call.is_multiple_of(self.store.confirms_every)
+    /// The last call was not made after all.
+    pub(crate) fn uncount(&mut self) {
+        if self.without_plan.is_some() {
+            return;
+        }
+        self.last.calls = self.last.calls.saturating_sub(1);
+        if let Some(confirmation) = self.last.ready.confirmed.and_then(|number| self.confirmed.get(number)) {
+            confirmation.uncount();
+        }
     }
 
-    /// What serves a call that is timed: stock, if it is stock's turn to be compared with the plan of the table.
+    /// Counts a call with which a confirmation has to do something.
     ///
     /// # Errors
     /// As [`Self::ready`].
-    pub(crate) fn ready_timed(&mut self, session: &Session, members: &[Rank], key: CallKey) -> CommResult<&Prepared> {
-        let is_stocks_turn = self.confirmations.peek(&key).is_some_and(Confirmation::is_stocks_turn);
-        if !is_stocks_turn || !self.is_of_table(session, members, key)? {
-            return self.ready(session, members, key);
+    #[cold]
+    fn compared(
+        &mut self,
+        session: &Session,
+        members: &[Rank],
+        key: CallKey,
+        number: usize,
+        waits: bool,
+    ) -> CommResult<Option<TimedCall>> {
+        let Some(confirmation) = self.confirmed.get(number) else { return Ok(None) };
+        let (ComparedTurn { side, sample }, switch) = confirmation.next_turn(waits);
+        let is_serving = confirmation.serving() == side;
+        let ready = match side {
+            PlanSide::Table => self.of_table(session, members, key),
+            PlanSide::Stock => self.stock(session, members, key, (number, if is_serving { FASTER } else { IN_TURN })),
+        };
+        match ready {
+            Ok(ready) => self.change_to(key, ready),
+            Err(error) => {
+                self.confirmed.get(number).into_iter().for_each(Confirmation::uncount);
+                return Err(error);
+            }
         }
-        let ready = self.stock_ready(session, members, key)?;
-        let bytes = ready.prepared.lengths().into_iter().max().unwrap_or(0);
-        self.statistics.count(&ready.name, 1, bytes);
-        Ok(&self.stock.entry(key).or_insert(ready).prepared)
+        if let Some(switch) = switch {
+            self.say_switch(members, key, switch);
+        }
+        self.confirmed.counts.timed += u64::from(sample.is_some());
+        Ok(sample.map(|sample| TimedCall { confirmation: number, sample }))
     }
 
-    /// Whether a plan of the table serves a call.
-    fn is_of_table(&mut self, session: &Session, members: &[Rank], key: CallKey) -> CommResult<bool> {
-        match self.last.key == Some(key) {
-            true => Ok(self.last.ready.is_of_table),
-            false => Ok(self.find(session, members, key)?.is_of_table),
-        }
+    fn say_switch(&mut self, members: &[Rank], key: CallKey, PlanSwitch { to, gain }: PlanSwitch) {
+        self.confirmed.counts.switched += 1;
+        let (what, from) = (key.kind.collective, 1_u64 << class_of(members, key));
+        let sizes = format!("{from} to {} bytes", from.saturating_mul(2).saturating_sub(1));
+        self.store.says.warn(|| match to {
+            PlanSide::Stock => {
+                format!(
+                    "stock serves {what} of {sizes} from now on: it is {gain:.2} times faster than the table's plan"
+                )
+            }
+            PlanSide::Table => {
+                format!("the table's plan serves {what} of {sizes} again: it is {gain:.2} times faster than stock")
+            }
+        });
     }
 
-    /// The textbook algorithm for a call.
-    ///
-    /// # Errors
-    /// As [`Self::ready`].
-    fn stock_ready(&mut self, session: &Session, members: &[Rank], key: CallKey) -> CommResult<ReadyPlan> {
-        if let Some(known) = self.stock.get(&key) {
-            return Ok(known.clone());
-        }
-        let plan = self.store.stock(members, key)?;
-        let prepared = session.prepare(&plan.program, members, key.count as u64, key.dtype)?;
-        let ready = ReadyPlan { prepared, name: plan.name.clone(), is_of_table: false };
-        if self.stock.len() >= MOST_PREPARED {
-            self.stock.clear();
-        }
-        self.stock.insert(key, ready.clone());
-        Ok(ready)
+    /// What is known to confirm the table.
+    pub(crate) fn confirmed(&mut self) -> &mut ConfirmedCalls {
+        &mut self.confirmed
     }
 
     /// What serves a call of the library itself, which is not counted.
     ///
     /// # Errors
     /// As [`Self::ready`].
-    pub(crate) fn own(&mut self, session: &Session, members: &[Rank], key: CallKey) -> CommResult<Prepared> {
-        Ok(self.stock_ready(session, members, key)?.prepared)
-    }
-
-    /// Whether the time of a timed call that has succeeded is asked for: it decides about a plan of the table.
-    pub(crate) fn is_watched(&mut self, key: CallKey) -> bool {
-        match self.confirmations.get(&key) {
-            Some(found) => !found.is_lost(),
-            // The first of its kind, which a plan of the table has served if there is one.
-            None => self.last.key == Some(key) && self.last.ready.is_of_table,
-        }
-    }
-
-    /// Adds the time of a call, which is the same number on all ranks. Stock serves such calls from now on if it is faster.
-    pub(crate) fn confirm(&mut self, key: CallKey, time_us: f64) {
-        let factor = match self.confirmations.get(&key) {
-            Some(found) => found.add(time_us),
-            None => {
-                let mut found = Confirmation::default();
-                let factor = found.add(time_us);
-                if let Some(forgotten) = self.confirmations.insert(key, found) {
-                    self.replan(forgotten);
-                }
-                factor
-            }
-        };
-        let Some(factor) = factor else { return };
-        let what = key.kind.collective;
-        let CallKey { count, dtype, .. } = key;
-        self.store.says.warn(|| {
-            format!("stock serves {what} of {count} {dtype} from now on: it is {factor:.2} times faster than the table's plan")
-        });
-        self.replan(key);
-    }
-
-    /// What serves a call is found anew: something else was found out, or forgotten.
-    fn replan(&mut self, key: CallKey) {
-        if self.last.key == Some(key) {
-            self.count_last();
-            self.last = LastPlan::default();
-        }
-        self.ready.remove(&key);
+    pub(crate) fn own(&self, session: &Session, members: &[Rank], key: CallKey) -> CommResult<Prepared> {
+        let plan = self.store.stock(members, key)?;
+        Ok(session.prepare(&plan.program, members, key.count as u64, key.dtype)?)
     }
 
     /// Counts an exchange of blocks of any lengths, which no plan serves.
     pub(crate) fn exchange(&mut self, bytes: usize) {
         self.without_plan = Some(WithoutPlan::Exchange(bytes));
-        self.statistics.count("alltoallv direct", 1, bytes);
+        self.count_without("alltoallv direct", bytes);
     }
 
     /// Counts a call that a function has served.
     pub(crate) fn served(&mut self, name: &Arc<str>, key: CallKey, ranks: usize) {
         let is_same = |of: &WithoutPlan| matches!(of, WithoutPlan::Function(last, by) if *last == key && by == name);
         if !self.without_plan.as_ref().is_some_and(is_same) {
-            let CallKey { kind, count, dtype } = key;
-            self.store.says.info(|| format!("{} of {count} {dtype}: function {name}", kind.collective));
             self.without_plan = Some(WithoutPlan::Function(key, name.clone()));
+            self.store.says.info(|| self.last_plan());
         }
         let bytes = key.kind.size(ranks, (key.count * key.dtype.size()) as u64);
-        self.statistics.count(&format!("{} function {name}", key.kind.collective), 1, bytes as usize);
+        self.count_without(&format!("{} function {name}", key.kind.collective), bytes as usize);
     }
 
+    fn count_without(&mut self, name: &str, bytes: usize) {
+        let place = self.counters.place(CountedPlan { name: name.into(), digest: None, why_stock: None });
+        self.counters.add(place, 1, bytes);
+    }
+
+    /// What serves a call between the timed ones.
     fn find(&mut self, session: &Session, members: &[Rank], key: CallKey) -> CommResult<ReadyPlan> {
-        match self.ready.get(&key) {
-            Some(ready) => Ok(ready.clone()),
-            None => self.make(session, members, key),
+        let ready = self.of_table(session, members, key)?;
+        let Some(number) = ready.confirmed else { return Ok(ready) };
+        match self.confirmed.get(number).map(|confirmation| confirmation.serving()) {
+            Some(PlanSide::Stock) => self.stock(session, members, key, (number, FASTER)),
+            _ => Ok(ready),
         }
+    }
+
+    /// The table's plan, or stock where there is none.
+    fn of_table(&mut self, session: &Session, members: &[Rank], key: CallKey) -> CommResult<ReadyPlan> {
+        if let Some(ready) = self.ready.get(&(key, PlanSide::Table)) {
+            return Ok(ready.clone());
+        }
+        let found = self.store.plan(members, key)?;
+        let prepared = session.prepare(&found.plan.program, members, key.count as u64, key.dtype)?;
+        let (why_stock, confirmed) = match found.reason {
+            PlanReason::Stock(why) => (Some(why), None),
+            PlanReason::Table(entry) => {
+                let (class, every) = ((key.kind, entry, class_of(members, key)), self.store.confirms_every);
+                (None, (every > 0).then(|| self.confirmed.number_of(class, every)))
+            }
+        };
+        let (name, digest) = (found.plan.name.clone(), found.plan.program.digest());
+        let mut ready = ReadyPlan { prepared, name, digest, why_stock, confirmed, counter: 0 };
+        self.prepared += 1;
+        self.keep(key, PlanSide::Table, &mut ready);
+        Ok(ready)
+    }
+
+    /// Stock in place of the table's plan, and why.
+    fn stock(
+        &mut self,
+        session: &Session,
+        members: &[Rank],
+        key: CallKey,
+        (confirmation, why): (usize, &str),
+    ) -> CommResult<ReadyPlan> {
+        if let Some(mut ready) = self.ready.get(&(key, PlanSide::Stock)).cloned() {
+            if ready.why_stock.as_deref() != Some(why) {
+                ready.why_stock = Some(why.into());
+                self.keep(key, PlanSide::Stock, &mut ready);
+            }
+            return Ok(ready);
+        }
+        let plan = self.store.stock(members, key)?;
+        let prepared = session.prepare(&plan.program, members, key.count as u64, key.dtype)?;
+        let (name, digest, why_stock) = (plan.name.clone(), plan.program.digest(), Some(why.into()));
+        let mut ready = ReadyPlan { prepared, name, digest, why_stock, confirmed: Some(confirmation), counter: 0 };
+        self.prepared += 1;
+        self.keep(key, PlanSide::Stock, &mut ready);
+        Ok(ready)
+    }
+
+    /// Keeps what was prepared, and finds the place where its calls are counted.
+    fn keep(&mut self, key: CallKey, side: PlanSide, ready: &mut ReadyPlan) {
+        let counted =
+            CountedPlan { name: ready.name.clone(), digest: Some(ready.digest), why_stock: ready.why_stock.clone() };
+        ready.counter = self.counters.place(counted);
+        self.store.says.info(|| shown(key, ready));
+        let weight = size_of::<(CallKey, ReadyPlan)>() + ready.prepared.bytes();
+        self.ready.insert((key, side), ready.clone(), weight);
+    }
+
+    fn change_to(&mut self, key: CallKey, ready: ReadyPlan) {
+        self.count_last();
+        self.last = LastPlan { key: Some(key), ready, calls: 0 };
     }
 
     /// Enters the calls of the last plan into the statistics.
@@ -243,129 +316,49 @@ impl PlanCache {
         let LastPlan { ready, calls, .. } = &mut self.last;
         if *calls > 0 {
             let bytes = ready.prepared.lengths().into_iter().max().unwrap_or(0);
-            self.statistics.count(&ready.name, std::mem::take(calls), bytes);
+            self.counters.add(ready.counter, std::mem::take(calls), bytes);
         }
     }
 
     /// Calls so far, by plan.
     pub(crate) fn statistics(&mut self) -> Statistics {
         self.count_last();
-        self.statistics.clone()
+        Statistics { prepared: self.prepared, confirmation: self.confirmed.counts, ..self.counters.statistics() }
     }
 
     /// What the last call ran, and why.
     pub(crate) fn last_plan(&self) -> String {
-        match &self.without_plan {
-            None => {}
-            Some(WithoutPlan::Exchange(bytes)) => {
-                return format!("alltoallv of {bytes} bytes: direct, because blocks of different lengths have no plan");
+        match (&self.without_plan, self.last.key) {
+            (Some(WithoutPlan::Exchange(bytes)), _) => {
+                format!("alltoallv of {bytes} bytes: direct, because blocks of different lengths have no plan")
             }
-            Some(WithoutPlan::Function(CallKey { kind, count, dtype }, name)) => {
-                let what = kind.collective;
-                return format!("{what} of {count} {dtype}: function {name}, because the table names it");
+            (Some(WithoutPlan::Function(CallKey { kind, count, dtype }, name)), _) => {
+                format!("{} of {count} {dtype}: function {name}, because the table names it", kind.collective)
             }
+            (None, Some(key)) => shown(key, &self.last.ready),
+            (None, None) => "no call was made".to_owned(),
         }
-        let LastPlan { key: Some(CallKey { kind, count, dtype }), ready, .. } = &self.last else {
-            return "no call was made".to_owned();
-        };
-        let place = if kind.in_place { ", in place" } else { "" };
-        let why = if self.store.table().is_empty() { ", stock, because there is no table" } else { "" };
-        format!("{} of {count} {dtype}{place}: {}{why}", kind.collective, ready.name)
     }
+}
 
-    fn make(&mut self, session: &Session, members: &[Rank], key: CallKey) -> CommResult<ReadyPlan> {
-        let is_lost = self.confirmations.peek(&key).is_some_and(Confirmation::is_lost);
-        let plan = if is_lost { self.store.stock(members, key)? } else { self.store.plan(members, key)? };
-        let prepared = session.prepare(&plan.program, members, key.count as u64, key.dtype)?;
-        let ready = ReadyPlan { prepared, name: plan.name.clone(), is_of_table: plan.is_of_table };
-        self.store.says.info(|| format!("{} of {} {}: {}", key.kind.collective, key.count, key.dtype, ready.name));
-        self.statistics.prepared += 1;
-        self.ready.insert(key, ready.clone());
-        Ok(ready)
-    }
+/// Why stock serves a call that the table has a plan for.
+const IN_TURN: &str = "this call is timed, and its turn has come beside the table's plan";
+const FASTER: &str = "it was faster than the table's plan in this program";
+
+fn class_of(members: &[Rank], key: CallKey) -> u32 {
+    bytes_of(members, key).max(1).ilog2()
+}
+
+/// What serves a call, and why, on one line.
+fn shown(CallKey { kind, count, dtype }: CallKey, ready: &ReadyPlan) -> String {
+    let place = if kind.in_place { ", in place" } else { "" };
+    let why = match &ready.why_stock {
+        Some(why) => format!("stock, because {why}"),
+        None => "because the table has it for this size".to_owned(),
+    };
+    let (what, digest) = (kind.collective, shown_digest(ready.digest));
+    format!("{what} of {count} {dtype}{place}: {}, {why}; digest {digest}", ready.name)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::links::LinkCosts;
-    use crate::log::Says;
-    use crate::stock::CallKind;
-    use crate::table::PlanTable;
-    use runtime::DType;
-    use schedule::{Collective, ReduceOp};
-
-    const KIND: CallKind =
-        CallKind { op: Some(ReduceOp::Sum), in_place: true, ..CallKind::plain(Collective::AllReduce) };
-
-    fn key(count: usize) -> CallKey {
-        CallKey { kind: KIND, count, dtype: DType::I64 }
-    }
-
-    /// The plans of a rank, all of a table; the others are not needed to prepare them.
-    struct RankPlans {
-        session: Session,
-        cache: PlanCache,
-    }
-
-    impl RankPlans {
-        fn new() -> Self {
-            let session = Session::local(2).unwrap().remove(0);
-            let stock = PlanStore::new(PlanTable::default(), Says::default(), LinkCosts::assumed(&session));
-            let table = stock.textbook(&[Rank(0), Rank(1)], &[KIND]).unwrap();
-            Self { session, cache: PlanCache::new(Arc::new(stock.with_table(table))) }
-        }
-
-        /// Another rank has refused the call, or this one.
-        fn prepare(&mut self, count: usize) {
-            self.cache.ready_timed(&self.session, &[Rank(0), Rank(1)], key(count)).unwrap();
-        }
-
-        /// A timed call that has succeeded.
-        fn call(&mut self, count: usize, time_us: f64) {
-            self.prepare(count);
-            if self.cache.is_watched(key(count)) {
-                self.cache.confirm(key(count), time_us);
-            }
-        }
-
-        fn is_of_table(&mut self, count: usize) -> bool {
-            self.cache.is_of_table(&self.session, &[Rank(0), Rank(1)], key(count)).unwrap()
-        }
-
-        /// Timed calls until stock serves a size.
-        fn lose(&mut self, count: usize) {
-            for call in 0..100 {
-                self.call(count, if call % 2 == 0 { 20.0 } else { 10.0 } + f64::from(call % 7) * 0.01);
-            }
-            assert!(!self.is_of_table(count));
-        }
-    }
-
-    /// Ranks must not disagree about what serves a size, whatever calls one of them has refused.
-    #[test]
-    fn all_ranks_forget_the_same_sizes_that_were_compared() {
-        let mut ranks = [RankPlans::new(), RankPlans::new()];
-        for rank in &mut ranks {
-            rank.lose(1);
-            rank.lose(2);
-        }
-        for count in 3..MOST_PREPARED + 10 {
-            // The one rank alone has refused many calls.
-            (0..3).for_each(|refused| ranks[0].prepare(10_000 + 3 * count + refused));
-            for rank in &mut ranks {
-                rank.call(count, 1.0);
-                // It stays in use.
-                rank.call(2, 1.0);
-            }
-            let [one, other] = &mut ranks;
-            for size in [1, 2] {
-                assert_eq!(one.is_of_table(size), other.is_of_table(size), "size {size} after {count}");
-            }
-        }
-        for rank in &mut ranks {
-            assert_eq!(rank.cache.confirmations.len(), MOST_PREPARED);
-            assert!(rank.is_of_table(1) && !rank.is_of_table(2), "the other one was compared longest ago");
-        }
-    }
-}
+mod tests;

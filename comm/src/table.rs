@@ -7,6 +7,7 @@
 
 mod fit;
 mod read;
+mod why_stock;
 
 use crate::stock::CallKind;
 pub use fit::RankPlaces;
@@ -73,8 +74,28 @@ struct TunedCell {
     op: Option<ReduceOp>,
     dtype: Option<DType>,
     in_place: Option<bool>,
-    /// From which size on (inclusive) which entry serves; `None` for stock. In ascending order.
-    ranges: Vec<(u64, Option<usize>)>,
+    /// From which size on (inclusive) what is chosen. In ascending order, the first from 0 bytes on.
+    ranges: Vec<(u64, SizeChoice)>,
+}
+
+/// What a cell chooses for a size.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum SizeChoice {
+    /// This entry.
+    Plan(usize),
+    /// Stock, because nothing was faster.
+    Stock,
+    /// Stock, because nothing was measured.
+    Unmeasured,
+    /// NCCL, where there is NCCL.
+    Nccl,
+}
+
+impl SizeChoice {
+    /// The entry; `None` for stock.
+    fn entry(self) -> Option<usize> {
+        if let Self::Plan(entry) = self { Some(entry) } else { None }
+    }
 }
 
 /// Numbers of machines, counted anew in the order of their first ranks.

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use comm::{CommError, Communicator, Op};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// Does `work` on all ranks at the same time; what each says, by rank.
@@ -189,6 +191,35 @@ fn a_rank_that_does_not_call_is_named_and_the_communicator_stays_broken() {
     });
 }
 
+/// A rank that waits does something else meanwhile, which lets the others come to the call.
+#[test]
+fn a_rank_that_waits_does_its_idle_work() {
+    const LOOKS: usize = 1000;
+    let done = Arc::new(AtomicUsize::new(0));
+    on_all(2, |comm| {
+        if comm.rank() == 0 {
+            let done = done.clone();
+            let work = move || {
+                done.fetch_add(1, Ordering::Relaxed);
+            };
+            assert!(comm.set_idle_work(Arc::new(work)));
+            assert!(!comm.duplicate().unwrap().set_idle_work(Arc::new(|| ())), "it is there already");
+        } else {
+            comm.duplicate().unwrap();
+        }
+        for round in 1..=3 {
+            while comm.rank() == 1 && done.load(Ordering::Relaxed) < round * LOOKS {
+                std::thread::yield_now();
+            }
+            match round {
+                1 => comm.barrier().unwrap(),
+                2 => comm.all_reduce(&mut [1.0f32; 100_000], Op::Sum).unwrap(),
+                _ => drop(comm.start_all_reduce(vec![1u8], Op::Sum).unwrap().wait().unwrap()),
+            }
+        }
+    });
+}
+
 #[test]
 fn what_ran_is_counted() {
     on_all(2, |comm| {
@@ -200,6 +231,24 @@ fn what_ran_is_counted() {
         let (name, counted) = statistics.plans.first_key_value().unwrap();
         assert!(name.starts_with("allreduce classic/"), "{name}");
         assert_eq!((counted.calls, counted.bytes), (10, 1000));
+        assert_eq!(counted.digests.len(), 1);
+        let digest = counted.digests.keys().next().unwrap();
+        assert_eq!(statistics.stock["there is no table"], 10);
+        let said = format!("allreduce of 100 u8, in place: {name}, stock, because there is no table; digest {digest}");
+        assert_eq!(comm.last_plan(), said);
+    });
+}
+
+/// A loop whose lengths grow comes back to each of them.
+#[test]
+fn many_sizes_in_turn_are_prepared_once_each() {
+    on_all(2, |comm| {
+        for call in 0..3000 {
+            let mut vector = vec![1i32; 1 + call % 1000];
+            comm.all_reduce(&mut vector, Op::Sum).unwrap();
+            assert!(vector.iter().all(|sum| *sum == 2), "call {call}");
+        }
+        assert_eq!(comm.statistics().prepared, 1000);
     });
 }
 

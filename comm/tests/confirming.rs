@@ -16,6 +16,9 @@ const RANKS: usize = 3;
 const MOST_CALLS: usize = 100_000;
 const CALLS_AFTER: usize = 100;
 const EVERY: u32 = 8;
+/// What is said of calls that stock serves.
+const FASTER: &str = "stock, because it was faster than the table's plan in this program";
+const IN_TURN: &str = "stock, because this call is timed, and its turn has come beside the table's plan";
 
 /// A table whose plan sends a short vector around a ring in 64 chunks, twice: no other way is as slow.
 fn slow_table(path: &Path, emulated: Option<&str>) {
@@ -41,9 +44,9 @@ fn slow_table(path: &Path, emulated: Option<&str>) {
     table.write(path).unwrap();
 }
 
-/// What has served each call, on each rank: up to some calls after the one that stock served first, or `most`. All ranks end
-/// after the same call if they change plans at the same call.
-fn served(table: &Path, every: u32, most: usize) -> Vec<Vec<String>> {
+/// What has served each call, on each rank: up to some calls after the one from which on stock serves, or `most`. All ranks end
+/// after the same call if they change plans at the same call. The lengths of vectors come in turn.
+fn served(table: &Path, every: u32, most: usize, lengths: &'static [usize]) -> Vec<Vec<String>> {
     let master = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let rank = |rank: usize| {
         let config = Config {
@@ -55,17 +58,24 @@ fn served(table: &Path, every: u32, most: usize) -> Vec<Vec<String>> {
         move || {
             let comm = Communicator::connect(&config).unwrap();
             let call = |number: usize| {
-                let mut vector = [number as f32; 192];
+                let mut vector = vec![number as f32; lengths[number % lengths.len()]];
                 comm.all_reduce(&mut vector, Op::Sum).unwrap();
-                assert_eq!(vector, [(RANKS * number) as f32; 192], "call {number}");
+                assert!(vector.iter().all(|sum| *sum == (RANKS * number) as f32), "call {number}");
                 comm.last_plan()
             };
             let mut served: Vec<String> = Vec::new();
             let mut left = most;
             while left > 0 {
                 served.push(call(served.len() % 1000));
-                let is_first_of_stock = !served[served.len() - 1].contains("table.json") && left > CALLS_AFTER;
+                let is_first_of_stock = served[served.len() - 1].contains(FASTER) && left > CALLS_AFTER;
                 left = if is_first_of_stock { CALLS_AFTER } else { left - 1 };
+            }
+            let statistics = comm.statistics();
+            let by_plan =
+                |plan: &str| served.iter().filter(|said| said.contains(&format!(": {plan}, "))).count() as u64;
+            for (plan, counted) in &statistics.plans {
+                assert_eq!(by_plan(plan), counted.calls, "{plan} has served what is said of it");
+                assert_eq!(counted.digests.values().sum::<u64>(), counted.calls, "{counted:?}");
             }
             served
         }
@@ -79,13 +89,21 @@ fn all_ranks_leave_a_plan_that_is_slower_than_stock_at_the_same_call() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("table.json");
     slow_table(&path, None);
-    let all = served(&path, EVERY, MOST_CALLS);
-    assert!(all.iter().all(|rank| *rank == all[0]), "every call has the same plan on all ranks");
-    let is_of_table = |plan: &String| plan.contains("table.json");
-    assert!(is_of_table(&all[0][0]) && !is_of_table(&all[0][all[0].len() - 1]), "{}", all[0][0]);
-    let left = all[0].iter().position(|plan| !is_of_table(plan)).unwrap();
-    assert!(left > 40 * EVERY as usize / 2, "not before it was compared: {left}");
-    assert!(all[0][left..].iter().all(|plan| !is_of_table(plan)));
+    // All the same, or never the same twice in a row, all between 512 and 1023 bytes.
+    for lengths in [&[192][..], &[192, 129, 250, 200, 255, 131, 177]] {
+        let all = served(&path, EVERY, MOST_CALLS, lengths);
+        assert!(all.iter().all(|rank| *rank == all[0]), "every call has the same plan on all ranks");
+        let is_of_table = |plan: &String| plan.contains("table.json");
+        let last = &all[0][all[0].len() - 1];
+        assert!(is_of_table(&all[0][0]) && all[0].len() < MOST_CALLS, "{last}");
+        let left = all[0].iter().position(|plan| plan.contains(FASTER)).unwrap();
+        assert!(left > 80 * EVERY as usize, "not before it was compared twice: {left}");
+        let is_timed = |plan: &&String| plan.contains(IN_TURN);
+        let (before, after) = all[0].split_at(left);
+        assert!(before.iter().all(|plan| is_of_table(plan) || is_timed(&plan)));
+        assert!(before.iter().filter(is_timed).count() >= 40);
+        assert!(after.iter().all(|plan| plan.contains(FASTER) || is_of_table(plan)));
+    }
 }
 
 #[test]
@@ -93,7 +111,7 @@ fn a_plan_stays_if_nobody_asks_for_confirmation() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("table.json");
     slow_table(&path, None);
-    let all = served(&path, 0, 2000);
+    let all = served(&path, 0, 2000, &[192]);
     assert!(all.iter().flatten().all(|plan| plan.contains("table.json")));
 }
 
@@ -111,6 +129,11 @@ fn a_table_of_an_emulated_machine_serves_only_ranks_that_emulate_it() {
         read(Some("abc")).misfits(RankPlaces::on(&[0; RANKS])).is_empty()
             && !PlanTable::read(&path).unwrap().is_empty()
     );
-    let all = served(&path, 0, 3);
-    assert!(all.iter().flatten().all(|plan| plan.contains("stock")), "{all:?}");
+    let all = served(&path, 0, 3, &[192]);
+    assert!(
+        all.iter()
+            .flatten()
+            .all(|plan| plan.contains("stock, because ") && plan.contains("it was measured on an emulated machine")),
+        "{all:?}"
+    );
 }

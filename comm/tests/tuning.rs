@@ -116,7 +116,13 @@ fn a_candidate_that_leaves_a_rank_waiting_is_refused_within_its_limit() {
     let (samples, _) = tuned(2, &[400], &[("absent", absent)]);
     assert!(begin.elapsed() < Duration::from_secs(30));
     let cell = &samples[0];
-    assert!(candidate(cell, "absent").refusal.is_some() && candidate(cell, "stock").refusal.is_none());
+    assert!(candidate(cell, "stock").refusal.is_none());
+    let refusal = candidate(cell, "absent").refusal.as_ref().unwrap();
+    assert_eq!(
+        (refusal.rank, refusal.is_wrong),
+        (1, true),
+        "the one that was not there, not one that waited: {refusal:?}"
+    );
 }
 
 #[test]

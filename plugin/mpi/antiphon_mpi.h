@@ -210,6 +210,7 @@ void antiphon_mpi_end_choices(void);
 /* run.c */
 int antiphon_mpi_run(struct antiphon_mpi_group *group, struct antiphon_mpi_call *call);
 antiphon_result_t antiphon_mpi_begin(struct antiphon_mpi_group *group, struct antiphon_mpi_call *call);
+void antiphon_mpi_awaiting(void *context);
 void antiphon_mpi_idle(unsigned *looks);
 int antiphon_mpi_fail(MPI_Comm comm, antiphon_result_t result, const char *text);
 

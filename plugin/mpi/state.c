@@ -124,6 +124,8 @@ void antiphon_mpi_start(void) {
     antiphon_mpi_begin_choices(rank);
     antiphon_mpi_know_types();
     PMPI_Comm_dup(MPI_COMM_WORLD, &state->comm);
+    /* It fails only where it was done before. */
+    antiphon_comm_set_idle(handle, antiphon_mpi_awaiting, NULL);
     PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, antiphon_mpi_forget, &state->keyval, NULL);
     PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, end, &state->end, NULL);
     PMPI_Comm_set_attr(MPI_COMM_SELF, state->end, state);

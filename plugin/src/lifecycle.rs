@@ -1,9 +1,11 @@
 //! Communicators: how they are made, asked, and freed.
+#![allow(non_camel_case_types, reason = "these are the names of the C interface")]
 
 use crate::handles::{antiphon_comm, antiphon_comm_t, communicator};
 use crate::status::{CallRefusal, antiphon_result_t, check, guarded, number_of, text};
 use comm::{Communicator, Config};
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// # Safety
@@ -181,6 +183,50 @@ pub unsafe extern "C" fn antiphon_comm_set_timeout(comm: antiphon_comm_t, second
         // SAFETY: the caller's promise.
         unsafe { communicator(comm)? }.communicator.set_time_limit(limit);
         Ok(())
+    })
+}
+
+/// What a program does while it waits.
+pub type antiphon_idle_t = Option<unsafe extern "C" fn(context: *mut c_void)>;
+
+/// The context of a function that threads call while they wait.
+struct IdleContext(*mut c_void);
+
+// SAFETY: the caller promises that any thread may use it.
+unsafe impl Send for IdleContext {}
+// SAFETY: the same.
+unsafe impl Sync for IdleContext {}
+
+impl IdleContext {
+    fn get(&self) -> *mut c_void {
+        self.0
+    }
+}
+
+/// A thread that waits for a call calls this function again and again, and does not sleep: for something else that has to go on
+/// meanwhile, such as MPI. It holds for all communicators of the job, and can be set once. The function must not call this
+/// library, nor wait.
+///
+/// # Safety
+/// The handle is a communicator that was not freed. The function can be called by any thread that makes calls of the job's
+/// communicators, with this context, as long as there are any.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn antiphon_comm_set_idle(
+    comm: antiphon_comm_t,
+    idle: antiphon_idle_t,
+    context: *mut c_void,
+) -> antiphon_result_t {
+    guarded(|| {
+        let idle = idle.ok_or_else(|| CallRefusal::argument("the function is NULL".to_owned()))?;
+        // SAFETY: the caller's promise.
+        let communicator = &unsafe { communicator(comm)? }.communicator;
+        let context = IdleContext(context);
+        // SAFETY: the same.
+        let is_set = communicator.set_idle_work(Arc::new(move || unsafe { idle(context.get()) }));
+        match is_set {
+            true => Ok(()),
+            false => Err(CallRefusal::argument("the job has such a function already".to_owned())),
+        }
     })
 }
 

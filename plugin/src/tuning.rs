@@ -134,8 +134,8 @@ impl CFunction {
 }
 
 /// Registers a function of the program as a candidate for `antiphon_tune`. All ranks register the same names in the same order.
-/// No two candidates have the same name. Nothing is called yet. A function may be called by any thread that tunes, until the
-/// communicator is freed.
+/// No two candidates of one collective have the same name. Nothing is called yet. A function may be called by any thread that
+/// tunes, until the communicator is freed.
 ///
 /// # Safety
 /// The handle is a communicator that was not freed; the name ends with a zero byte.
@@ -163,8 +163,9 @@ pub unsafe extern "C" fn antiphon_tune_candidate(
 }
 
 /// Measures stock, textbook algorithms and the registered candidates on all ranks, which all call this with the same options, and
-/// uses what is faster than stock from the next call of this communicator on. A candidate has to be right before it is measured;
-/// one that is wrong or fails is refused, and the others are measured. Rank 0 writes the table to the file `table`, unless that is
+/// uses what is faster than stock from the next call of this communicator on. A candidate has to be right again and again, for
+/// smaller counts too; it writes only what it has to, and ends all its calls. One that is wrong or fails is refused, and the others
+/// are measured. Rank 0 writes the table to the file `table`, unless that is
 /// NULL. A table holds the names of functions, not the functions: see `antiphon_use_candidates`.
 ///
 /// In a program that `antiphon tune -- PROGRAM` has started, the command says what is measured, and makes the table. There, a

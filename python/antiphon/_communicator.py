@@ -134,9 +134,11 @@ class Communicator:
         self._core.set_timeout(seconds)
 
     def statistics(self) -> dict[str, Any]:
-        """What ran: ``{"plans": {name: {"calls": n, "bytes": n}}, "prepared": n, "long_messages": {way: n}}``. ``bytes`` counts
-        this rank's larger buffer over all calls, ``prepared`` the plans that were made for a new size. Long messages that this
-        rank has received came ``in_place`` (read where they lay), ``by_kernel`` (copied out of another process),
+        """What ran: ``{"plans": {name: {"calls": n, "bytes": n, "digests": {digest: n}}}, "stock": {reason: n}, "prepared": n,
+        "confirmation": {"timed": n, "compared": n, "switched": n}, "long_messages": {way: n}}``. ``bytes`` counts this rank's
+        larger buffer over all calls, ``digests`` the calls by the program that ran, ``stock`` those that stock served, by the
+        reason, and ``prepared`` the plans that were made for a new size. ``confirmation`` counts what ``ANTIPHON_CONFIRM`` asks
+        for. Long messages that this rank has received came ``in_place`` (read where they lay), ``by_kernel`` (copied out of another process),
         ``in_fragments`` (copied twice, where the system forbids the other ways) or ``by_socket`` (from another machine)."""
         return self._core.statistics()
 

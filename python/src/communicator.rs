@@ -11,7 +11,7 @@ use crate::memory::{LentMemory, NamedBuffer};
 use crate::ongoing::{CoreHandle, HeldMemory};
 use crate::operation::{CallSpec, collective_of_name, dtype_of, op_named, operate};
 use crate::waiting::aside;
-use comm::{Collective, Communicator, Config, LongMessages};
+use comm::{Collective, Communicator, Config, ConfirmationCounts, LongMessages};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::path::PathBuf;
@@ -153,15 +153,24 @@ impl CoreCommunicator {
     }
 
     fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let statistics = self.communicator.statistics();
+        // A thread that waits for another rank may hold what this needs.
+        let statistics = py.detach(|| self.communicator.statistics());
         let (all, plans) = (PyDict::new(py), PyDict::new(py));
         for (name, counted) in &statistics.plans {
             let plan = PyDict::new(py);
             plan.set_item("calls", counted.calls)?;
             plan.set_item("bytes", counted.bytes)?;
+            plan.set_item("digests", counted.digests.clone())?;
             plans.set_item(name, plan)?;
         }
         all.set_item("plans", plans)?;
+        all.set_item("stock", statistics.stock.clone())?;
+        let ConfirmationCounts { timed, compared, switched } = statistics.confirmation;
+        let confirmation = PyDict::new(py);
+        confirmation.set_item("timed", timed)?;
+        confirmation.set_item("compared", compared)?;
+        confirmation.set_item("switched", switched)?;
+        all.set_item("confirmation", confirmation)?;
         all.set_item("prepared", statistics.prepared)?;
         let LongMessages { in_place, by_kernel, in_fragments, by_socket } = statistics.long_messages;
         let long = PyDict::new(py);
@@ -173,8 +182,8 @@ impl CoreCommunicator {
         Ok(all)
     }
 
-    fn last_plan(&self) -> String {
-        self.communicator.last_plan()
+    fn last_plan(&self, py: Python<'_>) -> String {
+        py.detach(|| self.communicator.last_plan())
     }
 
     /// `send` may be missing: then it is the same memory as `receive`.

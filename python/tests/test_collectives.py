@@ -176,6 +176,9 @@ b.wait(20), a.wait(20)
 assert first.tolist() == second.tolist() == [4, 4, 4]
 statistics = comm.statistics()
 assert sum(plan["calls"] for plan in statistics["plans"].values()) >= 1 and "allreduce" in comm.last_plan()
+assert 1 <= sum(statistics["stock"].values()) <= sum(plan["calls"] for plan in statistics["plans"].values())
+assert list(statistics["stock"]) == ["there is no table"] and "stock, because there is no table" in comm.last_plan()
+assert statistics["confirmation"] == {"timed": 0, "compared": 0, "switched": 0}
 ways = ["by_kernel", "by_socket", "in_fragments", "in_place"]
 assert sorted(statistics["long_messages"]) == ways
 comm.all_reduce(np.ones(300_000))

@@ -39,7 +39,8 @@ candidates = {"right": (right, ["all_reduce"]), "wrong": (wrong, ["all_reduce"])
 tuning = comm.tune(candidates, collectives=["all_reduce", "all_gather"], sizes=[800, 8000], dtype="float64", budget=3.0, timeout=20.0)
 assert len(calls) >= 5 and 100 in calls
 assert tuning.table["format"] == "antiphon-table/1" and tuning.table["key"]["ranks"] == 2
-assert {row["collective"] for row in tuning.rows} == {"allreduce", "allgather"}
+# A guideline may ask for a half of an AllReduce, too.
+assert {row["collective"] for row in tuning.rows} - {"reducescatter"} == {"allreduce", "allgather"}
 assert "<table>" in tuning._repr_html_()
 x = np.full(100, 1.0 + rank)
 assert (comm.all_reduce(x) == 3).all()

@@ -84,7 +84,7 @@ pub use pacing::pace::Emulation;
 #[cfg(feature = "model")]
 pub use session::models;
 pub use session::{
-    CallPlace, LongMessages, Prepared, RawCall, RebuildTerms, Rebuilt, RegisteredBuffer, RegisteredMemory,
+    CallPlace, IdleWork, LongMessages, Prepared, RawCall, RebuildTerms, Rebuilt, RegisteredBuffer, RegisteredMemory,
     SequencedProgram, Session, SharedMemory, Started, Ticket,
 };
 pub use transport::hosts::Hosts;

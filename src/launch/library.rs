@@ -5,10 +5,12 @@
 use super::binary;
 use crate::failure::{Failure, Outcome};
 use crate::interrupt;
-use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, getppid, kill_process_group, set_parent_process_death_signal};
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,15 +29,28 @@ const KEPT: usize = 4096;
 /// The ranks of a program. They are ended when this is dropped.
 pub(crate) struct LibraryRanks {
     children: Vec<Child>,
+    /// Those of which it is known that they have ended.
+    seen: BTreeSet<usize>,
     /// What each has said on its standard error.
     said: Vec<Complaints>,
     /// The lines of rank 0.
     heard: Receiver<String>,
 }
 
+/// Ends what a rank has started, and the rank. Its number has to be its own still: it has not ended, or just now.
+fn end_group(child: &Child) {
+    if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+}
+
 impl Drop for LibraryRanks {
     fn drop(&mut self) {
         for child in &mut self.children {
+            // One that was waited for has left its number, and what it has started was ended then.
+            if matches!(child.try_wait(), Ok(None)) {
+                end_group(child);
+            }
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -58,7 +73,8 @@ impl LibraryRanks {
     pub(crate) fn start_program(program: &OsStr, ranks: usize, configure: impl Fn(&mut Command)) -> Outcome<Self> {
         let (master, secret) = (free_address()?, random_secret()?);
         let (sender, heard) = std::sync::mpsc::channel();
-        let mut started = Self { children: Vec::with_capacity(ranks), said: Vec::with_capacity(ranks), heard };
+        let (children, said) = (Vec::with_capacity(ranks), Vec::with_capacity(ranks));
+        let mut started = Self { children, seen: BTreeSet::new(), said, heard };
         for rank in 0..ranks {
             let mut command = Command::new(program);
             command
@@ -68,6 +84,7 @@ impl LibraryRanks {
                 .env("ANTIPHON_SECRET", &secret)
                 .env(LAUNCHER, std::process::id().to_string())
                 .env_remove("ANTIPHON_TABLE")
+                .process_group(0)
                 .stdin(Stdio::null())
                 .stdout(if rank == 0 { Stdio::piped() } else { Stdio::null() })
                 .stderr(Stdio::piped());
@@ -89,7 +106,14 @@ impl LibraryRanks {
 
     /// How the process of a rank has ended, if it has.
     pub(crate) fn ended(&mut self, rank: usize) -> Option<ExitStatus> {
-        self.children.get_mut(rank)?.try_wait().ok().flatten()
+        let child = self.children.get_mut(rank)?;
+        let has_been_seen = self.seen.contains(&rank);
+        let status = child.try_wait().ok().flatten()?;
+        if !has_been_seen {
+            self.seen.insert(rank);
+            end_group(child);
+        }
+        Some(status)
     }
 
     /// Hands each line of rank 0 to `take`, until all processes have ended.

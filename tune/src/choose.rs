@@ -6,7 +6,7 @@ use crate::store::{ChoiceRange, Evidence};
 use crate::{Choice, Summary, decide};
 
 /// A candidate must be this much faster than stock: a smaller gain is not worth a plan of its own.
-const LEAST_GAIN: f64 = 1.02;
+pub const LEAST_GAIN: f64 = 1.02;
 /// A candidate whose fastest time is this much longer than the median of the best one is measured no further.
 const HOPELESS: f64 = 1.5;
 

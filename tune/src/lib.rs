@@ -20,7 +20,7 @@ mod textbook;
 mod turns;
 
 pub use accuracy::{kendall_tau, q_error, robust_line};
-pub use choose::{ChoiceEdge, MeasuredSize, ranges, remaining, smooth, winner};
+pub use choose::{ChoiceEdge, LEAST_GAIN, MeasuredSize, ranges, remaining, smooth, winner};
 pub use composed::Composition;
 pub use decide::{Choice, TuningDecision, decide};
 pub use export::{ExportTarget, ExportedTable, export};

@@ -53,9 +53,12 @@ fn agreed(paths: &[Option<PathBuf>], besides: impl Fn(usize) -> u64 + Sync) -> V
     std::thread::scope(|scope| {
         let rank = |(session, path): (Session, &Option<PathBuf>)| {
             let (path, besides) = (path.clone(), &besides);
+            let none_is_named = paths.iter().all(Option::is_none);
             scope.spawn(move || {
                 let own = OwnTable::read(path.as_deref());
-                let (table, lines) = own.agree(&session, besides(session.rank().index()), LIMIT).unwrap();
+                let agreed = own.agree(&session, besides(session.rank().index()), LIMIT).unwrap();
+                let AgreedTable { table, lines, why_none } = agreed;
+                assert_eq!(why_none.is_none(), !table.is_empty() || none_is_named);
                 (table.is_empty(), lines)
             })
         };

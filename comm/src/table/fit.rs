@@ -1,6 +1,6 @@
 //! Which plan of a table serves a call, and why none does.
 
-use super::{PlanTable, TableEntry, TableFunction, TunedCell, in_order};
+use super::{PlanTable, SizeChoice, TableEntry, TableFunction, TunedCell, in_order};
 use crate::stock::{CallKind, measured_kind};
 use runtime::DType;
 use schedule::{ReduceOp, Request, VerifiedSchedule};
@@ -59,10 +59,11 @@ impl TunedCell {
         (all.iter().all(|of| *of > 0), all)
     }
 
-    /// The entry that serves a size; `None` for stock.
-    fn at(&self, bytes: u64) -> Option<usize> {
+    /// What it chooses for a size.
+    pub(super) fn at(&self, bytes: u64) -> SizeChoice {
         let after = self.ranges.partition_point(|(from, _)| *from <= bytes);
-        self.ranges.get(after.checked_sub(1)?)?.1
+        let range = after.checked_sub(1).and_then(|at| self.ranges.get(at));
+        range.map_or(SizeChoice::Unmeasured, |(_, choice)| *choice)
     }
 }
 
@@ -119,14 +120,7 @@ impl PlanTable {
     /// without one, the first plan that serves such calls.
     pub(crate) fn find(&self, places: RankPlaces<'_>, (kind, dtype): (CallKind, DType), bytes: u64) -> Option<usize> {
         let ranks = places.machines.len();
-        let mut nearest = None;
-        for cell in self.cells.iter().filter(|cell| cell.collective == kind.collective) {
-            let nearness = Some(cell.nearness(kind, dtype));
-            if nearness > nearest.map(|(of, _)| of) && self.fits(cell.table, places) {
-                nearest = nearness.map(|of| (of, cell));
-            }
-        }
-        let tuned = nearest.map(|(_, cell)| cell.at(bytes));
+        let tuned = self.nearest(places, (kind, dtype)).map(|cell| cell.at(bytes).entry());
         match tuned {
             Some(None) => None,
             Some(Some(entry)) if self.suits(entry, ranks, kind) => Some(entry),
@@ -135,6 +129,18 @@ impl PlanTable {
                 range.is_some_and(|range| range.holds(bytes)) && self.suits(entry, ranks, kind)
             }),
         }
+    }
+
+    /// The cell that decides about some calls.
+    pub(super) fn nearest(&self, places: RankPlaces<'_>, (kind, dtype): (CallKind, DType)) -> Option<&TunedCell> {
+        let mut nearest = None;
+        for cell in self.cells.iter().filter(|cell| cell.collective == kind.collective) {
+            let nearness = Some(cell.nearness(kind, dtype));
+            if nearness > nearest.map(|(of, _)| of) && self.fits(cell.table, places) {
+                nearest = nearness.map(|of| (of, cell));
+            }
+        }
+        nearest.map(|(_, cell)| cell)
     }
 
     /// Whether a plan does what calls of a kind ask for among so many ranks.
@@ -150,26 +156,26 @@ impl PlanTable {
     }
 
     /// Whether an entry is for a size.
-    fn holds(&self, entry: usize, bytes: u64) -> bool {
-        let of_cells = || self.cells.iter().any(|cell| cell.at(bytes) == Some(entry));
+    pub(super) fn holds(&self, entry: usize, bytes: u64) -> bool {
+        let of_cells = || self.cells.iter().any(|cell| cell.at(bytes).entry() == Some(entry));
         self.entries[entry].range.map_or_else(of_cells, |range| range.holds(bytes))
     }
 
     /// Which tuning tables do not serve ranks at these places, and why: a line each.
     pub fn misfits(&self, places: RankPlaces<'_>) -> Vec<String> {
-        let mut own = places.key();
-        let mut misfit = |(origin, key): &(String, TableKey)| {
-            if self.is_from_elsewhere(key) {
-                return Some(format!(
-                    "{origin} serves no calls: it was measured on an emulated machine, not on this one"
-                ));
-            }
-            // Which emulated machine it is was compared above, where it matters.
-            own.topology.clone_from(&key.topology);
-            let why = key.difference(&own)?;
-            Some(format!("{origin} serves no calls of these ranks: it was measured with {why}"))
-        };
-        self.keys.iter().filter_map(&mut misfit).collect()
+        (0..self.keys.len()).filter_map(|table| self.misfit(table, places)).collect()
+    }
+
+    /// Why a tuning table does not serve ranks at these places, if that is so.
+    pub(super) fn misfit(&self, table: usize, places: RankPlaces<'_>) -> Option<String> {
+        let (origin, key) = &self.keys[table];
+        if self.is_from_elsewhere(key) {
+            return Some(format!("{origin} serves no calls: it was measured on an emulated machine, not on this one"));
+        }
+        // Which emulated machine it is was compared above, where it matters.
+        let own = TableKey { topology: key.topology.clone(), ..places.key() };
+        let why = key.difference(&own)?;
+        Some(format!("{origin} serves no calls of these ranks: it was measured with {why}"))
     }
 
     /// Why no plan serves calls of a kind that the table has plans for, if that is so.

@@ -1,6 +1,7 @@
 //! Plans and tables from files and folders.
 
-use super::{EntryRange, PlanTable, TableEntry, TableFunction, TablePlan, TunedCell};
+use super::{EntryRange, PlanTable, SizeChoice, TableEntry, TableFunction, TablePlan, TunedCell};
+use crate::log::printable;
 use crate::numbers::mixed;
 use runtime::DType;
 use schedule::file::{self, ScheduleFile};
@@ -227,12 +228,16 @@ impl PlanTable {
         self.mix(&cell.class().to_string());
         let mut ranges = Vec::with_capacity(cell.ranges.len());
         for range in &cell.ranges {
-            let entry = match &range.plan {
-                None => None,
-                Some(name) => self.entry_of((table, collective, name), origin, entries)?,
+            let choice = match &range.plan {
+                None if range.evidence.is_empty() => SizeChoice::Unmeasured,
+                None => SizeChoice::Stock,
+                Some(name) => self
+                    .entry_of((table, collective, name), origin, entries)?
+                    .map_or(SizeChoice::Nccl, SizeChoice::Plan),
             };
-            self.digest = mixed(mixed(self.digest, range.from_bytes), entry.map_or(0, |entry| entry as u64 + 1));
-            ranges.push((range.from_bytes, entry));
+            let number = choice.entry().map_or(0, |entry| entry as u64 + 1);
+            self.digest = mixed(mixed(self.digest, range.from_bytes), number);
+            ranges.push((range.from_bytes, choice));
         }
         let (op, in_place) = (cell.op, cell.in_place);
         self.cells.push(TunedCell { table: index, collective, op, dtype, in_place, ranges });
@@ -286,7 +291,7 @@ impl PlanTable {
         if let Some(mismatch) = mismatches.into_iter().next() {
             return Err(TableFault(format!("{origin}: {mismatch}")));
         }
-        let name = format!("{} of {origin}", schedule.produced_by.strategy);
+        let name = printable(&format!("{} of {origin}", schedule.produced_by.strategy));
         if let Some(range) = range {
             self.digest = mixed(mixed(self.digest, range.from_bytes), range.to_bytes.unwrap_or(u64::MAX));
             let request = schedule.demand.request();

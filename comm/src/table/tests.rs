@@ -232,3 +232,106 @@ fn many_ranges_of_one_plan_are_read_at_once() {
     let call = (kind(ReduceOp::Sum, true), DType::F32);
     assert_eq!([15, 16, 160_000].map(|bytes| serving(&plans, call, bytes).is_some()), [true, false, true]);
 }
+
+/// Why stock serves a call.
+fn why(plans: &PlanTable, places: RankPlaces<'_>, call: (CallKind, DType), bytes: u64) -> String {
+    assert_eq!(plans.find(places, call, bytes), None);
+    plans.why_stock(places, call, bytes).unwrap_or_default()
+}
+
+#[test]
+fn it_is_said_why_a_table_has_no_plan_for_a_call() {
+    let sum = (kind(ReduceOp::Sum, true), DType::F32);
+    let here = RankPlaces::on(&MACHINES);
+    assert_eq!(why(&PlanTable::default(), here, sum, 100), "", "there is no table");
+    let mut measured = cell("ring");
+    measured.ranges[1].to_bytes = Some(8192);
+    let around = |us| tune::summarize(&[us; 6]).unwrap();
+    measured.ranges[1].evidence.push(tune::Evidence {
+        bytes: 4096,
+        choice: around(10.0),
+        stock: around(10.0),
+        launches: 1,
+        dtype: "f32".to_owned(),
+        ranking: Vec::new(),
+    });
+    measured.ranges.push(ChoiceRange { from_bytes: 8192, to_bytes: None, plan: None, evidence: Vec::new() });
+    let table = tuned(vec![measured]);
+    let read = |table: &TuningTable| {
+        let mut plans = PlanTable { only_for: Some(None), ..PlanTable::default() };
+        plans.add_tuned(table, "t").unwrap();
+        plans
+    };
+    let plans = read(&table);
+    assert!(plans.find(here, sum, 4095).is_some());
+    assert_eq!(why(&plans, here, sum, 4096), "the table names no plan for allreduce of this size");
+    assert_eq!(why(&plans, here, sum, 8192), "allreduce of this size was not measured for the table");
+    let gather = (CallKind::plain(Collective::AllGather), DType::F32);
+    assert_eq!(why(&plans, here, gather, 100), "the table has no plan for allgather");
+    // What of the key does not fit.
+    let with = |edit: &dyn Fn(&mut TuningTable)| {
+        let mut edited = table.clone();
+        edit(&mut edited);
+        read(&edited)
+    };
+    let spread = RankPlaces::on(&[0, 0, 1]);
+    let over = RankPlaces { transport: Some(RankTransport::Tcp), ..here };
+    let hardware = [String::from("A, 2 logical cores")];
+    let on = RankPlaces { hardware: Some(&hardware), ..here };
+    for (plans, places, part) in [
+        (with(&|_| ()), spread, "measured with 3 ranks on 1 machine, not 3 ranks on 2 machines"),
+        (with(&|_| ()), RankPlaces::on(&[0, 0]), "3 ranks on 1 machine, not 2 ranks on 1 machine"),
+        (
+            with(&|table| table.key.transport = Some(RankTransport::Shm)),
+            over,
+            "measured with the transport shm, not tcp",
+        ),
+        (
+            with(&|table| table.key.hardware = vec!["B".to_owned()]),
+            on,
+            "measured with machine 0 as `B`, not `A, 2 logical cores`",
+        ),
+        (
+            with(&|table| table.key.topology = Some("abc".to_owned())),
+            here,
+            "measured on an emulated machine, not on this one",
+        ),
+    ] {
+        let said = why(&plans, places, sum, 100);
+        assert!(said.starts_with("t serves no calls") && said.ends_with(part), "{said}");
+        assert!(!why(&plans, places, gather, 100).contains("of this size"), "{said}");
+    }
+}
+
+/// The same of single plans, which serve their ranks wherever they are.
+#[test]
+fn it_is_said_what_single_plans_lack() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("p.json");
+    let mut request = Request::new(Collective::Broadcast, 3, 3 << 10);
+    request.root = Some(topology::Rank(1));
+    let topology = Arc::new(topology::resolve("ring:3").unwrap());
+    let problem = synth::Problem::new(topology.clone(), Arc::new(Demand::new(request).unwrap()));
+    let plan = schedule::verify(synth::textbook(&problem).unwrap().remove(0), &topology).unwrap();
+    let mut text = Vec::new();
+    file::write(&plan, &mut text).unwrap();
+    let mut value: serde_json::Value = serde_json::from_slice(&text).unwrap();
+    value["produced_by"]["strategy"] = "ring\nantiphon: all is well\u{1b}[31m".into();
+    std::fs::write(&path, value.to_string()).unwrap();
+    let index = r#"{"format": "antiphon-sweep/1", "windows": [{"from_bytes": 10, "to_bytes": 20, "file": "p.json"}]}"#;
+    std::fs::write(folder.path().join("index.json"), index).unwrap();
+    let plans = PlanTable::read(folder.path()).unwrap();
+    let call =
+        |root, collective| (CallKind { root: Some(topology::Rank(root)), ..CallKind::plain(collective) }, DType::U8);
+    let (here, broadcast) = (RankPlaces::on(&[0, 1, 1]), call(1, Collective::Broadcast));
+    let entry = plans.find(here, broadcast, 10).unwrap();
+    assert!(plans.name(entry).starts_with("ring\\u{a}antiphon: all is well\\u{1b}[31m of "), "{}", plans.name(entry));
+    assert_eq!(why(&plans, here, broadcast, 20), "the table has no plan for broadcast of this size");
+    assert_eq!(
+        why(&plans, here, call(0, Collective::Broadcast), 10),
+        "the table has no plan for broadcast with root 0"
+    );
+    assert_eq!(why(&plans, here, call(1, Collective::Gather), 10), "the table has no plan for gather");
+    let two = RankPlaces::on(&[0, 1]);
+    assert_eq!(why(&plans, two, broadcast, 10), "the table has no plan for broadcast of 2 ranks");
+}

@@ -4,79 +4,73 @@
 
 use super::candidate::{CandidateWork, MadeProgram, TuneCandidate};
 use super::clock::CommonClock;
+use super::compare::told_by;
+use super::memory::TrialMemory;
 use super::watch::{TrialMark, TrialWatch};
 use super::{CandidateRefusal, TrialPhase};
 use crate::communicator::Communicator;
 use crate::error::{CommError, CommResult};
 use crate::functions::composed;
-use crate::operation::CollectiveCall;
 use crate::stock::CallKind;
-use runtime::{Call, Prepared, Reference, SequencedProgram};
-use schedule::{Demand, Request};
+use runtime::{DType, Moment, Prepared, SequencedProgram};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
-use topology::Rank;
 
-/// How much later than the announced start a rank may begin, in nanoseconds; or a tenth of the call's time: where ranks share cores,
-/// some begin when others sleep.
-const LATE: i64 = 20_000;
-/// Between the starts of two calls lies this much more than a call is expected to take, in nanoseconds.
-const PAUSE: i64 = 30_000;
-/// Calls that take longer, in nanoseconds, begin when all ranks have ended the call before and rank 0 says so. Between shorter ones
-/// this would take longer than they do, and their moments are fixed for a whole block.
-const LONG_CALL: i64 = 1_000_000;
+/// The bytes of a rank's block, up to which a call is short enough to be checked several times.
+const SHORT: usize = 1 << 20;
+/// So often a function has to be right before short calls are timed.
+const SHORT_CHECKS: usize = 8;
 
 /// A candidate that is ready for this size.
 pub(super) struct ReadyCandidate<'a> {
     pub(super) candidate: &'a TuneCandidate,
     /// Of a plan.
     prepared: Option<Prepared>,
-    /// Of one that needs a table.
-    tuned: Option<Communicator>,
+    /// Of one that needs a table, and of a function: what it leaves undone disturbs no other candidate.
+    own: Option<Communicator>,
 }
 
 impl ReadyCandidate<'_> {
     /// The communicator that it uses.
     fn lane<'s>(&'s self, common: &'s Communicator) -> &'s Communicator {
-        self.tuned.as_ref().unwrap_or(common)
+        self.own.as_ref().unwrap_or(common)
     }
 }
 
-/// Times of one block of calls, in microseconds, as rank 0 knows them.
-#[derive(Default)]
-pub(super) struct BlockTimes {
-    /// From the first rank's begin to the last one's end, for each call at which all ranks were there in time.
-    pub(super) spans: Vec<f64>,
-    /// Calls at which a rank was late.
-    pub(super) invalid: usize,
-    /// Of one call of a loop without pauses.
-    pub(super) in_loop: LoopTime,
+/// How calls of a candidate have ended on this rank.
+pub(super) enum CallEnd {
+    /// As they should.
+    Good,
+    /// The candidate says that it cannot do them, or they have failed.
+    Failed(String),
+    /// A wrong result, or anything else that it must not do.
+    Wrong(String),
 }
 
-/// The time of one call of a loop without pauses, in microseconds.
-#[derive(Clone, Copy, Default)]
-pub(super) struct LoopTime {
-    /// On the slowest rank; the same number on all ranks.
-    pub(super) slowest_us: f64,
-    /// On this rank.
-    pub(super) own_us: f64,
+impl CallEnd {
+    /// Of calls whose results nobody looks at.
+    pub(super) fn of(ended: Result<(), String>) -> Self {
+        ended.map_or_else(Self::Failed, |()| Self::Good)
+    }
 }
 
 /// One size of one collective.
 pub(super) struct CellBench<'a> {
-    control: &'a Communicator,
-    /// On which the candidates run. After a failure it is another one.
+    pub(super) control: &'a Communicator,
+    /// On which the candidates run, except functions. After a failure it is another one.
     lane: Communicator,
-    call: CollectiveCall,
+    /// Elements of a call, as the collective counts them.
+    count: usize,
     kind: CallKind,
-    demand: Demand,
-    seed: u64,
-    clock: CommonClock,
-    input: Vec<u8>,
-    output: Vec<u8>,
+    pub(super) clock: CommonClock,
+    memory: TrialMemory,
     /// When a call failed here the last time.
     failed_at: i64,
+    /// When it became the turn of a candidate.
+    entered: Moment,
+    /// How long the turns have taken in which candidates were refused.
+    wasted: Duration,
     watch: &'a TrialWatch,
 }
 
@@ -84,59 +78,29 @@ impl<'a> CellBench<'a> {
     pub(super) fn new(
         (control, watch): (&'a Communicator, &'a TrialWatch),
         kind: CallKind,
-        (count, dtype): (usize, runtime::DType),
+        (count, dtype): (usize, DType),
         seed: u64,
         limit: Duration,
     ) -> CommResult<Self> {
-        let mut request = Request::new(kind.collective, control.size(), 0);
-        (request.root, request.op) = (kind.root, kind.op);
-        let demand = Demand::new(request).map_err(|error| CommError::NoPlan(error.to_string()))?;
-        let call = CollectiveCall {
-            collective: kind.collective,
-            root: kind.root.map(Rank::index),
-            op: kind.op,
-            count,
-            dtype,
-            in_place: kind.in_place,
-        };
-        let places = Reference::new(&demand, kind.op, count, dtype, seed).places(Rank::from_index(control.rank()));
-        let [input, output] = match kind.in_place {
-            true => [0, places.input.max(places.output)],
-            false => [places.input, places.output],
-        }
-        .map(|elements| vec![0x5a; elements * dtype.size()]);
+        let memory = TrialMemory::new((control.rank(), control.size()), kind, (count, dtype), seed)?;
         let (lane, clock) = (control.duplicate()?, CommonClock::measure(control)?);
         lane.set_time_limit(limit);
-        Ok(Self { control, lane, call, kind, demand, seed, clock, input, output, failed_at: 0, watch })
-    }
-
-    fn reference(&self) -> Reference<'_> {
-        Reference::new(&self.demand, self.kind.op, self.call.count, self.call.dtype, self.seed)
-    }
-
-    /// Writes this rank's part of the problem.
-    fn fill(&mut self) {
-        let rank = Rank::from_index(self.control.rank());
-        let (mut input, mut output) = (std::mem::take(&mut self.input), std::mem::take(&mut self.output));
-        output.fill(0x5a);
-        let places = self.reference().places(rank);
-        match self.kind.in_place {
-            true => self.reference().fill(rank, &mut output, places.input_at),
-            false => self.reference().fill(rank, &mut input, 0),
-        }
-        (self.input, self.output) = (input, output);
-    }
-
-    /// How many elements of this rank's result are wrong.
-    fn wrong(&self) -> u64 {
-        let rank = Rank::from_index(self.control.rank());
-        let reference = self.reference();
-        let at = if self.kind.in_place { reference.places(rank).output_at } else { 0 };
-        reference.wrong(rank, &self.output, at)
+        Ok(Self {
+            control,
+            lane,
+            count,
+            kind,
+            clock,
+            memory,
+            failed_at: 0,
+            entered: Moment::now(),
+            wasted: Duration::ZERO,
+            watch,
+        })
     }
 
     /// Makes one call. If it fails, the others learn that at once.
-    fn run(&mut self, ready: &ReadyCandidate<'_>) -> Result<(), String> {
+    pub(super) fn run(&mut self, ready: &ReadyCandidate<'_>) -> Result<(), String> {
         let ended = self.try_run(ready);
         if ended.is_err() {
             self.failed_at = self.clock.now();
@@ -145,11 +109,18 @@ impl<'a> CellBench<'a> {
         ended
     }
 
+    /// How long the turns have taken so far in which candidates were refused, such as the wait for a limit: the others do not pay
+    /// for it.
+    pub(super) fn wasted(&self) -> Duration {
+        self.wasted
+    }
+
     /// It is the turn of a candidate.
-    fn enter(&self, candidate: &TuneCandidate, phase: TrialPhase) {
+    pub(super) fn enter(&mut self, candidate: &TuneCandidate, phase: TrialPhase) {
+        self.entered = Moment::now();
         self.watch.enter(|| TrialMark {
             collective: self.kind.collective,
-            bytes: self.kind.size(self.control.size(), (self.call.count * self.call.dtype.size()) as u64),
+            bytes: self.kind.size(self.control.size(), (self.count * self.memory.call().dtype.size()) as u64),
             candidate: candidate.name.clone(),
             is_function: candidate.is_function(),
             phase,
@@ -157,25 +128,23 @@ impl<'a> CellBench<'a> {
     }
 
     fn try_run(&mut self, ready: &ReadyCandidate<'_>) -> Result<(), String> {
-        let Self { lane, call, kind, input, output, watch, .. } = self;
-        let memory = match kind.in_place {
-            true => Call::InPlace(output),
-            false => Call::OutOfPlace { input, output },
-        };
+        let Self { lane, kind, memory, watch, .. } = self;
+        let call = *memory.call();
+        let (lane, buffers) = (ready.lane(lane), memory.buffers());
         let told = |error: CommError| error.to_string();
         match (&ready.candidate.work, &ready.prepared) {
-            (CandidateWork::Plan(..), Some(prepared)) => lane.run_prepared(prepared, memory).map_err(told),
+            (CandidateWork::Plan(..), Some(prepared)) => lane.run_prepared(prepared, buffers).map_err(told),
             (CandidateWork::Function(_, function), _) => {
-                let ended = watch.call(|| catch_unwind(AssertUnwindSafe(|| function(lane, call, memory))));
+                let ended = watch.call(|| catch_unwind(AssertUnwindSafe(|| function(lane, &call, buffers))));
                 ended.unwrap_or_else(|_| Err("it panicked".to_owned()))
             }
-            (CandidateWork::Composed(of, _), _) => composed(ready.lane(lane), *of, call, memory).map_err(told),
-            _ => lane.collective(*kind, call.count, call.dtype, memory).map_err(told),
+            (CandidateWork::Composed(of, _), _) => composed(lane, *of, &call, buffers).map_err(told),
+            _ => lane.collective(*kind, call.count, call.dtype, buffers).map_err(told),
         }
     }
 
-    /// Prepares a candidate, and runs it once on numbers that no two ranks have in common. All ranks learn whether all of them
-    /// got the right result; if not, why.
+    /// Prepares a candidate, and runs it on numbers that no two ranks have in common. All ranks learn whether all of them got the
+    /// right result; if not, why.
     ///
     /// # Errors
     /// If a rank is lost.
@@ -184,65 +153,119 @@ impl<'a> CellBench<'a> {
         candidate: &'c TuneCandidate,
         program: Option<MadeProgram>,
     ) -> CommResult<Result<ReadyCandidate<'c>, CandidateRefusal>> {
-        self.enter(candidate, TrialPhase::Check);
-        let tuned = match &candidate.work {
+        self.enter(candidate, TrialPhase::Prepare);
+        let own = match &candidate.work {
             CandidateWork::Composed(_, Some(table)) => Some(self.control.uncounted(Some(table.clone()))?),
+            CandidateWork::Function(..) => Some(self.control.duplicate()?),
             _ => None,
         };
-        tuned.iter().for_each(|lane| lane.set_time_limit(self.lane.limit()));
+        own.iter().for_each(|lane| lane.set_time_limit(self.lane.limit()));
+        let dtype = self.memory.call().dtype;
         let made = program.transpose().and_then(|program| {
-            let prepare =
-                |program: Arc<SequencedProgram>| self.lane.prepare(&program, self.call.count, self.call.dtype);
+            let prepare = |program: Arc<SequencedProgram>| self.lane.prepare(&program, self.count, dtype);
             program.map(prepare).transpose().map_err(|error| error.to_string())
         });
-        // Nobody begins a call that another rank cannot make.
-        let (prepared, why) = match made {
-            Ok(prepared) => (prepared, None),
-            Err(why) => (None, Some(why)),
+        let (prepared, ended) = match made {
+            Ok(prepared) => (prepared, CallEnd::Good),
+            Err(why) => (None, CallEnd::Failed(why)),
         };
-        if let Some((rank, _)) = self.worst(i64::from(why.is_some()))? {
-            let why = why.unwrap_or_else(|| format!("rank {rank} cannot prepare it"));
-            return Ok(Err(CandidateRefusal { rank, phase: TrialPhase::Prepare, why }));
+        let ready = ReadyCandidate { candidate, prepared, own };
+        // Nobody begins a call that another rank cannot make.
+        self.failed_at = self.clock.now();
+        if let Some(refusal) = self.verdict(&ready, ended, TrialPhase::Prepare)? {
+            return Ok(Err(refusal));
         }
-        let ready = ReadyCandidate { candidate, prepared, tuned };
-        Ok(self.check(&ready)?.map_or(Ok(ready), Err))
+        let counts = if candidate.is_function() { self.counts_of_functions() } else { vec![self.count] };
+        for count in counts {
+            if let Some(refusal) = self.check_at(&ready, count)? {
+                return Ok(Err(refusal));
+            }
+        }
+        Ok(Ok(ready))
     }
 
-    /// Runs a candidate once on numbers that no two ranks have in common. All ranks learn why it is refused, if the result is not
-    /// right on all of them.
+    /// For which numbers of elements a function has to be right; the same on all ranks. A table names it for a range of sizes, so
+    /// some are smaller, down to a quarter. Short calls are made several times: some may be right, and others not.
+    fn counts_of_functions(&self) -> Vec<usize> {
+        let between = self.count / 4 + (self.memory.seed() >> 32) as usize % (self.count - self.count / 4).max(1);
+        let mut counts = vec![between, between | 1, self.count.saturating_sub(1)];
+        counts.retain(|count| (1..self.count).contains(count));
+        let is_short = self.count * self.memory.call().dtype.size() <= SHORT;
+        counts.extend(std::iter::repeat_n(self.count, if is_short { SHORT_CHECKS } else { 1 }));
+        counts
+    }
+
+    /// Runs a candidate once on numbers that no two ranks have in common, and that no earlier call had. All ranks learn why it is
+    /// refused, if the result is not right on all of them.
     ///
     /// # Errors
     /// If a rank is lost.
     pub(super) fn check(&mut self, ready: &ReadyCandidate<'_>) -> CommResult<Option<CandidateRefusal>> {
-        self.enter(ready.candidate, TrialPhase::Check);
-        self.fill();
-        let ended = self.run(ready);
-        let wrong = if ended.is_ok() { self.wrong() as i64 } else { -self.failed_at };
-        Ok(match self.worst(wrong)? {
-            None => None,
-            Some((rank, wrong)) => {
-                let why = match ended.err() {
-                    _ if wrong > 0 => format!("{wrong} elements of rank {rank} are wrong"),
-                    Some(own) => own,
-                    None => format!("it failed on rank {rank}"),
-                };
-                if wrong < 0 {
-                    self.renew()?;
-                }
-                Some(CandidateRefusal { rank, phase: TrialPhase::Check, why })
-            }
-        })
+        self.check_at(ready, self.count)
     }
 
-    /// Of all ranks that report anything but 0, the one that failed first, and what it reports: one that is less than 0 is the
-    /// moment of a failure, after which the others could not go on either. If no rank failed, the first of them.
-    fn worst(&self, own: i64) -> CommResult<Option<(usize, i64)>> {
-        let mut all = vec![0; self.control.size()];
-        self.control.all_gather(&[own], &mut all)?;
-        let failed =
-            all.iter().enumerate().filter(|(_, reported)| **reported < 0).max_by_key(|(_, reported)| **reported);
-        let first = || all.iter().enumerate().find(|(_, reported)| **reported != 0);
-        Ok(failed.or_else(first).map(|(rank, reported)| (rank, *reported)))
+    fn check_at(&mut self, ready: &ReadyCandidate<'_>, count: usize) -> CommResult<Option<CandidateRefusal>> {
+        self.enter(ready.candidate, TrialPhase::Check);
+        self.memory.refill(count);
+        let ended = match self.run(ready) {
+            Ok(()) => self.memory.fault().map_or(CallEnd::Good, CallEnd::Wrong),
+            Err(why) if count != self.count => CallEnd::Failed(format!("{why}, for {count} elements")),
+            Err(why) => CallEnd::Failed(why),
+        };
+        let refusal = self.verdict(ready, ended, TrialPhase::Check)?;
+        if count != self.count {
+            // Calls that are timed are those of the cell, whatever becomes of this candidate.
+            self.memory.refill(self.count);
+        }
+        Ok(refusal)
+    }
+
+    /// Whether a candidate is refused after its calls, and why: if some failed, by the rank that failed first, after which the
+    /// others could not go on either. A function must also have made equally many calls on all ranks, and have ended them.
+    ///
+    /// # Errors
+    /// If a rank is lost.
+    pub(super) fn verdict(
+        &mut self,
+        ready: &ReadyCandidate<'_>,
+        ended: CallEnd,
+        phase: TrialPhase,
+    ) -> CommResult<Option<CandidateRefusal>> {
+        let (mut failed_at, mut is_wrong, mut why) = match ended {
+            CallEnd::Good => (0, false, String::new()),
+            CallEnd::Failed(why) => (self.failed_at.max(1), false, why),
+            CallEnd::Wrong(why) => (0, true, why),
+        };
+        let lane = ready.lane(&self.lane);
+        if ready.candidate.is_function() {
+            let left = lane.give_up_calls();
+            if left > 0 && failed_at == 0 {
+                lane.abort();
+                (failed_at, is_wrong) = (self.clock.now().max(1), true);
+                why = format!("it has returned before {left} of its calls had ended");
+            }
+        }
+        let calls = i64::from(lane.calls());
+        let mut all = vec![0; 3 * self.control.size()];
+        self.control.all_gather(&[failed_at, i64::from(is_wrong), calls], &mut all)?;
+        let ranks = || all.chunks_exact(3).enumerate();
+        let first_failure = ranks().filter(|(_, said)| said[0] > 0).min_by_key(|(_, said)| said[0]);
+        let differs = |(_, said): &(usize, &[i64])| said[1] > 0 || said[2] != all[2];
+        // Who returned too early has failed nowhere, but those who waited for it have.
+        let too_early = |failed: &[i64]| ranks().find(|(_, said)| said[0] == 0 && said[2] < failed[2]);
+        let blamed = first_failure.map(|(rank, said)| too_early(said).unwrap_or((rank, said)));
+        let Some((rank, said)) = blamed.or_else(|| ranks().find(differs)) else { return Ok(None) };
+        let counts_differ = said[0] == 0 && said[1] == 0;
+        if counts_differ && rank == self.control.rank() {
+            let (other, calls_there) = first_failure.map_or((0, all[2]), |(rank, said)| (rank, said[2]));
+            why = format!("it has made {calls} calls on rank {rank}, and {calls_there} on rank {other}");
+        }
+        if first_failure.is_some() && ready.own.is_none() {
+            self.renew()?;
+        }
+        self.wasted += Moment::now().since(self.entered);
+        let is_wrong = said[1] > 0 || counts_differ;
+        Ok(Some(CandidateRefusal { rank, phase, why: told_by(self.control, rank, &why)?, is_wrong }))
     }
 
     /// After a failure the candidates get another communicator: what is under way in the old one is of no interest.
@@ -251,111 +274,5 @@ impl<'a> CellBench<'a> {
         self.lane = self.control.duplicate()?;
         self.lane.set_time_limit(limit);
         Ok(())
-    }
-
-    /// Makes calls without pauses; the time of one, or why it failed.
-    ///
-    /// # Errors
-    /// If a rank is lost.
-    pub(super) fn time_loop(
-        &mut self,
-        ready: &ReadyCandidate<'_>,
-        calls: usize,
-    ) -> CommResult<Result<LoopTime, CandidateRefusal>> {
-        self.enter(ready.candidate, TrialPhase::Time);
-        self.control.barrier()?;
-        let begin = self.clock.now();
-        let ended = (0..calls).try_for_each(|_| self.run(ready));
-        let own_us = (self.clock.now() - begin) as f64 / 1e3 / calls.max(1) as f64;
-        if let Some(refusal) = self.failure(ended)? {
-            return Ok(Err(refusal));
-        }
-        let mut slowest = [own_us];
-        self.control.all_reduce(&mut slowest, schedule::ReduceOp::Max)?;
-        Ok(Ok(LoopTime { slowest_us: slowest[0], own_us }))
-    }
-
-    /// Why a block of calls failed, if it did.
-    fn failure(&mut self, ended: Result<(), String>) -> CommResult<Option<CandidateRefusal>> {
-        let Some((rank, _)) = self.worst(if ended.is_err() { -self.failed_at } else { 0 })? else {
-            return Ok(None);
-        };
-        self.renew()?;
-        let why = ended.err().unwrap_or_else(|| format!("it failed on rank {rank}"));
-        Ok(Some(CandidateRefusal { rank, phase: TrialPhase::Time, why }))
-    }
-
-    /// Makes calls whose starts are announced, and then as many without pauses. `expected_us` is about the time of one. The
-    /// times are known to rank 0 only.
-    ///
-    /// # Errors
-    /// If a rank is lost.
-    pub(super) fn block(
-        &mut self,
-        ready: &ReadyCandidate<'_>,
-        calls: usize,
-        expected_us: f64,
-    ) -> CommResult<Result<BlockTimes, CandidateRefusal>> {
-        self.enter(ready.candidate, TrialPhase::Time);
-        let expected = (expected_us * 1e3) as i64;
-        let (moments, ended) = self.announced_calls(ready, calls, expected)?;
-        if let Some(refusal) = self.failure(ended)? {
-            return Ok(Err(refusal));
-        }
-        let is_leader = self.control.rank() == 0;
-        let mut all = vec![0.0; if is_leader { moments.len() * self.control.size() } else { 0 }];
-        self.control.gather(&moments, &mut all, 0)?;
-        let in_loop = match self.time_loop(ready, calls)? {
-            Ok(in_loop) => in_loop,
-            Err(refusal) => return Ok(Err(refusal)),
-        };
-        let mut times = BlockTimes { in_loop, ..BlockTimes::default() };
-        let latest = (LATE as f64).max(expected as f64 / 10.0);
-        for index in 0..if is_leader { calls } else { 0 } {
-            let of = |which: usize| all.chunks_exact(2 * calls).map(move |rank| rank[2 * index + which]);
-            let (first, last) = (of(0).fold(f64::INFINITY, f64::min), of(0).fold(0.0, f64::max));
-            match last - first.min(0.0) <= latest {
-                true => times.spans.push((of(1).fold(0.0, f64::max) - first) / 1e3),
-                false => times.invalid += 1,
-            }
-        }
-        Ok(Ok(times))
-    }
-
-    /// Makes calls whose starts are announced: when this rank began and ended each of them, in nanoseconds after its start, and how
-    /// they ended.
-    ///
-    /// # Errors
-    /// If a rank is lost.
-    fn announced_calls(
-        &mut self,
-        ready: &ReadyCandidate<'_>,
-        calls: usize,
-        expected: i64,
-    ) -> CommResult<(Vec<f64>, Result<(), String>)> {
-        let mut moments = vec![0.0; 2 * calls];
-        let mut ended = Ok(());
-        let mut due = [0];
-        for (index, moment) in moments.chunks_exact_mut(2).enumerate() {
-            let mut is_over = [i64::from(ended.is_err())];
-            if index > 0 && expected > LONG_CALL {
-                self.control.all_reduce(&mut is_over, schedule::ReduceOp::Max)?;
-            }
-            if is_over != [0] {
-                break;
-            }
-            if index == 0 || expected > LONG_CALL {
-                due = [self.clock.now() + self.clock.lead(self.control.size())];
-                self.control.broadcast(&mut due, 0)?;
-            } else {
-                due[0] += expected + expected / 4 + PAUSE;
-            }
-            self.clock.wait(due[0]);
-            let begin = self.clock.now();
-            ended = self.run(ready);
-            // Relative numbers are exact.
-            moment.copy_from_slice(&[(begin - due[0]) as f64, (self.clock.now() - due[0]) as f64]);
-        }
-        Ok((moments, ended))
     }
 }

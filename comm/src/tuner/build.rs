@@ -331,6 +331,8 @@ pub fn table_of(
     dtype: &str,
     step: impl Fn(Collective) -> u64,
 ) -> Result<MeasuredTable, String> {
+    let refused = refused(launches);
+    let launches = &trusted(launches)[..];
     let mut plans: BTreeMap<String, Value> = BTreeMap::new();
     let mut cells = Vec::new();
     let all = || launches.iter().flatten().flat_map(|cell| &cell.candidates);
@@ -353,7 +355,22 @@ pub fn table_of(
     }
     let table = TuningTable { format: TuningTable::FORMAT.to_owned(), key, cells, plans };
     table.check()?;
-    Ok(MeasuredTable { table, refused: refused(launches) })
+    Ok(MeasuredTable { table, refused })
+}
+
+/// The same without what was measured of candidates that were wrong at any size of a collective: they do not serve it.
+fn trusted(launches: &[Vec<CellSamples>]) -> Vec<Vec<CellSamples>> {
+    let is_wrong = |of: &&CandidateSamples| of.refusal.as_ref().is_some_and(|refusal| refusal.is_wrong);
+    let mut wrong: BTreeSet<(Collective, &str)> = BTreeSet::new();
+    for cell in launches.iter().flatten() {
+        wrong.extend(cell.candidates.iter().filter(is_wrong).map(|of| (cell.collective, of.name.as_str())));
+    }
+    let mut trusted = launches.to_vec();
+    for cell in trusted.iter_mut().flatten() {
+        let is_trusted = |name: &str| name == tune::STOCK || !wrong.contains(&(cell.collective, name));
+        cell.candidates.retain(|of| is_trusted(&of.name));
+    }
+    trusted
 }
 
 fn refused(launches: &[Vec<CellSamples>]) -> Vec<RefusedCandidate> {
@@ -485,10 +502,24 @@ mod tests {
     fn refusals_are_listed() {
         let mut refused = cell(64, 1.0, &[("stock", 10.0), ("mine", 1.0)]);
         let why = "3 elements of rank 1 are wrong".to_owned();
-        refused.candidates[1].refusal = Some(CandidateRefusal { rank: 1, phase: TrialPhase::Check, why });
+        refused.candidates[1].refusal =
+            Some(CandidateRefusal { rank: 1, phase: TrialPhase::Check, why, is_wrong: true });
         let key = TableKey::of(vec![0, 0], env!("CARGO_PKG_VERSION"));
         let made = table_of(&[vec![refused]], &BTreeMap::new(), key, "f32", |_| 4).unwrap();
         assert_eq!((made.refused.len(), made.refused[0].launch, made.refused[0].refusal.rank), (1, 1, 1));
         assert_eq!(choice(&made.table, 64), None);
+    }
+
+    #[test]
+    fn who_was_wrong_anywhere_serves_nowhere() {
+        for is_wrong in [false, true] {
+            let mut launch: Vec<CellSamples> =
+                [64, 256].map(|bytes| cell(bytes, 1.0, &[("stock", 10.0), ("mine()", 5.0)])).into();
+            let why = "as a test".to_owned();
+            let refusal = CandidateRefusal { rank: 1, phase: TrialPhase::Time, why, is_wrong };
+            launch[1].candidates[1].refusal = Some(refusal);
+            let table = table(&[launch], &[]);
+            assert_eq!(table.functions().count(), usize::from(!is_wrong), "{is_wrong}");
+        }
     }
 }

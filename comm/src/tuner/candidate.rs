@@ -3,6 +3,7 @@
 //! The principal type is [`TuneCandidate`].
 
 use crate::functions::CandidateFunction;
+use crate::numbers::mixed;
 use crate::stock::CallKind;
 use crate::table::{PlanTable, TableFault};
 use runtime::SequencedProgram;
@@ -11,6 +12,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use tune::{Composition, TuningTable};
+
+/// The most bytes of a name.
+const LONGEST_NAME: usize = 200;
 
 /// One way to serve calls.
 #[derive(Clone)]
@@ -69,7 +73,7 @@ impl TuneCandidate {
         (0..table.len()).map(plan).collect()
     }
 
-    /// A function of the user's, under a name that no other candidate has.
+    /// A function of the user's, under a name that no other candidate of these collectives has.
     pub fn function(name: impl Into<String>, collectives: Vec<Collective>, function: Arc<CandidateFunction>) -> Self {
         Self { name: name.into(), work: CandidateWork::Function(collectives, function) }
     }
@@ -98,6 +102,67 @@ impl TuneCandidate {
     pub(super) fn as_function(&self) -> Option<(&[Collective], Arc<CandidateFunction>)> {
         let CandidateWork::Function(collectives, function) = &self.work else { return None };
         Some((collectives, function.clone()))
+    }
+
+    /// A number that candidates have in common only if they do the same in the same way, as far as a rank can know.
+    pub(super) fn digest(&self) -> u64 {
+        match &self.work {
+            CandidateWork::Stock => 1,
+            CandidateWork::Plan(table, entry) => mixed(table.digest(), *entry as u64),
+            CandidateWork::Composed(_, table) => table.as_ref().map_or(2, |table| table.digest()),
+            CandidateWork::Function(collectives, _) => {
+                collectives.iter().fold(3, |so_far, of| mixed(so_far, *of as u64))
+            }
+        }
+    }
+
+    /// Why no candidate of a user's may have this name; `None` if one may.
+    pub fn fault_of_name(name: &str) -> Option<&'static str> {
+        match name {
+            "" => Some("is empty"),
+            tune::STOCK => Some("stands for what serves calls without a table"),
+            _ if name.len() > LONGEST_NAME => Some("is longer than 200 bytes"),
+            _ if !name.chars().all(topology::is_printable) => Some("has characters that cannot be shown"),
+            _ if Composition::of_name(name).is_some() => Some("is that of a candidate of the library"),
+            _ => None,
+        }
+    }
+
+    /// Checks the names of a user's functions, and makes those of plans, which say how these were made, different from all
+    /// others. `known` are the other candidates.
+    ///
+    /// # Errors
+    /// Which name no function may have, or two of the same collective have.
+    pub(super) fn distinct(given: Vec<Self>, known: &[&Self]) -> Result<Vec<Self>, String> {
+        let most = given.len() + known.len();
+        let mut all: Vec<Self> = Vec::with_capacity(given.len());
+        for candidate in given {
+            let shown = topology::shorten_to(&candidate.name, LONGEST_NAME);
+            // A function in C is for one collective, so several may have one name.
+            let differs = |other: &Self| match (other.as_function(), candidate.as_function()) {
+                (Some((others, _)), Some((own, _))) => own.iter().all(|of| !others.contains(of)),
+                _ => false,
+            };
+            let is_free = |name: &String| {
+                let mut others = known.iter().copied().chain(&all);
+                others.all(|other| other.name != *name || differs(other))
+            };
+            let name = match candidate.is_function() {
+                true => {
+                    let taken = (!is_free(&candidate.name)).then_some("is given twice");
+                    if let Some(why) = Self::fault_of_name(&candidate.name).or(taken) {
+                        return Err(format!("the name `{shown}` of a candidate {why}"));
+                    }
+                    candidate.name.clone()
+                }
+                false => {
+                    let numbered = (2..=most + 2).map(|number| format!("{shown} #{number}"));
+                    std::iter::once(shown.clone()).chain(numbered).find(is_free).unwrap_or(shown)
+                }
+            };
+            all.push(candidate.named(name));
+        }
+        Ok(all)
     }
 
     /// The name in tables and reports.

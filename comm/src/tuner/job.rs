@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use tune::{TableKey, TuningTable};
 
 /// The share of the budget for the grid; the rest is for the edges between choices.
@@ -42,9 +43,14 @@ pub struct TuneJob {
     pub reports: PathBuf,
     /// Whether every rank computes meanwhile.
     pub loaded: bool,
+    /// The process that has started the ranks, which end with it.
+    #[serde(default)]
+    pub launcher: Option<u32>,
+    /// How long the ranks may take to join.
+    pub joining: Duration,
 }
 
-/// What rank 0 knows at the end of a launch, besides the cells.
+/// What a table needs besides the cells of a launch, as rank 0 knows it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct LaunchEnd {
     /// For whom the table is.
@@ -113,7 +119,7 @@ impl TuneJob {
     /// As [`Communicator::measure`].
     pub fn run(&self, comm: &Communicator, given: Vec<TuneCandidate>) -> CommResult<()> {
         let path = self.report_of(comm.rank());
-        let watch = TrialWatch::open(&path);
+        let watch = TrialWatch::open(&path, self.launcher);
         let watch = watch.map_err(|error| CommError::Argument(format!("{}: {error}", path.display())))?;
         let ended = self.run_watched(comm, given, &watch);
         if let Err(error) = &ended {
@@ -125,11 +131,13 @@ impl TuneJob {
     fn run_watched(&self, comm: &Communicator, given: Vec<TuneCandidate>, watch: &TrialWatch) -> CommResult<()> {
         let candidates = self.candidates(comm, given)?;
         let work = self.work.clone().unwrap_or_else(|| self.options.grid());
+        let key = comm.table_key()?;
+        if comm.rank() == 0 {
+            watch.say(&TuneWord::Begin(Communicator::launch_end(&candidates, key)?));
+        }
         let tell = |cell: &CellSamples| watch.say(&TuneWord::Cell(cell.clone()));
         comm.measure_watched(&work, &candidates, &self.options, watch, tell)?;
-        let key = comm.table_key()?;
-        let end = (comm.rank() == 0).then(|| Communicator::launch_end(&candidates, key)).transpose()?;
-        watch.say(&TuneWord::End(end));
+        watch.say(&TuneWord::End);
         Ok(())
     }
 }

@@ -12,7 +12,7 @@ use crate::communicator::Communicator;
 use crate::error::{CommError, CommResult};
 use crate::stock::measured_kind;
 use runtime::Moment;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tune::{Summary, remaining, summarize, winner};
 
@@ -36,6 +36,11 @@ const MORE_SCREENINGS: usize = 2;
 const LONG_SCREENING_US: f64 = 100_000.0;
 /// A candidate that takes so many times as long as the best one in all screenings is measured no further.
 const NO_CHANCE: f64 = 4.0;
+/// Functions whose calls take longer, in microseconds, have to be right after every fourth of their blocks, and others after each:
+/// it takes longer to look at long results than to compute them.
+const LONG_CHECK_US: f64 = 2_000.0;
+/// See [`LONG_CHECK_US`].
+const LONG_CHECKS: usize = 4;
 /// Where every candidate is to be measured so and so often, ranks may be late at so many more calls before that is given up.
 const MOST_ROUNDS: usize = 4;
 
@@ -60,9 +65,10 @@ pub(super) fn measure_cells(
     let begin = Moment::now();
     let mut measured = Vec::with_capacity(work.len());
     let mut programs = CandidatePrograms::default();
+    let (mut distrusted, mut wasted) = (BTreeMap::new(), Duration::ZERO);
     for (index, cell) in work.iter().enumerate() {
         // What earlier cells did not use is for the later ones.
-        let left = options.budget.saturating_sub(Moment::now().since(begin));
+        let left = (options.budget + wasted).saturating_sub(Moment::now().since(begin));
         let share = left / (work.len() - index).max(1) as u32;
         let mut is_late = [i64::from(left.is_zero())];
         if cell.is_of_stock_alone() {
@@ -70,13 +76,25 @@ pub(super) fn measure_cells(
         }
         let samples = match cell.is_of_stock_alone() && is_late != [0] {
             true => cell.unmeasured(control.size(), options),
-            false => measure_cell((control, watch), cell, (candidates, &mut programs), options, share)?,
+            false => {
+                let candidates = (candidates, &mut programs, &distrusted);
+                let (samples, time) = measure_cell((control, watch), cell, candidates, options, share)?;
+                wasted += time;
+                samples
+            }
         };
+        for CandidateSamples { name, refusal, .. } in &samples.candidates {
+            let refusal = refusal.clone().filter(|refusal| refusal.is_wrong && name != tune::STOCK);
+            distrusted.extend(refusal.map(|refusal| ((cell.collective, name.clone()), refusal)));
+        }
         progress(&samples);
         measured.push(samples);
     }
     Ok(measured)
 }
+
+/// Candidates that were wrong, and why, by collective: functions for several of them may have one name.
+type DistrustedCandidates = BTreeMap<(schedule::Collective, String), CandidateRefusal>;
 
 /// A candidate in the competition of one cell.
 struct Contender<'a> {
@@ -90,13 +108,15 @@ struct Contender<'a> {
 /// The competition of one cell. The first contender is stock.
 struct Contest<'a>(Vec<Contender<'a>>);
 
+/// Measures a cell for about as long as its share of the time. With the samples comes how long the turns have taken in which
+/// candidates were refused.
 fn measure_cell(
     (control, watch): (&Communicator, &TrialWatch),
     cell: &CellWork,
-    (candidates, programs): (&[TuneCandidate], &mut CandidatePrograms),
+    (candidates, programs, distrusted): (&[TuneCandidate], &mut CandidatePrograms, &DistrustedCandidates),
     options: &TuneOptions,
     share: Duration,
-) -> CommResult<CellSamples> {
+) -> CommResult<(CellSamples, Duration)> {
     let begin = Moment::now();
     let kind = measured_kind(cell.collective, options.op);
     let count = cell.count(control.size(), options.dtype.size());
@@ -109,6 +129,11 @@ fn measure_cell(
     // Plans that do the same are measured once.
     let mut known: BTreeSet<u32> = [control.stock_digest(kind, count, options.dtype)?].into();
     for (index, candidate) in serving {
+        // What was wrong once is not called again. All ranks know that.
+        if let Some(refusal) = distrusted.get(&(cell.collective, candidate.name.clone())) {
+            contest.0.push(Contender::new(candidate, Err(refusal.clone())));
+            continue;
+        }
         let program = programs.of(index, candidate, kind);
         if let Some(Ok(program)) = &program
             && !known.insert(program.digest())
@@ -116,7 +141,8 @@ fn measure_cell(
             continue;
         }
         // Where calls take long, the first screening of all candidates alone would use up the time.
-        let has_time = options.least_samples > 0 || Moment::now().since(begin) < share.mul_f64(ADMISSION);
+        let has_time =
+            options.least_samples > 0 || Moment::now().since(begin) < share.mul_f64(ADMISSION) + bench.wasted();
         let mut is_late = [i64::from(index > 0 && !has_time)];
         control.broadcast(&mut is_late, 0)?;
         contest.0.push(match is_late {
@@ -124,31 +150,12 @@ fn measure_cell(
             _ => Contender::late(candidate),
         });
     }
-    // Screenings tell who has no chance; a plan that takes long must not use up the time of the others.
-    let mut live = contest.screen(&mut bench)?;
-    for round in 0.. {
-        // Each round begins with another candidate.
-        let turns: Vec<usize> = (0..live.len()).map(|turn| live[(turn + round) % live.len()]).collect();
-        contest.round(&mut bench, &turns)?;
-        live = contest.ready(live);
-        let mut said = vec![0_i64; contest.0.len() + 1];
-        if control.rank() == 0 {
-            let (outcome, stay) = match options.least_samples {
-                0 => contest.judge(&live, round, Moment::now().since(begin) >= share),
-                least => (contest.complete(&live, round, least), live.clone()),
-            };
-            said[0] = i64::from(outcome == RoundOutcome::Continue);
-            stay.into_iter().for_each(|index| said[index + 1] = 1);
-        }
-        control.broadcast(&mut said, 0)?;
-        if said[0] == 0 {
-            break;
-        }
-        live.retain(|&index| said[index + 1] == 1);
+    contest.compete(&mut bench, options, |wasted| Moment::now().since(begin) >= share + wasted)?;
+    for contender in &mut contest.0 {
+        contender.check_function(&mut bench)?;
     }
-    contest.check_functions(&mut bench)?;
     let candidates = contest.0.into_iter().map(|contender| contender.samples).collect();
-    Ok(CellSamples { collective: cell.collective, bytes, op: kind.op, candidates })
+    Ok((CellSamples { collective: cell.collective, bytes, op: kind.op, candidates }, bench.wasted()))
 }
 
 impl<'a> Contender<'a> {
@@ -164,11 +171,59 @@ impl<'a> Contender<'a> {
 
     fn refuse(&mut self, refusal: CandidateRefusal) {
         self.samples.refusal = Some(refusal);
-        self.ready = None;
+        (self.ready, self.expected_us) = (None, f64::INFINITY);
+    }
+}
+
+impl Contender<'_> {
+    /// A function may do something else after many calls, so it has to be right again and again.
+    fn check_function(&mut self, bench: &mut CellBench<'_>) -> CommResult<()> {
+        let Some(ready) = self.ready.as_ref().filter(|ready| ready.candidate.is_function()) else { return Ok(()) };
+        if let Some(refusal) = bench.check(ready)? {
+            self.refuse(refusal);
+        }
+        Ok(())
     }
 }
 
 impl Contest<'_> {
+    /// Measures all in turns, until it is clear who is the best, or it is late.
+    fn compete(
+        &mut self,
+        bench: &mut CellBench<'_>,
+        options: &TuneOptions,
+        is_late: impl Fn(Duration) -> bool,
+    ) -> CommResult<()> {
+        // Screenings tell who has no chance; a plan that takes long must not use up the time of the others.
+        let mut live = self.screen(bench)?;
+        for round in 0.. {
+            // Each round begins with another candidate.
+            let turns: Vec<usize> = (0..live.len()).map(|turn| live[(turn + round) % live.len()]).collect();
+            let is_fair = self.round(bench, &turns, round)?;
+            live = match is_fair {
+                true => self.ready(live),
+                // Who had no chance beside a candidate that was wrong may have one now.
+                false => self.live(),
+            };
+            let mut said = vec![0_i64; self.0.len() + 1];
+            if bench.control.rank() == 0 {
+                let (outcome, stay) = match options.least_samples {
+                    _ if !is_fair => (RoundOutcome::Continue, live.clone()),
+                    0 => self.judge(&live, round, is_late(bench.wasted())),
+                    least => (self.complete(&live, round, least), live.clone()),
+                };
+                said[0] = i64::from(outcome == RoundOutcome::Continue);
+                stay.into_iter().for_each(|index| said[index + 1] = 1);
+            }
+            bench.control.broadcast(&mut said, 0)?;
+            if said[0] == 0 {
+                break;
+            }
+            live.retain(|&index| said[index + 1] == 1);
+        }
+        Ok(())
+    }
+
     /// Those that were not refused.
     fn ready(&self, mut places: Vec<usize>) -> Vec<usize> {
         places.retain(|&place| self.0[place].ready.is_some());
@@ -187,6 +242,7 @@ impl Contest<'_> {
                     Ok(times) => contender.expected_us = contender.expected_us.min(times.slowest_us),
                     Err(refusal) => contender.refuse(refusal),
                 }
+                contender.check_function(bench)?;
             }
             slow = self.ready((0..self.0.len()).collect());
             slow.retain(|place| {
@@ -197,9 +253,14 @@ impl Contest<'_> {
         for contender in &mut self.0 {
             contender.samples.screening_us = Some(contender.expected_us).filter(|time| time.is_finite());
         }
+        Ok(self.live())
+    }
+
+    /// Who may be the best, and stock.
+    fn live(&self) -> Vec<usize> {
         let mut live = self.ready((0..self.0.len()).collect());
         live.retain(|place| *place == 0 || self.may_win(*place));
-        Ok(live)
+        live
     }
 
     /// Whether the screenings leave a candidate a chance.
@@ -208,19 +269,9 @@ impl Contest<'_> {
         self.0[place].expected_us <= NO_CHANCE * best
     }
 
-    /// Functions may do something else after many calls, so they have to be right once more at the end.
-    fn check_functions(&mut self, bench: &mut CellBench<'_>) -> CommResult<()> {
-        for contender in &mut self.0 {
-            let Some(ready) = contender.ready.as_ref().filter(|ready| ready.candidate.is_function()) else { continue };
-            if let Some(refusal) = bench.check(ready)? {
-                contender.refuse(refusal);
-            }
-        }
-        Ok(())
-    }
-
-    /// A block of every candidate.
-    fn round(&mut self, bench: &mut CellBench<'_>, turns: &[usize]) -> CommResult<()> {
+    /// A block of every candidate. Whether it says who is the best: not if one was refused.
+    fn round(&mut self, bench: &mut CellBench<'_>, turns: &[usize], round: usize) -> CommResult<bool> {
+        let competing = self.ready(turns.to_vec()).len();
         for &place in turns {
             let contender = &mut self.0[place];
             let Some(ready) = &contender.ready else { continue };
@@ -238,8 +289,11 @@ impl Contest<'_> {
                 }
                 Err(refusal) => contender.refuse(refusal),
             }
+            if expected < LONG_CHECK_US || round.is_multiple_of(LONG_CHECKS) {
+                contender.check_function(bench)?;
+            }
         }
-        Ok(())
+        Ok(self.ready(turns.to_vec()).len() == competing)
     }
 
     /// Whether all have been measured so often.

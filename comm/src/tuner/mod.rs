@@ -4,7 +4,9 @@
 //! communicators, plans and buffers as the application will. Rank 0 decides, all others follow ([`measure`]).
 //!
 //! * A candidate first has to be right on all ranks, on numbers that no two ranks have in common. One that is wrong or fails is
-//!   refused with the reason, and measuring goes on with the others, with another communicator.
+//!   refused with the reason, and measuring goes on with the others, with another communicator. Functions of a user's have to be
+//!   right again and again, each time on other numbers and between their measured calls, for several numbers of elements; they
+//!   must write only where they may, and end all their calls.
 //! * Control and candidates use different communicators. If a rank is lost, every rank gets an error that names it, and stock
 //!   stays the choice: nothing is measured instead.
 //!
@@ -12,7 +14,10 @@
 //! |---|---|
 //! | `candidate` | what competes |
 //! | `clock` | rank 0's clock |
-//! | `bench` | one size of one collective: the right result, and the times |
+//! | `compare` | whether all ranks are about to measure the same |
+//! | `bench` | one size of one collective: candidates that are ready, and the right result |
+//! | `memory` | what a rank gives and gets, with guards |
+//! | `timing` | the times |
 //! | `measure` | whose turn it is, and when it is enough |
 //! | `build` | the table |
 //! | `guided` | what is measured next: edges, and what guidelines ask for |
@@ -23,13 +28,16 @@ mod bench;
 mod build;
 mod candidate;
 mod clock;
+mod compare;
 mod guided;
 mod job;
 mod measure;
+mod memory;
+mod timing;
 mod watch;
 
 use crate::communicator::Communicator;
-use crate::error::CommResult;
+use crate::error::{CommError, CommResult};
 use crate::stock::{CallKind, measured_kind};
 use crate::table::RankPlaces;
 pub use build::{MeasuredTable, RefusedCandidate, edges_of, table_of};
@@ -123,7 +131,7 @@ pub struct CandidateSamples {
 pub enum TrialPhase {
     /// It could not be prepared.
     Prepare,
-    /// Its first call failed, or the result was wrong.
+    /// A call that is checked failed, or its result was wrong.
     Check,
     /// A measured call failed.
     Time,
@@ -136,8 +144,12 @@ pub struct CandidateRefusal {
     pub rank: usize,
     /// When.
     pub phase: TrialPhase,
-    /// What this rank, which may be another, knows about it.
+    /// What this rank says about it.
     pub why: String,
+    /// Whether it did what no candidate may do: a wrong result, a call that others did not make, a rank that it stopped or ended.
+    /// Then it is not used for this collective. One that only says that it cannot do a call is refused for this size alone.
+    #[serde(default)]
+    pub is_wrong: bool,
 }
 
 /// What was measured of a cell.
@@ -190,14 +202,18 @@ impl Communicator {
     /// What competes: stock, collectives of two halves, what is given, and every textbook algorithm. All ranks have the same.
     ///
     /// # Errors
-    /// [`CommError::NoPlan`](crate::CommError::NoPlan).
+    /// [`CommError::NoPlan`]; [`CommError::Argument`] if a candidate cannot have its name.
     pub fn candidates(&self, options: &TuneOptions, given: Vec<TuneCandidate>) -> CommResult<Vec<TuneCandidate>> {
         measure::check(options)?;
         let kinds: Vec<CallKind> = options.collectives.iter().map(|of| measured_kind(*of, options.op)).collect();
         let textbook = Arc::new(self.textbook(&kinds)?);
-        let all = std::iter::once(TuneCandidate::stock()).chain(TuneCandidate::composed());
+        let textbook = TuneCandidate::of_table(&textbook);
+        let mut all: Vec<_> = std::iter::once(TuneCandidate::stock()).chain(TuneCandidate::composed()).collect();
+        let known: Vec<_> = all.iter().chain(&textbook).collect();
+        let given = TuneCandidate::distinct(given, &known).map_err(CommError::Argument)?;
         // What is given comes first: if the time is up, fewer textbook algorithms compete.
-        Ok(all.chain(given).chain(TuneCandidate::of_table(&textbook)).collect())
+        all.extend(given.into_iter().chain(textbook));
+        Ok(all)
     }
 
     /// The plans among candidates, by their names, for [`table_of`].
@@ -227,8 +243,8 @@ impl Communicator {
     /// known to rank 0 only; `progress` is told of each cell.
     ///
     /// # Errors
-    /// [`CommError::Argument`](crate::CommError::Argument) if a collective cannot be measured;
-    /// [`CommError::Run`](crate::CommError::Run) if a rank is lost.
+    /// [`CommError::Argument`] if a collective cannot be measured, or a rank was given something else; [`CommError::Run`] if a rank
+    /// is lost.
     pub fn measure(
         &self,
         work: &[CellWork],
@@ -251,6 +267,7 @@ impl Communicator {
         let control = self.without_table()?;
         // A rank whose call has failed waits for those whose call has not failed yet.
         control.set_time_limit(options.limit.saturating_mul(2).saturating_add(options.limit.max(WAITING)));
+        compare::compare(&control, options, work, candidates)?;
         measure::measure_cells((&control, watch), work, candidates, options, progress)
     }
 }

@@ -97,5 +97,6 @@ void communicators(void (*tests)(MPI_Comm));
 void errors(void);
 void threads(void);
 void choices(MPI_Comm comm);
+void tables(MPI_Comm comm);
 
 #endif

@@ -1,4 +1,4 @@
-/* Runs the tests that are named: reductions, moves, requests, comms, choices, threads; all but threads without a name. */
+/* Runs the tests that are named: reductions, moves, requests, comms, choices, tables, threads; all but threads without a name. */
 #include "check.h"
 
 static int wants(int argc, char **argv, const char *test) {
@@ -38,6 +38,7 @@ int main(int argc, char **argv) {
         choices(twin);
         OK(MPI_Comm_free(&twin));
     }
+    if (wants(argc, argv, "tables")) tables(MPI_COMM_WORLD);
     if (is_threaded && provided == MPI_THREAD_MULTIPLE) threads();
     OK(MPI_Barrier(MPI_COMM_WORLD));
     if (rank_of(MPI_COMM_WORLD) == 0) printf("all as it must be on %d ranks\n", size_of(MPI_COMM_WORLD));

@@ -3,6 +3,8 @@
 # (MPI 4), also a program that calls those, and one half of the ranks with each program.
 #
 #   plugin/mpi/tests/run.sh MPICC MPIRUN LIBRARY [RANKS...]     RANKS: 1 2 3 4 5 if none are given
+#
+# Tables come from the program antiphon: $ANTIPHON, or the one next to libantiphon.so.
 set -eu
 
 mpicc=$1
@@ -10,6 +12,8 @@ mpirun=$2
 library=$(realpath "$3")
 shift 3
 here=$(cd "$(dirname "$0")" && pwd)
+antiphon=${ANTIPHON:-$(dirname "$library")/antiphon}
+version=$("$antiphon" --version 2>/dev/null) || echo "skipped: calls with tables, because there is no $antiphon"
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 # The compiler knows nothing of constants of MPI that stand for no array.
@@ -24,6 +28,8 @@ if "$mpicc" -E "$folder/version.c" | tail -n 1 | grep -q '^[4-9]'; then
     compile -DLARGE_COUNTS -o "$folder/large"
     has_large_counts=yes
 fi
+# Long messages need both sides, so MPI has to go on while a rank waits for a call of ours.
+export OMPI_MCA_btl_vader_single_copy_mechanism=none
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 
 # run PROGRAM RANKS TESTS PRELOAD
@@ -72,8 +78,70 @@ choices() {
     unset ANTIPHON_MPI_TUNE ANTIPHON_DEBUG
 }
 
+# said RANKS TABLE OF_RANK_1: makes the calls of `tables` with these tables, `-` for none. What rank 0 says, and how it ends, is in
+# $folder/out.
+said() {
+    others=$(($1 - 2))
+    set -- "$1" "$2" "$3" "$mpirun"
+    table() { if [ "$1" = - ]; then echo NO_TABLE=; else echo "ANTIPHON_TABLE=$1"; fi; }
+    set -- "$@" -n 1 env LD_PRELOAD="$library" "$(table "$2")" "$folder/check" tables
+    set -- "$@" : -n 1 env LD_PRELOAD="$library" "$(table "$3")" "$folder/check" tables
+    [ $others = 0 ] || set -- "$@" : -n $others env LD_PRELOAD="$library" "$(table "$2")" "$folder/check" tables
+    what="$1 ranks, tables $2 $3"
+    shift 3
+    if ! timeout 300 "$@" >"$folder/out" 2>&1 || ! grep -q "all as it must be" "$folder/out"; then
+        cat "$folder/out"
+        echo "failed: $what"
+        exit 1
+    fi
+    echo "$what"
+}
+
+# has PATTERN: rank 0 has said such a line
+has() {
+    grep -Eq "$1" "$folder/out" && return
+    cat "$folder/out"
+    echo "failed: nobody has said: $1"
+    exit 1
+}
+
+# A table that all ranks have, that rank 1 has not, and that is another one on rank 1; plans, and a function: tables RANKS
+tables() {
+    for chunks in 1 2; do
+        "$antiphon" synth --topology "clique:$1" --collective allreduce --size 1KB --chunks $chunks --strategy classic \
+            -o "$folder/plan$chunks.json" --force >/dev/null
+    done
+    export ANTIPHON_DEBUG=info
+    plan="$folder/plan1.json"
+    said "$1" "$plan" "$plan"
+    has "called allreduce 600 \(allreduce classic/[a-z/-]* of "
+    said "$1" "$plan" -
+    has "because the ranks have different tables: rank 1 has none"
+    has "called allreduce 600 \(allreduce classic/[a-z/-]*\)"
+    said "$1" "$plan" "$folder/plan2.json"
+    has "because the ranks have different tables: rank 1 has another than rank 0"
+    has "called allreduce 600 \(allreduce classic/[a-z/-]*\)"
+    # Some calls are timed, with stock as well.
+    export ANTIPHON_CONFIRM=2
+    said "$1" "$plan" "$plan"
+    has "allreduce [0-9]+ \(allreduce classic/[a-z/-]* of "
+    has "allreduce [0-9]+ \(allreduce classic/[a-z/-]*\)"
+    unset ANTIPHON_CONFIRM
+    # What a table names for blocking calls serves blocking calls of MPI.
+    cat >"$folder/function.json" <<END
+{"format": "antiphon-table/1",
+ "key": {"ranks": $1, "machines": [$(seq -s , "$1" | sed 's/[0-9][0-9]*/0/g')], "version": "${version##* }", "policy": 1},
+ "cells": [{"collective": "allreduce", "ranges": [{"from_bytes": 0, "to_bytes": null, "plan": null, "evidence": []}],
+   "functions": [{"from_bytes": 0, "to_bytes": 4096, "function": "stock reducescatter + allgather", "dtype": "i64",
+     "op": "sum", "evidence": []}]}], "plans": {}}
+END
+    said "$1" "$folder/function.json" "$folder/function.json"
+    has "called allreduce 600 \(function stock reducescatter \+ allgather\)"
+    unset ANTIPHON_DEBUG
+}
+
 for ranks in ${*:-1 2 3 4 5}; do
-    for tests in reductions moves requests comms threads; do
+    for tests in reductions moves requests comms tables threads; do
         run check "$ranks" $tests ""
         run check "$ranks" $tests "$library"
         [ -n "$has_large_counts" ] || continue
@@ -89,4 +157,5 @@ for ranks in ${*:-1 2 3 4 5}; do
     case $ranks in
     2 | 4) choices check "$ranks" ;;
     esac
+    [ "$ranks" = 1 ] || [ -z "$version" ] || tables "$ranks"
 done

@@ -104,6 +104,28 @@ static void refusals(antiphon_comm_t comm) {
     CHECK(strstr(antiphon_plan(comm), "allreduce") != NULL);
 }
 
+static void look(void *context) {
+    ++*(long *)context;
+}
+
+/* What a rank does while it waits can be set once for a job, and calls go on as before. */
+static void idling(antiphon_comm_t comm) {
+    static long looks;
+    antiphon_comm_t group;
+    CHECK(antiphon_comm_set_idle(comm, NULL, NULL) == ANTIPHON_INVALID_ARGUMENT);
+    CHECK(antiphon_comm_set_idle(NULL, look, &looks) == ANTIPHON_INVALID_ARGUMENT);
+    OK(antiphon_comm_set_idle(comm, look, &looks));
+    OK(antiphon_comm_split(comm, own_rank % 2, 0, &group));
+    CHECK(antiphon_comm_set_idle(group, look, &looks) == ANTIPHON_INVALID_ARGUMENT);
+    for (int round = 0; round < 100; round++) {
+        int64_t one = 1, sum;
+        OK(antiphon_all_reduce(&one, &sum, 1, ANTIPHON_I64, ANTIPHON_SUM, comm));
+        CHECK(sum == ranks);
+        OK(antiphon_barrier(group));
+    }
+    OK(antiphon_comm_free(&group));
+}
+
 /* Messages that nobody receives yet are in nobody's way: not of other messages behind them, nor of those for which there is no room
  * besides them. */
 static void unreceived(antiphon_comm_t comm) {
@@ -152,6 +174,7 @@ int main(void) {
     unreceived(comm);
     groups(comm);
     refusals(comm);
+    idling(comm);
     void *memory;
     OK(antiphon_alloc(comm, 100000, &memory));
     memset(memory, own_rank == 0 ? 7 : 0, 100000);

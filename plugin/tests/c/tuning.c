@@ -1,8 +1,8 @@
-/* Candidates of a program's own: a right one, a wrong one, and one that fails on a rank. */
+/* Candidates of a program's own: a right one, wrong ones, one that fails on a rank, and some that write where they must not. */
 #include "common.h"
 
 struct counted {
-    int fault; /* 0: right; 1: the last rank's result is wrong; 2: rank 0 refuses. */
+    int fault; /* 0: right; 1: the last rank's result is wrong; 2: rank 0 refuses; 3: writes beyond; 4: changes what it was given. */
     int calls;
 };
 
@@ -18,6 +18,16 @@ static int sum(antiphon_comm_t comm, const struct antiphon_call *call, void *use
     antiphon_result_t result =
         antiphon_all_reduce(call->send, call->recv, call->count, call->dtype, call->op, comm);
     if (own->fault == 1 && rank == size - 1) ((double *)call->recv)[0] += 1;
+    if (own->fault == 3) ((double *)call->recv)[call->count] = 1;
+    return result;
+}
+
+static int gather(antiphon_comm_t comm, const struct antiphon_call *call, void *user) {
+    struct counted *own = user;
+    own->calls++;
+    CHECK(call->collective == ANTIPHON_ALL_GATHER && call->send != call->recv);
+    antiphon_result_t result = antiphon_all_gather(call->send, call->recv, call->count, call->dtype, comm);
+    if (own->fault == 4) ((double *)call->send)[0] += 1;
     return result;
 }
 
@@ -57,22 +67,24 @@ int main(int argc, char **argv) {
     char path[4096];
     antiphon_comm_t comm = join();
     snprintf(path, sizeof path, "%s/table.json", argv[1]);
-    struct counted right = {0, 0}, wrong = {1, 0}, failing = {2, 0};
+    struct counted right = {0, 0}, wrong = {1, 0}, failing = {2, 0}, beyond = {3, 0}, changing = {4, 0};
     OK(antiphon_tune_candidate(comm, "right", ANTIPHON_ALL_REDUCE, sum, &right));
     OK(antiphon_tune_candidate(comm, "wrong", ANTIPHON_ALL_REDUCE, sum, &wrong));
     OK(antiphon_tune_candidate(comm, "failing", ANTIPHON_ALL_REDUCE, sum, &failing));
+    OK(antiphon_tune_candidate(comm, "beyond", ANTIPHON_ALL_REDUCE, sum, &beyond));
+    OK(antiphon_tune_candidate(comm, "changing", ANTIPHON_ALL_GATHER, gather, &changing));
     CHECK(antiphon_tune_candidate(comm, "none", ANTIPHON_ALL_REDUCE, NULL, NULL) == ANTIPHON_INVALID_ARGUMENT);
     CHECK(antiphon_tune_candidate(comm, NULL, ANTIPHON_ALL_REDUCE, sum, &right) == ANTIPHON_INVALID_ARGUMENT);
     CHECK(antiphon_tune_candidate(comm, "none", 99, sum, &right) == ANTIPHON_INVALID_ARGUMENT);
-    const int collectives[] = {ANTIPHON_ALL_REDUCE};
+    const int collectives[] = {ANTIPHON_ALL_REDUCE, ANTIPHON_ALL_GATHER};
     const size_t sizes[] = {1024};
     struct antiphon_tune_options options = {
-        .collectives = collectives, .collective_count = 1, .sizes = sizes, .size_count = 1,
-        .dtype = ANTIPHON_F64, .op = ANTIPHON_SUM, .budget = 2.0, .timeout = 20.0,
+        .collectives = collectives, .collective_count = 2, .sizes = sizes, .size_count = 1,
+        .dtype = ANTIPHON_F64, .op = ANTIPHON_SUM, .budget = 4.0, .timeout = 20.0,
     };
     OK(antiphon_tune(comm, &options, path));
     /* The right one was checked, timed, and checked once more; the others were called once, to see what they do. */
-    CHECK(right.calls >= 5 && wrong.calls == 1 && failing.calls == 1);
+    CHECK(right.calls >= 5 && wrong.calls == 1 && failing.calls == 1 && beyond.calls == 1 && changing.calls == 1);
     options.budget = -1;
     CHECK(antiphon_tune(comm, &options, path) == ANTIPHON_INVALID_ARGUMENT);
     CHECK(strstr(antiphon_last_error(), "budget") != NULL);

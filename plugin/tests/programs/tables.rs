@@ -59,12 +59,15 @@ impl Tables {
     fn refused(&self, tables: &[&str], why: &str) -> Vec<String> {
         let said = self.said(tables);
         for (rank, text) in said.iter().enumerate() {
-            assert!(
-                text.contains("plan: allreduce of 256 f32, in place: ") && !text.contains(CHOICE),
-                "{rank}: {text}"
-            );
+            let plan = text.lines().find(|line| line.starts_with("plan: allreduce of 256 f32, in place: "));
+            let plan = plan.unwrap_or_else(|| panic!("rank {rank}: {text}"));
+            // It says the same reason to the program as on standard error.
+            let reason = why.trim_start_matches("because ").trim_start_matches("no table is used: ");
+            let is_told = plan.contains(", stock, because ") && plan.contains(reason);
+            assert!(is_told && !plan.contains(CHOICE), "rank {rank}, {why}: {text}");
         }
-        let lines: Vec<&str> = said[0].lines().filter(|line| line.contains(why)).collect();
+        let lines: Vec<&str> =
+            said[0].lines().filter(|line| line.starts_with("antiphon: ") && line.contains(why)).collect();
         assert_eq!(lines.len(), 1, "{why}: {}", said[0]);
         said
     }

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from antiphon._errors import ArgumentError, UnsupportedError
 from antiphon.torch._coalesced import CoalescedCalls, joined
 from antiphon.torch._group import Group
+from antiphon.torch._monitored import monitored_barrier
 from antiphon.torch._work import PendingWork, done
 
 _OPS = {
@@ -358,9 +359,11 @@ class Calls(CoalescedCalls):
         return self._group.core.collective_at("all_reduce", place(send), place(receive), "u8", "max", None, owners)
 
     def monitored_barrier(self, opts: Any = None, wait_all_ranks: bool = False) -> None:
-        """A barrier whose error names the rank that did not come."""
+        """A barrier whose error names all ranks that did not come, whatever ``wait_all_ranks`` says."""
         limit = getattr(opts, "timeout", None)
-        self._barrier(True).wait(limit.total_seconds() if isinstance(limit, timedelta) and limit > timedelta() else None)
+        if not isinstance(limit, timedelta) or limit <= timedelta():
+            limit = self._group.timeout
+        monitored_barrier(self._group, limit.total_seconds())
 
     # Messages.
 
@@ -382,6 +385,7 @@ class Calls(CoalescedCalls):
     # Life.
 
     def set_timeout(self, timeout: timedelta) -> None:
+        self._group.timeout = timeout
         self._group.core.set_timeout(timeout.total_seconds())
 
     def shutdown(self) -> None:

@@ -62,6 +62,18 @@ class PendingWork(Work):
             self._is_over = True
             self._handles, self._after = [], None
 
+    def is_over_within(self, seconds: float) -> bool:
+        """Whether the calls are over after so many seconds at most.
+
+        Raises what they raise.
+        """
+        try:
+            return self.wait(timedelta(seconds=max(seconds, 1e-3)))
+        except TimeoutError:
+            if self._is_over:
+                raise
+            return False
+
     def is_completed(self) -> bool:
         if self._is_over:
             return True

@@ -67,17 +67,18 @@ impl SurvivorMeeting for ProcessMeeting {
         let number = group.iter().position(|rank| *rank == own);
         let Some(rank) = number.map(Rank::from_index) else { return given_up(own) };
         let ranks = group.len();
-        let session = match ranks {
+        let made = match ranks {
             1 => Session::local(1)?.remove(0),
             _ => {
                 let at = Rendezvous { rank, ranks, ..meeting.at.clone() };
                 Session::form(&at, lines, Moment::now().after(terms.limit), terms.patience)?
             }
         };
+        made.idle_as(session);
         // The session numbers its ranks as the old one did; a communicator may have another order.
         let place = |member: &Rank| group.iter().position(|rank| rank == member).map(Rank::from_index);
         let members = members.iter().filter_map(place).collect();
-        Ok(Rebuilt { session, members, is_new_session: true, generation: 0 })
+        Ok(Rebuilt { session: made, members, is_new_session: true, generation: 0 })
     }
 }
 

@@ -206,6 +206,14 @@ impl<'a> Waiter<'a> {
         }
     }
 
+    /// Call after a poll that found nothing, if this thread must not sleep. Spins, or lets others run.
+    pub(crate) fn stay_awake(&mut self, now: Moment) {
+        match now.since(*self.idle_since.get_or_insert(now)) < self.patience.spinning {
+            true => std::hint::spin_loop(),
+            false => yield_now(),
+        }
+    }
+
     /// Call after a poll that found nothing. Spins, yields, or sleeps until a ring, until `until`, or for a while.
     pub(crate) fn idle(&mut self, now: Moment, until: Moment) {
         let idle = now.since(*self.idle_since.get_or_insert(now));

@@ -147,7 +147,7 @@ impl Session {
         }
         let mut result = engine.take(ticket);
         if result.is_none()
-            && let Some(error) = self.overdue(&engine, ticket, now, limit)
+            && let Some(error) = self.overdue(&mut engine, ticket, now, limit)
         {
             engine.give_up(ticket, &error);
             result = Some(Err(error));
@@ -164,6 +164,15 @@ impl Session {
         let mut engine = self.engine();
         engine.give_up(ticket, &self.given_up());
         engine.take(ticket);
+    }
+
+    /// Gives up all calls of these streams that are under way; how many. Their buffers are their owners' again. The other ranks'
+    /// calls fail.
+    pub fn cancel_all(&self, streams: impl IntoIterator<Item = u64>) -> usize {
+        match self.shared.mark.is_here() {
+            false => 0,
+            true => self.engine().give_up_streams(&streams.into_iter().collect(), &self.given_up()),
+        }
     }
 
     pub(super) fn given_up(&self) -> RunError {

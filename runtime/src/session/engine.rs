@@ -9,6 +9,8 @@ use super::script::CallScript;
 use crate::clock::Moment;
 use crate::error::{RunError, RunResult};
 use crate::session::ports::LanePorts;
+use crate::transport::notice::WaitNotice;
+use crate::transport::port::PortRelief;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,6 +30,13 @@ pub struct Ticket {
     /// Which calls it is in order with.
     queue: (u64, u64),
     number: u64,
+}
+
+impl Ticket {
+    /// Whether it is a call of all members of a communicator, and no message.
+    pub(super) fn is_collective(self) -> bool {
+        self.queue.0 == self.communicator
+    }
 }
 
 /// Who carries on the calls of a rank.
@@ -52,6 +61,8 @@ pub(super) struct Engine {
     tickets: u64,
     /// Memory for calls to come.
     spare: Vec<Vec<u8>>,
+    /// For whom this rank waits, as it has told all others, and in which queue.
+    told: Option<((u64, u64), WaitNotice)>,
     /// Who carries on all calls now. All other threads sleep.
     pub(super) driver: Driver,
     /// How many threads sleep until a call is over, or until they must carry on.
@@ -82,7 +93,7 @@ impl Engine {
     pub(super) fn new(ports: LanePorts) -> Self {
         let (queues, over, spare) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
         let stopped = BTreeMap::new();
-        Self { ports, queues, over, stopped, tickets: 0, spare, driver: Driver::Nobody, followers: 0 }
+        Self { ports, queues, over, stopped, tickets: 0, spare, told: None, driver: Driver::Nobody, followers: 0 }
     }
 
     /// Whether no call is under way.
@@ -148,10 +159,16 @@ impl Engine {
     pub(super) fn carry_on(&mut self, now: Moment) -> bool {
         let mut moved = false;
         let mut ended = Vec::new();
-        let Self { ports, queues, over, stopped, .. } = self;
+        let Self { ports, queues, over, stopped, told, .. } = self;
         queues.retain(|name, queue| {
             while let Some(first) = queue.front_mut() {
-                match first.run.poll(&first.script, ports) {
+                let progress = first.run.poll(&first.script, ports);
+                if !matches!(progress, Ok(RunProgress::Waits(_)))
+                    && let Some((_, notice)) = told.take_if(|(of, _)| of == name)
+                {
+                    ports.tell_wait(WaitNotice { awaited: None, ..notice });
+                }
+                match progress {
                     Ok(RunProgress::Done) => {}
                     Ok(RunProgress::Moved) => {
                         (moved, first.moved_at, first.awaited) = (true, now, None);
@@ -200,6 +217,36 @@ impl Engine {
         self.over.remove(&ticket.number)
     }
 
+    /// Tells all peers for whom the oldest call of a stream waits, once; `ticket` is a call of this stream. A rank tells one wait at
+    /// a time, and none of messages: a receive that was begun long ahead keeps nobody from going on.
+    #[cold]
+    pub(super) fn tell_wait(&mut self, ticket: Ticket) {
+        let Some(first) = self.queues.get(&ticket.queue).and_then(VecDeque::front) else { return };
+        let told = (ticket.queue, WaitNotice { communicator: ticket.communicator, awaited: first.awaited });
+        let is_free = self.told.is_none_or(|(of, _)| of == ticket.queue || !self.queues.contains_key(&of));
+        if ticket.is_collective() && is_free && self.told != Some(told) {
+            self.told = Some(told);
+            self.ports.tell_wait(told.1);
+        }
+    }
+
+    /// Whom a rank that has waited for too long for another one finds late: the end of the chain of those who wait. The first is
+    /// who waits for that one. In a circle, everybody waits for the next one.
+    #[cold]
+    pub(super) fn late(&mut self, communicator: u64, own: Rank, awaited: Rank) -> [Rank; 2] {
+        // Notices between machines lie among messages.
+        self.ports.relieve(PortRelief::Network);
+        let (mut chain, mut last) = (vec![own], awaited);
+        while let Some(next) = self.ports.waits_for(last, communicator) {
+            if chain.contains(&next) || next == last {
+                return [own, awaited];
+            }
+            chain.push(last);
+            last = next;
+        }
+        [chain.last().copied().unwrap_or(own), last]
+    }
+
     /// How the oldest call of a stream stands, if it waits; `ticket` is a call of this stream.
     pub(super) fn standing(&self, ticket: Ticket) -> Option<WaitingCall> {
         let first = self.queues.get(&ticket.queue)?.front()?;
@@ -218,6 +265,21 @@ impl Engine {
             ended.into_iter().for_each(|run| self.end(run));
             self.over.remove(&ticket.number);
         }
+    }
+
+    /// Gives up all calls of these streams that are not over; how many.
+    pub(super) fn give_up_streams(&mut self, streams: &BTreeSet<u64>, why: &RunError) -> usize {
+        let named: Vec<(u64, u64)> =
+            self.queues.keys().filter(|(stream, _)| streams.contains(stream)).copied().collect();
+        let mut given_up = 0;
+        for queue in named {
+            let Some(mut calls) = self.queues.remove(&queue) else { continue };
+            given_up += calls.len();
+            // Whoever waits for one of them learns why.
+            let ended = end_all(&mut calls, why, &mut self.over);
+            ended.into_iter().for_each(|run| self.end(run));
+        }
+        given_up
     }
 
     /// What has failed in these streams does not matter any more: they are gone.

@@ -15,6 +15,7 @@
 //! |---|---|
 //! | `places` | where each rank is |
 //! | `ports` | a rank's ports to all others ([`MessagePort`](crate::transport::port::MessagePort)); messages for several communicators |
+//! | `notices` | what ranks tell each other besides messages |
 //! | `unwanted` | messages that nobody wants: of calls and communicators that have ended |
 //! | `buffers` | the memory of one call |
 //! | `shared_memory` | allocates memory that the processes of the machine map, and makes the caller's memory such |
@@ -40,6 +41,7 @@ mod ending;
 mod engine;
 #[cfg(feature = "model")]
 pub mod models;
+mod notices;
 pub(crate) mod places;
 mod ports;
 mod prepared;
@@ -73,10 +75,11 @@ pub use shared_memory::{RegisteredBuffer, RegisteredMemory, SharedMemory};
 pub use started::Started;
 use status::SessionStatus;
 use std::any::Any;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 pub use survivors::{RebuildTerms, Rebuilt};
 use survivors::{SurvivorMeeting, ThreadMeeting};
 use topology::Rank;
+pub use waiting::IdleWork;
 
 /// How often a waiting call looks before it asks what time it is, if every rank has a core.
 const LOOKS: u32 = 64;
@@ -108,6 +111,8 @@ struct SessionParts {
     /// What this rank has made known to the processes of its machine.
     segments: Arc<OwnSegments>,
     progress: ProgressThread,
+    /// What waiting threads do between two looks.
+    idle_work: OnceLock<Arc<IdleWork>>,
     mark: ForkMark,
 }
 
@@ -208,6 +213,7 @@ impl Session {
             survivors,
             segments,
             progress,
+            idle_work: OnceLock::new(),
             mark,
         });
         Ok(Self { _users: Some(Arc::new(SessionUsers(shared.clone()))), shared })

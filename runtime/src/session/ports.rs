@@ -6,7 +6,6 @@
 use crate::error::{RunError, RunResult};
 use crate::session::places::{Directory, RankLocation};
 use crate::session::unwanted::UnwantedMessages;
-use crate::transport::notice::BreachNotice;
 use crate::transport::port::{
     FRAGMENT, LongMessages, MessageFault, MessageHead, MessagePort, Offer, OfferState, PortRelief,
 };
@@ -36,15 +35,15 @@ impl Aside {
 
 /// One rank's ends.
 pub(crate) struct LanePorts {
-    directory: Arc<Directory>,
-    rank: Rank,
-    ports: Vec<Option<Box<dyn MessagePort>>>,
+    pub(super) directory: Arc<Directory>,
+    pub(super) rank: Rank,
+    pub(super) ports: Vec<Option<Box<dyn MessagePort>>>,
     /// What this rank has made known to the processes of its machine.
     segments: Arc<OwnSegments>,
     /// Long messages that were received.
     pub(crate) long_messages: LongMessages,
     /// The peers on other machines.
-    remote: Vec<Rank>,
+    pub(super) remote: Vec<Rank>,
     aside: BTreeMap<(Rank, u64), VecDeque<Aside>>,
     aside_bytes: usize,
     unwanted: UnwantedMessages,
@@ -344,26 +343,6 @@ impl LanePorts {
     pub(crate) fn abandon(&mut self, peer: Rank, offer: u32) {
         self.ports[peer.index()].as_mut().into_iter().for_each(|port| port.abandon(offer));
         self.unwanted.abandon(peer, offer);
-    }
-
-    /// Tells all peers that a communicator is broken.
-    pub(crate) fn tell(&mut self, notice: BreachNotice) {
-        if let Ok(own) = self.directory.memory(self.rank) {
-            own.notices().write(notice);
-        }
-        for peer in &self.remote {
-            if let Some(port) = &mut self.ports[peer.index()] {
-                port.tell(notice);
-            }
-        }
-    }
-
-    /// What a peer has told of a communicator.
-    pub(crate) fn told(&self, peer: Rank, communicator: u64) -> Option<BreachNotice> {
-        match &self.ports[peer.index()] {
-            Some(port) => port.told(communicator),
-            None => self.directory.memory(peer).ok()?.notices().find(communicator),
-        }
     }
 
     /// How many bytes are kept that nobody waits for yet.

@@ -28,6 +28,11 @@ impl Prepared {
     pub fn lengths(&self) -> [usize; 2] {
         [self.script.lengths[0], self.script.lengths[1]]
     }
+
+    /// How many bytes it takes in memory, about.
+    pub fn bytes(&self) -> usize {
+        self.script.bytes()
+    }
 }
 
 impl Session {

@@ -321,6 +321,20 @@ impl CallScript {
         }
     }
 
+    /// How many bytes it takes in memory, about.
+    pub(super) fn bytes(&self) -> usize {
+        let awaits: usize = self.awaits.iter().map(|of| size_of::<Vec<u32>>() + size_of_val(&**of)).sum();
+        let early = &self.early;
+        size_of::<Self>()
+            + size_of_val(&*self.acts)
+            + awaits
+            + size_of_val(&*early.sends)
+            + size_of_val(&*early.receives)
+            + size_of_val(&*early.needs)
+            + size_of_val(&*self.averages)
+            + size_of_val(&*self.receivers)
+    }
+
     /// How it reduces.
     ///
     /// # Errors

@@ -5,9 +5,10 @@ use super::{Session, Ticket, forked};
 use crate::clock::Moment;
 use crate::error::{RunError, RunResult};
 use crate::memory::doorbell::Waiter;
+use crate::transport::notice::BreachNotice;
 use crate::transport::port::PortRelief;
 use crate::verdict::Phase;
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use topology::Rank;
 
@@ -45,7 +46,24 @@ impl Drop for DriverTurn<'_> {
     }
 }
 
+/// What a thread does again and again while it waits.
+pub type IdleWork = dyn Fn() + Send + Sync;
+
 impl Session {
+    /// Threads that wait for a call do this between two looks, and do not sleep: something else that has to go on meanwhile. Of
+    /// threads that wait at the same time one does it. It must not make calls of this session, nor wait. It can be set once; whether
+    /// it was.
+    pub fn set_idle_work(&self, work: Arc<IdleWork>) -> bool {
+        self.shared.idle_work.set(work).is_ok()
+    }
+
+    /// The same as in another session.
+    pub(crate) fn idle_as(&self, other: &Self) {
+        if let Some(work) = other.shared.idle_work.get() {
+            self.set_idle_work(work.clone());
+        }
+    }
+
     /// Waits until a call is over, while it carries on all calls of this rank, or another thread does.
     ///
     /// # Errors
@@ -78,7 +96,7 @@ impl Session {
                 }
                 break result?;
             }
-            if let Some(error) = self.overdue(&engine, ticket, Moment::now(), limit) {
+            if let Some(error) = self.overdue(&mut engine, ticket, Moment::now(), limit) {
                 engine.give_up(ticket, &error);
                 break Err(error);
             }
@@ -122,7 +140,7 @@ impl Session {
                 waiter.progressed();
                 continue;
             }
-            if let Some(error) = self.overdue(&engine, ticket, now, limit) {
+            if let Some(error) = self.overdue(&mut engine, ticket, now, limit) {
                 waiter.progressed();
                 engine.give_up(ticket, &error);
                 return Some(Err(error));
@@ -132,12 +150,24 @@ impl Session {
                 waiter.progressed();
                 return None;
             }
-            waiter.idle(now, now.after(limit));
+            match self.shared.idle_work.get() {
+                Some(work) => {
+                    work();
+                    waiter.stay_awake(now);
+                }
+                None => waiter.idle(now, now.after(limit)),
+            }
         }
     }
 
     /// What is wrong if a call has not moved for longer than `limit`, or the session is over.
-    pub(super) fn overdue(&self, engine: &Engine, ticket: Ticket, now: Moment, limit: Duration) -> Option<RunError> {
+    pub(super) fn overdue(
+        &self,
+        engine: &mut Engine,
+        ticket: Ticket,
+        now: Moment,
+        limit: Duration,
+    ) -> Option<RunError> {
         if let Some(error) = self.broken(ticket.communicator) {
             return Some(error);
         }
@@ -151,13 +181,29 @@ impl Session {
             let source = std::io::Error::other("it has left the session");
             return Some(RunError::Lane { rank: self.shared.rank, peer: standing.peer, source });
         }
-        (waited > limit).then(|| RunError::Deadline {
-            rank: self.shared.rank,
-            peer: Some(standing.peer),
-            phase: Phase::Work,
-            place: format!("step {}", standing.finished),
-            waited_ms: waited.as_millis() as u64,
-            finished: standing.finished,
+        if waited <= limit / 2 {
+            return None;
+        }
+        // The others need to know before their limits end.
+        engine.tell_wait(ticket);
+        if waited <= limit {
+            return None;
+        }
+        let rank = self.shared.rank;
+        let [by, late] = match ticket.is_collective() {
+            true => engine.late(ticket.communicator, rank, standing.peer),
+            false => [rank, standing.peer],
+        };
+        Some(match by == rank {
+            true => RunError::Deadline {
+                rank,
+                peer: Some(late),
+                phase: Phase::Work,
+                place: format!("step {}", standing.finished),
+                waited_ms: waited.as_millis() as u64,
+                finished: standing.finished,
+            },
+            false => RunError::Broken(BreachNotice::late(ticket.communicator, by, late).breach()),
         })
     }
 

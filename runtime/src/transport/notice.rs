@@ -1,13 +1,16 @@
 //! How a rank tells its peers, without the help of rank 0, that a communicator is broken.
 //!
-//! The principal type is [`BreachNotice`]. Rank 0's process passes such news on to all ranks, until it leaves. So every rank also
-//! writes them in its own memory, where ranks of the same machine find them, and sends them to the others. Who waits for a rank
+//! The principal types are [`BreachNotice`], and [`WaitNotice`]: for whom a rank waits. Rank 0's process passes news of breaches on
+//! to all ranks, until it leaves. So every rank also writes its notices in its own memory, where ranks of the same machine find them, and sends them to the others. Who waits for a rank
 //! reads its notices.
 //!
 //! ```text
-//! board: | count of notices | the last 8: communicator, word |
-//!          8 B                8 × (8 B, 8 B)
+//! board: | count of notices | the last 8: communicator, word | the last wait: communicator, word |
+//!          8 B                8 × (8 B, 8 B)                   8 B, 8 B
 //! ```
+//!
+//! A rank whose call has waited for half its limit says for whom. If several wait for each other in a chain, their limits end at
+//! about the same time, and each of them finds the rank at the end of the chain, which waits for nobody: that one is late.
 
 use crate::error::{Breach, RunErrorKind};
 use crate::memory::region::Region;
@@ -39,6 +42,11 @@ impl BreachNotice {
         Self { communicator, by: breach.by, kind: breach.kind, cause: breach.cause }
     }
 
+    /// A rank waits for one that is late.
+    pub(crate) fn late(communicator: u64, by: Rank, late: Rank) -> Self {
+        Self { communicator, by, kind: RunErrorKind::Late, cause: Some(late) }
+    }
+
     pub(crate) fn breach(&self) -> Breach {
         let reason = match (self.kind, self.cause) {
             (RunErrorKind::Aborted, _) => format!("rank {} has aborted them", self.by),
@@ -61,6 +69,25 @@ impl BreachNotice {
         let kind = RunErrorKind::ALL[(word >> (2 * RANK_BITS)) as usize % RunErrorKind::ALL.len()];
         let cause = (word >> RANK_BITS & RANK_MASK).checked_sub(1).map(|cause| Rank(cause as u32));
         Self { communicator, by: Rank((word & RANK_MASK) as u32), kind, cause }
+    }
+}
+
+/// For whom a rank waits, and has waited for long; or that it does so no longer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct WaitNotice {
+    pub(crate) communicator: u64,
+    pub(crate) awaited: Option<Rank>,
+}
+
+impl WaitNotice {
+    pub(crate) fn to_word(self) -> u64 {
+        self.awaited.map_or(0, |awaited| u64::from(awaited.0) + 1)
+    }
+
+    /// Every word is a notice, also one that a faulty process wrote.
+    pub(crate) fn of_word(communicator: u64, word: u64) -> Self {
+        let rank = |number: u64| u32::try_from(number).ok().map(Rank);
+        Self { communicator, awaited: word.checked_sub(1).and_then(rank) }
     }
 }
 
@@ -87,6 +114,23 @@ impl NoticeBoard {
         self.region.word64(place + 8).store(notice.to_word(), Ordering::Relaxed);
         self.region.word64(place).store(notice.communicator, Ordering::Relaxed);
         count.store(number + 1, Ordering::Release);
+    }
+
+    /// Writes for whom the owner waits. What it has written before is replaced.
+    pub(crate) fn write_wait(&self, notice: WaitNotice) {
+        let place = self.place(0) + 16 * NOTICES;
+        self.region.word64(place).store(0, Ordering::Relaxed);
+        self.region.word64(place + 8).store(notice.to_word(), Ordering::Release);
+        self.region.word64(place).store(notice.communicator, Ordering::Release);
+    }
+
+    /// For whom the owner waits in a communicator, and has waited for long. What is being replaced may be misread: then a rank
+    /// is blamed that is not the last of a chain.
+    pub(crate) fn waits_for(&self, communicator: u64) -> Option<Rank> {
+        let place = self.place(0) + 16 * NOTICES;
+        let is_it = self.region.word64(place).load(Ordering::Acquire) == communicator;
+        let word = self.region.word64(place + 8).load(Ordering::Acquire);
+        is_it.then(|| WaitNotice::of_word(communicator, word).awaited)?
     }
 
     /// The notice of a communicator, if there is one. A notice that is being replaced may be misread: then a reason is wrong, and
@@ -119,6 +163,12 @@ mod tests {
         }
         assert_eq!(board.find(11), None);
         assert!(board.find(12).is_some());
+        assert_eq!(board.waits_for(12), None);
+        for awaited in [Some(Rank(0)), Some(Rank(1 << 20)), None] {
+            board.write_wait(WaitNotice { communicator: 12, awaited });
+            assert_eq!([12, 13].map(|of| board.waits_for(of)), [awaited, None]);
+        }
+        assert_eq!(WaitNotice::of_word(1, u64::MAX).awaited, None);
         for word in [0, u64::MAX, 1 << 60, 7 << 56] {
             BreachNotice::of_word(1, word).breach();
         }

@@ -9,10 +9,11 @@
 //!   unchanged until the offer has ended. A sender that gives up *revokes* the offer. A receiver that gives up *refuses* it.
 
 use crate::transport::MemoryKind;
-use crate::transport::notice::BreachNotice;
+use crate::transport::notice::{BreachNotice, WaitNotice};
 use crate::transport::sink::Sink;
 use serde::Serialize;
 use std::io;
+use topology::Rank;
 
 /// The tag of a part of a long message. No connection of a plan has this number.
 pub(crate) const FRAGMENT: u32 = u32::MAX;
@@ -182,4 +183,10 @@ pub(crate) trait MessagePort: Send {
 
     /// What the peer has told of a communicator.
     fn told(&self, communicator: u64) -> Option<BreachNotice>;
+
+    /// Tells the peer for whom this rank waits, if it does not read the board of this rank.
+    fn tell_wait(&mut self, _notice: WaitNotice) {}
+
+    /// For whom the peer waits in a communicator, and has waited for long.
+    fn waits_for(&self, communicator: u64) -> Option<Rank>;
 }

@@ -130,7 +130,8 @@ pub(super) fn report(calls: &[TunedCall]) -> String {
             Choice::Stock => "stock",
             Choice::Tie => "tie",
         };
-        let plan = call.plan.rsplit_once(": ").map_or(&*call.plan, |(_, plan)| plan);
+        let plan = call.plan.split_once(": ").map_or(&*call.plan, |(_, plan)| plan);
+        let plan = plan.rsplit_once(", because ").map_or(plan, |(plan, _)| plan);
         vec![
             format!("{} {}", call.collective, bytes(call.size_bytes)),
             time(call.stock.median_us),

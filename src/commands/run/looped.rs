@@ -125,7 +125,7 @@ pub(crate) fn run_rank(path: &Path) -> Outcome {
 fn tell(args: &RunArgs, job: &LoopJob, (ranks, plan): (usize, Option<&Fixed>), times: &LoopTimes, screen: &Screen) {
     let Some(summary) = summarize(&times.times_us) else { return };
     // Stock may have served the calls.
-    let plan = plan.filter(|_| job.table.as_ref().is_some_and(|path| times.plan.contains(&path.display().to_string())));
+    let plan = plan.filter(|_| job.table.is_some() && !times.plan.contains(", stock, because "));
     let predicted = plan.and_then(|plan| plan.predicted(times.size_bytes, MemoryMode::OutOfPlace, None));
     let predicted_us = predicted.map(|time| time.0);
     let request = Request::new(job.collective, ranks, times.size_bytes);

@@ -11,7 +11,9 @@ use crate::interrupt;
 use crate::launch::library::{LOOK, LibraryRanks};
 use comm::{CandidateRefusal, CandidateSamples, CellSamples, LaunchEnd, TrialMark, TuneJob};
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -19,7 +21,7 @@ use std::time::{Duration, Instant};
 const SLACK: Duration = Duration::from_secs(180);
 /// How long ranks may go on when one has ended before it has joined them.
 const MISSING: Duration = Duration::from_secs(3);
-/// So often ranks may be lost for which no candidate is to blame.
+/// So often ranks may be lost in a launch for which no candidate is to blame.
 const MOST_LOST: usize = 3;
 
 /// A rank that was lost, and no function of a user's was under way.
@@ -39,9 +41,10 @@ pub(super) struct LostRank {
 /// What a launch has measured.
 pub(super) struct LaunchSamples {
     pub(super) cells: Vec<CellSamples>,
-    pub(super) end: LaunchEnd,
-    /// Ranks that were lost meanwhile.
-    pub(super) lost: Vec<LostRank>,
+    /// What a table needs besides, if the ranks came so far.
+    pub(super) end: Option<LaunchEnd>,
+    /// Why it was ended early, if it was.
+    pub(super) ended_early: Option<String>,
 }
 
 /// Who the ranks are, and where they leave what they say.
@@ -55,50 +58,66 @@ pub(super) struct LaunchSetting<'a> {
     pub(super) log: Option<&'a Path>,
 }
 
-/// Starts the ranks, and returns what they have measured. Candidates that hang or crash join the quarantine of the job.
+/// Starts the ranks, and returns what they have measured. Candidates that hang or crash join the quarantine of the job, and ranks
+/// that are lost without one join `lost`; a launch in which that happens again and again ends early.
 ///
 /// # Errors
-/// What the first process that failed says, or which rank was lost again and again.
+/// What the first process that failed says.
 pub(super) fn measure(
     setting: &LaunchSetting<'_>,
     job: &mut TuneJob,
+    lost: &mut Vec<LostRank>,
     mut progress: impl FnMut(&CellSamples),
 ) -> Outcome<LaunchSamples> {
     let work = job.work.take().unwrap_or_else(|| job.options.grid());
     let mut deadline = Instant::now() + job.options.budget;
-    let (mut cells, mut lost): (Vec<CellSamples>, Vec<LostRank>) = (Vec::new(), Vec::new());
+    let (mut cells, mut end): (Vec<CellSamples>, Option<LaunchEnd>) = (Vec::new(), None);
     let mut refused: Vec<(TrialMark, CandidateRefusal)> = Vec::new();
-    let end = loop {
+    let lost_before = lost.len();
+    let ended_early = loop {
         job.work = Some(work.get(cells.len()..).unwrap_or_default().to_vec());
         job.options.budget = deadline.saturating_duration_since(Instant::now());
         let attempt = LaunchAttempt::start(setting, job)?.watch(&mut progress)?;
         cells.extend(attempt.cells);
         // What a fault has cost is not taken from the other cells.
         deadline += attempt.lost_time;
-        match attempt.ended {
-            Ok(end) => break end,
-            Err(Fault { rank, why, mark }) => match mark.filter(|mark| mark.is_function) {
-                Some(mark) => {
-                    job.quarantine.insert(mark.candidate.clone());
-                    let phase = mark.phase;
-                    refused.push((mark, CandidateRefusal { rank, phase, why }));
-                }
-                None => lost.push(LostRank { rank, launch: job.launch, why, during: attempt.during }),
-            },
+        end = attempt.end.or(end);
+        let Some(Fault { rank, why, mark, suspects }) = attempt.fault else { break None };
+        let blamed = blamed(mark, attempt.during.as_ref(), suspects);
+        if blamed.is_empty() {
+            lost.push(LostRank { rank, launch: job.launch, why: why.clone(), during: attempt.during });
         }
-        if lost.len() >= MOST_LOST {
-            let all: Vec<String> = lost.iter().map(|lost| format!("rank {}: {}", lost.rank, lost.why)).collect();
-            return Err(Failure::no(anyhow::anyhow!("ranks were lost again and again: {}", all.join("; "))));
+        for mark in blamed {
+            job.quarantine.insert(mark.candidate.clone());
+            let why = if mark.is_function { why.clone() } else { format!("{why}, after it was called") };
+            refused.push((mark.clone(), CandidateRefusal { rank, phase: mark.phase, why, is_wrong: true }));
+        }
+        if lost.len() - lost_before >= MOST_LOST {
+            let all = lost[lost_before..].iter().map(|lost| format!("rank {}: {}", lost.rank, lost.why));
+            break Some(format!("ranks were lost again and again: {}", all.collect::<Vec<_>>().join("; ")));
         }
     };
     for (mark, refusal) in refused {
-        let is_it = |cell: &&mut CellSamples| (cell.collective, cell.bytes) == (mark.collective, mark.bytes);
-        if let Some(cell) = cells.iter_mut().find(is_it) {
+        let is_it = |cell: &CellSamples| (cell.collective, cell.bytes) == (mark.collective, mark.bytes);
+        let place = cells.iter().position(is_it).or(cells.len().checked_sub(1));
+        if let Some(cell) = place.map(|place| &mut cells[place]) {
             let refusal = Some(refusal);
             cell.candidates.push(CandidateSamples { name: mark.candidate, refusal, ..CandidateSamples::default() });
         }
     }
-    Ok(LaunchSamples { cells, end, lost })
+    Ok(LaunchSamples { cells, end, ended_early })
+}
+
+/// Whom a lost rank is blamed on: the function that was under way, or those that may have spoiled the memory of the process, at the
+/// place where it ended.
+fn blamed(mark: Option<TrialMark>, during: Option<&TrialMark>, suspects: BTreeSet<String>) -> Vec<TrialMark> {
+    match (mark.filter(|mark| mark.is_function), during) {
+        (Some(mark), _) => vec![mark],
+        (None, None) => Vec::new(),
+        (None, Some(during)) => {
+            suspects.into_iter().map(|candidate| TrialMark { candidate, ..during.clone() }).collect()
+        }
+    }
 }
 
 /// Processes that measure what is left of a launch.
@@ -113,7 +132,9 @@ struct LaunchAttempt {
 /// What came out of it.
 struct AttemptEnd {
     cells: Vec<CellSamples>,
-    ended: Result<LaunchEnd, Fault>,
+    end: Option<LaunchEnd>,
+    /// The rank that was lost, if one was.
+    fault: Option<Fault>,
     /// How long no cell was completed before the fault.
     lost_time: Duration,
     /// What the lost rank was measuring.
@@ -160,18 +181,20 @@ impl LaunchAttempt {
                     }
                 }
             }
-            if let Some(fault) = fault_among(&self.ranks, &has_ended, self.patience) {
-                let during = self.ranks[fault.rank].mark().cloned();
-                return Ok(AttemptEnd { cells, ended: Err(fault), lost_time: progressed.elapsed(), during });
-            }
-            if self.ranks.iter().all(RankSight::is_through) {
+            let is_missing = |(sight, ended): (&RankSight, &Option<_>)| ended.is_some() && sight.is_unheard();
+            let fault = fault_among(&self.ranks, &has_ended, self.patience).or_else(|| {
+                // One that was killed before it has joined the others; one that ends by itself then says why.
+                let rank = self.ranks.iter().zip(&has_ended).position(is_missing)?;
+                let status = has_ended[rank].filter(|status| status.signal().is_some())?;
+                let why = format!("its process ended before it had joined the others: {status}");
+                Some(Fault { rank, why, mark: None, suspects: BTreeSet::new() })
+            });
+            if fault.is_some() || self.ranks.iter().all(RankSight::is_through) {
                 let end = self.ranks.iter_mut().find_map(RankSight::take_end);
-                let none = || Failure::no(anyhow::anyhow!("rank 0 ended without a result"));
-                let ended = Ok(end.ok_or_else(none)?);
-                return Ok(AttemptEnd { cells, ended, lost_time: Duration::ZERO, during: None });
+                let during = fault.as_ref().and_then(|fault| self.ranks[fault.rank].mark().cloned());
+                return Ok(AttemptEnd { cells, end, fault, lost_time: progressed.elapsed(), during });
             }
             // The others wait for a rank that has ended before it has joined them.
-            let is_missing = |(sight, ended): (&RankSight, &Option<_>)| ended.is_some() && sight.is_unheard();
             if self.ranks.iter().zip(&has_ended).any(is_missing) {
                 missing.get_or_insert_with(Instant::now);
             }

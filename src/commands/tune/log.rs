@@ -9,6 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
+use std::time::SystemTime;
+
+/// The report of all ranks.
+const REPORT: &str = "report.json";
 
 /// What a rank knows of a candidate in a cell.
 #[derive(Serialize, Deserialize)]
@@ -30,7 +34,7 @@ struct RankLine {
 pub(super) fn prepare(folder: &Path, ranks: usize) -> Outcome {
     std::fs::create_dir_all(folder).map_err(|error| io_failure(folder, error))?;
     // Another rank of a launcher may write already.
-    for rank in 0..ranks {
+    for rank in if ranks > 0 { ranks_in(folder) } else { BTreeSet::new() } {
         drop(std::fs::remove_file(folder.join(format!("rank-{rank}.jsonl"))));
     }
     Ok(())
@@ -103,19 +107,39 @@ struct TuneLogReport<'a> {
 /// A block of calls: launch, collective, bytes, candidate, and its number.
 type BlockKey = (u32, String, u64, String, usize);
 
+/// Writes a report without a table: why the measuring has failed. Where every rank is a process of a launcher, all of them come
+/// here; the first one writes.
+///
+/// # Errors
+/// If the folder cannot be written.
+pub(super) fn merge_failed(folder: &Path, began: SystemTime, lost: &[LostRank], why: &str) -> Outcome {
+    let written = std::fs::metadata(folder.join(REPORT)).and_then(|about| about.modified());
+    match written.is_ok_and(|written| written >= began) {
+        true => Ok(()),
+        false => merge(folder, (&[], lost), Some(why)),
+    }
+}
+
+/// The ranks that have written into a folder.
+fn ranks_in(folder: &Path) -> BTreeSet<usize> {
+    let names =
+        std::fs::read_dir(folder).into_iter().flatten().filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    names.filter_map(|name| name.strip_prefix("rank-")?.strip_suffix(".jsonl")?.parse().ok()).collect()
+}
+
 /// Merges the lines of all ranks into `report.json`.
 ///
 /// # Errors
 /// If the folder cannot be written.
 pub(super) fn merge(
     folder: &Path,
-    ranks: usize,
     (refused, lost): (&[RefusedCandidate], &[LostRank]),
     failed: Option<&str>,
 ) -> Outcome {
     let (mut lines, mut slowest) = (BTreeMap::new(), BTreeMap::new());
     let mut blocks: BTreeMap<BlockKey, Vec<(usize, f64)>> = BTreeMap::new();
-    for rank in 0..ranks {
+    let all = ranks_in(folder);
+    for &rank in &all {
         let Ok(file) = File::open(folder.join(format!("rank-{rank}.jsonl"))) else { continue };
         // The last line of a rank that has died may be incomplete.
         let own = BufReader::new(file).lines().map_while(Result::ok);
@@ -143,10 +167,16 @@ pub(super) fn merge(
     }
     let problem_ranks = problems.into_values().collect();
     let format = "antiphon-tune-report/1";
+    let ranks = all.last().map_or(0, |last| last + 1);
     let report = TuneLogReport { format, ranks, failed, lines, slowest, problem_ranks, quarantine: refused, lost };
     let text = serde_json::to_string_pretty(&report).map_err(Failure::no)? + "\n";
-    let path = folder.join("report.json");
-    std::fs::write(&path, text).map_err(|error| io_failure(&path, error))
+    // Other ranks may write it at the same time.
+    let path = folder.join(REPORT);
+    let written = tempfile::NamedTempFile::new_in(folder).and_then(|mut file| {
+        file.write_all(text.as_bytes())?;
+        file.persist(&path).map(drop).map_err(std::io::Error::from)
+    });
+    written.map_err(|error| io_failure(&path, error))
 }
 
 /// One line for each candidate of each cell of each launch.
@@ -179,7 +209,7 @@ mod tests {
     #[test]
     fn the_report_names_the_rank_that_failed_and_the_one_that_was_slow() {
         let folder = tempfile::tempdir().unwrap();
-        let refusal = CandidateRefusal { rank: 1, phase: TrialPhase::Time, why: "no".to_owned() };
+        let refusal = CandidateRefusal { rank: 1, phase: TrialPhase::Time, why: "no".to_owned(), is_wrong: false };
         for rank in 0..3 {
             let own_us = vec![1.0 + f64::from(u8::from(rank == 2)); 4];
             let fine = CandidateSamples { name: "stock".to_owned(), own_us, ..CandidateSamples::default() };
@@ -205,7 +235,7 @@ mod tests {
             launch: 1,
             refusal,
         };
-        merge(folder.path(), 3, (&[refused], &[]), Some("rank 2 is gone")).unwrap();
+        merge(folder.path(), (&[refused], &[]), Some("rank 2 is gone")).unwrap();
         let report: Value =
             serde_json::from_str(&std::fs::read_to_string(folder.path().join("report.json")).unwrap()).unwrap();
         assert_eq!(report["lines"], serde_json::json!({ "0": 4, "1": 4, "2": 3 }));

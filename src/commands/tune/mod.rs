@@ -3,6 +3,7 @@
 
 mod diff;
 mod functions;
+mod given;
 mod judge;
 mod launch;
 mod load;
@@ -15,36 +16,29 @@ mod winners;
 
 use crate::amounts::step_of;
 use crate::cli::{TuneArgs, TuneCommand, TuneMeasureArgs};
-use crate::content::Content;
 use crate::failure::{Failure, Outcome};
 use crate::interrupt;
 use crate::launch::config_of;
-use crate::plan;
 use crate::screen::{Screen, bytes};
 use comm::{
     CellSamples, CellWork, Communicator, LaunchEnd, MeasuredTable, NextWork, PlanTable, RefusedCandidate,
     TuneCandidate, TuneJob, TuneOptions, final_table, next_work,
 };
 use functions::FunctionPlace;
-use launch::{LaunchSamples, LaunchSetting, LostRank};
+use given::{named, planned};
+use launch::{LaunchSetting, LostRank};
 use load::{Burner, LoadedCell};
 use log::RankLog;
-use schedule::Request;
 use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
-use synth::{Cancel, SearchOptions};
+use std::time::{Duration, Instant, SystemTime};
 use tune::TuningTable;
 
 /// The share of the budget for the first launch, which measures everything.
 const FIRST: f64 = 0.6;
 /// The share of the budget for measuring beside computing, where that is asked for and there is one launch.
 const BESIDE: f64 = 0.3;
-/// How long planning of one cell may take.
-const PLANNING: Duration = Duration::from_secs(2);
-/// Plans are made for sizes that differ at least by this factor: the tuner finds out where each is the best.
-const PLANNED_FACTOR: u64 = 16;
 
 /// Runs the command.
 pub(crate) fn run(args: &TuneArgs, screen: &Screen) -> Outcome {
@@ -76,14 +70,8 @@ fn options(args: &TuneMeasureArgs) -> TuneOptions {
     }
 }
 
-fn measure(args: &TuneMeasureArgs, screen: &Screen) -> Outcome {
-    // Local ranks are ended first.
-    let cancel = args.launch.ranks.map(|_| interrupt::cancels());
-    if cancel.is_none() {
-        interrupt::ends(screen);
-    }
-    let folder = tempfile::tempdir().map_err(Failure::no)?;
-    let mut job = TuneJob {
+fn job_of(args: &TuneMeasureArgs, folder: &Path) -> Outcome<TuneJob> {
+    Ok(TuneJob {
         options: options(args),
         plans: args.plans.clone(),
         named: named(args)?,
@@ -91,9 +79,21 @@ fn measure(args: &TuneMeasureArgs, screen: &Screen) -> Outcome {
         chosen: None,
         launch: 1,
         quarantine: BTreeSet::new(),
-        reports: folder.path().to_owned(),
+        reports: folder.to_owned(),
         loaded: false,
-    };
+        launcher: Some(std::process::id()),
+        joining: args.launch.ready_limit(args.launch.ranks.unwrap_or(1) as usize),
+    })
+}
+
+fn measure(args: &TuneMeasureArgs, screen: &Screen) -> Outcome {
+    // Local ranks are ended first.
+    let cancel = args.launch.ranks.map(|_| interrupt::cancels());
+    if cancel.is_none() {
+        interrupt::ends(screen);
+    }
+    let folder = tempfile::tempdir().map_err(Failure::no)?;
+    let mut job = job_of(args, folder.path())?;
     for path in job.plans.iter().chain(job.named.values()) {
         PlanTable::read(path).map_err(Failure::bad_input)?;
     }
@@ -111,15 +111,16 @@ fn measure(args: &TuneMeasureArgs, screen: &Screen) -> Outcome {
         log::prepare(log, args.launch.ranks.unwrap_or(0) as usize)?;
     }
     let tuning = Tuning { args, screen, begin: Instant::now() };
+    let (began, mut lost) = (SystemTime::now(), Vec::new());
     let measured = match args.launch.ranks {
-        Some(ranks) => tuning.in_launches(ranks as usize, job, folder.path()).map(Some),
+        Some(ranks) => tuning.in_launches(ranks as usize, job, folder.path(), &mut lost).map(Some),
         None => tuning.as_a_rank(&job),
     };
     if let (Some(log), Err(failure)) = (&args.log, &measured) {
-        log::merge(log, args.launch.ranks.unwrap_or(0) as usize, (&[], &[]), Some(&failure.to_string()))?;
+        log::merge_failed(log, began, &lost, &failure.to_string())?;
     }
     // Another rank writes the table.
-    let Some(MeasuredLaunches { mut launches, chosen, loaded, end, lost }) = measured? else { return Ok(()) };
+    let Some(MeasuredLaunches { mut launches, chosen, loaded, end, ended_early }) = measured? else { return Ok(()) };
     if let Some(path) = &args.samples {
         log::write_samples(&launches, path)?;
     }
@@ -128,60 +129,11 @@ fn measure(args: &TuneMeasureArgs, screen: &Screen) -> Outcome {
     let measured = final_table(&mut launches, &chosen, end, &args.dtype.to_string(), step);
     let measured = measured.map_err(|why| Failure::no(anyhow::anyhow!(why)))?;
     if let Some(log) = &args.log {
-        log::merge(log, ranks, (&measured.refused, &lost), None)?;
+        log::merge(log, (&measured.refused, &lost), ended_early.as_deref())?;
     }
     measured.table.write(output).map_err(Failure::no)?;
     let loaded = loaded.map(|loaded| load::compared(&launches[0], &loaded));
-    tuning.tell(measured, (loaded, lost, functions), output)
-}
-
-/// The files of `--candidate`, by name.
-fn named(args: &TuneMeasureArgs) -> Outcome<BTreeMap<String, PathBuf>> {
-    let mut named = BTreeMap::new();
-    for (name, path) in &args.candidate {
-        if named.insert(name.clone(), path.clone()).is_some() {
-            return Err(Failure::bad_input(anyhow::anyhow!("two candidates have the name `{name}`")));
-        }
-    }
-    Ok(named)
-}
-
-/// Plans for a topology, as files.
-fn planned(
-    args: &TuneMeasureArgs,
-    spec: &str,
-    (folder, cancel): (&Path, Cancel),
-    screen: &Screen,
-) -> Outcome<Vec<PathBuf>> {
-    let topology = plan::topology(spec)?;
-    let bar = screen.progress("plan");
-    let mut files = Vec::new();
-    let mut last = 0;
-    let sizes = args.sizes.0.iter().copied().filter(|&size| {
-        let is_far = last == 0 || size >= last * PLANNED_FACTOR;
-        last = if is_far { size } else { last };
-        is_far
-    });
-    for (index, size) in sizes.enumerate() {
-        for &collective in &args.collective {
-            bar.message(format!("{collective} {}", bytes(size)));
-            let mut request = Request::new(collective, topology.rank_count(), size);
-            request.op = collective.combines().then_some(args.op);
-            request.root = collective.is_rooted().then_some(topology::Rank(0));
-            let problems = plan::problems(&topology, &request, &Content::Standard, None, None)?;
-            let (time_limit, cancel) = (Some(PLANNING), cancel.clone());
-            let options = SearchOptions { time_limit, cancel, seed: args.seed, ..SearchOptions::default() };
-            let found = synth::synthesize(&problems, &options, &|_| {});
-            if interrupt::was_raised() {
-                return Err(Failure::interrupted());
-            }
-            let found = found.map_err(Failure::no)?;
-            let file = folder.join(format!("{collective}-{index}-{size}.json"));
-            plan::save(&found.schedule, &file)?;
-            files.push(file);
-        }
-    }
-    Ok(files)
+    tuning.tell(measured, (loaded, functions), (lost, ended_early), output)
 }
 
 /// All that was measured, and what is known at the end.
@@ -192,8 +144,8 @@ struct MeasuredLaunches {
     /// The grid while every rank computed.
     loaded: Option<Vec<CellSamples>>,
     end: LaunchEnd,
-    /// Ranks that were lost meanwhile.
-    lost: Vec<LostRank>,
+    /// Why not everything was measured.
+    ended_early: Option<String>,
 }
 
 /// A tuning under way.
@@ -211,12 +163,18 @@ impl Tuning<'_> {
 
     /// Local ranks, which are started several times: where memory lies, and on which core a rank runs, differs between
     /// launches.
-    fn in_launches(&self, ranks: usize, mut job: TuneJob, folder: &Path) -> Outcome<MeasuredLaunches> {
+    fn in_launches(
+        &self,
+        ranks: usize,
+        mut job: TuneJob,
+        folder: &Path,
+        lost: &mut Vec<LostRank>,
+    ) -> Outcome<MeasuredLaunches> {
         let bar = self.screen.progress("tune");
         let log = self.args.log.as_deref();
         let setting = LaunchSetting { ranks, program: &self.args.program, folder, log };
         let mut launches: Vec<Vec<CellSamples>> = Vec::new();
-        let (mut end, mut lost, mut chosen) = (None, Vec::new(), Vec::new());
+        let (mut end, mut ended_early, mut chosen) = (None, None, Vec::new());
         let extra = u32::from(self.args.load_aware);
         for number in 1..=self.args.launches {
             job.launch = number;
@@ -228,26 +186,29 @@ impl Tuning<'_> {
             let rest = f64::from(self.args.launches - number + 1 + extra);
             let share = if number == 1 && rest > 1.0 { FIRST } else { 1.0 / rest };
             job.options.budget = self.left().mul_f64(share);
-            let measured = launch::measure(&setting, &mut job, |cell| {
+            let measured = launch::measure(&setting, &mut job, lost, |cell| {
                 bar.message(format!("launch {number}: {} {}", cell.collective, bytes(cell.bytes)));
             })?;
             launches.push(measured.cells);
-            lost.extend(measured.lost);
-            end = Some(measured.end);
+            end = measured.end.or(end);
+            ended_early = measured.ended_early;
+            if ended_early.is_some() {
+                break;
+            }
         }
-        let loaded = match self.args.load_aware {
+        let loaded = match self.args.load_aware && ended_early.is_none() {
             true => {
                 job.options.budget = self.left();
                 job = TuneJob { work: None, chosen: None, launch: self.args.launches + 1, loaded: true, ..job };
-                let LaunchSamples { cells, lost: more, .. } =
-                    launch::measure(&setting, &mut job, |_| bar.message("beside computing"))?;
-                lost.extend(more);
-                Some(cells)
+                let say = |_: &CellSamples| bar.message("beside computing");
+                Some(launch::measure(&setting, &mut job, lost, say)?.cells)
             }
             false => None,
         };
-        let none = || Failure::no(anyhow::anyhow!("nothing was measured"));
-        Ok(MeasuredLaunches { launches, chosen, loaded, end: end.ok_or_else(none)?, lost })
+        match end.filter(|_| launches.iter().any(|cells| !cells.is_empty())) {
+            Some(end) => Ok(MeasuredLaunches { launches, chosen, loaded, end, ended_early }),
+            None => Err(Failure::no(anyhow::anyhow!(ended_early.unwrap_or_else(|| "nothing was measured".to_owned())))),
+        }
     }
 
     /// Cells where something may be better than stock, with those that may; what decides the edges between choices; and what
@@ -309,13 +270,14 @@ impl Tuning<'_> {
             return Ok(None);
         }
         let chosen = vec![None, Some(chosen)];
-        Ok(Some(MeasuredLaunches { launches: vec![grid, edges], chosen, loaded, end, lost: Vec::new() }))
+        Ok(Some(MeasuredLaunches { launches: vec![grid, edges], chosen, loaded, end, ended_early: None }))
     }
 
     fn tell(
         &self,
         measured: MeasuredTable,
-        (loaded, lost, functions): (Option<Vec<LoadedCell>>, Vec<LostRank>, Vec<FunctionPlace>),
+        (loaded, functions): (Option<Vec<LoadedCell>>, Vec<FunctionPlace>),
+        (lost, ended_early): (Vec<LostRank>, Option<String>),
         output: &Path,
     ) -> Outcome {
         let MeasuredTable { table, refused } = measured;
@@ -330,6 +292,9 @@ impl Tuning<'_> {
             self.screen
                 .note(&format!("note: rank {rank} was lost in launch {launch}: {why}; the ranks were started again"));
         }
+        if let Some(why) = &ended_early {
+            self.screen.note(&format!("note: the table has what was measured until the launches were given up: {why}"));
+        }
         let named: BTreeSet<&str> = functions.iter().map(|of| of.name.as_str()).collect();
         if table.functions().any(|(_, range)| named.contains(range.function.as_str())) {
             self.screen.note("note: the table names functions; programs that have them call use_candidates");
@@ -341,6 +306,7 @@ impl Tuning<'_> {
             seconds: self.begin.elapsed().as_secs_f64(),
             refused,
             lost,
+            ended_early,
             functions,
             rows: show::rows(&table),
             violations: tune::violations(&table),
@@ -379,6 +345,9 @@ struct TuneSummary {
     refused: Vec<RefusedCandidate>,
     /// Ranks that were lost while no function of the user's was under way. They were started again.
     lost: Vec<LostRank>,
+    /// Why not everything was measured, if so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ended_early: Option<String>,
     /// The places of the user's functions.
     functions: Vec<FunctionPlace>,
     rows: Vec<show::ShownRange>,

@@ -9,7 +9,7 @@ pub(crate) fn run() -> Outcome {
     let job = TuneJob::of_environment().map_err(Failure::bad_input)?;
     let job = job.ok_or_else(|| Failure::bad_input(anyhow::anyhow!("{} is not set", TuneJob::VARIABLE)))?;
     let mut config = Config::from_env().map_err(Failure::no)?;
-    config.table = None;
+    (config.table, config.joining) = (None, job.joining);
     let comm = Communicator::connect(&config).map_err(Failure::no)?;
     let _burner = job.loaded.then(Burner::start);
     job.run(&comm, Vec::new()).map_err(told)

@@ -4,8 +4,11 @@
 
 use super::log::RankLog;
 use comm::{CellSamples, LaunchEnd, TrialMark, TuneWord};
+use rustix::process::Signal;
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
@@ -22,6 +25,8 @@ pub(super) struct Fault {
     pub(super) why: String,
     /// The function of a user's that was under way, if there was one.
     pub(super) mark: Option<TrialMark>,
+    /// If it ended as a process does whose memory is spoiled: the functions that it has called before.
+    pub(super) suspects: BTreeSet<String>,
 }
 
 /// A rank, as far as its file tells.
@@ -39,6 +44,8 @@ pub(super) struct RankSight {
     /// When it said anything the last time.
     heard: Option<Instant>,
     end: Option<LaunchEnd>,
+    /// Functions that it has called.
+    functions: BTreeSet<String>,
     is_through: bool,
     failed: Option<(String, Instant)>,
 }
@@ -46,8 +53,9 @@ pub(super) struct RankSight {
 impl RankSight {
     pub(super) fn new(path: PathBuf, log: Option<RankLog>) -> Self {
         let since = Instant::now();
-        let (rest, calls, is_through) = (String::new(), (0, 0), false);
-        Self { path, log, read: 0, rest, mark: None, calls, since, heard: None, end: None, is_through, failed: None }
+        let (rest, calls, functions, is_through) = (String::new(), (0, 0), BTreeSet::new(), false);
+        let (mark, heard, end, failed) = (None, None, None, None);
+        Self { path, log, read: 0, rest, mark, calls, since, heard, end, functions, is_through, failed }
     }
 
     /// Reads what is new, and returns the cells.
@@ -78,7 +86,12 @@ impl RankSight {
 
     fn hear(&mut self, word: TuneWord, now: Instant) -> Option<CellSamples> {
         match word {
-            TuneWord::Trial(mark) => (self.mark, self.since) = (Some(mark), now),
+            TuneWord::Trial(mark) => {
+                if mark.is_function {
+                    self.functions.insert(mark.candidate.clone());
+                }
+                (self.mark, self.since) = (Some(mark), now);
+            }
             TuneWord::Beat { begun, ended } if self.calls != (begun, ended) => {
                 (self.calls, self.since) = ((begun, ended), now);
             }
@@ -87,7 +100,8 @@ impl RankSight {
                 self.log.iter_mut().for_each(|log| log.add(&cell));
                 return Some(cell);
             }
-            TuneWord::End(end) => (self.end, self.is_through) = (end, true),
+            TuneWord::Begin(end) => self.end = Some(end),
+            TuneWord::End => self.is_through = true,
             TuneWord::Failed(why) => self.failed = Some((why, now)),
         }
         None
@@ -108,7 +122,7 @@ impl RankSight {
         self.heard.is_none()
     }
 
-    /// What rank 0 knows at the end.
+    /// What rank 0 knows besides the cells.
     pub(super) fn take_end(&mut self) -> Option<LaunchEnd> {
         self.end.take()
     }
@@ -135,14 +149,21 @@ impl RankSight {
 /// return, a process that does not run, and last a rank that only noticed.
 pub(super) fn fault_among(ranks: &[RankSight], ended: &[Option<ExitStatus>], patience: Duration) -> Option<Fault> {
     let now = Instant::now();
-    let of = |rank: usize, why: String| Fault { rank, why, mark: ranks[rank].function().cloned() };
+    let of = |rank: usize, why: String| Fault {
+        rank,
+        why,
+        mark: ranks[rank].function().cloned(),
+        suspects: BTreeSet::new(),
+    };
     for (rank, sight) in ranks.iter().enumerate() {
         if let Some(status) = ended.get(rank).copied().flatten()
             && !sight.is_through
             && sight.failed.is_none()
             && !sight.is_unheard()
         {
-            return Some(of(rank, format!("its process ended: {status}")));
+            let fault = of(rank, format!("its process ended: {status}"));
+            let suspects = if is_of_spoiled_memory(status) { sight.functions.clone() } else { BTreeSet::new() };
+            return Some(Fault { suspects, ..fault });
         }
     }
     let inside: Vec<usize> =
@@ -160,6 +181,12 @@ pub(super) fn fault_among(ranks: &[RankSight], ended: &[Option<ExitStatus>], pat
         return Some(of(rank, "its process does not run".to_owned()));
     }
     None
+}
+
+/// Whether a process has ended as one does that finds its memory spoiled: some time after it was.
+fn is_of_spoiled_memory(status: ExitStatus) -> bool {
+    let spoiled = [Signal::ABORT, Signal::BUS, Signal::FPE, Signal::ILL, Signal::SEGV];
+    status.signal().is_some_and(|ended_by| spoiled.iter().any(|signal| signal.as_raw() == ended_by))
 }
 
 #[cfg(test)]
@@ -182,7 +209,6 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(10);
 
     fn ended(code: i32) -> Option<ExitStatus> {
-        use std::os::unix::process::ExitStatusExt;
         Some(ExitStatus::from_raw(code))
     }
 
@@ -202,6 +228,19 @@ mod tests {
         ranks.iter_mut().for_each(|sight| at(sight, "stock", false));
         let fault = fault_among(&ranks, &[None, ended(9)], PATIENCE).unwrap();
         assert_eq!((fault.rank, fault.mark), (1, None));
+    }
+
+    #[test]
+    fn functions_that_may_have_spoiled_the_memory_are_named() {
+        let mut ranks = [sight(), sight()];
+        for candidate in ["one", "two"] {
+            ranks.iter_mut().for_each(|sight| at(sight, candidate, true));
+        }
+        ranks.iter_mut().for_each(|sight| at(sight, "stock", false));
+        for (signal, expected) in [(6, 2), (9, 0), (11, 2), (15, 0)] {
+            let fault = fault_among(&ranks, &[None, ended(signal)], PATIENCE).unwrap();
+            assert_eq!((fault.rank, fault.mark, fault.suspects.len()), (1, None, expected), "signal {signal}");
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //!          4 B    4 B                4 B     4 B   8 B            8 B     8 B
 //! ```
 
-use crate::transport::notice::BreachNotice;
+use crate::transport::notice::{BreachNotice, WaitNotice};
 use crate::transport::port::MessageHead;
 use std::io::{self, ErrorKind};
 
@@ -29,12 +29,13 @@ pub(super) enum FrameKind {
     Revoke = 6,
     Broken = 7,
     Expect = 8,
+    Wait = 9,
 }
 
 impl FrameKind {
     fn of(word: u32) -> Option<Self> {
         let all = [Self::Short, Self::Announce, Self::Ask, Self::Fragment, Self::Refuse, Self::Revoke, Self::Broken];
-        all.into_iter().chain([Self::Expect]).find(|kind| *kind as u32 == word)
+        all.into_iter().chain([Self::Expect, Self::Wait]).find(|kind| *kind as u32 == word)
     }
 }
 
@@ -56,9 +57,16 @@ impl SocketFrame {
 
     /// A frame without a payload about a communicator.
     pub(super) fn notice(notice: BreachNotice) -> Self {
-        let (communicator, stamp) = (notice.communicator, notice.to_word());
-        let head = MessageHead { bytes: 0, offer: None, communicator, stamp, tag: 0 };
-        Self { kind: FrameKind::Broken, head, length: 0 }
+        Self::of_word(FrameKind::Broken, notice.communicator, notice.to_word())
+    }
+
+    /// A frame without a payload that says for whom this rank waits.
+    pub(super) fn wait(notice: WaitNotice) -> Self {
+        Self::of_word(FrameKind::Wait, notice.communicator, notice.to_word())
+    }
+
+    fn of_word(kind: FrameKind, communicator: u64, stamp: u64) -> Self {
+        Self { kind, head: MessageHead { bytes: 0, offer: None, communicator, stamp, tag: 0 }, length: 0 }
     }
 
     pub(super) fn to_bytes(self) -> [u8; HEADER] {

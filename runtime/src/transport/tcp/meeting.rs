@@ -23,7 +23,7 @@ use std::time::Duration;
 use topology::Rank;
 
 /// Changes whenever the format of the claim, or of the data after it, changes.
-const PROTOCOL: u32 = 0x6a70_0006;
+const PROTOCOL: u32 = 0x6a70_0007;
 /// How many connections a rank forms at the same time.
 const AT_ONCE: usize = 16;
 /// How many connections may wait to be accepted.

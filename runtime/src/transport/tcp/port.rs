@@ -9,7 +9,7 @@ use super::frame::{FRAGMENT_BYTES, FrameKind, HEADER, SHORT_FRAME, SocketFrame, 
 use super::offers::{OwnOffer, OwnOffers, PeerOffers};
 use crate::memory::socket::Socket;
 use crate::transport::MemoryKind;
-use crate::transport::notice::BreachNotice;
+use crate::transport::notice::{BreachNotice, WaitNotice};
 use crate::transport::port::{
     FRAGMENT, LongMessages, MessageFault, MessageHead, MessagePort, Offer, OfferState, PortRelief,
 };
@@ -17,6 +17,7 @@ use crate::transport::sink::Sink;
 use rustix::net::SendFlags;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSlice};
+use topology::Rank;
 
 /// Bytes that are read at once.
 const INPUT: usize = 256 << 10;
@@ -45,6 +46,8 @@ pub(crate) struct SocketPort {
     announced: PeerOffers,
     /// What the peer has told of broken communicators, the latest last.
     notices: VecDeque<BreachNotice>,
+    /// For whom it waits, as it has told last.
+    wait: Option<WaitNotice>,
 }
 
 /// So many notices of a peer are remembered.
@@ -65,6 +68,7 @@ impl SocketPort {
             front: None,
             announced: PeerOffers::default(),
             notices: VecDeque::new(),
+            wait: None,
         }
     }
 
@@ -322,6 +326,7 @@ impl MessagePort for SocketPort {
                     }
                     self.notices.push_back(BreachNotice::of_word(head.communicator, head.stamp));
                 }
+                FrameKind::Wait => self.wait = Some(WaitNotice::of_word(head.communicator, head.stamp)),
                 FrameKind::Ask => self.offers.set(slot, OwnOffer::Wanted),
                 FrameKind::Refuse => self.offers.set(slot, OwnOffer::Refused),
                 FrameKind::Expect => self.offers.expected(&head)?,
@@ -378,6 +383,15 @@ impl MessagePort for SocketPort {
 
     fn told(&self, communicator: u64) -> Option<BreachNotice> {
         self.notices.iter().find(|notice| notice.communicator == communicator).copied()
+    }
+
+    fn tell_wait(&mut self, notice: WaitNotice) {
+        // As above.
+        let _ = self.push(SocketFrame::wait(notice), &[]);
+    }
+
+    fn waits_for(&self, communicator: u64) -> Option<Rank> {
+        self.wait.filter(|notice| notice.communicator == communicator)?.awaited
     }
 }
 

@@ -191,6 +191,10 @@ impl MessagePort for MemoryPort {
     fn told(&self, communicator: u64) -> Option<BreachNotice> {
         self.notices.find(communicator)
     }
+
+    fn waits_for(&self, communicator: u64) -> Option<Rank> {
+        self.notices.waits_for(communicator)
+    }
 }
 
 /// Copies a message out of another process.
