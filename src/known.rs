@@ -37,8 +37,7 @@ pub(crate) fn machines(machines: &[Vec<Rank>], collective: Collective) -> Outcom
     for (machine, members) in machines.iter().enumerate() {
         members.iter().for_each(|rank| home[rank.index()] = machine);
     }
-    let interface =
-        |machine: usize| ["out", "in"].map(|way| Resource { name: format!("machine{machine}.{way}"), beta: BETA[1] });
+    let interface = |machine: usize| ["out", "in"].map(|way| Resource::new(format!("machine{machine}.{way}"), BETA[1]));
     let is_linked = |&(from, to): &(usize, usize)| from != to && (is_dense || are_near(from, to, ranks));
     let pairs = (0..ranks).flat_map(|from| (0..ranks).map(move |to| (from, to))).filter(is_linked);
     let link = |(from, to): (usize, usize)| {

@@ -199,14 +199,16 @@ fn check_chunk(id: u64, chunk: &Value, events: &[Event]) -> Result<(), String> {
 fn check_exclusive(events: &[Event], topology: &Value) -> Result<(), String> {
     let betas: Vec<f64> =
         list(&topology["resources"]).iter().map(|r| r["beta_us_per_byte"].as_f64().unwrap()).collect();
+    let alphas: Vec<f64> = list(&topology["resources"]).iter().map(|r| r["alpha_us"].as_f64().unwrap_or(0.0)).collect();
     let mut uses: BTreeMap<(bool, usize), Vec<(f64, f64)>> = BTreeMap::new();
     for event in events {
         let alpha = if event.link.occupies { event.link.alpha } else { 0.0 };
-        let mut occupy = |key, beta: f64| {
+        let mut occupy = |key, alpha: f64, beta: f64| {
             uses.entry(key).or_default().push((event.start, event.start + alpha + beta * event.bytes));
         };
-        occupy((false, event.link_id), event.link.beta);
-        event.link.resources.iter().for_each(|&resource| occupy((true, resource), betas[resource]));
+        occupy((false, event.link_id), alpha, event.link.beta);
+        let shared = event.link.resources.iter();
+        shared.for_each(|&resource| occupy((true, resource), alpha.max(alphas[resource]), betas[resource]));
     }
     for (key, mut intervals) in uses {
         intervals.sort_by(|a, b| a.0.total_cmp(&b.0));

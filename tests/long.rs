@@ -18,8 +18,9 @@ fn cases(short: u64, long: u64) -> std::ops::Range<u64> {
     }
 }
 
-/// A strongly connected machine: a cycle in random order, chords, mixed costs, shared resources, parallel links.
-fn machine(random: &mut Random) -> Value {
+/// A strongly connected machine: a cycle in random order, chords, mixed costs, shared resources, parallel links. `busy` is the
+/// time in µs that a message takes of each resource, however short it is.
+fn machine(random: &mut Random, busy: f64) -> Value {
     let ranks = 2 + random.below(9);
     let mut order: Vec<u64> = (0..ranks).collect();
     for index in (1..order.len()).rev() {
@@ -36,13 +37,16 @@ fn machine(random: &mut Random) -> Value {
     let betas = [1e-5, 2e-5, 1e-4, 3e-4];
     let links = pairs.iter().enumerate().map(|(id, (from, to))| {
         let shared: Vec<u64> = (0..resources).filter(|_| random.below(3) == 0).collect();
-        json!({"id": id, "from": from, "to": to, "alpha_us": *random.pick(&[0.0, 0.3, 0.7, 2.6]),
+        json!({"id": id, "from": from, "to": to, "alpha_us": f64::max(*random.pick(&[0.0, 0.3, 0.7, 2.6]), busy),
             "beta_us_per_byte": *random.pick(&betas), "latency": *random.pick(&["occupies", "pipelines"]),
             "resources": shared})
     });
     let links: Vec<Value> = links.collect();
-    let resources: Vec<Value> =
-        (0..resources).map(|id| json!({"id": id, "name": format!("shared{id}"), "beta_us_per_byte": 1e-5})).collect();
+    let resource = |id: u64| match busy > 0.0 {
+        true => json!({"id": id, "name": format!("shared{id}"), "beta_us_per_byte": 1e-5, "alpha_us": busy}),
+        false => json!({"id": id, "name": format!("shared{id}"), "beta_us_per_byte": 1e-5}),
+    };
+    let resources: Vec<Value> = (0..resources).map(resource).collect();
     json!({"format": "antiphon-topology/1", "name": "random", "ranks": ranks, "links": links, "resources": resources})
 }
 
@@ -53,7 +57,7 @@ fn long_random_machines_get_right_plans() {
         ["allgather", "reducescatter", "allreduce", "alltoall", "broadcast", "reduce", "gather", "scatter", "sendrecv"];
     for seed in cases(24, 100) {
         let mut random = Random(seed);
-        let machine = machine(&mut random);
+        let machine = machine(&mut random, if seed % 2 == 0 { 0.0 } else { 0.3 });
         let (spec, plan) = (folder.path().join("machine.json"), folder.path().join("plan.json"));
         std::fs::write(&spec, machine.to_string()).unwrap();
         let collective = *random.pick(&collectives);

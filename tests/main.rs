@@ -23,6 +23,7 @@ mod long;
 mod machines;
 mod profiles;
 mod random;
+mod ranking;
 mod reductions;
 mod schedules;
 mod sketches;

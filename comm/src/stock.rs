@@ -290,7 +290,7 @@ impl SharedResources {
     }
 
     fn add(&mut self, machine: u32, what: &str, beta: f64) -> ResourceId {
-        self.resources.push(Resource { name: format!("machine{machine}.{what}"), beta: MicrosPerByte(beta) });
+        self.resources.push(Resource::new(format!("machine{machine}.{what}"), MicrosPerByte(beta)));
         ResourceId(self.resources.len() as u32 - 1)
     }
 

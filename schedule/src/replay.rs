@@ -285,7 +285,7 @@ mod tests {
             latency,
             resources: if shared { Box::new([ResourceId(from)]) } else { Box::new([]) },
         };
-        let resource = |_| Resource { name: "tx".to_owned(), beta: MicrosPerByte(0.005) };
+        let resource = |_| Resource::new("tx", MicrosPerByte(0.005));
         let (links, resources) = (pairs.into_iter().map(link).collect(), (0..3).map(resource).collect());
         Topology::new(TopologyParts { ranks: 3, links, resources, ..TopologyParts::default() }).unwrap()
     }
@@ -375,7 +375,7 @@ mod tests {
             resources: Box::new([ResourceId(from)]),
         };
         let pairs = [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)];
-        let resource = |_| Resource { name: "tx".to_owned(), beta: MicrosPerByte(0.01) };
+        let resource = |_| Resource::new("tx", MicrosPerByte(0.01));
         let (links, resources) = (pairs.into_iter().map(link).collect(), (0..3).map(resource).collect());
         let topology = Topology::new(TopologyParts { ranks: 3, links, resources, ..TopologyParts::default() }).unwrap();
         let demand = Demand::new(Request::new(Collective::AllReduce, 3, 300)).unwrap();

@@ -101,6 +101,7 @@ pub(crate) fn measure(
         None => (1.0, Sharing::Fair),
     };
     options.machines = bench.machines();
+    options.cores = options.machines.as_ref().and_then(|_| std::thread::available_parallelism().ok()).map(usize::from);
     options.sample_time = options.sample_time * (1.0 / slowdown);
     options.alpha_floor = options.alpha_floor * (1.0 / slowdown);
     let mut probe = Slowed { probe: bench.probe()?, slowdown };

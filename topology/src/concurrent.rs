@@ -60,10 +60,21 @@ fn fair(topology: &Topology, exchanges: &[Exchange], links: &[LinkId]) -> Vec<Mi
         }
         moving.retain(|&index| left[index] > 0.0);
     }
+    // Each message of all flows over a resource takes a turn of its own there; the last one to arrive has waited for all others.
+    let mut messages = vec![0.0; topology.resources().len()];
+    for (exchange, id) in exchanges.iter().zip(links) {
+        let count = f64::from(exchange.messages);
+        topology.link(*id).resources.iter().for_each(|shared| messages[shared.index()] += count);
+    }
+    let turns = |id: LinkId| {
+        let shared = topology.link(id).resources.iter();
+        let wait = shared.map(|id| topology.resource(*id).alpha * (messages[id.index()] - 1.0));
+        wait.fold(Micros::ZERO, Micros::max)
+    };
     let delay = |(exchange, id): (&Exchange, &LinkId)| {
         let link = topology.link(*id);
         let paid = if link.latency == Latency::Occupies { f64::from(exchange.messages) } else { 1.0 };
-        link.alpha * paid
+        link.alpha * paid + turns(*id)
     };
     ends.iter().zip(exchanges.iter().zip(links)).map(|(end, flow)| *end + delay(flow)).collect()
 }

@@ -90,6 +90,25 @@ pub enum TopologyError {
         /// The resource's name.
         name: String,
     },
+    /// A link claims to pass messages in less time than a resource that it uses.
+    #[error(
+        "link {link} has α {} µs, below the {} µs of resource {resource} ({}) that it uses",
+        show_precise(*.link_alpha),
+        show_precise(*.resource_alpha),
+        shorten(.name)
+    )]
+    QuickerThanResource {
+        /// The link.
+        link: LinkId,
+        /// Its α in microseconds.
+        link_alpha: f64,
+        /// The resource.
+        resource: ResourceId,
+        /// The resource's α in microseconds.
+        resource_alpha: f64,
+        /// The resource's name.
+        name: String,
+    },
     /// The machines do not partition the ranks.
     #[error("rank {rank} is in {count} machines; every rank belongs to exactly one")]
     NotAPartition {

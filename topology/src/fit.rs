@@ -72,6 +72,10 @@ pub struct ResourceFit {
     pub beta: MicrosPerByte,
     /// Half-width of the 95 % confidence interval.
     pub beta_margin: MicrosPerByte,
+    /// Time per message, beside the α of links; zero unless the resource is the cores of a machine.
+    pub alpha: Micros,
+    /// Half-width of the 95 % confidence interval.
+    pub alpha_margin: Micros,
     /// What shows that it is shared, in words.
     pub evidence: String,
 }

@@ -63,7 +63,7 @@ mod tests {
     use crate::{Latency, Link, MicrosPerByte, Rank, Resource, TopologyParts};
 
     /// Two links that share a port as fast as they are, twice as fast as the second.
-    fn machine(latency: Latency) -> Topology {
+    fn machine(latency: Latency, busy: f64) -> Topology {
         let link = |to, beta| Link {
             from: Rank(0),
             to: Rank(to),
@@ -73,14 +73,14 @@ mod tests {
             resources: Box::new([ResourceId(0)]),
         };
         let links = vec![link(1, 0.01), link(2, 0.02)];
-        let resources = vec![Resource { name: "tx".to_owned(), beta: MicrosPerByte(0.01) }];
+        let resources = vec![Resource { alpha: Micros(busy), ..Resource::new("tx", MicrosPerByte(0.01)) }];
         Topology::new(TopologyParts { ranks: 3, links, resources, ..TopologyParts::default() }).unwrap()
     }
 
     #[test]
     fn a_message_holds_up_its_link_and_those_that_share_with_it() {
         let after = |latency| {
-            let (topology, bytes) = (machine(latency), Bytes(100.0));
+            let (topology, bytes) = (machine(latency, 0.0), Bytes(100.0));
             let mut free = FreeTimes::new(&topology);
             free.occupy(&topology, LinkId(1), Micros(3.0), bytes);
             let earliest = [0, 1].map(|link| free.earliest(&topology, LinkId(link)).0);
@@ -90,5 +90,18 @@ mod tests {
         };
         assert_eq!(after(Latency::Occupies), [5.0, 6.0]);
         assert_eq!(after(Latency::Pipelines), [4.0, 5.0]);
+    }
+
+    #[test]
+    fn a_resource_takes_its_own_time_per_message_where_the_delay_of_links_does_not_occupy() {
+        let after = |latency| {
+            let (topology, bytes) = (machine(latency, 0.75), Bytes(100.0));
+            let mut free = FreeTimes::new(&topology);
+            free.occupy(&topology, LinkId(1), Micros(3.0), bytes);
+            [0, 1].map(|link| free.earliest(&topology, LinkId(link)).0)
+        };
+        // α of 1 µs occupies the resource already; where it does not, the resource's own 0.75 µs do.
+        assert_eq!(after(Latency::Occupies), [5.0, 6.0]);
+        assert_eq!(after(Latency::Pipelines), [4.75, 5.0]);
     }
 }

@@ -203,6 +203,7 @@ impl Topology {
     pub fn without_alpha(&self) -> Self {
         let mut free = Self { identity: KnownIdentity::default(), ..self.clone() };
         free.parts.links.iter_mut().for_each(|link| link.alpha = Micros::ZERO);
+        free.parts.resources.iter_mut().for_each(|resource| resource.alpha = Micros::ZERO);
         free
     }
 
@@ -236,6 +237,13 @@ impl Topology {
             link.resources.iter().for_each(|resource| number(u64::from(resource.0)));
         }
         self.parts.resources.iter().for_each(|resource| number(resource.beta.0.to_bits()));
+        // Only where there is one: topologies without keep the digests of earlier versions.
+        for (index, resource) in
+            self.parts.resources.iter().enumerate().filter(|(_, shared)| shared.alpha > Micros::ZERO)
+        {
+            number(index as u64);
+            number(resource.alpha.0.to_bits());
+        }
         hash.update(&waiting);
         let digest = hash.finalize();
         digest.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -288,7 +296,9 @@ fn check_cost(owner: impl FnOnce() -> String, what: &'static str, value: f64) ->
 
 fn check_resources(parts: &TopologyParts) -> TopologyResult<()> {
     for (index, resource) in parts.resources.iter().enumerate() {
-        check_cost(|| format!("resource {index} ({})", resource.name), "β", resource.beta.0)?;
+        let owner = || format!("resource {index} ({})", resource.name);
+        check_cost(owner, "α", resource.alpha.0)?;
+        check_cost(owner, "β", resource.beta.0)?;
     }
     Ok(())
 }
@@ -312,6 +322,15 @@ fn check_link(parts: &TopologyParts, id: LinkId, link: &Link) -> TopologyResult<
             let resources = parts.resources.len();
             return Err(TopologyError::UnknownResource { link: id, resource, resources });
         };
+        if link.alpha.0 < shared.alpha.0 * (1.0 - 1e-9) {
+            return Err(TopologyError::QuickerThanResource {
+                link: id,
+                link_alpha: link.alpha.0,
+                resource,
+                resource_alpha: shared.alpha.0,
+                name: shared.name.clone(),
+            });
+        }
         // One part in 10⁹ of slack: both numbers may have been printed and read back.
         if link.beta.0 < shared.beta.0 * (1.0 - 1e-9) {
             return Err(TopologyError::FasterThanResource {

@@ -58,6 +58,12 @@ struct ResourceEntry {
     name: String,
     #[serde(deserialize_with = "cost")]
     beta_us_per_byte: f64,
+    #[serde(default, deserialize_with = "cost", skip_serializing_if = "is_nothing")]
+    alpha_us: f64,
+}
+
+fn is_nothing(cost: &f64) -> bool {
+    *cost == 0.0
 }
 
 fn occupies() -> Latency {
@@ -99,6 +105,7 @@ pub fn to_json(topology: &Topology) -> String {
             id: Some(ResourceId::from_index(index)),
             name: resource.name.clone(),
             beta_us_per_byte: resource.beta.0,
+            alpha_us: resource.alpha.0,
         })
     });
     write_list(&mut text, "resources", resources);
@@ -207,7 +214,10 @@ fn parts(file: TopologyFile) -> TopologyParts {
         latency: entry.latency,
         resources: entry.resources.into(),
     };
-    let resource = |entry: ResourceEntry| Resource { name: entry.name, beta: MicrosPerByte(entry.beta_us_per_byte) };
+    let resource = |entry: ResourceEntry| Resource {
+        alpha: Micros(entry.alpha_us),
+        ..Resource::new(entry.name, MicrosPerByte(entry.beta_us_per_byte))
+    };
     TopologyParts {
         name: file.name,
         // Checked against MAX_RANKS by the caller.
@@ -235,6 +245,7 @@ fn place(document: &Document<'_>, error: &TopologyError) -> TextError {
         TopologyError::FasterThanResource { link, .. } => {
             at(&[Key("links"), Index(link.index()), Key("beta_us_per_byte")])
         }
+        TopologyError::QuickerThanResource { link, .. } => at(&[Key("links"), Index(link.index()), Key("alpha_us")]),
         TopologyError::NotAPartition { .. } => at(&[Key("machines")]),
         TopologyError::TooMany { what, .. } => at(&[Key(what)]),
         _ => at(&[Key("ranks")]),
@@ -258,6 +269,26 @@ mod tests {
  ],
  "resources": [{"id": 0, "name": "machine0.nic0.tx", "beta_us_per_byte": 8e-5}]
 }"#;
+
+    #[test]
+    fn a_resource_says_what_a_message_takes_of_it_only_where_it_does() {
+        let busy = SMALL.replace(r#""beta_us_per_byte": 8e-5}]"#, r#""beta_us_per_byte": 8e-5, "alpha_us": 0.25}]"#);
+        let (plain, busy) = (from_json(SMALL, "plain").unwrap(), from_json(&busy, "busy").unwrap());
+        assert_eq!(busy.resources()[0].alpha.0, 0.25);
+        assert_ne!(plain.digest(), busy.digest());
+        let written = |text: String| text.matches("alpha_us").count();
+        assert_eq!([to_json(&plain), to_yaml(&plain, "")].map(written), [2, 2], "the links alone");
+        assert_eq!([to_json(&busy), to_yaml(&busy, "")].map(written), [3, 3]);
+        assert_eq!(from_json(&to_json(&busy), "again").unwrap(), busy);
+        let yaml = to_yaml(&busy, "");
+        assert_eq!(from_document(&Document::yaml("yaml", &yaml)).unwrap(), busy);
+        let quick = SMALL.replace(r#""beta_us_per_byte": 8e-5}]"#, r#""beta_us_per_byte": 8e-5, "alpha_us": 2.7}]"#);
+        let refused = from_json(&quick, "quick").unwrap_err().to_string();
+        assert!(
+            refused.contains("link 1 has α 2.6 µs, below the 2.7 µs of resource 0 (machine0.nic0.tx)"),
+            "{refused}"
+        );
+    }
 
     #[test]
     fn reads_the_documented_form() {
@@ -380,7 +411,7 @@ mod tests {
             links in prop::collection::vec((0u32..8, 1u32..8, 0.0f64..1e6, 0.0f64..1e3, any::<bool>()), 0..20),
             name in "\\PC{0,20}",
         ) {
-            let resources = vec![Resource { name: name.clone(), beta: MicrosPerByte(1.0) }];
+            let resources = vec![Resource::new(name.clone(), MicrosPerByte(1.0))];
             let link = |(from, offset, alpha, beta, occupies): (u32, u32, f64, f64, bool)| Link {
                 from: Rank(from % ranks),
                 to: Rank((from % ranks + 1 + (offset - 1) % (ranks - 1)) % ranks),

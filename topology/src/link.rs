@@ -68,9 +68,17 @@ pub struct Resource {
     pub name: String,
     /// Time per byte.
     pub beta: MicrosPerByte,
+    /// Time per message that a message takes at least, also where the α of its link is a pure delay: the cores of a machine
+    /// handle one message after the other, though many wait for their receivers to wake. Never above the α of a link.
+    pub alpha: Micros,
 }
 
 impl Resource {
+    /// A resource whose messages take the time of their bytes, and α only where it occupies.
+    pub fn new(name: impl Into<String>, beta: MicrosPerByte) -> Self {
+        Self { name: name.into(), beta, alpha: Micros::ZERO }
+    }
+
     /// The part of a message's time here that its bytes take: β·b.
     #[inline]
     pub fn byte_time(&self, bytes: Bytes) -> Micros {
@@ -80,6 +88,6 @@ impl Resource {
     /// How long a message of `bytes` over `link` keeps this resource busy, from the message's start.
     #[inline]
     pub fn occupancy(&self, link: &Link, bytes: Bytes) -> Micros {
-        link.busy(self.beta, bytes)
+        link.busy(self.beta, bytes).max(self.alpha + self.beta * bytes)
     }
 }

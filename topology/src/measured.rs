@@ -57,10 +57,11 @@ impl Measured {
             let resources = uses.remove(pair).unwrap_or_default();
             let slowest = resources.iter().map(|id| shared[id.index()].fit.beta);
             let beta = slowest.fold(fit.beta.max(fastest), MicrosPerByte::max);
+            let busy = resources.iter().map(|id| shared[id.index()].fit.alpha);
             Link {
                 from: pair.from,
                 to: pair.to,
-                alpha: Micros(rounded(fit.alpha.0)),
+                alpha: Micros(rounded(busy.fold(fit.alpha, Micros::max).0)),
                 beta: MicrosPerByte(rounded(beta.0)),
                 latency: fit.latency,
                 resources: resources.into(),
@@ -73,7 +74,10 @@ impl Measured {
             links: fits.iter().map(link).collect(),
             resources: shared
                 .iter()
-                .map(|shared| Resource { name: shared.name.clone(), beta: MicrosPerByte(rounded(shared.fit.beta.0)) })
+                .map(|shared| Resource {
+                    alpha: Micros(rounded(shared.fit.alpha.0)),
+                    ..Resource::new(shared.name.clone(), MicrosPerByte(rounded(shared.fit.beta.0)))
+                })
                 .collect(),
         })?;
         let resources = shared.into_iter().map(|shared| shared.fit).collect();
@@ -108,7 +112,11 @@ impl Measured {
         });
         let resources = self.resources.iter().map(|fit| {
             let bandwidth = crate::quantity::show_bandwidth(fit.beta);
-            format!("{bandwidth} ±{}; {}", percent(fit.beta_margin / fit.beta), fit.evidence)
+            let message = match fit.alpha > Micros::ZERO {
+                true => format!(", {} µs ±{} a message", rounded(fit.alpha.0), percent(fit.alpha_margin / fit.alpha)),
+                false => String::new(),
+            };
+            format!("{bandwidth} ±{}{message}; {}", percent(fit.beta_margin / fit.beta), fit.evidence)
         });
         let beside = Beside { links: links.collect(), resources: resources.collect(), sections: self.sections() };
         print(&self.topology, &about, &beside)
@@ -187,6 +195,9 @@ pub(crate) fn print(topology: &Topology, about: &str, beside: &Beside) -> String
     for (id, resource) in topology.resources().iter().enumerate() {
         let name = json(&resource.name);
         let _ = write!(text, "- {{id: {id}, name: {name}, beta_us_per_byte: {}", resource.beta.0);
+        if resource.alpha > Micros::ZERO {
+            let _ = write!(text, ", alpha_us: {}", resource.alpha.0);
+        }
         close(&mut text, beside.resources.get(id));
     }
     text

@@ -341,7 +341,7 @@ mod tests {
             latency: Latency::Pipelines,
             resources: [ResourceId(0)].into(),
         };
-        let resources = vec![Resource { name: "port".to_owned(), beta: MicrosPerByte(1e-3) }];
+        let resources = vec![Resource::new("port", MicrosPerByte(1e-3))];
         let links = vec![link(0, 1), link(1, 0)];
         let machine = Topology::new(TopologyParts { ranks: 2, links, resources, ..Default::default() }).unwrap();
         // Messages are larger than their rings, so transfer 0 is not sent completely before it is received.

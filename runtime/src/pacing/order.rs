@@ -197,7 +197,7 @@ mod tests {
             latency: Latency::Occupies,
             resources: resources.into(),
         };
-        let resources = vec![Resource { name: "port".to_owned(), beta: MicrosPerByte(1.0) }];
+        let resources = vec![Resource::new("port", MicrosPerByte(1.0))];
         let port = &[ResourceId(0)];
         let links = LINKS.map(|(from, to)| link((from, to, if to == 2 { port } else { &[] }))).into();
         Topology::new(TopologyParts { ranks: 3, links, resources, ..Default::default() }).unwrap()

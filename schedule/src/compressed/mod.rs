@@ -180,11 +180,11 @@ impl VerifiedCompressed {
         }
         let mut links = vec![Usage::default(); topology.links().len()];
         let mut resources = vec![Usage::default(); topology.resources().len()];
-        // Links of one orbit cost the same, and so do resources of equal β under them.
-        let mut known: BTreeMap<(u32, Option<u64>), Usage> = BTreeMap::new();
+        // Links of one orbit cost the same, and so do resources of equal α and β under them.
+        let mut known: BTreeMap<(u32, Option<[u64; 2]>), Usage> = BTreeMap::new();
         for id in topology.link_ids() {
             let (link, orbit) = (topology.link(id), self.unfolding.links.orbit(id.0));
-            let mut sum = |key: Option<u64>, busy: &dyn Fn(topology::Bytes) -> Micros| {
+            let mut sum = |key: Option<[u64; 2]>, busy: &dyn Fn(topology::Bytes) -> Micros| {
                 *known.entry((orbit, key)).or_insert_with(|| {
                     let mut usage = Usage::default();
                     sizes[orbit as usize].iter().for_each(|&bytes| usage.add(busy(bytes), bytes));
@@ -194,7 +194,9 @@ impl VerifiedCompressed {
             links[id.index()] = sum(None, &|bytes| link.occupancy(bytes));
             for &resource in &link.resources {
                 let shared = topology.resource(resource);
-                let more = sum(Some(shared.beta.0.to_bits()), &|bytes| shared.occupancy(link, bytes));
+                let more = sum(Some([shared.alpha.0, shared.beta.0].map(f64::to_bits)), &|bytes| {
+                    shared.occupancy(link, bytes)
+                });
                 let all = &mut resources[resource.index()];
                 all.busy += more.busy;
                 all.bytes += more.bytes;

@@ -99,11 +99,16 @@ fn check_links(generator: &Generator, topology: &Topology) -> Result<(), String>
     }
 }
 
+/// α and β, to compare.
+fn cost_of(resource: &topology::Resource) -> [u64; 2] {
+    [resource.alpha.0, resource.beta.0].map(f64::to_bits)
+}
+
 /// Orbits of resources.
 struct Resources {
-    /// Resources by their β and the links that use them. Equal ones serve the same messages, so one represents the
+    /// Resources by their α and β and the links that use them. Equal ones serve the same messages, so one represents the
     /// others.
-    by_users: BTreeMap<(u64, Vec<LinkId>), ResourceId>,
+    by_users: BTreeMap<([u64; 2], Vec<LinkId>), ResourceId>,
     joined: UnionFind<usize>,
 }
 
@@ -113,19 +118,19 @@ impl Resources {
         let mut joined = UnionFind::new(topology.resources().len());
         for (index, resource) in topology.resources().iter().enumerate() {
             let id = ResourceId::from_index(index);
-            let key = (resource.beta.0.to_bits(), topology.users(id).to_vec());
+            let key = (cost_of(resource), topology.users(id).to_vec());
             joined.union(index, by_users.entry(key).or_insert(id).index());
         }
         Self { by_users, joined }
     }
 
-    /// Checks that the links of every resource become those of a resource with equal β.
+    /// Checks that the links of every resource become those of a resource with equal α and β.
     fn join_along(&mut self, generator: &Generator, topology: &Topology) -> Result<(), String> {
         for (index, resource) in topology.resources().iter().enumerate() {
             let users = topology.users(ResourceId::from_index(index)).iter();
             let mut images: Vec<LinkId> = users.map(|link| generator.links[link.index()]).collect();
             images.sort_unstable();
-            let Some(&image) = self.by_users.get(&(resource.beta.0.to_bits(), images)) else {
+            let Some(&image) = self.by_users.get(&(cost_of(resource), images)) else {
                 return Err(format!(
                     "the links that share {} would not share an equal resource",
                     topology::shorten(&resource.name)

@@ -65,7 +65,7 @@ pub(crate) fn switch(ranks: usize, latency: Latency) -> Arc<Topology> {
         let resources = Box::new([ResourceId::from_index(from), ResourceId::from_index(ranks + to)]);
         Link { resources, ..link(from, to, 1.4, 0.02, latency) }
     });
-    let port = |r| Resource { name: format!("port{r}"), beta: MicrosPerByte(0.02) };
+    let port = |r| Resource::new(format!("port{r}"), MicrosPerByte(0.02));
     machine(ranks, links.collect(), (0..2 * ranks).map(port).collect())
 }
 
@@ -77,9 +77,8 @@ pub(crate) fn odd_machine(dice: &mut Dice) -> Arc<Topology> {
         let (from, to) = (dice.below(ranks), dice.below(ranks));
         pairs.extend((from != to).then_some((from, to)));
     }
-    let resources: Vec<_> = (0..dice.below(3))
-        .map(|r| Resource { name: format!("shared{r}"), beta: MicrosPerByte(0.01 * (1 + r) as f64) })
-        .collect();
+    let resources: Vec<_> =
+        (0..dice.below(3)).map(|r| Resource::new(format!("shared{r}"), MicrosPerByte(0.01 * (1 + r) as f64))).collect();
     let links = pairs.into_iter().map(|(from, to)| {
         let latency = if dice.one_in(2) { Latency::Occupies } else { Latency::Pipelines };
         let mut made = link(from, to, 0.5 * dice.below(4) as f64, 0.01 * (2 + dice.below(4)) as f64, latency);

@@ -279,8 +279,8 @@ fn heading(arena: &DemoMachine) -> String {
     let ranks = arena.topology.rank_count();
     let what = match &arena.emulate {
         None if ranks > cores => format!(
-            "{ranks} processes on {cores} cores over shared memory, as profiled above; they compete for the cores, \
-             which the model does not know, so measured exceeds predicted"
+            "{ranks} processes on {cores} cores over shared memory, as profiled above; the cores are part of the model, the caches \
+             are not"
         ),
         None => format!("{ranks} local processes over shared memory, as profiled above"),
         Some((spec, slowdown)) => format!(

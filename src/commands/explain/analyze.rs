@@ -2,9 +2,11 @@
 //!
 //! The principal function is [`analyze`]. Times come from the interpreters' own clock: a message begins when its sender could
 //! send it, and ends when its receiver has all of it. What messages take beyond α + β·bytes is the host's share: the processor
-//! handles them, and ranks wait for each other where they share cores. It is fitted as a line over bytes, one for messages
-//! inside machines and one for those between them, because these use different transports.
+//! handles them, and ranks wait for each other where they share cores. It is shown as a line over bytes, one for messages
+//! inside machines and one for those between them, because these use different transports. A corrected topology is fitted to
+//! the times of the whole plan instead ([`host`](super::host)).
 
+use super::host::{HostTerm, PlanTime, fitted, with_host};
 use crate::amounts::count;
 use crate::cli::{ExplainArgs, LoweringArgs};
 use crate::failure::{Failure, Outcome, write_to};
@@ -15,10 +17,11 @@ use crate::workbench::{Installed, Setup, Workbench};
 use runtime::{Check, DType, Moment, StepTime, Trial, TrialReport};
 use schedule::{TimedMessage, Timeline, VerifiedSchedule};
 use serde::Serialize;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use synth::{Constraints, SizeTask};
-use topology::{LinkId, Micros, MicrosPerByte, Rank, Topology, TopologyParts, counted};
+use topology::{Micros, Rank, Topology, counted};
 use tune::{kendall_tau, q_error, robust_line, summarize};
 
 /// How many messages are shown.
@@ -44,18 +47,6 @@ struct AnalyzedStep {
     measured_end_us: f64,
     /// By which factor the predicted end is wrong.
     q_error: f64,
-}
-
-/// What messages take beyond α + β·bytes: for those inside machines or between them.
-#[derive(Clone, Copy, Serialize)]
-struct HostTerm {
-    between_machines: bool,
-    /// For each message, in microseconds.
-    alpha_us: f64,
-    /// For each byte, in microseconds.
-    beta_us_per_byte: f64,
-    /// From so many messages.
-    messages: usize,
 }
 
 /// A plan, predicted and measured.
@@ -85,6 +76,9 @@ pub(super) struct AnalyzedPlan {
 struct CorrectedTime {
     predicted_us: f64,
     q_error: f64,
+    /// The same at an eighth of the size, which was not fitted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held_out_q_error: Option<f64>,
 }
 
 /// A message at one size: bytes, and begin and end in each repetition, in microseconds.
@@ -104,6 +98,7 @@ struct PlanAnalysis<'a> {
 
 /// What was measured at one size.
 struct MeasuredPlan {
+    bytes: u64,
     report: TrialReport,
     messages: Vec<MeasuredMessage>,
 }
@@ -157,7 +152,7 @@ impl PlanAnalysis<'_> {
         let scale = bytes as f64 / request.size_bytes.max(1) as f64;
         let sizes = self.timeline.messages.iter().map(|message| message.bytes.0 * scale);
         let messages = sizes.zip(times(&report, messages)).map(|(bytes, times)| MeasuredMessage { bytes, times });
-        Ok(MeasuredPlan { messages: messages.collect(), report })
+        Ok(MeasuredPlan { bytes, messages: messages.collect(), report })
     }
 
     /// What the model leaves out of each message, as points (bytes, microseconds), of messages inside machines or between them.
@@ -208,19 +203,11 @@ impl PlanAnalysis<'_> {
         errors.sort_by(f64::total_cmp);
         let at = |share: f64| errors.get((share * errors.len() as f64) as usize).copied().unwrap_or(1.0);
         let ends: Vec<(f64, f64)> = steps.iter().map(|step| (step.predicted_end_us, step.measured_end_us)).collect();
-        let fitted = [false, true].into_iter().filter_map(|between| host_term(&self.residuals(all, between), between));
-        let host: Vec<HostTerm> = fitted.collect();
+        let seen = [false, true].into_iter().filter_map(|between| host_term(&self.residuals(all, between), between));
+        let mut host: Vec<HostTerm> = seen.collect();
         let predicted_us = self.timeline.makespan().0 * slowdown;
         let corrected = match &self.args.corrected {
-            Some(path) => {
-                let topology = corrected(&self.timeline.topology, &host)?;
-                let about = "α and β with what messages take beyond them on the ranks of `antiphon explain --analyze`";
-                write_to(path, |out| out.write_all(topology::to_yaml(&topology, about).as_bytes()))?;
-                self.predicted_on(topology).map(|predicted| {
-                    let predicted_us = predicted.0 * slowdown;
-                    CorrectedTime { predicted_us, q_error: q_error(predicted_us, whole.median_us) }
-                })
-            }
+            Some(path) => Some(self.correct(all, &mut host, path)?),
             None => None,
         };
         Ok(AnalyzedPlan {
@@ -240,13 +227,37 @@ impl PlanAnalysis<'_> {
         })
     }
 
+    /// Fits what the host takes to the times of the plan, instead of those of its messages, and writes the topology.
+    fn correct(&self, all: &[MeasuredPlan], host: &mut Vec<HostTerm>, path: &Path) -> Outcome<CorrectedTime> {
+        let time = |measured: &MeasuredPlan| PlanTime {
+            bytes: measured.bytes,
+            measured_us: median(measured.report.spans().iter().map(|span| span.0)) / self.args.slowdown,
+        };
+        let times: Vec<PlanTime> = all.iter().map(time).collect();
+        let known = &self.timeline.topology;
+        let played = |topology: Topology, bytes: u64| self.played_on(topology, bytes).map(|time| time.0);
+        let ends = [times[times.len() - 1], times[0]];
+        *host = fitted(known, host, ends, &played)
+            .ok_or_else(|| Failure::no(anyhow::anyhow!("the plan cannot be played at other sizes")))?;
+        let topology = with_host(known, host)?;
+        let about = "α and β with what the ranks of `antiphon explain --analyze` take beyond them";
+        write_to(path, |out| out.write_all(topology::to_yaml(&topology, about).as_bytes()))?;
+        let error = |time: &PlanTime| Some(q_error(played(topology.clone(), time.bytes)?, time.measured_us));
+        let predicted_us = played(topology.clone(), times[0].bytes).unwrap_or(0.0) * self.args.slowdown;
+        Ok(CorrectedTime {
+            predicted_us,
+            q_error: q_error(predicted_us, times[0].measured_us * self.args.slowdown),
+            held_out_q_error: error(&times[1]),
+        })
+    }
+
     /// What the plan would take on another topology with the same links.
-    fn predicted_on(&self, topology: Topology) -> Option<Micros> {
+    fn played_on(&self, topology: Topology, bytes: u64) -> Option<Micros> {
         let request = self.schedule.schedule().demand.request().clone();
-        let (constraints, size) = (Arc::new(Constraints::none()), request.size_bytes);
+        let constraints = Arc::new(Constraints::none());
         let chunks = Some(request.chunks_per_rank);
         let task = SizeTask { topology: Arc::new(topology), constraints, request, chunks };
-        Some(synth::retimed(self.schedule, &task, size)?.makespan())
+        Some(synth::retimed(self.schedule, &task, bytes)?.makespan())
     }
 }
 
@@ -287,29 +298,6 @@ fn host_term(points: &[(f64, f64)], between_machines: bool) -> Option<HostTerm> 
     Some(HostTerm { between_machines, alpha_us, beta_us_per_byte, messages: points.len() })
 }
 
-/// The topology with the host's share in every link.
-fn corrected(topology: &Topology, host: &[HostTerm]) -> Outcome<Topology> {
-    let mut links = topology.links().to_vec();
-    for (index, link) in links.iter_mut().enumerate() {
-        let between = topology.crosses_machines(topology.link(LinkId::from_index(index)));
-        if let Some(term) = host.iter().find(|term| term.between_machines == between) {
-            // A message takes no less than nothing.
-            link.alpha = Micros((link.alpha.0 + term.alpha_us).max(0.0));
-            // And the link is no faster than what it shares with others.
-            let shared = link.resources.iter().map(|id| topology.resource(*id).beta.0).fold(0.0, f64::max);
-            link.beta = MicrosPerByte((link.beta.0 + term.beta_us_per_byte).max(shared));
-        }
-    }
-    let parts = TopologyParts {
-        name: format!("{} as measured", topology.name()),
-        ranks: topology.rank_count(),
-        machines: topology.machines().to_vec(),
-        resources: topology.resources().to_vec(),
-        links,
-    };
-    Topology::new(parts).map_err(Failure::no)
-}
-
 /// The comparison, for people.
 pub(super) fn text(plan: &AnalyzedPlan) -> String {
     let mut lines = vec![format!(
@@ -337,7 +325,10 @@ pub(super) fn text(plan: &AnalyzedPlan) -> String {
         ));
     }
     lines.extend(plan.corrected.map(|corrected| {
-        format!("with that, predicted {}, q-error {:.2}", time(corrected.predicted_us), corrected.q_error)
+        let held_out = corrected.held_out_q_error.map_or_else(String::new, |error| {
+            format!(" (fitted); {error:.2} at an eighth of the size, which was not fitted")
+        });
+        format!("with that, predicted {}, q-error {:.2}{held_out}", time(corrected.predicted_us), corrected.q_error)
     }));
     let mut worst: Vec<&AnalyzedStep> = plan.steps.iter().collect();
     let miss = |step: &AnalyzedStep| (step.measured_end_us - step.predicted_end_us).abs();

@@ -2,6 +2,7 @@
 //! candidates.
 
 mod analyze;
+mod host;
 
 use self::analyze::AnalyzedPlan;
 use super::{bound, usage};

@@ -101,7 +101,7 @@ mod tests {
             latency: Latency::Occupies,
             resources: resources.iter().map(|&id| ResourceId(id)).collect(),
         };
-        let resource = |beta| Resource { name: "port".to_owned(), beta: MicrosPerByte(beta) };
+        let resource = |beta| Resource::new("port", MicrosPerByte(beta));
         let links = vec![link(0, 2, &[0, 1]), link(0, 3, &[0]), link(1, 2, &[1]), link(1, 3, &[])];
         let resources = vec![resource(0.5), resource(0.25)];
         let parts = TopologyParts { ranks: 4, links, resources, ..TopologyParts::default() };

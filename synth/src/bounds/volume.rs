@@ -200,7 +200,7 @@ mod tests {
         };
         let links = pairs.filter(|(from, to)| from != to).map(link).collect();
         let ports = 2 * (1 + nics.iter().max().expect("a NIC"));
-        let resource = |id| Resource { name: format!("port {id}"), beta: MicrosPerByte(1.0) };
+        let resource = |id| Resource::new(format!("port {id}"), MicrosPerByte(1.0));
         let parts = TopologyParts { ranks: nics.len(), links, ..TopologyParts::default() };
         let resources = (0..ports).map(resource).collect();
         Arc::new(Topology::new(TopologyParts { resources, ..parts }).expect("a valid topology"))

@@ -40,7 +40,7 @@ pub(crate) fn wired(ranks: usize, wires: &[Wire], latency: Latency, port: f64) -
         name: "wires".into(),
         ranks,
         links: wires.iter().map(link).collect(),
-        resources: vec![Resource { name: "port".into(), beta: MicrosPerByte(port) }],
+        resources: vec![Resource::new("port", MicrosPerByte(port))],
         ..TopologyParts::default()
     }
 }
@@ -58,8 +58,7 @@ pub(crate) fn random_machine(seed: u64) -> Topology {
     let mut below = |limit: u32| random.next_u32() % limit;
     let ranks = 3 + below(4);
     let beta = |step: u32| MicrosPerByte(f64::from(1 + step) / 1000.0);
-    let resources: Vec<Resource> =
-        (0..1 + below(4)).map(|_| Resource { name: "shared".to_owned(), beta: beta(below(4)) }).collect();
+    let resources: Vec<Resource> = (0..1 + below(4)).map(|_| Resource::new("shared", beta(below(4)))).collect();
     let chords = below(2 * ranks);
     let ends: Vec<(u32, u32)> = (0..ranks)
         .map(|rank| (rank, (rank + 1) % ranks))

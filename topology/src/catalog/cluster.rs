@@ -202,7 +202,7 @@ impl Cluster<'_> {
             let own = shared.name.strip_prefix("machine").and_then(|rest| rest.split_once('.'));
             let numbered = own.and_then(|(number, name)| Some((number.parse::<usize>().ok()?, name)));
             let (number, name) = numbered.unwrap_or((0, &shared.name));
-            Resource { name: format!("machine{}.{name}", home + number), beta: shared.beta }
+            Resource::new(format!("machine{}.{name}", home + number), shared.beta)
         }));
         self.parts.ranks += machine.rank_count();
     }
@@ -229,7 +229,7 @@ impl Cluster<'_> {
 
     fn share_both(&mut self, name: &str, sides: [&str; 2], beta: MicrosPerByte) -> [ResourceId; 2] {
         sides.map(|side| {
-            self.parts.resources.push(Resource { name: format!("{name}.{side}"), beta });
+            self.parts.resources.push(Resource::new(format!("{name}.{side}"), beta));
             ResourceId::from_index(self.parts.resources.len() - 1)
         })
     }

@@ -75,14 +75,14 @@ fn build(spec: &Spec<'_>) -> TopologyResult<TopologyParts> {
     let first_between = 2 * ranks + groups * routers * (routers - 1);
     let plan = DragonflyShape { groups, routers, ranks: sizes[2] as usize, inside: 2 * ranks, between: first_between };
     let mut resources: Vec<Resource> = (0..ranks)
-        .flat_map(|rank| ["tx", "rx"].map(|side| Resource { name: format!("rank{rank}.{side}"), beta: port.beta }))
+        .flat_map(|rank| ["tx", "rx"].map(|side| Resource::new(format!("rank{rank}.{side}"), port.beta)))
         .collect();
     for group in 0..groups {
         let cables = ordered_pairs(routers).map(|(from, to)| format!("group{group}.router{from}-{to}"));
-        resources.extend(cables.map(|name| Resource { name, beta: inside.beta }));
+        resources.extend(cables.map(|name| Resource::new(name, inside.beta)));
     }
     let cables = ordered_pairs(groups).map(|(from, to)| format!("group{from}-{to}"));
-    resources.extend(cables.map(|name| Resource { name, beta: between.beta }));
+    resources.extend(cables.map(|name| Resource::new(name, between.beta)));
     let links =
         ordered_pairs(ranks).map(|(from, to)| {
             let path = plan.path(from, to);

@@ -50,7 +50,7 @@ fn build(spec: &Spec<'_>) -> TopologyResult<TopologyParts> {
     let port = costs[0];
     let name = |level: usize| if level == 0 { "leaf".to_owned() } else { format!("level{}.switch", level + 1) };
     let mut resources: Vec<Resource> = (0..ranks)
-        .flat_map(|rank| ["tx", "rx"].map(|side| Resource { name: format!("rank{rank}.{side}"), beta: port.beta }))
+        .flat_map(|rank| ["tx", "rx"].map(|side| Resource::new(format!("rank{rank}.{side}"), port.beta)))
         .collect();
     let mut levels: Vec<Level> = Vec::new();
     let (mut below, mut into) = (1, port.beta);
@@ -63,7 +63,7 @@ fn build(spec: &Spec<'_>) -> TopologyResult<TopologyParts> {
         let first = resources.len();
         for switch in 0..ranks / below {
             let name = |side| format!("{}{switch}.{side}", name(level));
-            resources.extend(["up", "down"].map(|side| Resource { name: name(side), beta }));
+            resources.extend(["up", "down"].map(|side| Resource::new(name(side), beta)));
         }
         levels.push(Level { ranks: below, uplinks: LinkCost { beta, ..costs[level + 1] }, first });
         into = beta;

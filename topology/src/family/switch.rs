@@ -23,7 +23,7 @@ fn build(spec: &Spec<'_>) -> TopologyResult<TopologyParts> {
     // Rank r sends through resource 2r and receives through 2r + 1.
     let links = ordered_pairs(ranks).map(|(from, to)| link(from, to, cost, &[2 * from, 2 * to + 1])).collect();
     let resources = (0..ranks)
-        .flat_map(|rank| ["tx", "rx"].map(|side| Resource { name: format!("rank{rank}.{side}"), beta: cost.beta }))
+        .flat_map(|rank| ["tx", "rx"].map(|side| Resource::new(format!("rank{rank}.{side}"), cost.beta)))
         .collect();
     Ok(TopologyParts { ranks, links, resources, ..TopologyParts::default() })
 }

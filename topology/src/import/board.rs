@@ -224,7 +224,7 @@ impl Joint {
         let (mut resources, mut resource_notes) = (Vec::new(), Vec::new());
         for (slot, (name, shared)) in place.iter_mut().zip(named).filter(|(slot, _)| slot.is_some()) {
             *slot = Some(ResourceId::from_index(resources.len()));
-            resources.push(Resource { name, beta: shared.beta });
+            resources.push(Resource::new(name, shared.beta));
             resource_notes.push(shared.note.clone());
         }
         let (mut links, mut link_notes) = (Vec::new(), Vec::new());

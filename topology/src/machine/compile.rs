@@ -319,7 +319,7 @@ impl MachineLayout {
         }
         links.sort_by_key(|link| (link.from, link.to));
         let resource = |machine: usize| {
-            block.iter().map(move |(name, beta)| Resource { name: format!("machine{machine}.{name}"), beta: *beta })
+            block.iter().map(move |(name, beta)| Resource::new(format!("machine{machine}.{name}"), *beta))
         };
         let ranks_of = |machine: usize| (0..self.ranks).map(move |rank| Rank::from_index(machine * self.ranks + rank));
         TopologyParts {

@@ -26,7 +26,8 @@ pub(super) fn shift(turn: u32) -> u64 {
     SHIFTS[(turn as usize - 1) % SHIFTS.len()]
 }
 
-/// The cost of one more byte, in microseconds per byte of each flow, and its margin (half of a 95 % interval).
+/// The cost of one more byte, in microseconds per byte of each flow, and its margin (half of a 95 % interval). Of cores also
+/// the cost of one more message.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Slope {
     pub(super) beta: f64,

@@ -46,6 +46,8 @@ pub(super) struct DetectedResource {
     pub(super) suspect: Suspect,
     /// µs per byte of all its flows together.
     pub(super) slope: Slope,
+    /// µs per message of all its flows together, beside the α of links.
+    pub(super) message: Slope,
     /// By which factor its flows were slower together than anything else explains.
     pub(super) factor: f64,
 }
@@ -306,7 +308,8 @@ impl Case<'_> {
             // of all flows together.
             let (beta, fastest) = (beta / load, self.alone.fastest(&suspect.users));
             let beta = if beta > EXPLAINED * fastest { fastest } else { beta };
-            Some(DetectedResource { suspect, slope: Slope { beta, margin: margin / load }, factor })
+            let slope = Slope { beta, margin: margin / load };
+            Some(DetectedResource { suspect, slope, message: Slope { beta: 0.0, margin: 0.0 }, factor })
         };
         kept.iter().filter_map(finding).collect()
     }

@@ -7,12 +7,14 @@
 //! 3. [`disturbance`]: some pairs are timed again alone, to see whether pairs of a round slow each other down.
 //! 4. [`contention`] and [`structure`]: sets of pairs that might share a resource run together; a resource is kept if
 //!    nothing else explains the times.
-//! 5. [`sweep`]: every pair is measured until it is known well enough, in rounds whose pairs do not slow each other down.
-//! 6. [`check`] (optional): predicts exchanges that were not used, and times them.
+//! 5. [`cores`]: where ranks outnumber cores, all messages inside the machine share these, in place of any port.
+//! 6. [`sweep`]: every pair is measured until it is known well enough, in rounds whose pairs do not slow each other down.
+//! 7. [`check`] (optional): predicts exchanges that were not used, and times them.
 
 mod bench;
 mod check;
 mod contention;
+mod cores;
 mod disturbance;
 mod machines;
 mod scout;
@@ -66,6 +68,8 @@ pub struct ProfileOptions {
     pub contention: bool,
     /// Which ranks share a machine, if that is known; if absent, it is measured.
     pub machines: Option<Vec<Vec<Rank>>>,
+    /// How many cores each machine has, if that is known: where ranks outnumber them, messages share them.
+    pub cores: Option<usize>,
 }
 
 impl Default for ProfileOptions {
@@ -84,6 +88,7 @@ impl Default for ProfileOptions {
             limit: None,
             contention: true,
             machines: None,
+            cores: None,
         }
     }
 }
@@ -105,7 +110,9 @@ impl ProfileOptions {
         let wanted = self.limit.map_or(f64::INFINITY, |limit| limit.as_secs_f64() * 1e6 / samples_among(ranks));
         let short = (wanted / sample_time.0).min(1.0);
         let least = (least as f64 * short).max(self.least as f64 * SHORTENED).min(least as f64) as u64;
-        Self { sample_time: sample_time * short, least, ..self.clone() }
+        // A time that somebody gives may be used.
+        let most_turns = self.most_turns * if self.limit.is_some() { PERSISTENT } else { 1 };
+        Self { sample_time: sample_time * short, least, most_turns, ..self.clone() }
     }
 
     /// The right length of the longest message if a byte costs `beta`, in bytes.
@@ -134,6 +141,8 @@ fn samples_among(ranks: usize) -> f64 {
 const SAMPLES_PER_RANK: f64 = 300.0;
 /// For a time limit, the least length of a message becomes shorter by this factor at most: shaped links would not show their rate.
 const SHORTENED: f64 = 0.25;
+/// With a time limit, so many times as many passes are made before the time is over, until all is known well enough.
+const PERSISTENT: u32 = 10;
 /// The shares of the time limit after which each part no longer seeks precision: the first look, what pairs share, the links. The
 /// rest is for the [`check`].
 const SHARES: [f64; 3] = [0.2, 0.6, 0.85];
@@ -215,7 +224,7 @@ pub fn profile(
     if options.machines.is_none() {
         places = placed(ranks, machines::boundaries(ranks, &view.pairs))?;
     }
-    let scene = Scene { places: &places, view: &view };
+    let scene = Scene { places: &places, view: &view, cores: options.cores };
     bench.allow(options.limit, share);
     let found = if options.contention { Some(investigate(&mut bench, scene, options)?) } else { None };
     bench.stage = "links";
@@ -238,15 +247,23 @@ fn placed(ranks: usize, machines: Vec<Vec<Rank>>) -> Result<Topology, TopologyEr
 }
 
 fn shared(finding: DetectedResource) -> SharedFit {
-    let DetectedResource { suspect, slope: Slope { beta, margin }, factor } = finding;
-    let evidence = format!(
-        "{}: {} flows together were {factor:.1} times slower than all else explains",
-        suspect.about,
-        suspect.flows.len()
-    );
+    let DetectedResource { suspect, slope: Slope { beta, margin }, message, factor } = finding;
+    let flows = suspect.flows.len();
+    let evidence = match message.beta > 0.0 {
+        true => format!("{}: {flows} flows together", suspect.about),
+        false => {
+            format!("{}: {flows} flows together were {factor:.1} times slower than all else explains", suspect.about)
+        }
+    };
     SharedFit {
         name: suspect.name,
-        fit: ResourceFit { beta: MicrosPerByte(beta), beta_margin: MicrosPerByte(margin), evidence },
+        fit: ResourceFit {
+            beta: MicrosPerByte(beta),
+            beta_margin: MicrosPerByte(margin),
+            alpha: Micros(message.beta),
+            alpha_margin: Micros(message.margin),
+            evidence,
+        },
         users: suspect.users.into_iter().collect(),
     }
 }
@@ -283,7 +300,9 @@ fn investigate(
     case.look_closer(bench)?;
     bench.stage = "shared";
     let kept = case.confirm(options, bench)?;
-    let findings = case.findings(&kept);
+    let mut findings = case.findings(&kept);
+    bench.stage = "cores";
+    findings.extend(cores::cores(bench, &case.scene)?);
     let (lone, notes) = unexplained(&case, &kept, &disturbance);
     Ok(Investigation { findings, alone: case.alone, lone, notes })
 }
@@ -293,9 +312,12 @@ const MOST_ALONE: usize = 512;
 
 /// Whether the resources that were found explain the disturbed pairs; if not, what to do about it.
 fn unexplained(case: &Case<'_>, kept: &[(usize, f64)], disturbance: &Disturbance) -> (bool, Vec<String>) {
+    let home = |pair: &Pair| case.scene.places.machine_of(pair.from);
+    let by_cores = |pair: &Pair| !case.scene.is_far(pair) && case.scene.shares_cores(home(pair));
     let open = disturbance
         .seen
         .iter()
+        .filter(|(pair, ..)| !by_cores(pair))
         .filter(|(pair, round, together)| *together > EXPLAINED * EXPLAINED * case.explained(kept, round, pair));
     let open: Vec<String> = open.map(|(pair, ..)| format!("{}→{}", pair.from, pair.to)).collect();
     if open.is_empty() {

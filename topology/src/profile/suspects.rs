@@ -53,6 +53,8 @@ struct SuspectDraft<'a> {
 pub(super) struct Scene<'a> {
     pub(super) places: &'a Topology,
     pub(super) view: &'a View,
+    /// How many cores each machine has, if that is known.
+    pub(super) cores: Option<usize>,
 }
 
 impl Scene<'_> {
@@ -68,6 +70,16 @@ impl Scene<'_> {
 
     pub(super) fn is_far(&self, pair: &Pair) -> bool {
         self.places.machine_of(pair.from) != self.places.machine_of(pair.to)
+    }
+
+    /// Whether the ranks of a machine outnumber its cores. Then everything inside it waits for the cores first.
+    pub(super) fn shares_cores(&self, machine: usize) -> bool {
+        self.cores.is_some_and(|cores| self.places.machines()[machine].len() > cores)
+    }
+
+    /// Whether a pair is inside a machine.
+    pub(super) fn is_inside(&self, pair: &Pair, machine: usize) -> bool {
+        [pair.from, pair.to].iter().all(|&rank| self.places.machine_of(rank) == machine)
     }
 
     fn finish(&self, draft: &SuspectDraft<'_>) -> Option<Suspect> {
@@ -126,7 +138,8 @@ impl Scene<'_> {
             self.finish(&SuspectDraft { name, about, from: ranks, to: ranks, scope, both: false })
         };
         for (machine, members) in self.places.machines().iter().enumerate() {
-            if members.len() > 2 {
+            let shares_cores = self.shares_cores(machine);
+            if members.len() > 2 && !shares_cores {
                 let about = format!("everything inside machine {machine}");
                 found.extend(bus(format!("machine{machine}.bus"), about, members, SuspectScope::Near));
             }
@@ -135,12 +148,10 @@ impl Scene<'_> {
             for &rank in members.iter().filter(|_| members.len() > 1) {
                 let about = |where_to| format!("rank {rank} {where_to}");
                 let alone = [rank];
-                found.extend(self.sides(
-                    &format!("rank{rank}"),
-                    &about("inside its machine"),
-                    &alone,
-                    SuspectScope::Near,
-                ));
+                if !shares_cores {
+                    let about = about("inside its machine");
+                    found.extend(self.sides(&format!("rank{rank}"), &about, &alone, SuspectScope::Near));
+                }
                 found.extend(self.sides(
                     &format!("rank{rank}.nic"),
                     &about("between machines"),

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 /// A machine that behaves as a topology says, with the noise of a real one: jitter, outliers, a slow drift, and a first
 /// burst that passes at once where a link is shaped.
-struct Simulated {
+pub(super) struct Simulated {
     truth: Topology,
     noise: Noise,
     credit: u64,
@@ -63,13 +63,13 @@ impl Probe for Simulated {
     }
 }
 
-fn measure(truth: &Topology, options: &ProfileOptions) -> (Measured, Simulated) {
+pub(super) fn measure(truth: &Topology, options: &ProfileOptions) -> (Measured, Simulated) {
     let mut probe = Simulated::new(truth);
     let measured = profile(&mut probe, options, &mut |_| {}).unwrap();
     (measured, probe)
 }
 
-fn knowing_machines(truth: &Topology) -> ProfileOptions {
+pub(super) fn knowing_machines(truth: &Topology) -> ProfileOptions {
     ProfileOptions { machines: Some(truth.machines().to_vec()), ..ProfileOptions::default() }
 }
 
@@ -136,7 +136,7 @@ impl Cluster<'_> {
         let mut links = Vec::new();
         for (number, (_, out, back)) in self.shared.iter().enumerate() {
             for (side, beta) in [("tx", out), ("rx", back)] {
-                resources.push(Resource { name: format!("shared{number}.{side}"), beta: MicrosPerByte(*beta) });
+                resources.push(Resource::new(format!("shared{number}.{side}"), MicrosPerByte(*beta)));
             }
         }
         for from in 0..home.len() {
@@ -310,7 +310,7 @@ fn finds_nics_that_both_directions_share() {
         ranks: 4,
         machines: all().map(|rank| vec![rank]).collect(),
         links: pairs.map(link).collect(),
-        resources: all().map(|rank| Resource { name: format!("nic{rank}"), beta }).collect(),
+        resources: all().map(|rank| Resource::new(format!("nic{rank}"), beta)).collect(),
     })
     .unwrap();
     assert_same(&truth, &measure(&truth, &knowing_machines(&truth)).0);

@@ -4,7 +4,7 @@
 //! links of the same cost, and the links that share a resource to links that share an equal one.
 
 use super::Colours;
-use crate::{Link, LinkId, Rank, ResourceId, Topology};
+use crate::{Link, LinkId, Rank, Resource, ResourceId, Topology};
 use std::fmt;
 
 /// A symmetry: what each rank, link and resource becomes.
@@ -201,12 +201,15 @@ impl<'t> SymmetryCheck<'t> {
         for (id, image) in moving {
             let mut wanted: Vec<LinkId> = topology.users(*id).iter().map(|user| self.image[user.index()]).collect();
             wanted.sort_unstable();
-            let beta = topology.resource(*id).beta;
+            let same = |one: &Resource, other: &Resource| {
+                [one.alpha.0, one.beta.0].map(f64::to_bits) == [other.alpha.0, other.beta.0].map(f64::to_bits)
+            };
+            let own = topology.resource(*id);
             // A resource that moves has users.
             let shared = topology.link(wanted[0]).resources.iter().copied();
-            let found = shared.filter(|&other| self.open[other.index()]).find(|&other| {
-                topology.resource(other).beta.0.to_bits() == beta.0.to_bits() && topology.users(other) == &wanted[..]
-            });
+            let found = shared
+                .filter(|&other| self.open[other.index()])
+                .find(|&other| same(topology.resource(other), own) && topology.users(other) == &wanted[..]);
             let Some(found) = found else {
                 return Err(NotASymmetry::ResourceHasNoImage { resource: topology.resource(*id).name.clone() });
             };

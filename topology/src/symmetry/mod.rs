@@ -311,7 +311,7 @@ mod tests {
                 latency: Latency::Occupies,
                 resources: resources.into_iter().map(ResourceId).collect(),
             });
-            let resource = |index: usize| Resource { name: format!("r{index}"), beta: MicrosPerByte(1.0) };
+            let resource = |index: usize| Resource::new(format!("r{index}"), MicrosPerByte(1.0));
             let machines =
                 if split { vec![vec![Rank(0), Rank(2)], vec![Rank(1), Rank(3)], vec![Rank(4)]] } else { vec![] };
             Topology::new(TopologyParts {

@@ -45,7 +45,10 @@ fn sorted_by_kind(topology: &Topology, colours: Colours<'_>) -> (Vec<u32>, Vec<C
         (0u8, (0, 0, false, 0, colour))
     });
     let links = topology.link_ids().map(|id| (2, cost_key(topology, colours, id)));
-    let resources = topology.resources().iter().map(|resource| (1, (resource.beta.0.to_bits(), 0, false, 0, 0)));
+    let resources = topology
+        .resources()
+        .iter()
+        .map(|resource| (1, (resource.beta.0.to_bits(), resource.alpha.0.to_bits(), false, 0, 0)));
     let machines = topology.machines().iter().map(|machine| (3, (0, 0, false, machine.len(), 0)));
     // There are millions of links of a few kinds, and most links are like the one before.
     let mut known: BTreeMap<(u8, CostKey), u32> = BTreeMap::new();

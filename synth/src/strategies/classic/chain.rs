@@ -115,7 +115,7 @@ mod tests {
                 resources: [2 * from, 2 * to + 1].map(ResourceId::from_index).into(),
             });
         }
-        let resource = |at: usize| Resource { name: format!("{at}"), beta: beta(at / 2) };
+        let resource = |at: usize| Resource::new(format!("{at}"), beta(at / 2));
         let resources = (0..2 * ranks).map(resource).collect();
         let parts = TopologyParts { name: "machines".into(), ranks, links, resources, ..TopologyParts::default() };
         Arc::new(Topology::new(parts).expect("a right topology"))

@@ -49,7 +49,7 @@ fn machine(random: &mut Pcg64Mcg, ranks: u32, shared: bool) -> Topology {
         resources: if shared && random.random_bool(0.5) { Box::new([ResourceId(0)]) } else { Box::new([]) },
     };
     let links = pairs.into_iter().map(link).collect();
-    let resources = vec![Resource { name: "shared".into(), beta: MicrosPerByte(1.0) }];
+    let resources = vec![Resource::new("shared", MicrosPerByte(1.0))];
     Topology::new(TopologyParts { ranks: ranks as usize, links, resources, ..TopologyParts::default() }).unwrap()
 }
 

@@ -146,7 +146,7 @@ mod tests {
             latency: Latency::Occupies,
             resources: Box::new([ResourceId(0)]),
         };
-        let resources = vec![Resource { name: "hub".to_owned(), beta: MicrosPerByte(0.001) }];
+        let resources = vec![Resource::new("hub", MicrosPerByte(0.001))];
         let parts = TopologyParts { ranks: 4, links: pairs.map(link).collect(), resources, ..TopologyParts::default() };
         let topology = Arc::new(Topology::new(parts).expect("a machine"));
         let demand = Demand::new(Request::new(Collective::AllGather, 4, 4_000)).expect("a request");

@@ -257,7 +257,7 @@ mod tests {
     /// A switch whose ports have the given GB/s, the same in and out.
     fn switch(ports: &[f64]) -> Topology {
         let beta = |gigabytes: f64| MicrosPerByte(1e-3 / gigabytes);
-        let resource = |name: String, gigabytes: f64| Resource { name, beta: beta(gigabytes) };
+        let resource = |name: String, gigabytes: f64| Resource::new(name, beta(gigabytes));
         let resources = ports
             .iter()
             .enumerate()

@@ -321,7 +321,7 @@ mod tests {
             ranks,
             machines: all.chunks(per_machine).map(<[Rank]>::to_vec).collect(),
             links: wires.iter().map(link).collect(),
-            resources: vec![Resource { name: "shared".into(), beta: MicrosPerByte(1.0) }],
+            resources: vec![Resource::new("shared", MicrosPerByte(1.0))],
         };
         let request = Request::new(Collective::Broadcast, ranks, u64::from(chunks)).with_chunks(chunks);
         Problem::new(Arc::new(Topology::new(parts).unwrap()), Arc::new(Demand::new(request).unwrap()))
@@ -479,7 +479,7 @@ mod tests {
             let problem = broadcast(2, 2, &wires, 6);
             let links = problem.topology.links().iter().cloned();
             let links = links.map(|link| Link { alpha: Micros(0.4), beta: MicrosPerByte(0.1), ..link }).collect();
-            let resources = vec![Resource { name: "shared".into(), beta: MicrosPerByte(0.1) }];
+            let resources = vec![Resource::new("shared", MicrosPerByte(0.1))];
             let parts = TopologyParts { ranks: 2, links, resources, ..TopologyParts::default() };
             Problem { topology: Arc::new(Topology::new(parts).unwrap()), ..problem }
         };

@@ -254,7 +254,7 @@ impl<'a> Contiguity<'a> {
                     let overtaken = self.units.list[before].next.is_some_and(|next| next >= unit);
                     let join = self.joins.get(&before).copied().filter(|_| overtaken);
                     let apart = if same { Micros::ZERO } else { self.apart(before, unit) };
-                    if !same || resource.beta > link.beta {
+                    if !same || resource.beta > link.beta || alpha > link.occupancy(Bytes::ZERO) {
                         self.follow(before, unit, alpha, resource.beta.0, apart, join);
                     }
                     if join.is_none() {

@@ -1,0 +1,107 @@
+//! Whether plans for the ranks of this computer take, one against another, what the measured model says.
+//!
+//! `make test-long` asks for the bar of the project over a grid of collectives, sizes and strategies. Other tests run beside `make
+//! test`, so there fewer plans are measured, and only a model that says little fails.
+
+use crate::binary::{antiphon_in, read};
+use std::collections::BTreeSet;
+use std::path::Path;
+use tune::kendall_tau;
+
+/// Strategies, with the number of chunks that each rank's data is cut into.
+const STRATEGIES: [&str; 7] = [
+    "auto",
+    "classic --chunks 1",
+    "classic --chunks 4",
+    "matching --chunks 1",
+    "matching --chunks 4",
+    "matching --chunks 16",
+    "levels --chunks 1",
+];
+const COLLECTIVES: [&str; 3] = ["allreduce", "allgather", "alltoall"];
+/// Repetitions of a plan in each round.
+const ITERATIONS: usize = 15;
+
+/// How much is measured, and what τ has to be.
+struct Grid {
+    sizes: &'static [u64],
+    rounds: usize,
+    least: f64,
+}
+
+impl Grid {
+    fn of_environment() -> Self {
+        match std::env::var("ANTIPHON_TEST_EFFORT").as_deref() {
+            Ok("long") => Self { sizes: &[4 << 10, 64 << 10, 1 << 20, 8 << 20], rounds: 5, least: 0.8 },
+            _ => Self { sizes: &[4 << 10, 1 << 20], rounds: 2, least: 0.5 },
+        }
+    }
+}
+
+/// A plan: its file, what it is predicted to take, and what it took in each round, in microseconds.
+struct RankedPlan {
+    file: String,
+    predicted: f64,
+    measured: Vec<f64>,
+}
+
+/// Every plan of the strategies for a collective at a size; equal plans once.
+fn plans(folder: &Path, collective: &str, size: u64) -> Vec<RankedPlan> {
+    let mut seen = BTreeSet::new();
+    let mut plans = Vec::new();
+    for (number, strategy) in STRATEGIES.iter().enumerate() {
+        let file = format!("{collective}-{size}-{number}.json");
+        let line = format!("synth --topology measured.yaml --collective {collective} --size {size} --time-limit 1s");
+        let ran = antiphon_in(folder, &format!("{line} --strategy {strategy} -o {file}"));
+        if ran.code == 1 && ran.stderr.contains("has no schedule for this problem") {
+            continue;
+        }
+        ran.ok();
+        let plan = read(&folder.join(&file));
+        let predicted = plan["makespan_us"].as_f64().unwrap();
+        if seen.insert((predicted.to_bits(), plan["transfers"].as_array().unwrap().len())) {
+            plans.push(RankedPlan { file, predicted, measured: Vec::new() });
+        }
+    }
+    plans
+}
+
+/// What a plan takes out of place: the quickest of its repetitions, because other tests and builds run on the same cores.
+fn measured(folder: &Path, file: &str) -> f64 {
+    let ran = antiphon_in(folder, &format!("run {file} --iterations {ITERATIONS} --json")).ok();
+    let line = ran.stdout.lines().next().unwrap();
+    let told: serde_json::Value = serde_json::from_str(line).unwrap();
+    assert_eq!((&told["wrong"], &told["in_place"]), (&0.into(), &false.into()), "{told}");
+    told["min_us"].as_f64().unwrap()
+}
+
+#[test]
+fn long_plans_take_one_against_another_what_a_profile_predicts() {
+    let grid = Grid::of_environment();
+    let folder = tempfile::tempdir().unwrap();
+    antiphon_in(folder.path(), "profile --ranks 4 --check 0 -o measured.yaml").ok();
+    let cells = COLLECTIVES.iter().flat_map(|collective| grid.sizes.iter().map(move |size| (collective, *size)));
+    let mut all: Vec<RankedPlan> =
+        cells.flat_map(|(collective, size)| plans(folder.path(), collective, size)).collect();
+    // Plans take turns, so that what else this computer does concerns all of them.
+    for _ in 0..grid.rounds {
+        for plan in &mut all {
+            plan.measured.push(measured(folder.path(), &plan.file));
+        }
+    }
+    let middle = |plan: &RankedPlan| {
+        let mut times = plan.measured.clone();
+        times.sort_by(f64::total_cmp);
+        times[times.len() / 2]
+    };
+    let pairs: Vec<(f64, f64)> = all.iter().map(|plan| (plan.predicted, middle(plan))).collect();
+    let tau = kendall_tau(&pairs).unwrap();
+    let listed = || all.iter().map(|plan| format!("{}: {:.1} µs, took {:.1}", plan.file, plan.predicted, middle(plan)));
+    assert!(
+        tau >= grid.least,
+        "τ {tau:.3} of {} plans\n{}\n{}",
+        all.len(),
+        listed().collect::<Vec<_>>().join("\n"),
+        std::fs::read_to_string(folder.path().join("measured.yaml")).unwrap()
+    );
+}
