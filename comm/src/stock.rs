@@ -14,6 +14,10 @@ use topology::{Bytes, Latency, Link, Micros, MicrosPerByte, Rank, Resource, Reso
 
 /// The time in which a rank copies or adds one byte: 14 GB/s.
 const WORK: MicrosPerByte = MicrosPerByte(7e-5);
+/// About how long a core takes until the next of its ranks runs, in microseconds.
+const TURN_US: f64 = 1.6;
+/// About how long a core is busy with a message, beside its bytes, in microseconds.
+const MESSAGE_US: f64 = 0.4;
 /// Of more ranks, the schedule is chosen by its time on the links alone: comparing takes too long.
 const MOST_COMPARED: usize = 16;
 /// A size for which schedules are timed where the size does not matter.
@@ -246,8 +250,10 @@ fn topology(machines: &[u32], costs: &LinkCosts) -> CommResult<Topology> {
                 let least = shared.resources[resource.index()].beta;
                 beta = if beta < least { least } else { beta };
             }
+            let turns = shared.turns(machines[from], machines[to]);
+            let latency = if turns > Micros::ZERO { Latency::Pipelines } else { Latency::Occupies };
             let (from, to) = (Rank::from_index(from), Rank::from_index(to));
-            Link { from, to, alpha, beta, latency: Latency::Occupies, resources }
+            Link { from, to, alpha: alpha.max(turns), beta, latency, resources }
         }));
     }
     let resources = shared.resources;
@@ -263,6 +269,8 @@ struct SharedResources {
     interfaces: BTreeMap<u32, [ResourceId; 2]>,
     /// The cores of machines that have more ranks than cores.
     cores: BTreeMap<u32, ResourceId>,
+    /// How long a message waits there until all ranks have had a turn on their cores.
+    turns: BTreeMap<u32, Micros>,
 }
 
 impl SharedResources {
@@ -283,7 +291,9 @@ impl SharedResources {
             if count > cores && machines.len() <= MOST_COMPARED {
                 let beta = costs.between(machine, machine).beta.0 / cores as f64;
                 let id = shared.add(machine, "cores", beta);
+                shared.resources[id.index()].alpha = Micros(MESSAGE_US / cores as f64);
                 shared.cores.insert(machine, id);
+                shared.turns.insert(machine, Micros(TURN_US * count as f64 / cores as f64));
             }
         }
         shared
@@ -292,6 +302,11 @@ impl SharedResources {
     fn add(&mut self, machine: u32, what: &str, beta: f64) -> ResourceId {
         self.resources.push(Resource::new(format!("machine{machine}.{what}"), MicrosPerByte(beta)));
         ResourceId(self.resources.len() as u32 - 1)
+    }
+
+    /// How long a message within a machine waits until its receiver has a core; zero between machines, where that is measured.
+    fn turns(&self, from: u32, to: u32) -> Micros {
+        self.turns.get(&from).copied().filter(|_| from == to).unwrap_or(Micros::ZERO)
     }
 
     /// What a message from one machine to another uses.
@@ -342,6 +357,14 @@ mod tests {
             best(machines, &costs(machines, cores), kind, 64).unwrap().0.schedule().transfers.len()
         };
         assert!(messages(&[0; 8], 2) < messages(&[0; 8], 8) / 2);
+    }
+
+    /// Where ranks share cores, data waits at every stop until a rank has its turn.
+    #[test]
+    fn short_vectors_of_ranks_that_share_cores_go_straight_to_their_receivers() {
+        let kind = CallKind::plain(Collective::AllGather);
+        let (schedule, _) = best(&[0; 8], &costs(&[0; 8], 2), kind, 1024).unwrap();
+        assert_eq!(schedule.schedule().transfers.len(), 8 * 7);
     }
 
     /// Ranks that share cores or a connection exchange as few messages as possible; ranks with a core each take as few rounds as

@@ -136,6 +136,24 @@ fn every_choice_was_measured_and_is_at_least_as_fast_as_stock() {
         }
     }
     made.table.check().unwrap();
+    // Stock is one of the textbook algorithms, which is not measured a second time.
+    for cell in &samples {
+        let same: Vec<_> = cell.candidates.iter().filter(|of| of.same_as.as_deref() == Some("stock")).collect();
+        assert_eq!(same.len(), 1, "{cell:?}");
+        assert!(same[0].spans_us.is_empty() && same[0].screening_us.is_none());
+        assert_eq!(cell.stock_plan.as_ref().unwrap().name, same[0].name);
+        assert!(made.same.iter().any(|of| of.name == same[0].name && of.bytes == cell.bytes));
+    }
+}
+
+/// Sizes of less than an element of each rank, or of a part of one, are the next size that there is; each once.
+#[test]
+fn a_grid_has_every_size_that_there_is_once() {
+    let options = TuneOptions { collectives: vec![Collective::AllGather], ..options(&[1, 8, 12, 13, 100]) };
+    let sizes = |ranks| options.grid(ranks).iter().map(|work| work.bytes).collect::<Vec<_>>();
+    assert_eq!(sizes(2), [8, 96]);
+    assert_eq!(sizes(3), [12, 96]);
+    assert_eq!(sizes(30), [120]);
 }
 
 /// Stock, under another name: it must not win against itself.
@@ -149,7 +167,7 @@ fn long_the_same_way_twice_is_a_tie() {
     let repeats = if is_long { 50 } else { 3 };
     let options = TuneOptions {
         collectives: vec![Collective::AllReduce],
-        sizes: [64_u64, 1000, 16_000, 250_000].repeat(repeats),
+        sizes: vec![64, 1000, 16_000, 250_000],
         dtype: DType::U8,
         budget: Duration::from_millis(150 * 4 * repeats as u64),
         limit: Duration::from_secs(20),
@@ -160,7 +178,8 @@ fn long_the_same_way_twice_is_a_tie() {
         let given = TuneCandidate::function("again", vec![Collective::AllReduce], again.clone());
         let candidates = comm.candidates(&options, vec![given]).unwrap();
         let only = |work: comm::CellWork| comm::CellWork { candidates: Some(vec!["again".to_owned()]), ..work };
-        let cells: Vec<comm::CellWork> = options.grid(comm.size()).into_iter().map(only).collect();
+        let grid = || options.grid(comm.size()).into_iter().map(only);
+        let cells: Vec<comm::CellWork> = (0..repeats).flat_map(|_| grid()).collect();
         comm.measure(&cells, &candidates, &options, |_| {}).unwrap()
     };
     let samples = std::thread::scope(|scope| {

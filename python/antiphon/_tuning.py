@@ -60,11 +60,14 @@ Candidate = Callable[["Communicator", CandidateCall], object]
 class Tuning:
     """What was measured: the choice for every size of every collective."""
 
-    def __init__(self, table: dict[str, Any], refused: list[dict[str, Any]]) -> None:
+    def __init__(self, said: dict[str, Any]) -> None:
         #: The table, of format ``antiphon-table/1``.
-        self.table = table
+        self.table: dict[str, Any] = said["table"]
         #: Candidates that were refused: ``collective``, ``bytes``, ``name``, ``rank``, ``phase`` and ``why``.
-        self.refused = refused
+        self.refused: list[dict[str, Any]] = said["refused"]
+        #: Candidates that make the same messages as another one, which was measured for both: ``collective``, ``bytes``, ``name`` and
+        #: ``same_as``.
+        self.same: list[dict[str, Any]] = said["same"]
 
     @property
     def functions(self) -> list[dict[str, Any]]:
@@ -189,5 +192,4 @@ def tune(
     )
     if made is None:
         return None
-    said = json.loads(made)
-    return Tuning(said["table"], said["refused"])
+    return Tuning(json.loads(made))
