@@ -77,13 +77,16 @@ pub(crate) fn odd_machine(dice: &mut Dice) -> Arc<Topology> {
         let (from, to) = (dice.below(ranks), dice.below(ranks));
         pairs.extend((from != to).then_some((from, to)));
     }
-    let resources: Vec<_> =
-        (0..dice.below(3)).map(|r| Resource::new(format!("shared{r}"), MicrosPerByte(0.01 * (1 + r) as f64))).collect();
+    let shared = |r| Resource::new(format!("shared{r}"), MicrosPerByte(0.01 * (1 + r) as f64));
+    let alpha = |dice: &mut Dice| Micros(0.25 * dice.below(3) as f64);
+    let resources: Vec<_> = (0..dice.below(3)).map(|r| Resource { alpha: alpha(dice), ..shared(r) }).collect();
     let links = pairs.into_iter().map(|(from, to)| {
         let latency = if dice.one_in(2) { Latency::Occupies } else { Latency::Pipelines };
         let mut made = link(from, to, 0.5 * dice.below(4) as f64, 0.01 * (2 + dice.below(4)) as f64, latency);
         if !resources.is_empty() && dice.one_in(2) {
-            made.resources = Box::new([ResourceId::from_index(dice.below(resources.len()))]);
+            let used = dice.below(resources.len());
+            made.resources = Box::new([ResourceId::from_index(used)]);
+            made.alpha = made.alpha.max(resources[used].alpha);
         }
         made
     });

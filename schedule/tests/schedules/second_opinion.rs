@@ -27,9 +27,11 @@ fn by(a: Micros, b: Micros) -> bool {
     a.0 <= b.0 + ROUNDING
 }
 
-/// How long a message of `bytes` keeps a link or resource with this `beta` busy.
-fn busy(link: &Link, beta: f64, bytes: f64) -> Micros {
-    Micros(beta * bytes + if link.latency == Latency::Occupies { link.alpha.0 } else { 0.0 })
+/// How long a message of `bytes` keeps a link or resource with these `[alpha, beta]` busy. A link has no α of its own beside that of
+/// its messages.
+fn busy(link: &Link, [alpha, beta]: [f64; 2], bytes: f64) -> Micros {
+    let of_messages = if link.latency == Latency::Occupies { link.alpha.0 } else { 0.0 };
+    Micros(beta * bytes + if alpha > of_messages { alpha } else { of_messages })
 }
 
 impl World<'_> {
@@ -124,13 +126,15 @@ fn overlaps(schedule: &Schedule, topology: &Topology, broken: &mut BTreeSet<&'st
             let (link_a, link_b) = (topology.link(a.link), topology.link(b.link));
             let bytes = |it: &Transfer| it.chunks.iter().map(|&chunk| schedule.demand.bytes_of(chunk).0).sum::<f64>();
             let (bytes_a, bytes_b) = (bytes(a), bytes(b));
-            let (busy_a, busy_b) = (busy(link_a, link_a.beta.0, bytes_a), busy(link_b, link_b.beta.0, bytes_b));
+            let (busy_a, busy_b) =
+                (busy(link_a, [0.0, link_a.beta.0], bytes_a), busy(link_b, [0.0, link_b.beta.0], bytes_b));
             if a.link == b.link && meet(a, busy_a, b, busy_b) {
                 broken.insert("link_overlap");
             }
             for &shared in link_a.resources.iter().filter(|resource| link_b.resources.contains(resource)) {
-                let beta = topology.resource(shared).beta.0;
-                if meet(a, busy(link_a, beta, bytes_a), b, busy(link_b, beta, bytes_b)) {
+                let resource = topology.resource(shared);
+                let costs = [resource.alpha.0, resource.beta.0];
+                if meet(a, busy(link_a, costs, bytes_a), b, busy(link_b, costs, bytes_b)) {
                     broken.insert("resource_overlap");
                 }
             }

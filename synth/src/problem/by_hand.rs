@@ -58,7 +58,10 @@ pub(crate) fn random_machine(seed: u64) -> Topology {
     let mut below = |limit: u32| random.next_u32() % limit;
     let ranks = 3 + below(4);
     let beta = |step: u32| MicrosPerByte(f64::from(1 + step) / 1000.0);
-    let resources: Vec<Resource> = (0..1 + below(4)).map(|_| Resource::new("shared", beta(below(4)))).collect();
+    let mut eighths = Pcg64Mcg::seed_from_u64(!seed);
+    let mut alpha = || Micros(f64::from(eighths.next_u32() % 3) / 8.0);
+    let resource = |beta| Resource { alpha: alpha(), ..Resource::new("shared", beta) };
+    let resources: Vec<Resource> = (0..1 + below(4)).map(|_| beta(below(4))).map(resource).collect();
     let chords = below(2 * ranks);
     let ends: Vec<(u32, u32)> = (0..ranks)
         .map(|rank| (rank, (rank + 1) % ranks))
@@ -74,6 +77,7 @@ pub(crate) fn random_machine(seed: u64) -> Topology {
         let slowest = shared.iter().map(|id| resources[id.index()].beta).fold(beta(below(4)), MicrosPerByte::max);
         let latency = if below(2) == 0 { Latency::Occupies } else { Latency::Pipelines };
         let alpha = Micros(f64::from(below(5)) / 4.0);
+        let alpha = shared.iter().map(|id| resources[id.index()].alpha).fold(alpha, Micros::max);
         Link { from: Rank(from), to: Rank(to), alpha, beta: slowest, latency, resources: shared.into() }
     });
     let parts = TopologyParts { ranks: ranks as usize, links: links.collect(), ..TopologyParts::default() };

@@ -83,23 +83,23 @@ impl<'a> Quotient<'a> {
     fn fill_uses(&mut self) {
         let topology = &self.problem.topology;
         self.uses = vec![Vec::new(); self.sellers];
-        let occupying = |link: LinkId| topology.link(link).occupancy(Bytes::ZERO).0;
         for link in topology.link_ids() {
             let orbit = self.orbit[link.index()];
             if self.uses[orbit as usize].is_empty() {
-                let (alpha, beta) = (occupying(link), topology.link(link).beta.0);
+                let (alpha, beta) = (topology.link(link).occupancy(Bytes::ZERO).0, topology.link(link).beta.0);
                 self.uses[orbit as usize].push(SellerUse { seller: orbit, alpha, beta });
             }
         }
-        let mut alike: BTreeMap<(u64, Vec<(u32, u32)>), u32> = BTreeMap::new();
+        let mut alike: BTreeMap<([u64; 2], Vec<(u32, u32)>), u32> = BTreeMap::new();
         for (index, resource) in topology.resources().iter().enumerate() {
             // For each orbit, how many of its links use the resource, and the sum of their α.
             let mut users: BTreeMap<u32, (u32, f64)> = BTreeMap::new();
             for &link in topology.users(ResourceId::from_index(index)) {
                 let (count, alpha) = users.entry(self.orbit[link.index()]).or_default();
-                (*count, *alpha) = (*count + 1, *alpha + occupying(link));
+                (*count, *alpha) = (*count + 1, *alpha + resource.occupancy(topology.link(link), Bytes::ZERO).0);
             }
-            let key = (resource.beta.0.to_bits(), users.iter().map(|(&orbit, &(count, _))| (orbit, count)).collect());
+            let cost = [resource.alpha.0, resource.beta.0].map(f64::to_bits);
+            let key = (cost, users.iter().map(|(&orbit, &(count, _))| (orbit, count)).collect());
             let next = (self.orbits() + alike.len()) as u32;
             let seller = *alike.entry(key).or_insert(next);
             if seller != next {

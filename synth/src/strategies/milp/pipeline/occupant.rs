@@ -11,6 +11,12 @@ pub(super) struct Occupant {
     beta: MicrosPerByte,
 }
 
+/// Whether messages over a link take time beside that of their bytes, of the link or of a resource.
+pub(super) fn messages_cost(topology: &Topology, id: LinkId) -> bool {
+    let resources = topology.link(id).resources.iter().map(|&resource| Occupant::of_resource(topology, resource, id));
+    std::iter::once(Occupant::of_itself(topology, id)).chain(resources).any(|user| user.alpha > Micros::ZERO)
+}
+
 impl Occupant {
     /// The use of the link's own time.
     pub(super) fn of_itself(topology: &Topology, id: LinkId) -> Self {

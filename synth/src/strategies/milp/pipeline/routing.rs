@@ -21,7 +21,7 @@
 
 use super::crossings::FastComponents;
 use super::labels::{Fineness, Label, Labels, SlowDeparture};
-use super::occupant::Occupant;
+use super::occupant::{Occupant, messages_cost};
 use crate::problem::ConnectionPolicy;
 use crate::problem::{Problem, Way};
 use crate::solver::{Column, Model};
@@ -196,8 +196,7 @@ impl<'a> RoutingModel<'a> {
         for index in 0..self.uses.len() {
             let (it, column) = self.uses[index];
             let link = self.link_orbit(it.link);
-            let free = self.problem.topology.link(it.link).occupancy(Bytes::ZERO) == Micros::ZERO;
-            if free || !seen.insert((column, link)) {
+            if !messages_cost(&self.problem.topology, it.link) || !seen.insert((column, link)) {
                 continue;
             }
             let key = (link, self.instant(it.departure));

@@ -16,7 +16,7 @@
 
 use super::calendar::PeriodCalendar;
 use super::crossings::{FastComponents, TimedCrossing};
-use super::occupant::Occupant;
+use super::occupant::{Occupant, messages_cost};
 use super::places::ChunkPlaces;
 use crate::problem::ConnectionPolicy;
 use crate::problem::Problem;
@@ -24,7 +24,7 @@ use crate::solver::{Column, Model, Solution};
 use crate::symmetry::PairOrbits;
 use schedule::ChunkId;
 use std::collections::{BTreeMap, BTreeSet};
-use topology::{Bytes, Latency, LinkId, Micros, Rank, ResourceId};
+use topology::{Latency, LinkId, Micros, Rank, ResourceId};
 
 /// Times this close (relative) are equal.
 const TOLERANCE: f64 = 1e-6;
@@ -350,8 +350,7 @@ impl SpreadModelBuilder<'_> {
     fn leave_in_messages(&mut self) {
         let mut seen: BTreeSet<Column> = BTreeSet::new();
         for &(departure, column) in &self.departures {
-            if self.problem.topology.link(departure.link).occupancy(Bytes::ZERO) == Micros::ZERO || !seen.insert(column)
-            {
+            if !messages_cost(&self.problem.topology, departure.link) || !seen.insert(column) {
                 continue;
             }
             let orbit = self.orbits.map_or(departure.link.index(), |orbits| orbits.of_link(departure.link));
