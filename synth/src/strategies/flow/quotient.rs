@@ -90,7 +90,8 @@ impl<'a> Quotient<'a> {
                 self.uses[orbit as usize].push(SellerUse { seller: orbit, alpha, beta });
             }
         }
-        let mut alike: BTreeMap<([u64; 2], Vec<(u32, u32)>), u32> = BTreeMap::new();
+        // By α and β, and how many links of each orbit use them.
+        let mut alike: BTreeMap<_, u32> = BTreeMap::new();
         for (index, resource) in topology.resources().iter().enumerate() {
             // For each orbit, how many of its links use the resource, and the sum of their α.
             let mut users: BTreeMap<u32, (u32, f64)> = BTreeMap::new();
@@ -99,9 +100,9 @@ impl<'a> Quotient<'a> {
                 (*count, *alpha) = (*count + 1, *alpha + resource.occupancy(topology.link(link), Bytes::ZERO).0);
             }
             let cost = [resource.alpha.0, resource.beta.0].map(f64::to_bits);
-            let key = (cost, users.iter().map(|(&orbit, &(count, _))| (orbit, count)).collect());
+            let counts: Vec<(u32, u32)> = users.iter().map(|(&orbit, &(count, _))| (orbit, count)).collect();
             let next = (self.orbits() + alike.len()) as u32;
-            let seller = *alike.entry(key).or_insert(next);
+            let seller = *alike.entry((cost, counts)).or_insert(next);
             if seller != next {
                 continue;
             }
