@@ -141,6 +141,28 @@ fn a_plan_that_only_rank_0_has_travels_to_the_others() {
     assert_right(run.end(), 2);
 }
 
+/// Ranks that somebody else has started are not started again: they join again, in sessions with other memory and connections.
+#[test]
+fn ranks_of_a_launcher_tune_in_several_sessions() {
+    let folder = tempfile::tempdir().unwrap();
+    let (table, log) = (folder.path().join("table.json"), folder.path().join("log"));
+    let sizes = "--collective broadcast,allgather --sizes 64KiB,1MiB --budget 8s";
+    let line = format!("tune {sizes} --launches 3 --json --log {} -o {}", log.display(), table.display());
+    Launched::explicit(&["a", "a", "b", "b"], &line).end().into_iter().for_each(|ran| drop(ran.ok()));
+    let table = crate::binary::read(&table);
+    assert_eq!(table["key"]["machines"], serde_json::json!([0, 0, 1, 1]));
+    let ranges = table["cells"].as_array().unwrap().iter().flat_map(|cell| cell["ranges"].as_array().unwrap());
+    for evidence in ranges.filter(|range| !range["plan"].is_null()).map(|range| &range["evidence"][0]) {
+        assert!(evidence["launches"].as_u64().unwrap() >= 2, "a choice is confirmed: {evidence}");
+    }
+    let lines = std::fs::read_to_string(log.join("rank-3.jsonl")).unwrap();
+    let launches: std::collections::BTreeSet<u64> = lines
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["launch"].as_u64().unwrap())
+        .collect();
+    assert_eq!(launches, [1, 2, 3].into());
+}
+
 #[test]
 fn launchers_are_understood_by_their_variables() {
     let torchrun = |rank: usize, port: u16| {

@@ -222,7 +222,7 @@ impl PlanTable {
             return Err(refused(&format!("ranks add up chunk {chunk} in different ways, floats might differ")));
         }
         let lowering = LowerOptions { in_place: kind.in_place, ..LowerOptions::default() };
-        let program = lower(&verified, &lowering).map_err(|error| refused(&error))?;
+        let program = lower(&verified, &lowering).map_err(|error| refused(&error))?.with_rates(verified.topology());
         let program = check(program).map_err(|_| refused(&"the program checker refuses it"))?;
         Ok((program, format!("{} {name}", kind.collective).into()))
     }

@@ -55,7 +55,7 @@ pub(crate) struct TuneMeasureArgs {
     /// The reduction of reducing collectives.
     #[arg(long, default_value = "sum", value_parser = op())]
     pub op: ReduceOp,
-    /// Start the ranks so many times: the first time measures all, the others confirm. Under another launcher it is once.
+    /// Start the ranks so many times: the first time measures all, the others confirm. Ranks of another launcher join so often.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=20))]
     pub launches: u32,
     /// Give up a call that makes no progress for this long.

@@ -117,8 +117,24 @@ fn theirs(peers: &Peers, place: Place<'_>, cells: &[Cell]) -> Times {
     least
 }
 
-/// By which factor the table is faster than the best stock algorithm, in each cell.
-fn gains(shape: &str, spec: &Spec, effort: &Effort, peers: Option<&Peers>, folder: &Path) -> Option<Vec<f64>> {
+/// By which factor the table is faster in a cell.
+struct Gain {
+    /// Than the best textbook algorithm of ours. Chains and rings of ours are ordered by the rates of hosts, which is measured when
+    /// ranks join.
+    ours: f64,
+    /// Than the best algorithm of other libraries, where there are any.
+    theirs: Option<f64>,
+}
+
+impl Gain {
+    /// Than the best of all.
+    fn least(&self) -> f64 {
+        self.theirs.map_or(self.ours, |theirs| theirs.min(self.ours))
+    }
+}
+
+/// By which factor the table is faster than stock algorithms, in each cell.
+fn gains(shape: &str, spec: &Spec, effort: &Effort, peers: Option<&Peers>, folder: &Path) -> Option<Vec<Gain>> {
     let cluster = Cluster::or_skip(spec)?;
     let place = Place::Hosts(&cluster, 1);
     let (plans, cells) = (folder.join("plans"), effort.cells());
@@ -140,10 +156,6 @@ fn gains(shape: &str, spec: &Spec, effort: &Effort, peers: Option<&Peers>, folde
         let (name, times) = (chosen(&table, *cell), times(&lines, *cell));
         let stock = times.iter().filter(|(name, _)| !name.contains(&plans_at));
         let (best, ours) = stock.min_by(|one, other| one.1.total_cmp(other.1)).unwrap();
-        let (who, least) = match theirs.get(cell) {
-            Some(time) if time < ours => ("another library", *time),
-            _ => (best.as_str(), *ours),
-        };
         let (collective, bytes) = *cell;
         let shown = name.replace(&plans_at, "the plans");
         // Which algorithms compete follows from the costs of messages that each launch has measured for itself.
@@ -151,12 +163,17 @@ fn gains(shape: &str, spec: &Spec, effort: &Effort, peers: Option<&Peers>, folde
             println!("{shape}: {collective} {bytes}: {shown}, which did not compete in the launch that judges");
             return None;
         };
-        let gain = least / own;
-        println!("{shape}: {collective} {bytes}: {shown}, {own:.0} µs; {who}, {least:.0} µs: {gain:.2}×");
+        let gain = Gain { ours: ours / own, theirs: theirs.get(cell).map(|theirs| theirs / own) };
+        let others =
+            gain.theirs.map_or(String::new(), |gain| format!("; another library, {:.0} µs: {gain:.2}×", gain * own));
+        println!(
+            "{shape}: {collective} {bytes}: {shown}, {own:.0} µs; {best}, {ours:.0} µs: {:.2}×{others}",
+            gain.ours
+        );
         Some(gain)
     };
-    let gains: Vec<f64> = cells.iter().filter_map(gain).collect();
-    assert!(4 * gains.len() >= 3 * cells.len(), "too few of {} choices competed again: {gains:?}", cells.len());
+    let gains: Vec<Gain> = cells.iter().filter_map(gain).collect();
+    assert!(4 * gains.len() >= 3 * cells.len(), "only {} of {} choices competed again", gains.len(), cells.len());
     Some(gains)
 }
 
@@ -173,23 +190,30 @@ fn long_what_was_tuned_between_unequal_hosts_is_not_slower_than_stock() {
             let (shape, spec, _) = &effort.shapes[0];
             let folder = tempfile::tempdir().unwrap();
             let gains = gains(shape, spec, &effort, None, folder.path()).unwrap_or_default();
-            check(gains.iter().all(|gain| *gain > 0.5), || format!("{gains:?}"))
+            let least = gains.iter().map(Gain::least).fold(f64::INFINITY, f64::min);
+            check(least > 0.5, || least.to_string())
         });
     }
     let (mut unequal, mut all) = (Vec::new(), Vec::new());
     for (index, (shape, spec, is_unequal)) in effort.shapes.iter().enumerate() {
         let folder = folder.path().join(index.to_string());
         let Some(gains) = gains(shape, spec, &effort, peers.as_ref(), &folder) else { return };
-        all.extend(&gains);
+        all.extend(gains.iter().map(Gain::least));
         unequal.extend(gains.into_iter().filter(|_| *is_unequal));
     }
-    let won = unequal.iter().filter(|gain| **gain >= WON).count() as f64 / unequal.len() as f64;
+    let won = |gain: &dyn Fn(&Gain) -> Option<f64>| {
+        let gains: Vec<f64> = unequal.iter().filter_map(gain).collect();
+        gains.iter().filter(|gain| **gain >= WON).count() as f64 / gains.len().max(1) as f64
+    };
+    let [of_theirs, of_all] = [won(&|gain| gain.theirs), won(&|gain| Some(gain.least()))];
     let least = all.iter().copied().fold(f64::INFINITY, f64::min);
     println!(
-        "{} cells: at least {WON}× the best stock in {:.0} % of {} between unequal hosts, and {least:.2}× at least",
+        "{} cells, {} between unequal hosts: at least {WON}× the best of other libraries in {:.0} % of these, and of all stock \
+         algorithms in {:.0} %; {least:.2}× at least",
         all.len(),
-        100.0 * won,
-        unequal.len()
+        unequal.len(),
+        100.0 * of_theirs,
+        100.0 * of_all,
     );
-    assert!(won >= 0.3 && least >= 0.95, "{won} and {least}");
+    assert!(of_all >= 0.3 && least >= 0.95, "{of_all} and {least}");
 }

@@ -10,6 +10,9 @@ use super::images::Images;
 use super::{ProgramViolation, StepId, Steps, structure};
 use crate::{ConnectionId, Program};
 use schedule::Findings;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use topology::Micros;
 
 /// A send and its receive.
 #[derive(Clone, Copy)]
@@ -101,6 +104,20 @@ impl MatchedMessages {
             guess = guess.saturating_mul(2);
         }
         Ok(enough)
+    }
+
+    /// The steps in the order of their times, as far as one may come before the other: steps and messages by their start in the
+    /// schedule, those without a time as soon as possible. A send comes directly before its receive. `None` if there is no such
+    /// order without room for messages.
+    pub(super) fn order_in_time(&self, steps: &Steps<'_>) -> Option<Vec<StepId>> {
+        let times = &steps.program.tempo.times;
+        let start =
+            |event: &AtomicEvent| -> Option<Micros> { Some(times.get(steps.whole(event.step).transfer? as usize)?[0]) };
+        let events = Events::new(self, steps, 0);
+        // Times are not negative, so their bits are in their order.
+        let starts: Vec<u64> =
+            events.list.iter().map(|event| start(event).map_or(0, |start| start.0.max(0.0).to_bits())).collect();
+        events.order_by(&starts).ok()
     }
 
     /// The message that a step sends or receives.
@@ -196,8 +213,7 @@ impl Events {
 
     /// The steps in a possible order, or a cycle of steps that wait for each other.
     fn order(&self) -> Result<Vec<StepId>, Vec<StepId>> {
-        let mut waiting = vec![0u32; self.list.len()];
-        self.followers.iter().for_each(|&event| waiting[event as usize] += 1);
+        let mut waiting = self.waiting();
         let mut order: Vec<u32> = (0..self.list.len() as u32).filter(|&event| waiting[event as usize] == 0).collect();
         let mut next = 0;
         while next < order.len() {
@@ -209,11 +225,42 @@ impl Events {
             }
             next += 1;
         }
+        self.steps_of(&order, &waiting)
+    }
+
+    /// The same; of those that can come next, the one with the least key does.
+    fn order_by(&self, keys: &[u64]) -> Result<Vec<StepId>, Vec<StepId>> {
+        let mut waiting = self.waiting();
+        let entry = |event: u32| Reverse((keys[event as usize], event));
+        let free = (0..self.list.len() as u32).filter(|&event| waiting[event as usize] == 0);
+        let mut next: BinaryHeap<_> = free.map(entry).collect();
+        let mut order = Vec::with_capacity(self.list.len());
+        while let Some(Reverse((_, first))) = next.pop() {
+            order.push(first);
+            for &event in self.after(first) {
+                waiting[event as usize] -= 1;
+                if waiting[event as usize] == 0 {
+                    next.push(entry(event));
+                }
+            }
+        }
+        self.steps_of(&order, &waiting)
+    }
+
+    /// For how many events each one waits.
+    fn waiting(&self) -> Vec<u32> {
+        let mut waiting = vec![0u32; self.list.len()];
+        self.followers.iter().for_each(|&event| waiting[event as usize] += 1);
+        waiting
+    }
+
+    /// The steps of an order of events, or a cycle if it has not all of them.
+    fn steps_of(&self, order: &[u32], waiting: &[u32]) -> Result<Vec<StepId>, Vec<StepId>> {
         let event = |event: u32| self.list[event as usize];
         if order.len() < self.list.len() {
-            return Err(self.cycle(&waiting).into_iter().map(event).map(|of| of.receive.unwrap_or(of.step)).collect());
+            return Err(self.cycle(waiting).into_iter().map(event).map(|of| of.receive.unwrap_or(of.step)).collect());
         }
-        Ok(order.into_iter().map(event).flat_map(|of| std::iter::once(of.step).chain(of.receive)).collect())
+        Ok(order.iter().copied().map(event).flat_map(|of| std::iter::once(of.step).chain(of.receive)).collect())
     }
 
     fn after(&self, event: u32) -> &[u32] {

@@ -47,7 +47,7 @@ mod violation;
 
 pub use violation::{ProgramViolation, StepAt};
 
-use super::{Instruction, Layout, OrbitProgram, Program, RankProgram, StepRef, Threadblock};
+use super::{Instruction, Layout, OrbitProgram, Program, RankProgram, Step, StepRef, Threadblock};
 use images::Images;
 use messages::MatchedMessages;
 use schedule::{Findings, Unfolding};
@@ -84,7 +84,7 @@ impl VerifiedProgram {
         }
         let steps = Steps::of(program);
         // Without room, a send stands right before its receive in this order.
-        let (_, order) = MatchedMessages::matched(program, &steps, &Images::plain()).ok()?.order(&steps).ok()?;
+        let order = MatchedMessages::matched(program, &steps, &Images::plain()).ok()?.order_in_time(&steps)?;
         for at in order.into_iter().map(|id| steps.at(id)) {
             of_rank[at.rank.index()].push(StepRef { threadblock: at.threadblock, step: at.step });
         }
@@ -211,11 +211,15 @@ impl<'a> Steps<'a> {
         self.at[id as usize]
     }
 
+    /// A step of the program, which may be fused.
+    fn whole(&self, id: StepId) -> &'a Step {
+        let StepAt { rank, threadblock, step } = self.at(id);
+        &self.program.ranks[rank.index()].threadblocks[threadblock as usize].steps[step as usize]
+    }
+
     /// The instruction of a step, which is never fused.
     fn instruction(&self, id: StepId) -> Instruction {
-        let StepAt { rank, threadblock, step } = self.at(id);
-        let whole = &self.program.ranks[rank.index()].threadblocks[threadblock as usize].steps[step as usize];
-        let (first, second) = whole.instruction.halves();
+        let (first, second) = self.whole(id).instruction.halves();
         second.filter(|_| self.is_second_half(id)).unwrap_or(first)
     }
 

@@ -15,6 +15,28 @@ use testing::schedules::{self, Random};
 use testing::{STANDARD, checked, lowered};
 use topology::{Micros, Rank};
 
+/// Among the steps that may come next, the one that starts first in the schedule does.
+#[test]
+fn a_rank_does_its_steps_in_the_order_of_their_times() {
+    let (topology, demand) = (schedules::clique(4), schedules::demand(Collective::Broadcast, 4, 1));
+    for starts in [[0.0, 1.0, 2.0], [2.0, 0.0, 1.0], [1.0, 2.0, 0.0]] {
+        let transfers = (1..4).zip(starts).map(|(to, start)| {
+            let link = topology.between(Rank(0), Rank(to)).next().unwrap();
+            let message = Message { chunks: demand.chunk_ids().collect(), link, kind: TransferKind::Copy };
+            let mut transfer = schedule::replay(&demand, &topology, &[message]).unwrap().remove(0);
+            let time = transfer.end.0 - transfer.start.0;
+            (transfer.start, transfer.end) = (Micros(start * time), Micros((start + 1.0) * time));
+            transfer
+        });
+        let program = checked(lowered(&schedules::timed(&topology, &demand, transfers.collect()), true));
+        let steps = program.sequences().unwrap().swap_remove(0);
+        let own = &program.program().ranks[0].threadblocks;
+        let sent = steps.iter().map(|at| own[at.threadblock as usize].steps[at.step as usize].transfer.unwrap());
+        let started: Vec<Micros> = sent.map(|transfer| program.program().tempo.times[transfer as usize][0]).collect();
+        assert!(started.len() == 3 && started.is_sorted(), "{started:?}");
+    }
+}
+
 /// Where all ranks end with the same sum of the same parts, lowering says so, and where they cannot, too.
 #[test]
 fn sums_of_different_parts_are_told() {

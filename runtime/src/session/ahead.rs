@@ -1,10 +1,11 @@
 //! What a call does before its turn, while its next step waits for another rank.
 //!
-//! Sends go out, and long messages of other machines are asked for. [`EarlyActs`](super::script::EarlyActs) says what each act
+//! Sends go out, and long messages of other machines are asked for. [`EarlyActs`](super::early::EarlyActs) says what each act
 //! needs; `docs/decisions/0076` says why no cycle of waits comes of it.
 
+use super::early::{AHEAD, EarlyReceive};
 use super::run::{IncomingMessage, MessageFlow, StepOutcome, head, sink};
-use super::script::{AHEAD, Act, CallScript, EarlyReceive};
+use super::script::{Act, CallScript};
 use crate::error::RunResult;
 use crate::session::buffers::CallBuffers;
 use crate::session::ports::LanePorts;
@@ -104,7 +105,10 @@ impl MessageFlow {
             self.passed[1] += 1;
         }
         let mut has_asked = false;
-        for &EarlyReceive { act, behind } in &receives[self.passed[1]..] {
+        // What the next act receives comes before all of them.
+        let first = self.passed[1];
+        let begin = first - usize::from(first > 0 && receives[first - 1].act as usize == self.next);
+        for (place, &EarlyReceive { act, behind, .. }) in receives.iter().enumerate().skip(first) {
             let act = act as usize;
             let ahead = act - self.next;
             if ahead >= AHEAD {
@@ -112,6 +116,12 @@ impl MessageFlow {
             }
             let has_begun = |act: usize| self.is_done(act) || self.position(act).is_some();
             if has_begun(act) || !script.early.may_begin(act, ahead, self.done) {
+                continue;
+            }
+            if !self.is_expected(act) && !self.is_due(script, ports, &receives[begin..=place]) {
+                if let Some((from, _)) = script.acts[act].source() {
+                    ports.put_offers_aside(from)?;
+                }
                 continue;
             }
             let is_next = behind.is_none_or(|behind| has_begun(behind as usize));
@@ -123,6 +133,27 @@ impl MessageFlow {
             }
         }
         Ok(has_asked)
+    }
+
+    /// Whether the last of these may come beside those before it. Messages that come at the same time share what limits them, so one
+    /// that this rank passes on at once would be late, and with it all ranks behind. The plan has its times; a message that is not
+    /// on its way does not count.
+    fn is_due(&self, script: &CallScript, ports: &LanePorts, receives: &[EarlyReceive]) -> bool {
+        let Some((last, before)) = receives.split_last() else { return true };
+        let Some((plan, source)) = last.plan.zip(script.acts[last.act as usize].source()) else { return true };
+        before.iter().all(|earlier| {
+            let act = earlier.act as usize;
+            let Some((own, (from, _))) = earlier.plan.zip(script.acts[act].source()) else { return true };
+            // A connection keeps its own order.
+            if self.is_done(act) || from == source.0 || ports.memory(from) == MemoryKind::Mapped {
+                return true;
+            }
+            let bytes = script.acts[act].writes().map_or(0, |dst| dst.bytes.len());
+            match self.position(act).map(|at| self.incoming[at].done) {
+                None if !self.is_expected(act) => true,
+                come => bytes - come.unwrap_or(0) <= plan.spare(&own, bytes),
+            }
+        })
     }
 
     fn is_expected(&self, act: usize) -> bool {

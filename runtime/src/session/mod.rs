@@ -37,6 +37,7 @@ mod ahead;
 mod buffers;
 #[expect(unsafe_code, reason = "hands borrowed buffers to a call that ends before the borrow")]
 mod calls;
+mod early;
 mod ending;
 mod engine;
 #[cfg(feature = "model")]

@@ -213,6 +213,18 @@ impl LanePorts {
         Ok(())
     }
 
+    /// Puts aside the long messages at the front of a lane, which a call will ask for later: what the peer asks for lies behind them.
+    pub(crate) fn put_offers_aside(&mut self, peer: Rank) -> RunResult<()> {
+        while let Some(head) = self.front(peer)?
+            && head.tag != FRAGMENT
+            && head.offer.is_some()
+            && self.aside_bytes <= MOST_ASIDE
+        {
+            self.put_aside(peer, head)?;
+        }
+        Ok(())
+    }
+
     /// Puts aside what has come and nobody waits for yet; whether there was anything.
     pub(crate) fn relieve(&mut self, relief: PortRelief) -> bool {
         let mut moved = false;

@@ -13,6 +13,7 @@
 //! a connection in both directions at once. Each rank's messages to another keep their order, and nothing waits for room before
 //! its turn, so there is no new cycle of waits.
 
+use super::early::{ArrivalPlan, EarlyActs, PassagePlan};
 use crate::dtype::{DType, Kernel};
 use crate::error::{RunError, RunResult};
 use crate::execution::local_rank::averages;
@@ -20,7 +21,7 @@ use crate::plan::ByteSpan;
 use crate::plan::geometry::Geometry;
 use crate::transport::{SHORT_AT_MOST, SHORT_EVERYWHERE};
 use program::{Buffer, Instruction, StepRef, VerifiedProgram, digest};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use topology::Rank;
 
@@ -55,7 +56,7 @@ pub(super) enum Act {
 }
 
 impl Act {
-    fn writes(&self) -> Option<&ByteSpan> {
+    pub(super) fn writes(&self) -> Option<&ByteSpan> {
         match self {
             Self::Send { .. } => None,
             Self::Receive { dst, .. }
@@ -94,62 +95,6 @@ impl Act {
             one.zip(other).is_some_and(|(one, other)| meets(one, other))
         };
         meet(self.writes(), later.reads()) || meet(self.writes(), later.writes()) || meet(self.reads(), later.writes())
-    }
-}
-
-/// By less than so many acts an act may come before its turn: as many as there are bits in a word.
-pub(super) const AHEAD: usize = u64::BITS as usize;
-
-/// The acts of a script that may come before their turn.
-#[derive(Default)]
-pub(super) struct EarlyActs {
-    /// The sends.
-    pub(super) sends: Vec<u32>,
-    /// The receives of messages that are asked for where they come from another machine.
-    pub(super) receives: Vec<EarlyReceive>,
-    /// For each act which of the [`AHEAD`] acts before it must be done first; the highest bit is the act just before it.
-    needs: Vec<u64>,
-}
-
-/// A receive that may begin before its turn.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct EarlyReceive {
-    pub(super) act: u32,
-    /// The act that receives from the same rank before it, if any.
-    pub(super) behind: Option<u32>,
-}
-
-impl EarlyActs {
-    fn of(acts: &[Act]) -> Self {
-        let mut early = Self::default();
-        let mut sent: BTreeMap<Rank, usize> = BTreeMap::new();
-        let mut received: BTreeMap<Rank, usize> = BTreeMap::new();
-        for (index, act) in acts.iter().enumerate() {
-            let mut needs = 0;
-            for (back, before) in acts[..index].iter().rev().take(AHEAD).enumerate() {
-                needs |= u64::from(before.must_precede(act)) << (AHEAD - 1 - back);
-            }
-            if let Act::Send { to, .. } = act {
-                early.sends.push(index as u32);
-                if let Some(behind) = sent.insert(*to, index).filter(|behind| index - behind <= AHEAD) {
-                    needs |= 1 << (AHEAD - (index - behind));
-                }
-            }
-            if let Some((from, _)) = act.source() {
-                let behind = received.insert(from, index).map(|behind| behind as u32);
-                if act.receives_long() {
-                    early.receives.push(EarlyReceive { act: index as u32, behind });
-                }
-            }
-            early.needs.push(needs);
-        }
-        early
-    }
-
-    /// Whether an act may be done when it is `ahead` acts before its turn (1 to [`AHEAD`]), of which those in `done` are done:
-    /// one bit for each, the lowest for the act whose turn it is.
-    pub(super) fn may_begin(&self, act: usize, ahead: usize, done: u64) -> bool {
-        self.needs[act] >> (AHEAD - ahead) & !done == 0
     }
 }
 
@@ -228,8 +173,14 @@ impl CallScript {
         let own = &program.ranks[number.index()];
         let order = &sequenced.orders[number.index()];
         let mut acts = Vec::with_capacity(order.len());
+        let mut plans = Vec::with_capacity(order.len());
         for at in order {
-            acts.push(match own.threadblocks[at.threadblock as usize].steps[at.step as usize].instruction {
+            let step = &own.threadblocks[at.threadblock as usize].steps[at.step as usize];
+            let arrives = step.instruction.receives_from().and_then(|id| ArrivalPlan::of(program, step.transfer, id));
+            let times = step.transfer.and_then(|transfer| program.tempo.times.get(transfer as usize));
+            let leaves = times.filter(|_| step.instruction.sends_to().is_some()).map(|times| times[0]);
+            plans.push(PassagePlan { arrives, leaves });
+            acts.push(match step.instruction {
                 Instruction::Send { to, src } => {
                     Act::Send { to: members[connection(to).to.index()], tag: to.0, src: span(src) }
                 }
@@ -252,7 +203,7 @@ impl CallScript {
         Ok(Self {
             rank,
             awaits: awaits(&acts),
-            early: EarlyActs::of(&acts),
+            early: EarlyActs::of(&acts, &plans),
             receivers: receivers(&acts),
             acts,
             kernel: program.op.map(|op| dtype.kernel(op)),
@@ -287,7 +238,7 @@ impl CallScript {
         Self {
             rank,
             awaits: awaits(&acts),
-            early: EarlyActs::of(&acts),
+            early: EarlyActs::of(&acts, &[]),
             receivers: receivers(&acts),
             acts,
             kernel: None,
@@ -324,13 +275,10 @@ impl CallScript {
     /// How many bytes it takes in memory, about.
     pub(super) fn bytes(&self) -> usize {
         let awaits: usize = self.awaits.iter().map(|of| size_of::<Vec<u32>>() + size_of_val(&**of)).sum();
-        let early = &self.early;
         size_of::<Self>()
             + size_of_val(&*self.acts)
             + awaits
-            + size_of_val(&*early.sends)
-            + size_of_val(&*early.receives)
-            + size_of_val(&*early.needs)
+            + self.early.bytes()
             + size_of_val(&*self.averages)
             + size_of_val(&*self.receivers)
     }
@@ -386,65 +334,4 @@ fn awaits(acts: &[Act]) -> Vec<Vec<u32>> {
         }
     }
     awaits
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn span(bytes: Range<usize>) -> ByteSpan {
-        ByteSpan { buffer: Buffer::Output, bytes }
-    }
-
-    fn send(to: u32, bytes: Range<usize>) -> Act {
-        Act::Send { to: Rank(to), tag: 0, src: span(bytes) }
-    }
-
-    fn receive(from: u32, bytes: Range<usize>) -> Act {
-        Act::Receive { from: Rank(from), tag: 0, dst: span(bytes) }
-    }
-
-    /// Which acts an act needs, if none is done.
-    fn needs(acts: &[Act], act: usize) -> Vec<usize> {
-        let early = EarlyActs::of(acts);
-        let first = act.saturating_sub(AHEAD);
-        (first..act).filter(|&before| !early.may_begin(act, act - first, !(1 << (before - first)))).collect()
-    }
-
-    #[test]
-    fn a_send_needs_what_writes_its_bytes_and_the_send_before_it_to_the_same_rank() {
-        let acts =
-            [receive(1, 0..8), receive(1, 8..16), send(2, 4..12), send(3, 16..24), send(2, 16..24), send(3, 0..4)];
-        assert_eq!(needs(&acts, 2), [0, 1]);
-        assert!(needs(&acts, 3).is_empty());
-        assert_eq!(needs(&acts, 4), [2]);
-        assert_eq!(needs(&acts, 5), [0, 3]);
-        assert_eq!(EarlyActs::of(&acts).sends, [2, 3, 4, 5]);
-    }
-
-    #[test]
-    fn a_receive_needs_what_reads_or_writes_the_bytes_that_it_replaces() {
-        const LONG: usize = 2 * SHORT_AT_MOST;
-        let from = |rank, part: usize| receive(rank, part * LONG..(part + 1) * LONG);
-        let acts = [from(1, 0), from(2, 1), send(3, 0..LONG), from(3, 0), receive(3, 0..8), from(3, 3)];
-        assert!(needs(&acts, 1).is_empty());
-        assert_eq!(needs(&acts, 3), [0, 2]);
-        assert!(needs(&acts, 5).is_empty());
-        let receives = EarlyActs::of(&acts).receives;
-        let behind: Vec<(u32, Option<u32>)> = receives.iter().map(|early| (early.act, early.behind)).collect();
-        assert_eq!(behind, [(0, None), (1, None), (3, None), (5, Some(4))]);
-    }
-
-    #[test]
-    fn what_is_too_far_before_is_done_when_an_act_may_begin() {
-        let mut acts = vec![receive(1, 8..16)];
-        acts.extend((0..AHEAD).map(|_| receive(1, 0..8)));
-        acts.push(send(2, 8..16));
-        let early = EarlyActs::of(&acts);
-        assert!(early.may_begin(AHEAD + 1, AHEAD, 0));
-        acts.remove(1);
-        let early = EarlyActs::of(&acts);
-        assert!(!early.may_begin(AHEAD, AHEAD, 0) && early.may_begin(AHEAD, AHEAD, 1));
-        assert!(early.may_begin(AHEAD, AHEAD - 1, 0), "the first act is done, since its turn has passed");
-    }
 }

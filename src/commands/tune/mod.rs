@@ -20,16 +20,10 @@ use crate::amounts::step_of;
 use crate::cli::{TuneArgs, TuneCommand, TuneMeasureArgs};
 use crate::failure::{Failure, Outcome};
 use crate::interrupt;
-use crate::launch::config_of;
 use crate::screen::{Screen, bytes};
-use comm::{
-    CellSamples, CellWork, Communicator, LaunchEnd, NextWork, PlanTable, TuneCandidate, TuneJob, TuneOptions,
-    final_table, next_work,
-};
+use comm::{CellSamples, CellWork, LaunchEnd, NextWork, PlanTable, TuneJob, TuneOptions, final_table, next_work};
 use given::{named, planned};
 use launch::{LaunchSetting, LostRank};
-use load::Burner;
-use log::RankLog;
 use notes::ShortBudget;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -38,8 +32,6 @@ use tune::TuningTable;
 
 /// The share of the budget for the first launch, which measures everything.
 const FIRST: f64 = 0.6;
-/// The share of the budget for measuring beside computing, where that is asked for and there is one launch.
-const BESIDE: f64 = 0.3;
 
 /// Runs the command.
 pub(crate) fn run(args: &TuneArgs, screen: &Screen) -> Outcome {
@@ -115,7 +107,7 @@ fn measure(args: &TuneMeasureArgs, screen: &Screen) -> Outcome {
     let (began, mut lost) = (SystemTime::now(), Vec::new());
     let measured = match args.launch.ranks {
         Some(ranks) => tuning.in_launches(ranks as usize, job, folder.path(), &mut lost).map(Some),
-        None => tuning.as_a_rank(&job),
+        None => tuning.as_a_rank(job),
     };
     if let (Some(log), Err(failure)) = (&args.log, &measured) {
         log::merge_failed(log, began, &lost, &failure.to_string())?;
@@ -156,6 +148,12 @@ impl Tuning<'_> {
         self.args.budget.saturating_sub(self.begin.elapsed())
     }
 
+    /// The budget of a launch, from 1: most of it is for the first one.
+    fn budget(&self, launch: u32) -> Duration {
+        let rest = f64::from(self.args.launches - launch + 1 + u32::from(self.args.load_aware));
+        self.left().mul_f64(if launch == 1 && rest > 1.0 { FIRST } else { 1.0 / rest })
+    }
+
     /// Local ranks, which are started several times: where memory lies, and on which core a rank runs, differs between
     /// launches.
     fn in_launches(
@@ -171,7 +169,6 @@ impl Tuning<'_> {
         let mut launches: Vec<Vec<CellSamples>> = Vec::new();
         let (mut end, mut ended_early, mut chosen) = (None, None, Vec::new());
         let (mut first, mut is_interrupted) = (Duration::ZERO, false);
-        let extra = u32::from(self.args.load_aware);
         for number in 1..=self.args.launches {
             job.launch = number;
             if let Some(end) = &end {
@@ -179,9 +176,7 @@ impl Tuning<'_> {
                 (job.work, job.chosen) = (Some(next.cells), Some(next.chosen));
             }
             chosen.push(job.chosen.clone());
-            let rest = f64::from(self.args.launches - number + 1 + extra);
-            let share = if number == 1 && rest > 1.0 { FIRST } else { 1.0 / rest };
-            job.options.budget = self.left().mul_f64(share);
+            job.options.budget = self.budget(number);
             let begin = Instant::now();
             let measured = launch::measure(&setting, &mut job, lost, |cell| {
                 bar.message(format!("launch {number}: {} {}", cell.collective, bytes(cell.bytes)));
@@ -230,53 +225,6 @@ impl Tuning<'_> {
         Ok(NextWork { cells, chosen })
     }
 
-    /// This process is a rank that somebody else has started: there is one launch. Rank 0 gets what was measured.
-    fn as_a_rank(&self, job: &TuneJob) -> Outcome<Option<MeasuredLaunches>> {
-        let mut config = match config_of(&self.args.launch)? {
-            Some(config) => config,
-            None => return Err(Failure::bad_input(anyhow::anyhow!("--ranks is needed without a launcher"))),
-        };
-        config.timeout = job.options.limit.max(config.timeout);
-        let comm = Communicator::connect(&config).map_err(Failure::no)?;
-        let bar = self.screen.progress("tune");
-        let mut candidates = job.candidates(&comm, Vec::new()).map_err(rank::told)?;
-        let mut log = self.args.log.as_deref().map(|folder| RankLog::open(folder, 1, comm.rank())).transpose()?;
-        let mut measure = |work: &[CellWork], candidates: &[TuneCandidate], share: f64| {
-            let options = TuneOptions { budget: job.options.budget.mul_f64(share), ..job.options.clone() };
-            let say = |cell: &CellSamples| {
-                bar.message(format!("{} {}", cell.collective, bytes(cell.bytes)));
-                log.iter_mut().for_each(|log| log.add(cell));
-            };
-            comm.measure(work, candidates, &options, say).map_err(Failure::no)
-        };
-        let beside = if self.args.load_aware { BESIDE } else { 0.0 };
-        let begin = Instant::now();
-        let grid = measure(&job.options.grid(comm.size()), &candidates, FIRST * (1.0 - beside))?;
-        let first = begin.elapsed();
-        // Rank 0 says what comes next.
-        let key = comm.table_key().map_err(Failure::no)?;
-        let end = Communicator::launch_end(&candidates, key).map_err(Failure::no)?;
-        let next = (comm.rank() == 0).then(|| self.next_work(std::slice::from_ref(&grid), &end)).transpose()?;
-        let next = serde_json::to_string(&next).map_err(Failure::no)?;
-        let next: Option<NextWork> = serde_json::from_str(&shared(&comm, next)?).map_err(Failure::no)?;
-        let Some(NextWork { cells, chosen }) = next else { return Ok(None) };
-        candidates.extend(TuneCandidate::chosen(&chosen).map_err(Failure::no)?);
-        let edges = measure(&cells, &candidates, (1.0 - FIRST) * (1.0 - beside))?;
-        let loaded = match self.args.load_aware {
-            true => {
-                let _burner = Burner::start();
-                Some(measure(&job.options.grid(comm.size()), &candidates, BESIDE)?)
-            }
-            false => None,
-        };
-        if comm.rank() > 0 {
-            return Ok(None);
-        }
-        let chosen = vec![None, Some(chosen)];
-        let (launches, ended_early) = (vec![grid, edges], None);
-        Ok(Some(MeasuredLaunches { launches, chosen, loaded, end, ended_early, first, is_interrupted: false }))
-    }
-
     /// Writes the table of what was measured, and tells about it.
     fn conclude(&self, measured: MeasuredLaunches, lost: Vec<LostRank>, output: &Path) -> Outcome {
         let MeasuredLaunches { mut launches, chosen, loaded, end, ended_early, first, is_interrupted } = measured;
@@ -305,14 +253,4 @@ impl Tuning<'_> {
         }
         Ok(())
     }
-}
-
-/// Rank 0's text, on all ranks.
-fn shared(comm: &Communicator, text: String) -> Outcome<String> {
-    let mut length = [text.len() as i64];
-    comm.broadcast(&mut length, 0).map_err(Failure::no)?;
-    let mut data = text.into_bytes();
-    data.resize(length[0].max(0) as usize, 0);
-    comm.broadcast(&mut data, 0).map_err(Failure::no)?;
-    String::from_utf8(data).map_err(Failure::no)
 }
