@@ -5,7 +5,7 @@
 //! | 0 | success |
 //! | 1 | the answer is "no": verification failed, infeasible, a rank died, wrong results |
 //! | 2 | bad input: an unknown name, a broken file, a number out of range |
-//! | 130 | interrupted (Ctrl-C) before there was an answer |
+//! | 130 | interrupted (Ctrl-C) before there was a whole answer |
 //!
 //! With `--json` a failure is an object: `format` (`antiphon-error/1`), `kind` (`no`, `bad_input`, `interrupted`),
 //! `text`, `file`, `line`, `column` and `hint`, each `null` where there is none.

@@ -3,7 +3,7 @@
 use crate::communicator::Communicator;
 use crate::error::{CommError, CommResult};
 use crate::numbers::mixed;
-use crate::plan_store::{CallKey, PlanStore};
+use crate::plan_store::{CallKey, ClassPlan, PlanStore};
 use crate::stock::CallKind;
 use crate::table::PlanTable;
 use runtime::DType;
@@ -69,11 +69,10 @@ impl Communicator {
         plans.textbook(&self.shared.members, kinds)
     }
 
-    /// The name of the plan that serves calls without a table, and its digest.
-    pub(crate) fn stock_plan(&self, kind: CallKind, count: usize, dtype: DType) -> CommResult<(String, u32)> {
+    /// The plan that serves calls without a table.
+    pub(crate) fn stock_plan(&self, kind: CallKind, count: usize, dtype: DType) -> CommResult<Arc<ClassPlan>> {
         let plans = self.state().plans.store();
-        let plan = plans.stock(&self.shared.members, CallKey { kind, count, dtype })?;
-        Ok((plan.name.to_string(), plan.program.digest()))
+        plans.stock(&self.shared.members, CallKey { kind, count, dtype })
     }
 
     /// The same group once more, which knows no table.

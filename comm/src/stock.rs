@@ -139,7 +139,7 @@ fn is_one_machine(machines: &[u32]) -> bool {
 fn lowered(schedule: Schedule, problem: &Problem, kind: CallKind) -> CommResult<(VerifiedSchedule, Program)> {
     let schedule = verified(schedule, problem)?;
     let lowering = LowerOptions { in_place: kind.in_place, ..LowerOptions::default() };
-    let program = lower(&schedule, &lowering).map_err(no_plan)?;
+    let program = lower(&schedule, &lowering).map_err(no_plan)?.with_rates(schedule.topology());
     Ok((schedule, program))
 }
 
@@ -243,12 +243,12 @@ fn topology(machines: &[u32], costs: &LinkCosts) -> CommResult<Topology> {
         peers.sort_unstable();
         peers.dedup();
         links.extend(peers.into_iter().filter(|&to| to != from).map(|to| {
-            let MessageCost { alpha, mut beta } = costs.between(machines[from], machines[to]);
+            let MessageCost { mut alpha, mut beta } = costs.between(machines[from], machines[to]);
             let resources = shared.between(machines[from], machines[to]);
             // A disturbed measurement can make a message faster than what it uses.
-            for resource in &resources {
-                let least = shared.resources[resource.index()].beta;
-                beta = if beta < least { least } else { beta };
+            for resource in resources.iter().map(|id| &shared.resources[id.index()]) {
+                alpha = alpha.max(resource.alpha);
+                beta = if beta < resource.beta { resource.beta } else { beta };
             }
             let turns = shared.turns(machines[from], machines[to]);
             let latency = if turns > Micros::ZERO { Latency::Pipelines } else { Latency::Occupies };

@@ -5,10 +5,11 @@
 //! collective, its members, the reduction, and every step. The size that the program was planned for is not included,
 //! because a program serves every element count.
 
-use super::{Connection, PartShape, Program, RankProgram};
+use super::{Connection, Instruction, PartShape, Program, RankProgram};
 use schedule::{Collective, RankSet, ReduceOp};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use topology::Rank;
 
@@ -31,6 +32,20 @@ struct HashedFields<'a> {
 /// SHA-256 over a program, in hexadecimal.
 pub fn digest(program: &Program) -> String {
     digest_of(program, &program.ranks.iter().map(rank_hash).collect::<Vec<_>>())
+}
+
+/// Tells programs apart that do not send the same messages: from whom to whom, of how many parts, and whether they are added. Their
+/// order and the places of data do not count, as they do for [`digest`]: both follow from times, which may have been measured.
+pub fn traffic_digest(program: &Program) -> String {
+    let mut messages: BTreeMap<(Rank, Rank, bool, u32), u32> = BTreeMap::new();
+    for step in program.ranks.iter().flat_map(RankProgram::steps) {
+        let Some(id) = step.instruction.receives_from() else { continue };
+        let Connection { from, to, .. } = program.connections[id.index()];
+        let adds =
+            matches!(step.instruction, Instruction::ReceiveReduce { .. } | Instruction::ReceiveReduceSend { .. });
+        *messages.entry((from, to, adds, step.instruction.shape().count)).or_default() += 1;
+    }
+    sha256(&messages.into_iter().collect::<Vec<_>>())
 }
 
 /// The hash of one rank's part.

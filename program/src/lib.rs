@@ -34,7 +34,7 @@ pub mod testing;
 mod timing;
 
 pub use check::{ProgramViolation, StepAt, VerifiedOrbitProgram, VerifiedProgram, check, check_orbits};
-pub use digest::digest;
+pub use digest::{digest, traffic_digest};
 pub use excerpt::{Excerpt, has_excerpts, write_excerpts};
 pub use instruction::{Buffer, Instruction, Slice};
 pub use layout::{Layout, LayoutError, OwnBlock, Slot};

@@ -169,7 +169,7 @@ class Communicator:
         functions: a later program gives them with :meth:`use_candidates`.
 
         ``collectives`` are the names of methods, by default all_reduce, all_gather, reduce_scatter, broadcast and all_to_all;
-        ``sizes`` are in bytes, of all parts together (1 KiB to 16 MiB). ``budget`` is how many seconds it may take, about, and
+        ``sizes`` are in bytes, of all parts together (8 bytes to 16 MiB). ``budget`` is how many seconds it may take, about, and
         ``timeout`` how many a call may go without progress.
 
         In a program that ``antiphon tune -- python PROGRAM`` has started, the command says what is measured and makes the table, and

@@ -42,6 +42,8 @@ assert tuning.table["format"] == "antiphon-table/1" and tuning.table["key"]["ran
 # A guideline may ask for a half of an AllReduce, too.
 assert {row["collective"] for row in tuning.rows} - {"reducescatter"} == {"allreduce", "allgather"}
 assert "<table>" in tuning._repr_html_()
+# Stock is one of the textbook algorithms, which is not measured again.
+assert {one["collective"] for one in tuning.same if one["same_as"] == "stock"} >= {"allreduce", "allgather"}
 x = np.full(100, 1.0 + rank)
 assert (comm.all_reduce(x) == 3).all()
 print(json.dumps(sorted({(one["name"], one["rank"], "not today" in one["why"]) for one in tuning.refused})))

@@ -493,7 +493,7 @@ mod tests {
     #[test]
     fn a_launch_with_another_stock_plan_does_not_count() {
         let with = |name: &str, time: f64| {
-            let stock_plan = Some(StockPlan { name: name.to_owned(), digest: 1 });
+            let stock_plan = Some(StockPlan { name: name.to_owned(), traffic: String::new() });
             CellSamples { stock_plan, ..cell(64, 1.0, &[("stock", 10.0), ("mine", time)]) }
         };
         // In the second launch, stock was an algorithm beside which the candidate is slow.

@@ -81,8 +81,8 @@ fn measure_cell(
     let mut bench = CellBench::new((control, watch), kind, (count, options.dtype), options.seed, options.limit)?;
     let mut contest = Contest(Vec::new());
     // Plans that do the same are measured once.
-    let (name, digest) = control.stock_plan(kind, count, options.dtype)?;
-    let mut known: BTreeMap<u32, &str> = [(digest, tune::STOCK)].into();
+    let stock = control.stock_plan(kind, count, options.dtype)?;
+    let mut known: BTreeMap<u32, &str> = [(stock.program.digest(), tune::STOCK)].into();
     for (index, candidate) in serving {
         // What was wrong once is not called again. All ranks know that.
         if let Some(refusal) = distrusted.get(&(cell.collective, candidate.name.clone())) {
@@ -112,8 +112,9 @@ fn measure_cell(
         contender.check_function(&mut bench)?;
     }
     let candidates = contest.0.into_iter().map(|contender| contender.samples).collect();
-    let stock_plan = Some(StockPlan { name, digest });
-    let measured = CellSamples { collective: cell.collective, bytes, op: kind.op, stock_plan, candidates };
+    let traffic = program::traffic_digest(stock.program.program().program());
+    let (collective, stock_plan) = (cell.collective, Some(StockPlan { name: stock.name.to_string(), traffic }));
+    let measured = CellSamples { collective, bytes, op: kind.op, stock_plan, candidates };
     Ok((measured, bench.wasted()))
 }
 

@@ -165,8 +165,8 @@ pub struct CandidateRefusal {
 pub struct StockPlan {
     /// Its name: the collective and the textbook algorithm.
     pub name: String,
-    /// A digest of its messages and steps, which is the same on all ranks.
-    pub digest: u32,
+    /// A digest of its messages, whatever their order: that follows from costs, which are measured between machines.
+    pub traffic: String,
 }
 
 /// What was measured of a cell.

@@ -19,6 +19,7 @@ use topology::{Micros, Rank};
 #[test]
 fn a_rank_does_its_steps_in_the_order_of_their_times() {
     let (topology, demand) = (schedules::clique(4), schedules::demand(Collective::Broadcast, 4, 1));
+    let (mut digests, mut traffic) = (BTreeSet::new(), BTreeSet::new());
     for starts in [[0.0, 1.0, 2.0], [2.0, 0.0, 1.0], [1.0, 2.0, 0.0]] {
         let transfers = (1..4).zip(starts).map(|(to, start)| {
             let link = topology.between(Rank(0), Rank(to)).next().unwrap();
@@ -34,7 +35,11 @@ fn a_rank_does_its_steps_in_the_order_of_their_times() {
         let sent = steps.iter().map(|at| own[at.threadblock as usize].steps[at.step as usize].transfer.unwrap());
         let started: Vec<Micros> = sent.map(|transfer| program.program().tempo.times[transfer as usize][0]).collect();
         assert!(started.len() == 3 && started.is_sorted(), "{started:?}");
+        digests.insert(digest(program.program()));
+        traffic.insert(traffic_digest(program.program()));
     }
+    // The same messages in three orders.
+    assert_eq!((digests.len(), traffic.len()), (3, 1));
 }
 
 /// Where all ranks end with the same sum of the same parts, lowering says so, and where they cannot, too.

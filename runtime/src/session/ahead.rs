@@ -98,13 +98,13 @@ impl MessageFlow {
     }
 
     /// Asks for long messages of other machines that may come before their turn, but for few of a rank at a time: for those that
-    /// were announced, and expects others; whether it asked.
+    /// were announced, and expects others; whether anything moved.
     fn ask_ahead(&mut self, script: &CallScript, ports: &mut LanePorts, buffers: &CallBuffers) -> RunResult<bool> {
         let receives = &script.early.receives;
         while receives.get(self.passed[1]).is_some_and(|early| early.act as usize <= self.next) {
             self.passed[1] += 1;
         }
-        let mut has_asked = false;
+        let mut has_moved = false;
         // What the next act receives comes before all of them.
         let first = self.passed[1];
         let begin = first - usize::from(first > 0 && receives[first - 1].act as usize == self.next);
@@ -120,19 +120,19 @@ impl MessageFlow {
             }
             if !self.is_expected(act) && !self.is_due(script, ports, &receives[begin..=place]) {
                 if let Some((from, _)) = script.acts[act].source() {
-                    ports.put_offers_aside(from)?;
+                    has_moved |= ports.put_offers_aside(from)?;
                 }
                 continue;
             }
             let is_next = behind.is_none_or(|behind| has_begun(behind as usize));
             let is_near = is_next || behind.is_some_and(|behind| self.is_expected(behind as usize));
             if is_next && self.begin(script, ports, buffers, act)? {
-                has_asked = true;
+                has_moved = true;
             } else if is_near {
                 self.expect(script, ports, act);
             }
         }
-        Ok(has_asked)
+        Ok(has_moved)
     }
 
     /// Whether the last of these may come beside those before it. Messages that come at the same time share what limits them, so one

@@ -77,7 +77,7 @@ impl ArrivalPlan {
         }
         let [start, end] = earlier.times.map(|time| time.0);
         let share = if end > start { ((end - self.times[0].0) / (end - start)).clamp(0.0, 1.0) } else { 0.0 };
-        earlier.lead + (bytes as f64 * share) as usize
+        earlier.lead.saturating_add((bytes as f64 * share) as usize)
     }
 }
 

@@ -214,15 +214,18 @@ impl LanePorts {
     }
 
     /// Puts aside the long messages at the front of a lane, which a call will ask for later: what the peer asks for lies behind them.
-    pub(crate) fn put_offers_aside(&mut self, peer: Rank) -> RunResult<()> {
+    /// Whether there were any.
+    pub(crate) fn put_offers_aside(&mut self, peer: Rank) -> RunResult<bool> {
+        let mut moved = false;
         while let Some(head) = self.front(peer)?
             && head.tag != FRAGMENT
             && head.offer.is_some()
             && self.aside_bytes <= MOST_ASIDE
         {
             self.put_aside(peer, head)?;
+            moved = true;
         }
-        Ok(())
+        Ok(moved)
     }
 
     /// Puts aside what has come and nobody waits for yet; whether there was anything.

@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn a_launch_that_does_not_count_is_told_with_both_plans() {
-        let plan = |name: &str| Some(StockPlan { name: name.to_owned(), digest: 0 });
+        let plan = |name: &str| Some(StockPlan { name: name.to_owned(), traffic: String::new() });
         let (collective, bytes, launch) = (Collective::AllReduce, 64, 2);
         let dropped = DroppedLaunch { collective, bytes, launch, stock: plan("tree"), first: plan("ring") };
         let expected = "note: launch 2 does not count at allreduce 64 B: stock was tree, and ring in the first one";

@@ -202,7 +202,7 @@ impl Cluster<'_> {
             let own = shared.name.strip_prefix("machine").and_then(|rest| rest.split_once('.'));
             let numbered = own.and_then(|(number, name)| Some((number.parse::<usize>().ok()?, name)));
             let (number, name) = numbered.unwrap_or((0, &shared.name));
-            Resource::new(format!("machine{}.{name}", home + number), shared.beta)
+            Resource { name: format!("machine{}.{name}", home + number), ..shared.clone() }
         }));
         self.parts.ranks += machine.rank_count();
     }

@@ -48,8 +48,8 @@ pub(super) struct DetectedResource {
     pub(super) slope: Slope,
     /// µs per message of all its flows together, beside the α of links.
     pub(super) message: Slope,
-    /// By which factor its flows were slower together than anything else explains.
-    pub(super) factor: f64,
+    /// By which factor its flows were slower together than anything else explains, if that was asked.
+    pub(super) factor: Option<f64>,
 }
 
 /// The cost of pairs that send alone, where it is known.
@@ -309,7 +309,7 @@ impl Case<'_> {
             let (beta, fastest) = (beta / load, self.alone.fastest(&suspect.users));
             let beta = if beta > EXPLAINED * fastest { fastest } else { beta };
             let slope = Slope { beta, margin: margin / load };
-            Some(DetectedResource { suspect, slope, message: Slope { beta: 0.0, margin: 0.0 }, factor })
+            Some(DetectedResource { suspect, slope, message: Slope { beta: 0.0, margin: 0.0 }, factor: Some(factor) })
         };
         kept.iter().filter_map(finding).collect()
     }

@@ -91,7 +91,7 @@ fn kept_busy(bench: &mut Bench<'_>, suspect: Suspect) -> Result<Option<DetectedR
         suspect,
         slope: Slope { beta: mean.exp(), margin: mean.exp() * spread },
         message: Slope { beta: line.beta.max(0.0), margin: CONFIDENCE * line.noise },
-        factor: flows,
+        factor: None,
     }))
 }
 

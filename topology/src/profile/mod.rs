@@ -249,12 +249,8 @@ fn placed(ranks: usize, machines: Vec<Vec<Rank>>) -> Result<Topology, TopologyEr
 fn shared(finding: DetectedResource) -> SharedFit {
     let DetectedResource { suspect, slope: Slope { beta, margin }, message, factor } = finding;
     let flows = suspect.flows.len();
-    let evidence = match message.beta > 0.0 {
-        true => format!("{}: {flows} flows together", suspect.about),
-        false => {
-            format!("{}: {flows} flows together were {factor:.1} times slower than all else explains", suspect.about)
-        }
-    };
+    let slower = factor.map(|factor| format!(" were {factor:.1} times slower than all else explains"));
+    let evidence = format!("{}: {flows} flows together{}", suspect.about, slower.unwrap_or_default());
     SharedFit {
         name: suspect.name,
         fit: ResourceFit {

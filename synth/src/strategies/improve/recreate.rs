@@ -241,7 +241,7 @@ impl TreeGrowth<'_, '_> {
             choice: MessageChoice::New(start),
             way: Way::default(),
         };
-        if !merging_pays(link) {
+        if !merging_pays(self.topology, link) {
             return best;
         }
         let visits = self.history.visits(id);

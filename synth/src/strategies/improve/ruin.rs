@@ -219,7 +219,7 @@ impl Ruin<'_, '_> {
 
     /// Moves some or all chunks of a message into another message of its link.
     fn merge(&mut self, id: SendingId) -> bool {
-        if !merging_pays(self.topology.link(self.draft.sending(id).link)) {
+        if !merging_pays(self.topology, self.topology.link(self.draft.sending(id).link)) {
             return false;
         }
         let Some(other) = self.partner(id) else { return false };

@@ -365,6 +365,6 @@ fn wished_connections(constraints: &Constraints, links: usize) -> Vec<(Option<Co
 fn dear_links(instance: &Instance<'_>, batch: u32) -> Vec<bool> {
     let links = instance.topology.links();
     let cheapest = links.iter().map(|link| link.alpha.0).fold(f64::INFINITY, f64::min);
-    let is_dear = |link: &topology::Link| merging_pays(link) && link.alpha.0 > 2.0 * cheapest;
+    let is_dear = |link: &topology::Link| merging_pays(instance.topology, link) && link.alpha.0 > 2.0 * cheapest;
     if batch > 1 { links.iter().map(is_dear).collect() } else { Vec::new() }
 }

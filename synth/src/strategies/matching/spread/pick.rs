@@ -20,7 +20,8 @@ impl SpreadState<'_> {
             (0..words).any(|word| candidates.word(word) & own[word] != 0)
         };
         let mut scored: Vec<(f64, ChunkId)> = Vec::with_capacity(SAMPLE);
-        let merge = if merging_pays(self.instance.topology.link(id)) { self.style.merge } else { 1 };
+        let merge =
+            if merging_pays(self.instance.topology, self.instance.topology.link(id)) { self.style.merge } else { 1 };
         let enough = SAMPLE.max(merge);
         for word in (first..words).chain(0..first) {
             self.looks += 1;
