@@ -322,6 +322,7 @@ fn check_link(parts: &TopologyParts, id: LinkId, link: &Link) -> TopologyResult<
             let resources = parts.resources.len();
             return Err(TopologyError::UnknownResource { link: id, resource, resources });
         };
+        // One part in 10⁹ of slack: both numbers may have been printed and read back.
         if link.alpha.0 < shared.alpha.0 * (1.0 - 1e-9) {
             return Err(TopologyError::QuickerThanResource {
                 link: id,
@@ -331,7 +332,6 @@ fn check_link(parts: &TopologyParts, id: LinkId, link: &Link) -> TopologyResult<
                 name: shared.name.clone(),
             });
         }
-        // One part in 10⁹ of slack: both numbers may have been printed and read back.
         if link.beta.0 < shared.beta.0 * (1.0 - 1e-9) {
             return Err(TopologyError::FasterThanResource {
                 link: id,

@@ -247,8 +247,11 @@ impl Communicator {
         self.use_own_functions()
     }
 
-    /// What rank 0 makes, on all ranks.
-    fn shared_value<T: Serialize + for<'de> Deserialize<'de>>(
+    /// What rank 0 makes, on all ranks. They all make this call.
+    ///
+    /// # Errors
+    /// What kept rank 0 from making it, there; [`CommError::NoPlan`] on the others; as any call.
+    pub fn shared_value<T: Serialize + for<'de> Deserialize<'de>>(
         &self,
         make: impl FnOnce() -> CommResult<T>,
     ) -> CommResult<T> {

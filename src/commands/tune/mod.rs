@@ -172,7 +172,7 @@ impl Tuning<'_> {
         for number in 1..=self.args.launches {
             job.launch = number;
             if let Some(end) = &end {
-                let next = self.next_work(&launches, end)?;
+                let next = self.next_work(&launches, end).map_err(|why| Failure::no(anyhow::anyhow!(why)))?;
                 (job.work, job.chosen) = (Some(next.cells), Some(next.chosen));
             }
             chosen.push(job.chosen.clone());
@@ -209,10 +209,9 @@ impl Tuning<'_> {
 
     /// Cells where something may be better than stock, with those that may; what decides the edges between choices; and what
     /// guidelines ask for.
-    fn next_work(&self, launches: &[Vec<CellSamples>], end: &LaunchEnd) -> Outcome<NextWork> {
+    fn next_work(&self, launches: &[Vec<CellSamples>], end: &LaunchEnd) -> Result<NextWork, String> {
         let step = |collective| step_of(collective, end.key.ranks, self.args.dtype);
-        let next = next_work(launches, end, &self.args.dtype.to_string(), step);
-        let NextWork { cells: next, chosen } = next.map_err(|why| Failure::no(anyhow::anyhow!(why)))?;
+        let NextWork { cells: next, chosen } = next_work(launches, end, &self.args.dtype.to_string(), step)?;
         let mut cells: Vec<CellWork> = Vec::new();
         for cell in launches.iter().flatten() {
             let candidates = cell.may_beat_stock();

@@ -52,8 +52,8 @@ impl Tuning<'_> {
             first = if job.launch == 1 { begin.elapsed() } else { first };
             if job.launch < self.args.launches {
                 // Rank 0 says what comes next.
-                let next = (comm.rank() == 0).then(|| self.next_work(&launches, &end)).transpose()?;
-                let NextWork { cells, chosen } = shared(&comm, next)?;
+                let next = || self.next_work(&launches, &end).map_err(CommError::NoPlan);
+                let NextWork { cells, chosen } = comm.shared_value(next).map_err(Failure::no)?;
                 (job.work, job.chosen) = (Some(cells), Some(chosen));
                 job.launch += 1;
                 continue;
@@ -84,14 +84,4 @@ impl Tuning<'_> {
         let key = comm.table_key().map_err(Failure::no)?;
         Ok((cells, Communicator::launch_end(&candidates, key).map_err(Failure::no)?))
     }
-}
-
-/// What rank 0 has, on all ranks.
-fn shared<T: serde::Serialize + serde::de::DeserializeOwned>(comm: &Communicator, value: Option<T>) -> Outcome<T> {
-    let mut text = value.map_or(Ok(Vec::new()), |value| serde_json::to_vec(&value)).map_err(Failure::no)?;
-    let mut length = [text.len() as i64];
-    comm.broadcast(&mut length, 0).map_err(Failure::no)?;
-    text.resize(length[0].max(0) as usize, 0);
-    comm.broadcast(&mut text, 0).map_err(Failure::no)?;
-    serde_json::from_slice(&text).map_err(Failure::no)
 }
