@@ -15,6 +15,7 @@ use program::{LowerOptions, VerifiedProgram, adds_differently, check, lower};
 pub use read::TableFault;
 use runtime::DType;
 use schedule::{Collective, Demand, ReduceOp, Request, Schedule, VerifiedSchedule, file};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use topology::Topology;
 use tune::TableKey;
@@ -207,6 +208,19 @@ impl PlanTable {
             let first = rejection.violations.into_iter().next();
             format!("{name}: {}", first.map_or_else(String::new, |first| first.to_string()))
         })
+    }
+
+    /// The plan of an entry for a size, with its messages cut into pieces; `None` if it cannot be cut.
+    pub(crate) fn in_pieces(&self, entry: usize, bytes: u64, pieces: NonZeroU32) -> Option<VerifiedSchedule> {
+        let TablePlan { schedule, topology, .. } = &self.entries[entry].plan;
+        let whole = schedule::verify(schedule.clone(), topology).ok()?;
+        schedule::verify(synth::in_pieces(&whole, bytes, pieces)?, topology).ok()
+    }
+
+    /// Whether it then takes less time, by the costs of the machine that it was made for.
+    pub(crate) fn gains_in_pieces(&self, entry: usize, bytes: u64, pieces: NonZeroU32) -> bool {
+        let time = |pieces| self.in_pieces(entry, bytes, pieces).map(|plan| plan.schedule().makespan());
+        time(pieces).zip(time(NonZeroU32::MIN)).is_some_and(|(cut, whole)| cut < whole)
     }
 
     /// The program of an entry for a kind of call, and its name.

@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use comm::{
-    CandidateFunction, CellSamples, Collective, Communicator, DType, MeasuredTable, Op, TuneCandidate, TuneOptions,
-    edges_of, table_of,
+    CandidateFunction, CellSamples, Collective, Communicator, DType, MeasuredTable, Op, TuneCandidate, TuneJob,
+    TuneOptions, edges_of, table_of,
 };
 use runtime::Call;
 use std::sync::Arc;
@@ -103,6 +103,39 @@ fn candidates_that_are_wrong_or_fail_are_refused_and_the_others_are_measured() {
     let chosen: Vec<_> =
         made.table.cells.iter().flat_map(|cell| &cell.ranges).filter_map(|it| it.plan.as_ref()).collect();
     assert!(chosen.iter().all(|plan| !functions.iter().any(|(name, _)| plan == name)), "{chosen:?}");
+}
+
+#[test]
+fn plans_in_pieces_that_are_asked_for_are_right_and_measured() {
+    const COLLECTIVES: [Collective; 4] =
+        [Collective::AllReduce, Collective::AllGather, Collective::Broadcast, Collective::Reduce];
+    let budget = Duration::from_secs(4);
+    let options = TuneOptions { collectives: COLLECTIVES.to_vec(), budget, ..options(&[1 << 20]) };
+    let communicators = Communicator::local(3).unwrap();
+    let work = |comm: &Communicator| {
+        let textbook = comm.candidates(&options, Vec::new()).unwrap();
+        let names = |of: Collective| {
+            let of = format!("{of} classic/");
+            let plans = textbook.iter().map(|of| of.name()).filter(|name| name.starts_with(&of));
+            plans.flat_map(|name| ["2", "5"].map(|count| format!("{name} in {count} pieces"))).collect::<Vec<_>>()
+        };
+        let mut work = options.grid(comm.size());
+        work.iter_mut().for_each(|cell| cell.candidates = Some(names(cell.collective)));
+        let job = TuneJob { work: Some(work.clone()), ..TuneJob::new(options.clone()) };
+        let candidates = job.candidates(comm, Vec::new()).unwrap();
+        comm.measure(&work, &candidates, &options, |_| {}).unwrap()
+    };
+    let samples = std::thread::scope(|scope| {
+        let threads: Vec<_> = communicators.iter().map(|comm| scope.spawn(|| work(comm))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>().swap_remove(0)
+    });
+    assert_eq!(samples.len(), COLLECTIVES.len());
+    for cell in &samples {
+        let pieces: Vec<_> = cell.candidates.iter().filter(|of| of.name.ends_with("pieces")).collect();
+        assert!(pieces.len() >= 4, "{}: {:?}", cell.collective, cell.candidates);
+        assert!(pieces.iter().all(|of| of.refusal.is_none()), "{pieces:?}");
+        assert!(pieces.iter().any(|of| !of.spans_us.is_empty()), "{pieces:?}");
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What `antiphon tune` takes.
 
-use super::values::{collective, duration, op};
+use super::values::{TunedCollectives, duration, op, tuned_collectives};
 use super::{LaunchArgs, SizeList, examples};
 use clap::{Args, Subcommand, ValueEnum};
 use schedule::{Collective, ReduceOp};
@@ -26,14 +26,14 @@ pub(crate) struct TuneMeasureArgs {
     /// Who starts the ranks: `--ranks`, or a launcher.
     #[command(flatten, next_help_heading = "Who starts the ranks")]
     pub launch: LaunchArgs,
-    /// Operations, separated by commas.
+    /// Operations, separated by commas; `all` for all that can be tuned.
     #[arg(
         long,
         value_delimiter = ',',
-        value_parser = collective(),
+        value_parser = tuned_collectives(),
         default_value = "allreduce,allgather,reducescatter,broadcast,alltoall"
     )]
-    pub collective: Vec<Collective>,
+    pub collective: Vec<TunedCollectives>,
     /// Sizes, such as 1KB,64KB,1MB or 1KB..64MB (each twice the one before) or 1KB..64MB:4 (four times).
     #[arg(long, value_name = "A..B[:F]|LIST", default_value = "8,64B..16MiB:4")]
     pub sizes: SizeList,
@@ -84,6 +84,13 @@ pub(crate) struct TuneMeasureArgs {
     /// refused, and measuring goes on with the others.
     #[arg(last = true, value_name = "PROGRAM", requires = "ranks", conflicts_with = "load_aware")]
     pub program: Vec<OsString>,
+}
+
+impl TuneMeasureArgs {
+    /// The operations, each once.
+    pub(crate) fn collectives(&self) -> Vec<Collective> {
+        TunedCollectives::of_list(&self.collective)
+    }
 }
 
 /// `NAME=FILE`.

@@ -55,6 +55,53 @@ pub(super) fn collective() -> impl clap::builder::TypedValueParser<Value = Colle
     spelled(Collective::ALL.iter().map(|value| value.as_str()))
 }
 
+/// What `tune --collective` takes in its list.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum TunedCollectives {
+    /// All that can be tuned.
+    All,
+    /// One of them.
+    One(Collective),
+}
+
+impl TunedCollectives {
+    const ALL: &str = "all";
+
+    /// Those that can be tuned.
+    fn each() -> impl Iterator<Item = Collective> {
+        Collective::ALL.iter().copied().filter(|of| of.takes_vectors())
+    }
+
+    /// Those of a list, each once.
+    pub(crate) fn of_list(list: &[Self]) -> Vec<Collective> {
+        let mut found: Vec<Collective> = Vec::new();
+        for choice in list {
+            let named = match choice {
+                Self::All => Self::each().collect(),
+                Self::One(one) => vec![*one],
+            };
+            for of in named {
+                if !found.contains(&of) {
+                    found.push(of);
+                }
+            }
+        }
+        found
+    }
+}
+
+impl std::str::FromStr for TunedCollectives {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == Self::ALL { Ok(Self::All) } else { text.parse().map(Self::One) }
+    }
+}
+
+pub(super) fn tuned_collectives() -> impl clap::builder::TypedValueParser<Value = TunedCollectives> {
+    spelled(std::iter::once(TunedCollectives::ALL).chain(TunedCollectives::each().map(|of| of.as_str())))
+}
+
 pub(super) fn op() -> impl clap::builder::TypedValueParser<Value = ReduceOp> {
     spelled(ReduceOp::ALL.iter().map(|value| value.as_str()))
 }

@@ -40,9 +40,9 @@ pub use bounds::{
     Scope, Tail, WholeChunks, bounds, levers,
 };
 pub use planner::{
-    AtSize, FROM_BYTES, JointTask, Repaired, SizeSweep, SizeTask, Synthesis, TO_BYTES, TOLERANCE, Windowed, repaired,
-    retimed, select_sizes, synthesize, synthesize_from, synthesize_joint, synthesize_sizes, textbook, textbook_at_once,
-    textbook_sums,
+    AtSize, FROM_BYTES, JointTask, Repaired, SizeSweep, SizeTask, Synthesis, TO_BYTES, TOLERANCE, Windowed, in_pieces,
+    repaired, retimed, select_sizes, synthesize, synthesize_from, synthesize_joint, synthesize_sizes, textbook,
+    textbook_at_once, textbook_sums,
 };
 pub use problem::{
     Cancel, Candidate, ConnectionWish, Constraints, DEFAULT_GAP, Deadline, Hindrance, Limits, Milestone, Problem,

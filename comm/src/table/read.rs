@@ -283,6 +283,14 @@ impl PlanTable {
         }
     }
 
+    /// Adds a plan that a text holds, and returns its entry.
+    ///
+    /// # Errors
+    /// [`TableFault`] if it is none.
+    pub(crate) fn add_text(&mut self, origin: &str, text: &str) -> Result<usize, TableFault> {
+        self.push(origin, text, Some(EntryRange::ALL))
+    }
+
     /// Adds a plan, and returns its entry.
     fn push(&mut self, origin: &str, text: &str, range: Option<EntryRange>) -> Result<usize, TableFault> {
         let file = file::read(text, origin).map_err(|error| TableFault(error.to_string()))?;

@@ -2,6 +2,7 @@
 //!
 //! The principal type is [`TuneCandidate`].
 
+use super::pieces;
 use crate::functions::CandidateFunction;
 use crate::numbers::mixed;
 use crate::stock::CallKind;
@@ -21,6 +22,8 @@ const LONGEST_NAME: usize = 200;
 pub struct TuneCandidate {
     pub(super) name: String,
     pub(super) work: CandidateWork,
+    /// Whether it competes only where it is named.
+    is_on_request: bool,
 }
 
 /// How a candidate does its work.
@@ -43,15 +46,21 @@ impl fmt::Debug for TuneCandidate {
 }
 
 impl TuneCandidate {
+    /// One that competes wherever it can.
+    fn new(name: impl Into<String>, work: CandidateWork) -> Self {
+        Self { name: name.into(), work, is_on_request: false }
+    }
+
     /// What the communicator does without a table. It always competes, and comes first.
     pub(super) fn stock() -> Self {
-        Self { name: tune::STOCK.to_owned(), work: CandidateWork::Stock }
+        Self::new(tune::STOCK, CandidateWork::Stock)
     }
 
     /// Collectives that two others do, as stock does them.
     pub(super) fn composed() -> impl Iterator<Item = Self> {
         let stock = Composition::all().filter(|of| !of.is_chosen);
-        stock.map(|of| Self { name: of.name(), work: CandidateWork::Composed(of, None) })
+        let composed = |of: Composition| Self::new(of.name(), CandidateWork::Composed(of, None));
+        stock.map(move |of| Self { is_on_request: of.is_on_request(), ..composed(of) })
     }
 
     /// Collectives that two others do, as a table serves them. They compete where a [`CellWork`](super::CellWork) names them.
@@ -64,18 +73,23 @@ impl TuneCandidate {
         let plans = Arc::new(plans);
         let composed = |of: Composition| CandidateWork::Composed(of, Some(plans.clone()));
         let chosen = Composition::all().filter(|of| of.is_chosen);
-        Ok(chosen.map(|of| Self { name: of.name(), work: composed(of) }).collect())
+        Ok(chosen.map(|of| Self { is_on_request: of.is_on_request(), ..Self::new(of.name(), composed(of)) }).collect())
     }
 
     /// The plans of a table, each for the sizes that it says.
     pub fn of_table(table: &Arc<PlanTable>) -> Vec<Self> {
-        let plan = |entry| Self { name: table.name(entry).to_owned(), work: CandidateWork::Plan(table.clone(), entry) };
+        let plan = |entry| Self::new(table.name(entry), CandidateWork::Plan(table.clone(), entry));
         (0..table.len()).map(plan).collect()
+    }
+
+    /// The first plan of a table, which competes only where it is named.
+    pub(super) fn on_request(name: &str, table: Arc<PlanTable>) -> Self {
+        Self { is_on_request: true, ..Self::new(name, CandidateWork::Plan(table, 0)) }
     }
 
     /// A function of the user's, under a name that no other candidate of these collectives has.
     pub fn function(name: impl Into<String>, collectives: Vec<Collective>, function: Arc<CandidateFunction>) -> Self {
-        Self { name: name.into(), work: CandidateWork::Function(collectives, function) }
+        Self::new(name, CandidateWork::Function(collectives, function))
     }
 
     /// The same under another name.
@@ -90,7 +104,12 @@ impl TuneCandidate {
 
     /// Whether it competes only where it is named.
     pub(super) fn is_on_request(&self) -> bool {
-        matches!(&self.work, CandidateWork::Composed(of, _) if of.is_on_request())
+        self.is_on_request
+    }
+
+    /// The table and entry of a plan.
+    pub(super) fn as_plan(&self) -> Option<(&PlanTable, usize)> {
+        if let CandidateWork::Plan(table, entry) = &self.work { Some((table, *entry)) } else { None }
     }
 
     /// Whether it is a user's function.
@@ -123,7 +142,9 @@ impl TuneCandidate {
             tune::STOCK => Some("stands for what serves calls without a table"),
             _ if name.len() > LONGEST_NAME => Some("is longer than 200 bytes"),
             _ if !name.chars().all(topology::is_printable) => Some("has characters that cannot be shown"),
-            _ if Composition::of_name(name).is_some() => Some("is that of a candidate of the library"),
+            _ if Composition::of_name(name).is_some() || pieces::of_name(name).is_some() => {
+                Some("is that of a candidate of the library")
+            }
             _ => None,
         }
     }

@@ -1,10 +1,10 @@
-//! What is measured next: what decides the edges between choices, and what guidelines ask for.
+//! What is measured next: what decides the edges between choices, variants of the best plans, and what guidelines ask for.
 //!
 //! The principal functions are [`next_work`] and [`final_table`]. Where two collectives may do the work of a third one in less time
 //! than its choice takes, the next launch measures them together, as what the table chooses serves them; they win as any other
 //! candidate does. A half that nobody has asked for is measured too, as stock does it.
 
-use super::{CellSamples, CellWork, LaunchEnd, MeasuredTable, edges_of, table_of};
+use super::{CellSamples, CellWork, LaunchEnd, MeasuredTable, edges_of, pieces, table_of};
 use schedule::Collective;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -32,6 +32,8 @@ pub fn next_work(
 ) -> Result<NextWork, String> {
     let chosen = table_of(launches, &end.texts, end.key.clone(), dtype, &step)?.table;
     let mut cells = edges_of(launches, &step);
+    let variants = pieces::asked(launches, end.key.ranks, &end.texts);
+    variants.into_iter().for_each(|cell| cell.join(&mut cells));
     for asked in substitutions(&chosen) {
         asked_cells(&chosen, &asked).into_iter().for_each(|cell| cell.join(&mut cells));
     }

@@ -6,7 +6,7 @@
 
 use super::watch::{TrialWatch, TuneWord};
 use super::{
-    CellSamples, CellWork, MeasuredTable, NextWork, TuneCandidate, TuneOptions, final_table, measure, next_work,
+    CellSamples, CellWork, MeasuredTable, NextWork, TuneCandidate, TuneOptions, final_table, measure, next_work, pieces,
 };
 use crate::communicator::Communicator;
 use crate::error::{CommError, CommResult};
@@ -20,6 +20,8 @@ use tune::{TableKey, TuningTable};
 
 /// The share of the budget for the grid; the rest is for the edges between choices.
 const GRID: f64 = 0.7;
+/// How long ranks may take to join, unless it is said.
+const JOINING: Duration = Duration::from_secs(60);
 
 /// A launch of `antiphon tune`, as all its ranks read it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -70,6 +72,23 @@ impl TuneJob {
     /// The variable that names the file of a launch.
     pub const VARIABLE: &str = "ANTIPHON_TUNE_JOB";
 
+    /// The first launch: all sizes of all collectives, with nothing but what the library knows.
+    pub fn new(options: TuneOptions) -> Self {
+        Self {
+            options,
+            plans: Vec::new(),
+            named: BTreeMap::new(),
+            work: None,
+            chosen: None,
+            launch: 1,
+            quarantine: BTreeSet::new(),
+            reports: PathBuf::new(),
+            loaded: false,
+            launcher: None,
+            joining: JOINING,
+        }
+    }
+
     /// The launch that this process is a rank of, if it is one.
     ///
     /// # Errors
@@ -109,6 +128,8 @@ impl TuneJob {
         if let Some(table) = &self.chosen {
             all.extend(chosen_halves(table)?);
         }
+        let variants = self.work.as_ref().map(|work| pieces::variants(&all, work));
+        all.extend(variants.into_iter().flatten());
         all.retain(|candidate| !self.quarantine.contains(candidate.name()));
         Ok(all)
     }
@@ -178,6 +199,7 @@ impl Communicator {
         };
         let NextWork { cells, chosen } = self.shared_value(next)?;
         candidates.extend(chosen_halves(&chosen)?);
+        candidates.extend(pieces::variants(&candidates, &cells));
         let edges = self.measure(&cells, &candidates, &part(1.0 - GRID), |_| {})?;
         let made = self.shared_value(|| {
             let (mut launches, end) = ([grid, edges], Self::launch_end(&candidates, key)?);

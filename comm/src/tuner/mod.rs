@@ -22,7 +22,8 @@
 //! | `measure` | size after size |
 //! | `build` | the table |
 //! | `outcome` | what there is to say at the end |
-//! | `guided` | what is measured next: edges, and what guidelines ask for |
+//! | `guided` | what is measured next: edges, variants, and what guidelines ask for |
+//! | `pieces` | variants of plans: their messages in pieces |
 //! | `watch` | what a rank is doing, for whoever has started it |
 //! | `job` | a tuning from beginning to end |
 
@@ -37,6 +38,7 @@ mod job;
 mod measure;
 mod memory;
 mod outcome;
+mod pieces;
 mod timing;
 mod watch;
 

@@ -52,7 +52,7 @@ pub(super) fn planned(
         is_far
     });
     for (index, size) in sizes.enumerate() {
-        for &collective in &args.collective {
+        for collective in args.collectives() {
             bar.message(format!("{collective} {}", bytes(size)));
             let mut request = Request::new(collective, topology.rank_count(), size);
             request.op = collective.combines().then_some(args.op);

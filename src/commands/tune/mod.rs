@@ -25,7 +25,6 @@ use comm::{CellSamples, CellWork, LaunchEnd, NextWork, PlanTable, TuneJob, TuneO
 use given::{named, planned};
 use launch::{LaunchSetting, LostRank};
 use notes::ShortBudget;
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 use tune::TuningTable;
@@ -52,7 +51,7 @@ pub(crate) fn run_rank() -> Outcome {
 
 fn options(args: &TuneMeasureArgs) -> TuneOptions {
     TuneOptions {
-        collectives: args.collective.clone(),
+        collectives: args.collectives(),
         sizes: args.sizes.0.clone(),
         dtype: args.dtype,
         op: args.op,
@@ -65,17 +64,12 @@ fn options(args: &TuneMeasureArgs) -> TuneOptions {
 
 fn job_of(args: &TuneMeasureArgs, folder: &Path) -> Outcome<TuneJob> {
     Ok(TuneJob {
-        options: options(args),
         plans: args.plans.clone(),
         named: named(args)?,
-        work: None,
-        chosen: None,
-        launch: 1,
-        quarantine: BTreeSet::new(),
         reports: folder.to_owned(),
-        loaded: false,
         launcher: Some(std::process::id()),
         joining: args.launch.ready_limit(args.launch.ranks.unwrap_or(1) as usize),
+        ..TuneJob::new(options(args))
     })
 }
 
@@ -214,10 +208,9 @@ impl Tuning<'_> {
         let NextWork { cells: next, chosen } = next_work(launches, end, &self.args.dtype.to_string(), step)?;
         let mut cells: Vec<CellWork> = Vec::new();
         for cell in launches.iter().flatten() {
-            let candidates = cell.may_beat_stock();
-            let known = cells.iter().any(|known| known.is_of(cell.collective, cell.bytes));
-            if !candidates.is_empty() && !known {
-                cells.push(CellWork { collective: cell.collective, bytes: cell.bytes, candidates: Some(candidates) });
+            let candidates = Some(cell.may_beat_stock()).filter(|names| !names.is_empty());
+            if candidates.is_some() {
+                CellWork { collective: cell.collective, bytes: cell.bytes, candidates }.join(&mut cells);
             }
         }
         next.into_iter().for_each(|cell| cell.join(&mut cells));

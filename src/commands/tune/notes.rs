@@ -52,7 +52,7 @@ impl ShortBudget {
 /// Sizes of which an element of each rank is more: what is measured instead.
 pub(super) fn of_sizes(args: &TuneMeasureArgs, ranks: usize) -> Vec<String> {
     let mut notes = Vec::new();
-    for &collective in &args.collective {
+    for collective in args.collectives() {
         let least = step_of(collective, ranks, args.dtype);
         let small: Vec<String> =
             args.sizes.0.iter().filter(|size| **size < least).map(|size| bytes(*size).to_string()).collect();
