@@ -3,17 +3,23 @@
 //! Sends go out, and long messages of other machines are asked for. [`EarlyActs`](super::early::EarlyActs) says what each act
 //! needs; `docs/decisions/0076` says why no cycle of waits comes of it.
 
-use super::early::{AHEAD, EarlyReceive};
+use super::early::{AHEAD, DeparturePlan, EarlyReceive, EarlySend};
 use super::run::{IncomingMessage, MessageFlow, StepOutcome, head, sink};
 use super::script::{Act, CallScript};
+use crate::clock::Moment;
 use crate::error::RunResult;
 use crate::session::buffers::CallBuffers;
 use crate::session::ports::LanePorts;
 use crate::transport::MemoryKind;
-use topology::Rank;
+use std::time::Duration;
+use topology::{Rank, ResourceId};
 
 /// So many long messages of a rank are asked for at a time: while one comes, the next is on its way.
 const MOST_ASKED: usize = 2;
+/// How long a send that would pass earlier ones waits at least, and at most, until it is tried again.
+const LEAST_PAUSE: Duration = Duration::from_micros(50);
+/// See [`LEAST_PAUSE`].
+const LONGEST_PAUSE: Duration = Duration::from_millis(5);
 
 impl MessageFlow {
     /// While the next act waits: does what may come before its turn; whether anything moved.
@@ -24,7 +30,8 @@ impl MessageFlow {
         buffers: &CallBuffers,
     ) -> RunResult<bool> {
         let mut has_moved = false;
-        if self.tried != Some((self.next, self.done)) {
+        let is_due = |at: Moment| Moment::now() >= at;
+        if self.tried != Some((self.next, self.done)) || self.retry_at.is_some_and(is_due) {
             let had_room;
             (has_moved, had_room) = self.send_ahead(script, ports, buffers)?;
             self.tried = had_room.then_some((self.next, self.done));
@@ -45,29 +52,63 @@ impl MessageFlow {
         buffers: &CallBuffers,
     ) -> RunResult<(bool, bool)> {
         let sends = &script.early.sends;
-        while sends.get(self.passed[0]).is_some_and(|&act| act as usize <= self.next) {
+        while sends.get(self.passed[0]).is_some_and(|send| send.act as usize <= self.next) {
             self.passed[0] += 1;
         }
         let (mut has_sent, mut had_room) = (false, true);
-        for &act in &sends[self.passed[0]..] {
+        // What limits sends that should have gone before.
+        let mut late: Vec<ResourceId> = Vec::new();
+        self.retry_at = None;
+        for &EarlySend { act, plan } in &sends[self.passed[0]..] {
             let ahead = act as usize - self.next;
             if ahead >= AHEAD {
                 break;
             }
-            // What finds no room is not done, and what comes behind it needs it.
-            if self.is_done(act as usize) || !script.early.may_begin(act as usize, ahead, self.done) {
+            if self.is_done(act as usize) {
                 continue;
             }
             let Act::Send { to, tag, src } = &script.acts[act as usize] else { unreachable!("it is a send") };
-            match self.send(script, ports, act, *to, *tag, buffers.read(src))? {
-                StepOutcome::Finished => {
-                    self.done |= 1 << ahead;
-                    has_sent = true;
+            // What finds no room is not done, and what comes behind it needs it.
+            if script.early.may_begin(act as usize, ahead, self.done) && self.may_pass(script, ports, *to, plan, &late)
+            {
+                match self.send(script, ports, act, *to, *tag, buffers.read(src))? {
+                    StepOutcome::Finished => {
+                        self.done |= 1 << ahead;
+                        has_sent = true;
+                        continue;
+                    }
+                    StepOutcome::Waits { .. } => had_room = false,
                 }
-                StepOutcome::Waits { .. } => had_room = false,
             }
+            late.extend(plan.map(|plan| plan.limited_by));
         }
         Ok((has_sent, had_room))
+    }
+
+    /// Whether an early send may pass those that should have gone before, if what limits it also limits one of these: only while little
+    /// is on its way there. Otherwise the earlier one, for which others wait, would wait behind it as soon as it can go. If not, it is
+    /// tried again when so much has left.
+    fn may_pass(
+        &mut self,
+        script: &CallScript,
+        ports: &LanePorts,
+        to: Rank,
+        plan: Option<DeparturePlan>,
+        late: &[ResourceId],
+    ) -> bool {
+        let Some(plan) = plan.filter(|plan| late.contains(&plan.limited_by)) else { return true };
+        if ports.memory(to) != MemoryKind::Network {
+            return true;
+        }
+        let queue = script.early.queues.get(&plan.limited_by).into_iter().flatten();
+        let too_much = queue.map(|peer| ports.unsent(*peer)).sum::<usize>().saturating_sub(plan.lead);
+        if too_much == 0 {
+            return true;
+        }
+        let pause = Duration::try_from_secs_f64(too_much as f64 * plan.beta.0 * 1e-6).unwrap_or(LONGEST_PAUSE);
+        let at = Moment::now().after(pause.clamp(LEAST_PAUSE, LONGEST_PAUSE));
+        self.retry_at = Some(self.retry_at.map_or(at, |other| other.min(at)));
+        false
     }
 
     fn is_done(&self, act: usize) -> bool {

@@ -5,7 +5,7 @@
 use super::script::Act;
 use program::{ConnectionId, Program};
 use std::collections::BTreeMap;
-use topology::{Micros, Rank, ResourceId};
+use topology::{Micros, MicrosPerByte, Rank, ResourceId};
 
 /// A receiver asks for a message when this is left of the time of the one before: about the time until its first bytes are here.
 const LEAD: Micros = Micros(500.0);
@@ -21,7 +21,9 @@ pub(super) const AHEAD: usize = u64::BITS as usize;
 #[derive(Default)]
 pub(super) struct EarlyActs {
     /// The sends.
-    pub(super) sends: Vec<u32>,
+    pub(super) sends: Vec<EarlySend>,
+    /// To whom messages go that the same resource limits, as the sender sees it; each rank once.
+    pub(super) queues: BTreeMap<ResourceId, Vec<Rank>>,
     /// The receives of messages that are asked for where they come from another machine.
     pub(super) receives: Vec<EarlyReceive>,
     /// For each act which of the [`AHEAD`] acts before it must be done first; the highest bit is the act just before it.
@@ -32,8 +34,44 @@ pub(super) struct EarlyActs {
 #[derive(Clone, Copy, Default)]
 pub(super) struct PassagePlan {
     pub(super) arrives: Option<ArrivalPlan>,
-    /// When it leaves.
-    pub(super) leaves: Option<Micros>,
+    pub(super) leaves: Option<DeparturePlan>,
+}
+
+/// A send that may come before its turn.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EarlySend {
+    pub(super) act: u32,
+    /// How it leaves in the plan, if there is one with times.
+    pub(super) plan: Option<DeparturePlan>,
+}
+
+/// When a plan has a message leave, and what limits it.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct DeparturePlan {
+    /// The resource that limits it.
+    pub(super) limited_by: ResourceId,
+    /// In the plan's time.
+    start: Micros,
+    /// So many bytes are on their way between two machines.
+    pub(super) lead: usize,
+    /// How long a byte takes.
+    pub(super) beta: MicrosPerByte,
+}
+
+/// So many bytes are on their way over a connection between two machines.
+fn lead(beta: MicrosPerByte) -> usize {
+    LEAST_LEAD.max((LEAD.0 / beta.0) as usize)
+}
+
+impl DeparturePlan {
+    /// Of a message over a connection of a program; `None` if it has no times, or no resource limits it.
+    pub(super) fn of(program: &Program, transfer: Option<u32>, connection: ConnectionId) -> Option<Self> {
+        let tempo = &program.tempo;
+        let [start, _] = *tempo.times.get(transfer? as usize)?;
+        let limited_by = tempo.bottlenecks.get(connection.index())?[0]?;
+        let beta = *tempo.rates.get(connection.index())?;
+        Some(Self { limited_by, start, lead: lead(beta), beta })
+    }
 }
 
 /// A receive that may begin before its turn.
@@ -65,8 +103,8 @@ impl ArrivalPlan {
         let tempo = &program.tempo;
         let times = *tempo.times.get(transfer? as usize)?;
         let limited_by = tempo.bottlenecks.get(connection.index())?[1]?;
-        let beta = tempo.rates.get(connection.index())?;
-        Some(Self { limited_by, times, lead: LEAST_LEAD.max((LEAD.0 / beta.0) as usize), is_urgent: false })
+        let beta = *tempo.rates.get(connection.index())?;
+        Some(Self { limited_by, times, lead: lead(beta), is_urgent: false })
     }
 
     /// How many of the `bytes` bytes of an earlier message may still be to come when this one is asked for. If it would not make that
@@ -93,9 +131,14 @@ impl EarlyActs {
                 needs |= u64::from(before.must_precede(act)) << (AHEAD - 1 - back);
             }
             if let Act::Send { to, .. } = act {
-                early.sends.push(index as u32);
-                if let Some(start) = plans.get(index).and_then(|plan| plan.leaves) {
-                    early.urge(acts, index, start);
+                let plan = plans.get(index).and_then(|plan| plan.leaves);
+                early.sends.push(EarlySend { act: index as u32, plan });
+                if let Some(plan) = plan {
+                    early.urge(acts, index, plan.start);
+                    let queue = early.queues.entry(plan.limited_by).or_default();
+                    if !queue.contains(to) {
+                        queue.push(*to);
+                    }
                 }
                 if let Some(behind) = sent.insert(*to, index).filter(|behind| index - behind <= AHEAD) {
                     needs |= 1 << (AHEAD - (index - behind));
@@ -125,7 +168,8 @@ impl EarlyActs {
 
     /// How many bytes its lists take in memory.
     pub(super) fn bytes(&self) -> usize {
-        size_of_val(&*self.sends) + size_of_val(&*self.receives) + size_of_val(&*self.needs)
+        let queues: usize = self.queues.values().map(|queue| size_of_val(&**queue)).sum();
+        size_of_val(&*self.sends) + queues + size_of_val(&*self.receives) + size_of_val(&*self.needs)
     }
 
     /// Whether an act may be done when it is `ahead` acts before its turn (1 to [`AHEAD`]), of which those in `done` are done:
@@ -177,7 +221,13 @@ mod tests {
             let arrives = |plan| PassagePlan { arrives: Some(plan), leaves: None };
             let first = arrives(at(0, [0.0, 40.0]));
             let second = arrives(at(limited_by, [start, start + 40.0]));
-            let passed_on = PassagePlan { arrives: None, leaves: Some(Micros(leaves)) };
+            let leaves = DeparturePlan {
+                limited_by: ResourceId(2),
+                start: Micros(leaves),
+                lead: LEAST_LEAD,
+                beta: MicrosPerByte(1.0),
+            };
+            let passed_on = PassagePlan { arrives: None, leaves: Some(leaves) };
             let early = EarlyActs::of(&acts, &[first, second, passed_on]);
             let [first, second] = [0, 1].map(|place| early.receives[place].plan.unwrap());
             second.spare(&first, LONG)
@@ -196,7 +246,8 @@ mod tests {
         assert!(needs(&acts, 3).is_empty());
         assert_eq!(needs(&acts, 4), [2]);
         assert_eq!(needs(&acts, 5), [0, 3]);
-        assert_eq!(EarlyActs::of(&acts, &[]).sends, [2, 3, 4, 5]);
+        let sends = EarlyActs::of(&acts, &[]).sends;
+        assert_eq!(sends.iter().map(|send| send.act).collect::<Vec<_>>(), [2, 3, 4, 5]);
     }
 
     #[test]

@@ -212,6 +212,11 @@ impl Engine {
         relief.is_some_and(|relief| self.ports.relieve(relief))
     }
 
+    /// When the first of the calls under way has something to do, if nothing arrives before.
+    pub(super) fn retry_at(&self) -> Option<Moment> {
+        self.queues.values().filter_map(VecDeque::front).filter_map(|first| first.run.retry_at()).min()
+    }
+
     /// The result of a call that is over. It is told once.
     pub(super) fn take(&mut self, ticket: Ticket) -> Option<RunResult<()>> {
         self.over.remove(&ticket.number)

@@ -102,6 +102,11 @@ impl LanePorts {
         self.ports[peer.index()].as_ref().map_or(MemoryKind::Mapped, |port| port.memory())
     }
 
+    /// About how many bytes to a rank have not arrived yet.
+    pub(crate) fn unsent(&self, peer: Rank) -> usize {
+        self.ports[peer.index()].as_ref().map_or(0, |port| port.unsent())
+    }
+
     /// Sends what waits for room at the ports to `peers`; one of them for which not all of it went.
     ///
     /// # Errors

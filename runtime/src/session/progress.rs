@@ -167,10 +167,11 @@ impl Session {
             if has_ended || engine.is_idle() || engine.followers > 0 {
                 break engine;
             }
+            let until = engine.retry_at().map_or(now.after(LOOKING_AROUND), |at| at.min(now.after(LOOKING_AROUND)));
             drop(engine);
             match moved {
                 true => waiter.progressed(),
-                false => waiter.idle(now, now.after(LOOKING_AROUND)),
+                false => waiter.idle(now, until),
             }
         };
         // Before the next driver may sleep.

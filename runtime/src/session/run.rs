@@ -4,6 +4,7 @@
 //! what it can.
 
 use super::script::{Act, CallScript};
+use crate::clock::Moment;
 use crate::error::{RunError, RunResult};
 use crate::session::buffers::CallBuffers;
 use crate::session::ports::LanePorts;
@@ -39,6 +40,8 @@ pub(super) struct MessageFlow {
     pub(super) expected: u64,
     /// The next act, and what was done, when sends were last tried before their turn.
     pub(super) tried: Option<(usize, u64)>,
+    /// When one of these sends, which would have passed earlier ones, may be tried again.
+    pub(super) retry_at: Option<Moment>,
     /// How many of the sends, and of the receives, that may come before their turn are over.
     pub(super) passed: [usize; 2],
     /// Long messages that their receivers do not have yet.
@@ -71,8 +74,18 @@ impl ScriptRun {
     pub(super) fn new(buffers: CallBuffers, communicator: u64, call: u32) -> Self {
         let (offers, incoming) = (Vec::new(), Vec::new());
         let (done, expected) = (0, 0);
-        let flow =
-            MessageFlow { communicator, call, next: 0, done, expected, tried: None, passed: [0; 2], offers, incoming };
+        let flow = MessageFlow {
+            communicator,
+            call,
+            next: 0,
+            done,
+            expected,
+            tried: None,
+            retry_at: None,
+            passed: [0; 2],
+            offers,
+            incoming,
+        };
         Self { buffers, flow }
     }
 
@@ -84,6 +97,11 @@ impl ScriptRun {
             (false, false) => PortRelief::Network,
             (false, true) => PortRelief::Full,
         }
+    }
+
+    /// When it has something to do, if nothing arrives before.
+    pub(super) fn retry_at(&self) -> Option<Moment> {
+        self.flow.retry_at
     }
 
     /// How many acts are finished.

@@ -13,7 +13,7 @@
 //! a connection in both directions at once. Each rank's messages to another keep their order, and nothing waits for room before
 //! its turn, so there is no new cycle of waits.
 
-use super::early::{ArrivalPlan, EarlyActs, PassagePlan};
+use super::early::{ArrivalPlan, DeparturePlan, EarlyActs, PassagePlan};
 use crate::dtype::{DType, Kernel};
 use crate::error::{RunError, RunResult};
 use crate::execution::local_rank::averages;
@@ -177,8 +177,7 @@ impl CallScript {
         for at in order {
             let step = &own.threadblocks[at.threadblock as usize].steps[at.step as usize];
             let arrives = step.instruction.receives_from().and_then(|id| ArrivalPlan::of(program, step.transfer, id));
-            let times = step.transfer.and_then(|transfer| program.tempo.times.get(transfer as usize));
-            let leaves = times.filter(|_| step.instruction.sends_to().is_some()).map(|times| times[0]);
+            let leaves = step.instruction.sends_to().and_then(|id| DeparturePlan::of(program, step.transfer, id));
             plans.push(PassagePlan { arrives, leaves });
             acts.push(match step.instruction {
                 Instruction::Send { to, src } => {

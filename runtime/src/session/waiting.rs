@@ -145,6 +145,7 @@ impl Session {
                 engine.give_up(ticket, &error);
                 return Some(Err(error));
             }
+            let until = engine.retry_at().map_or(now.after(limit), |at| at.min(now.after(limit)));
             drop(engine);
             if !goes_on() {
                 waiter.progressed();
@@ -155,7 +156,7 @@ impl Session {
                     work();
                     waiter.stay_awake(now);
                 }
-                None => waiter.idle(now, now.after(limit)),
+                None => waiter.idle(now, until),
             }
         }
     }

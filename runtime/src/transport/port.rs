@@ -108,6 +108,11 @@ pub(crate) trait MessagePort: Send {
         false
     }
 
+    /// About how many bytes were sent to the peer and have not arrived; 0 where that is not known.
+    fn unsent(&self) -> usize {
+        0
+    }
+
     /// Sends a short message; false if there is no room for it now.
     ///
     /// # Errors

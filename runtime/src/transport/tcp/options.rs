@@ -25,6 +25,14 @@ pub(super) fn pace(socket: &TcpStream, rate: f64) -> io::Result<()> {
     set(socket, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, rate as u64)
 }
 
+/// How many bytes a socket has taken that its peer's computer has not confirmed; 0 if the kernel does not say.
+pub(super) fn unsent(socket: &TcpStream) -> usize {
+    let mut bytes: c_int = 0;
+    // SAFETY: the descriptor is open as long as `socket` is borrowed, and the kernel writes one integer.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    if result == 0 { usize::try_from(bytes).unwrap_or(0) } else { 0 }
+}
+
 /// Makes a socket fast if both its ends are on this computer.
 ///
 /// # Errors

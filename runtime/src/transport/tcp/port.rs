@@ -7,6 +7,7 @@
 
 use super::frame::{FRAGMENT_BYTES, FrameKind, HEADER, SHORT_FRAME, SocketFrame, strange};
 use super::offers::{OwnOffer, OwnOffers, PeerOffers};
+use super::options::unsent;
 use crate::memory::socket::Socket;
 use crate::transport::MemoryKind;
 use crate::transport::notice::{BreachNotice, WaitNotice};
@@ -238,6 +239,10 @@ impl MessagePort for SocketPort {
             self.announced.expect(&head);
         }
         is_told
+    }
+
+    fn unsent(&self) -> usize {
+        self.unsent.len() + unsent(self.socket.stream())
     }
 
     fn send(&mut self, head: MessageHead, payload: &[u8]) -> io::Result<bool> {
