@@ -62,26 +62,35 @@ static MPI_Op op_of(const struct antiphon_call *call) {
     }
 }
 
-/* A candidate. It is 0 after a call that MPI has made, and something else where MPI cannot, or has failed. */
+/* Whether MPI can make a call. It looks at what all ranks have the same. */
+static int can(const struct antiphon_call *call, void *user) {
+    (void)user;
+    return type_of(call) != MPI_DATATYPE_NULL && !(reduces(call) && op_of(call) == MPI_OP_NULL) && call->count <= INT_MAX;
+}
+
+/* A candidate. It is 0 after a call that MPI has made, and something else if MPI has failed. */
 static int run(antiphon_comm_t comm, const struct antiphon_call *call, void *user) {
     MPI_Comm own = antiphon_mpi_state.tuned;
     MPI_Datatype type = type_of(call);
     MPI_Op op = op_of(call);
-    bool in_place = call->send == call->recv;
-    const void *send = in_place ? MPI_IN_PLACE : call->send;
-    int count = (int)call->count;
-    (void)comm, (void)user;
-    if (type == MPI_DATATYPE_NULL || (reduces(call) && op == MPI_OP_NULL) || call->count > INT_MAX) return MPI_ERR_ARG;
+    const void *send = call->send == call->recv ? MPI_IN_PLACE : call->send;
+    int count = (int)call->count, rank;
+    (void)comm;
+    if (!can(call, user)) return MPI_ERR_ARG;
+    /* A buffer of no elements may have any address, also that of MPI_IN_PLACE. */
+    PMPI_Comm_rank(own, &rank);
+    const void *of_root = rank == call->root ? call->send : NULL;
+    void *to_root = rank == call->root ? call->recv : NULL;
     switch (call->collective) {
     case ANTIPHON_ALL_REDUCE: return PMPI_Allreduce(send, call->recv, count, type, op, own);
     case ANTIPHON_ALL_GATHER: return PMPI_Allgather(send, count, type, call->recv, count, type, own);
     case ANTIPHON_REDUCE_SCATTER: return PMPI_Reduce_scatter_block(send, call->recv, count, type, op, own);
     case ANTIPHON_ALL_TO_ALL: return PMPI_Alltoall(send, count, type, call->recv, count, type, own);
     case ANTIPHON_BROADCAST: return PMPI_Bcast(call->recv, count, type, call->root, own);
-    /* These are never in place, and an empty buffer is an address of nothing. */
-    case ANTIPHON_REDUCE: return PMPI_Reduce(call->send, call->recv, count, type, op, call->root, own);
-    case ANTIPHON_GATHER: return PMPI_Gather(call->send, count, type, call->recv, count, type, call->root, own);
-    case ANTIPHON_SCATTER: return PMPI_Scatter(call->send, count, type, call->recv, count, type, call->root, own);
+    /* These are never in place. */
+    case ANTIPHON_REDUCE: return PMPI_Reduce(call->send, to_root, count, type, op, call->root, own);
+    case ANTIPHON_GATHER: return PMPI_Gather(call->send, count, type, to_root, count, type, call->root, own);
+    case ANTIPHON_SCATTER: return PMPI_Scatter(of_root, count, type, call->recv, count, type, call->root, own);
     default: return MPI_ERR_ARG;
     }
 }
@@ -93,7 +102,7 @@ enum { COLLECTIVES = sizeof collectives / sizeof *collectives };
 static antiphon_result_t register_all(antiphon_comm_t handle) {
     antiphon_result_t result = ANTIPHON_SUCCESS;
     for (int index = 0; index < COLLECTIVES && result == ANTIPHON_SUCCESS; index++)
-        result = antiphon_tune_candidate(handle, "MPI", collectives[index], run, NULL);
+        result = antiphon_tune_candidate_when(handle, "MPI", collectives[index], run, can, NULL);
     return result;
 }
 

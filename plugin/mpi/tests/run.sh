@@ -180,7 +180,7 @@ END
 candidates() {
     export ANTIPHON_MPI_TABLE="$folder/competed.json" ANTIPHON_MPI_TABLE_BUDGET=6 ANTIPHON_MPI_TABLE_SIZES=1024,16384
     rm -f "$ANTIPHON_MPI_TABLE"
-    ANTIPHON_DISABLE=1 run check "$1" choices "$library"
+    ANTIPHON_DISABLE=1 run check "$1" tables "$library"
     [ ! -e "$ANTIPHON_MPI_TABLE" ]
     run check "$1" choices "$library"
     has "there is no .*competed.json: MPI_Init measures for about 6 s"
