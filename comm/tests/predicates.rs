@@ -16,7 +16,7 @@ fn measured(sizes: &[u64], given: impl Sync + Fn(usize) -> Vec<TuneCandidate>) -
     let options = TuneOptions {
         collectives: vec![Collective::AllReduce],
         sizes: sizes.to_vec(),
-        budget: Duration::from_secs(60),
+        budget: Duration::from_secs(20),
         limit: Duration::from_secs(5),
         seed: 3,
         ..TuneOptions::default()

@@ -80,9 +80,9 @@ impl TuneCandidate {
     }
 
     /// The same function, but only for calls of which the predicate says that it can do them: others are not measured, and a call is
-    /// not served by it, whatever the table says. It is asked on every rank, for every call that the table would leave to the function,
-    /// and knows nothing but the call, so that all ranks get the same answer. One that panics says no. What is no function stays as
-    /// it is.
+    /// not served by it, whatever the table says. It is asked on every rank, once or more for every call that the table would leave to
+    /// the function, and knows nothing but the call, so that all ranks get the same answer. One that panics says no. What is no
+    /// function stays as it is.
     pub fn when(mut self, predicate: Arc<CandidatePredicate>) -> Self {
         if let CandidateWork::Function(function) = &mut self.work {
             function.when = Some(predicate);
