@@ -246,6 +246,12 @@ struct antiphon_call {
 typedef int (*antiphon_candidate_t)(antiphon_comm_t comm, const struct antiphon_call *call, void *user);
 
 /**
+ * Whether a candidate can do a call: 0 if not. The buffers of the call are NULL. All ranks ask, about the same calls, and must get the
+ * same answer, so it looks at nothing but the call and what was registered with it.
+ */
+typedef int (*antiphon_predicate_t)(const struct antiphon_call *call, void *user);
+
+/**
  * What to measure. Zeros mean the defaults of `antiphon tune`.
  */
 struct antiphon_tune_options {
@@ -690,6 +696,19 @@ antiphon_result_t antiphon_tune_candidate(antiphon_comm_t comm,
                                           void *user);
 
 /**
+ * The same for a function that can only do some calls of the collective: those of which `predicate` says so. Others are not measured.
+ * After the tuning it is asked again, before each call that the table leaves to the function; where it says no, the best of the rest
+ * serves. Where a rank's predicate says something else than that of rank 0 when it is to be measured, the candidate is refused. With
+ * NULL it is `antiphon_tune_candidate`.
+ */
+antiphon_result_t antiphon_tune_candidate_when(antiphon_comm_t comm,
+                                               const char *name,
+                                               int collective,
+                                               antiphon_candidate_t run,
+                                               antiphon_predicate_t predicate,
+                                               void *user);
+
+/**
  * Measures stock, textbook algorithms and the registered candidates on all ranks, which all call this with the same options, and
  * uses what is faster than stock from the next call of this communicator on. A candidate has to be right again and again, for
  * smaller counts too; it writes only what it has to, and ends all its calls. One that is wrong or fails is refused, and the others
@@ -712,7 +731,8 @@ antiphon_result_t antiphon_use_table(antiphon_comm_t comm,
 
 /**
  * From the next blocking call on, registered candidates serve the calls of this communicator for which its table names
- * them: those of the type of elements and the reduction that were measured, an all_reduce or broadcast in place, others not.
+ * them: those of the type of elements and the reduction that were measured, an all_reduce or broadcast in place, others not; and of
+ * a candidate with a predicate, only those for which it says yes.
  * All ranks make this call. Where a rank has not registered a candidate of that name, the best of the rest serves on all of them, and
  * rank 0 says so on standard error. After `antiphon_tune` this is so already.
  */

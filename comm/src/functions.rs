@@ -2,8 +2,9 @@
 //!
 //! The principal type is [`ServingFunctions`]. A file cannot hold a function, so it holds the name. A program gives its functions
 //! to the library under these names; all ranks agree on which of them all have, and the others serve nothing. Functions serve
-//! blocking calls of the kind that was measured: its type of elements, its reduction, its root, and in place or not. Everything
-//! else is served by the plans of the table, or stock.
+//! blocking calls of the kind that was measured: its type of elements, its reduction, its root, and in place or not; and where the
+//! program has given a predicate with it, only those for which that says yes. Everything else is served by the plans of the table,
+//! or stock.
 
 use crate::call_state::ServesCalls;
 use crate::communicator::Communicator;
@@ -23,8 +24,29 @@ use tune::Composition;
 /// A user's own way to do a collective. It is called on all ranks at the same time, with the communicator to use.
 pub type CandidateFunction = dyn Fn(&Communicator, &CollectiveCall, Call<'_>) -> Result<(), String> + Send + Sync;
 
-/// A function of the program's: its name, and the collectives that it is for.
-pub(crate) type GivenFunction = (String, Vec<Collective>, Arc<CandidateFunction>);
+/// Whether a user's function can do a call. It says the same on all ranks, and whenever it is asked, because it looks at nothing but
+/// the call.
+pub type CandidatePredicate = dyn Fn(&CollectiveCall) -> bool + Send + Sync;
+
+/// A user's function, and for what it is.
+#[derive(Clone)]
+pub(crate) struct UserFunction {
+    pub(crate) collectives: Vec<Collective>,
+    pub(crate) run: Arc<CandidateFunction>,
+    /// `None` if it can do all calls of its collectives.
+    pub(crate) when: Option<Arc<CandidatePredicate>>,
+}
+
+impl UserFunction {
+    /// Whether its predicate says that it can do a call. One that panics says no.
+    pub(crate) fn can_do(&self, call: &CollectiveCall) -> bool {
+        let asked = |when: &Arc<CandidatePredicate>| catch_unwind(AssertUnwindSafe(|| when(call))).unwrap_or(false);
+        self.when.as_ref().is_none_or(asked)
+    }
+}
+
+/// A function of the program's, and its name.
+pub(crate) type GivenFunction = (String, UserFunction);
 
 /// Functions that serve calls of a communicator.
 struct ServingFunctions {
@@ -37,7 +59,7 @@ struct ServingFunctions {
 
 struct ServingFunction {
     named: TableFunction,
-    function: Arc<CandidateFunction>,
+    function: UserFunction,
     /// If it is the library's own.
     composition: Option<Composition>,
 }
@@ -89,12 +111,18 @@ pub(crate) fn composed(
 }
 
 /// The library's own function of a name.
-fn own(name: &str) -> Option<(Composition, Arc<CandidateFunction>)> {
+fn own(name: &str) -> Option<(Composition, UserFunction)> {
     let of = Composition::of_name(name)?;
     let function = move |lane: &Communicator, call: &CollectiveCall, memory: Call<'_>| {
         composed(lane, of, call, memory).map_err(|error| error.to_string())
     };
-    Some((of, Arc::new(function)))
+    Some((of, UserFunction { collectives: vec![of.whole], run: Arc::new(function), when: None }))
+}
+
+/// A call as functions are told of it.
+pub(crate) fn call_of(CallKey { kind, count, dtype }: CallKey) -> CollectiveCall {
+    let CallKind { collective, root, op, in_place } = kind;
+    CollectiveCall { collective, root: root.map(Rank::index), op, count, dtype, in_place }
 }
 
 impl ServingFunction {
@@ -103,7 +131,8 @@ impl ServingFunction {
         let TableFunction { collective, from_bytes, to_bytes, dtype, op, .. } = self.named;
         let is_kind = key.kind == measured_kind(collective, op.unwrap_or(ReduceOp::Sum)) && key.dtype == dtype;
         let is_possible = self.composition.is_none_or(|of| of.serves(ranks, collective, key.count));
-        is_kind && is_possible && bytes >= from_bytes && bytes < to_bytes
+        // What the table says was true of calls of that size when it was measured: the program may know better about this one.
+        is_kind && is_possible && bytes >= from_bytes && bytes < to_bytes && self.function.can_do(&call_of(key))
     }
 }
 
@@ -115,7 +144,7 @@ impl ServingFunctions {
     fn new(
         comm: &Communicator,
         store: &PlanStore,
-        given: impl Fn(&TableFunction) -> Option<Arc<CandidateFunction>>,
+        given: impl Fn(&TableFunction) -> Option<UserFunction>,
     ) -> CommResult<Self> {
         let of = |named: &TableFunction| {
             let (composition, function) = match own(&named.name) {
@@ -157,10 +186,8 @@ impl ServesCalls for ServingFunctions {
         let ServingFunction { function, composition, .. } = &self.serving[number];
         let lane = if composition.is_some_and(|of| of.is_chosen) { &self.tuned } else { &self.lane };
         lane.set_time_limit(limit);
-        let CallKey { kind, count, dtype } = key;
-        let (collective, root) = (kind.collective, kind.root.map(Rank::index));
-        let call = CollectiveCall { collective, root, op: kind.op, count, dtype, in_place: kind.in_place };
-        let ended = catch_unwind(AssertUnwindSafe(|| function(lane, &call, memory)));
+        let call = call_of(key);
+        let ended = catch_unwind(AssertUnwindSafe(|| (function.run)(lane, &call, memory)));
         let ended = ended.unwrap_or_else(|_| Err("it panicked".to_owned()));
         if ended.is_err() {
             lane.abort();
@@ -184,24 +211,33 @@ impl Communicator {
         let store = self.state().plans.store();
         let (table, machines) = (store.table(), self.machines());
         let own_of = |named: &TableFunction| {
-            let is_it = |(name, collectives, _): &&GivenFunction| {
-                **name == *named.name && collectives.contains(&named.collective)
+            let is_it = |(name, function): &&GivenFunction| {
+                **name == *named.name && function.collectives.contains(&named.collective)
             };
-            given.iter().find(is_it).map(|(_, _, function)| function.clone())
+            given.iter().find(is_it).map(|(_, function)| function.clone())
         };
         let named: Vec<&TableFunction> =
             table.functions(store.places(&machines)).filter(|of| own(&of.name).is_none()).collect();
-        let has: Vec<i64> = named.iter().map(|named| i64::from(own_of(named).is_some())).collect();
+        let word =
+            |function: Option<UserFunction>| function.map_or(0, |function| 1 + i64::from(function.when.is_some()));
+        let has: Vec<i64> = named.iter().map(|named| word(own_of(named))).collect();
         let mut all = vec![0; has.len() * self.size()];
         if !has.is_empty() {
             self.all_gather(&has, &mut all)?;
         }
-        let missing = |index: usize| all.chunks_exact(has.len()).position(|rank| rank[index] == 0);
+        // With a predicate on some ranks only, they would not agree about calls.
+        let is_other = |index: usize, rank: &[i64]| rank[index] == 0 || rank[index] != all[index];
+        let missing = |index: usize| all.chunks_exact(has.len()).position(|rank| is_other(index, rank));
         for (index, named) in named.iter().enumerate() {
             if let Some(rank) = missing(index) {
                 store.says.warn(|| {
                     let (name, collective) = (&named.name, named.collective);
-                    format!("rank {rank} has no function `{name}`, which the table names for {collective}: the best of the rest serves")
+                    let lack = match all[rank * has.len() + index] {
+                        0 => "no function",
+                        1 => "no predicate, as rank 0 has, for the function",
+                        _ => "a predicate, which rank 0 has not, for the function",
+                    };
+                    format!("rank {rank} has {lack} `{name}`, which the table names for {collective}: the best of the rest serves")
                 });
             }
         }

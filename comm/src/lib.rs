@@ -55,7 +55,7 @@ mod tuner;
 pub use communicator::Communicator;
 pub use connect::Config;
 pub use error::{CommError, CommResult, explained};
-pub use functions::CandidateFunction;
+pub use functions::{CandidateFunction, CandidatePredicate};
 pub use hardware::hardware;
 pub use memory::{RegisteredVector, SharedVector};
 pub use operation::CollectiveCall;

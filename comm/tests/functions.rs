@@ -183,3 +183,56 @@ fn a_function_that_fails_ends_the_communicator_on_all_ranks() {
     assert!(said[1].contains("`mine` has failed: as a test"), "{said:?}");
     assert!(said.iter().all(|said| said.contains("rank 1")), "{said:?}");
 }
+
+/// The same function, which can only do even numbers of elements; it counts how often that is asked on this rank.
+fn even(calls: &Arc<AtomicUsize>, asked: &Arc<AtomicUsize>) -> TuneCandidate {
+    let asked = asked.clone();
+    counting(calls, None).when(Arc::new(move |call| {
+        asked.fetch_add(1, Ordering::Relaxed);
+        assert_eq!((call.collective, call.op, call.root), (Collective::AllReduce, Some(Op::Sum), None));
+        assert!(call.in_place);
+        call.count.is_multiple_of(2)
+    }))
+}
+
+#[test]
+fn a_predicate_is_asked_again_for_each_call_that_the_table_leaves_to_its_function() {
+    ranks(|comm| {
+        let [calls, asked] = [0, 0].map(|zero| Arc::new(AtomicUsize::new(zero)));
+        comm.use_table(&table("mine")).unwrap();
+        assert_eq!(comm.use_candidates(&[even(&calls, &asked)]).unwrap(), ["mine"]);
+        // Elements; calls of the predicate; calls of the function.
+        for (count, asks, expected) in [(100, 1, 1), (101, 1, 0), (100, 1, 1), (98, 0, 0), (200, 0, 0)] {
+            let before = [&calls, &asked].map(|of| of.load(Ordering::Relaxed));
+            sum(comm, count);
+            let after = [&calls, &asked].map(|of| of.load(Ordering::Relaxed));
+            assert_eq!([after[0] - before[0], after[1] - before[1]], [expected, asks], "{count} elements");
+        }
+        sum(comm, 101);
+        assert!(comm.last_plan().contains("stock"), "{}", comm.last_plan());
+    });
+}
+
+#[test]
+fn a_predicate_that_panics_says_no() {
+    ranks(|comm| {
+        let calls = Arc::new(AtomicUsize::new(0));
+        comm.use_table(&table("mine")).unwrap();
+        let panicking = counting(&calls, None).when(Arc::new(|call| panic!("{} elements, as a test", call.count)));
+        assert_eq!(comm.use_candidates(&[panicking]).unwrap(), ["mine"]);
+        sum(comm, 100);
+        assert_eq!(calls.load(Ordering::Relaxed), 0);
+    });
+}
+
+#[test]
+fn a_function_with_a_predicate_on_some_ranks_only_serves_nowhere() {
+    ranks(|comm| {
+        let [calls, asked] = [0, 0].map(|zero| Arc::new(AtomicUsize::new(zero)));
+        comm.use_table(&table("mine")).unwrap();
+        let given = if comm.rank() == 1 { counting(&calls, None) } else { even(&calls, &asked) };
+        assert!(comm.use_candidates(&[given]).unwrap().is_empty());
+        sum(comm, 100);
+        assert_eq!(calls.load(Ordering::Relaxed), 0);
+    });
+}

@@ -102,6 +102,8 @@ struct antiphon_mpi_begun {
     struct antiphon_mpi_begun *next;
 };
 
+/* The type of elements for which candidates.c makes a table. */
+enum { ANTIPHON_MPI_MEASURED = ANTIPHON_F64, ANTIPHON_MPI_MEASURED_BYTES = 8 };
 enum { ANTIPHON_MPI_TYPES = 40, ANTIPHON_MPI_PLANS = 64, ANTIPHON_MPI_PLAN_NAME = 96 };
 
 struct antiphon_mpi_type {
@@ -127,6 +129,8 @@ struct antiphon_mpi_state {
     int keyval;      /* of our handles */
     int end;         /* of the attribute whose end is the end of MPI */
     MPI_Comm comm;   /* of our own, for progress and for the last barrier */
+    MPI_Comm tuned;  /* of our own, for calls that a table leaves to MPI (candidates.c) */
+    bool has_table;  /* whether that table is used */
     unsigned looks;  /* how often a waiting call looks before it lets others run */
     struct antiphon_mpi_type types[ANTIPHON_MPI_TYPES];
     int known;       /* how many types */
@@ -199,6 +203,7 @@ void antiphon_mpi_release(struct antiphon_mpi_group *group);
 int antiphon_mpi_forget(MPI_Comm comm, int keyval, void *group, void *extra);
 
 /* choices.c */
+size_t antiphon_mpi_element(antiphon_dtype_t dtype);
 bool antiphon_mpi_ours(struct antiphon_mpi_group *group, struct antiphon_mpi_call *call);
 bool antiphon_mpi_ours_begun(struct antiphon_mpi_group *group, struct antiphon_mpi_call *call);
 void antiphon_mpi_timed(const struct antiphon_mpi_call *call);
@@ -206,6 +211,10 @@ int antiphon_mpi_theirs(const struct antiphon_mpi_call *call, int code);
 void antiphon_mpi_forget_choices(struct antiphon_mpi_group *group);
 void antiphon_mpi_begin_choices(int rank);
 void antiphon_mpi_end_choices(void);
+
+/* candidates.c */
+bool antiphon_mpi_begin_table(int rank, int size, antiphon_comm_t handle);
+void antiphon_mpi_end_table(void);
 
 /* run.c */
 int antiphon_mpi_run(struct antiphon_mpi_group *group, struct antiphon_mpi_call *call);

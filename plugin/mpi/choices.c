@@ -42,7 +42,8 @@ static double now(void) {
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-static size_t element(antiphon_dtype_t dtype) {
+/* Bytes of an element. */
+size_t antiphon_mpi_element(antiphon_dtype_t dtype) {
     switch (dtype) {
     case ANTIPHON_U8: return 1;
     case ANTIPHON_F16:
@@ -55,7 +56,7 @@ static size_t element(antiphon_dtype_t dtype) {
 
 /* Sizes of a block up to twice the least of them. Blocks of an alltoallv differ between ranks, and a barrier has none. */
 static int class_of(const struct antiphon_mpi_call *call) {
-    size_t bytes = call->count * element(call->dtype);
+    size_t bytes = call->count * antiphon_mpi_element(call->dtype);
     int class = 0;
     if (call->kind == ANTIPHON_MPI_ALLTOALLV || call->kind == ANTIPHON_MPI_BARRIER) return 0;
     while (bytes > 1) bytes /= 2, class++;

@@ -133,6 +133,11 @@ enum antiphon_mpi_reason antiphon_mpi_move(struct antiphon_mpi_call *call, size_
     if (bytes == 0) return ANTIPHON_MPI_EMPTY;
     if (bytes > MOST) return ANTIPHON_MPI_LARGE;
     call->count = bytes;
+    /* A function that a table names serves elements of the type that was measured. */
+    if (antiphon_mpi_state.has_table && bytes % ANTIPHON_MPI_MEASURED_BYTES == 0) {
+        call->count = bytes / ANTIPHON_MPI_MEASURED_BYTES;
+        call->dtype = ANTIPHON_MPI_MEASURED;
+    }
     call->in_place = in_place;
     return ANTIPHON_MPI_OURS;
 }

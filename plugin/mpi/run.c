@@ -2,6 +2,7 @@
 #include "antiphon_mpi.h"
 #include <sched.h>
 #include <stdio.h>
+#include <string.h>
 
 /* How many looks lie between two calls that let MPI make progress: such a call costs more than a look. */
 enum { BETWEEN = 8, ARRIVALS = 8 };
@@ -36,8 +37,16 @@ int antiphon_mpi_fail(MPI_Comm comm, antiphon_result_t result, const char *text)
     return code;
 }
 
-static antiphon_result_t block(antiphon_comm_t comm, const struct antiphon_mpi_call *call) {
-    const void *send = call->send;
+/* An allreduce of MPI_COMM_WORLD that is to be made as it was measured for a table: in place. */
+static const void *sent(const struct antiphon_mpi_group *group, const struct antiphon_mpi_call *call) {
+    bool is_measured = antiphon_mpi_state.has_table && group->comm == MPI_COMM_WORLD;
+    if (call->kind != ANTIPHON_MPI_ALLREDUCE || !is_measured || call->send == call->recv) return call->send;
+    return memmove(call->recv, call->send, call->count * antiphon_mpi_element(call->dtype));
+}
+
+static antiphon_result_t block(const struct antiphon_mpi_group *group, const struct antiphon_mpi_call *call) {
+    antiphon_comm_t comm = group->handle;
+    const void *send = sent(group, call);
     void *recv = call->recv;
     size_t count = call->count;
     antiphon_dtype_t dtype = call->dtype;
@@ -98,7 +107,7 @@ static antiphon_result_t make(struct antiphon_mpi_group *group, const struct ant
         result = antiphon_all_to_all_v(call->send, blocks, blocks + size, call->recv, blocks + 2 * size, blocks + 3 * size,
                                        call->dtype, group->handle);
     } else {
-        result = block(group->handle, call);
+        result = block(group, call);
     }
     if (result == ANTIPHON_SUCCESS && antiphon_mpi_state.wants_statistics) antiphon_mpi_ran(group, call->kind);
     return result;

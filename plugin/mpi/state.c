@@ -14,7 +14,7 @@
 enum { SECRET_BYTES = 32, LOOKS = 2000 };
 
 struct antiphon_mpi_state antiphon_mpi_state = {
-    .comm = MPI_COMM_NULL, .lock = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER};
+    .comm = MPI_COMM_NULL, .tuned = MPI_COMM_NULL, .lock = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER};
 
 /* How the ranks meet. */
 struct meeting {
@@ -105,6 +105,7 @@ static int end(MPI_Comm comm, int keyval, void *attribute, void *extra) {
         next = group->next;
         if (group->comm != MPI_COMM_NULL) PMPI_Comm_delete_attr(group->comm, state->keyval);
     }
+    antiphon_mpi_end_table();
     PMPI_Comm_free(&state->comm);
     PMPI_Comm_free_keyval(&state->keyval);
     PMPI_Comm_free_keyval(&state->end);
@@ -126,6 +127,12 @@ void antiphon_mpi_start(void) {
     PMPI_Comm_dup(MPI_COMM_WORLD, &state->comm);
     /* It fails only where it was done before. */
     antiphon_comm_set_idle(handle, antiphon_mpi_awaiting, NULL);
+    if (!antiphon_mpi_begin_table(rank, size, handle)) {
+        antiphon_comm_free(&handle);
+        antiphon_mpi_end_table();
+        PMPI_Comm_free(&state->comm);
+        return;
+    }
     PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, antiphon_mpi_forget, &state->keyval, NULL);
     PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, end, &state->end, NULL);
     PMPI_Comm_set_attr(MPI_COMM_SELF, state->end, state);

@@ -1,6 +1,6 @@
 //! Tuning from C: a program's own candidates, and the measuring.
 //!
-//! The principal functions are [`antiphon_tune_candidate`] and [`antiphon_tune`].
+//! The principal functions are [`antiphon_tune_candidate_when`] and [`antiphon_tune`].
 
 #![allow(non_camel_case_types, reason = "these are the names of the C interface")]
 
@@ -60,6 +60,10 @@ pub struct antiphon_call {
 pub type antiphon_candidate_t =
     Option<unsafe extern "C" fn(comm: antiphon_comm_t, call: *const antiphon_call, user: *mut c_void) -> c_int>;
 
+/// Whether a candidate can do a call: 0 if not. The buffers of the call are NULL. All ranks ask, about the same calls, and must get the
+/// same answer, so it looks at nothing but the call and what was registered with it.
+pub type antiphon_predicate_t = Option<unsafe extern "C" fn(call: *const antiphon_call, user: *mut c_void) -> c_int>;
+
 /// What to measure. Zeros mean the defaults of `antiphon tune`.
 #[repr(C)]
 pub struct antiphon_tune_options {
@@ -82,8 +86,10 @@ pub struct antiphon_tune_options {
 }
 
 /// A function of the program's, and what it wants to be told.
+#[derive(Clone, Copy)]
 struct CFunction {
     run: unsafe extern "C" fn(antiphon_comm_t, *const antiphon_call, *mut c_void) -> c_int,
+    predicate: antiphon_predicate_t,
     user: *mut c_void,
 }
 
@@ -108,22 +114,32 @@ fn collective(of: c_int) -> Result<Collective, CallRefusal> {
     found.copied().ok_or_else(|| CallRefusal::argument(format!("there is no collective {of}")))
 }
 
+fn c_call(call: &CollectiveCall, send: *const c_void, recv: *mut c_void) -> antiphon_call {
+    let at = COLLECTIVES.iter().position(|of| *of == call.collective).unwrap_or_default();
+    antiphon_call {
+        collective: at as c_int,
+        dtype: c_dtype(call.dtype),
+        op: call.op.map(c_op).unwrap_or_default(),
+        root: call.root.unwrap_or_default() as c_int,
+        count: call.count,
+        send,
+        recv,
+    }
+}
+
 impl CFunction {
+    fn can_do(&self, call: &CollectiveCall) -> bool {
+        let told = c_call(call, std::ptr::null(), std::ptr::null_mut());
+        // SAFETY: the call lives until it returns; `user` is what it was registered with.
+        self.predicate.is_none_or(|predicate| unsafe { predicate(&raw const told, self.user) } != 0)
+    }
+
     fn call(&self, comm: &Communicator, call: &CollectiveCall, memory: CandidateMemory<'_>) -> Result<(), String> {
         let (send, recv) = match memory {
             CandidateMemory::InPlace(bytes) => (bytes.as_ptr().cast(), bytes.as_mut_ptr().cast()),
             CandidateMemory::OutOfPlace { input, output } => (input.as_ptr().cast(), output.as_mut_ptr().cast()),
         };
-        let at = COLLECTIVES.iter().position(|of| *of == call.collective).unwrap_or_default();
-        let told = antiphon_call {
-            collective: at as c_int,
-            dtype: c_dtype(call.dtype),
-            op: call.op.map(c_op).unwrap_or_default(),
-            root: call.root.unwrap_or_default() as c_int,
-            count: call.count,
-            send,
-            recv,
-        };
+        let told = c_call(call, send, recv);
         let mut handle = antiphon_comm::new(comm.clone());
         // SAFETY: the handle, the call and the buffers live until it returns; `user` is what it was registered with.
         match unsafe { (self.run)(&raw mut handle, &raw const told, self.user) } {
@@ -147,6 +163,26 @@ pub unsafe extern "C" fn antiphon_tune_candidate(
     run: antiphon_candidate_t,
     user: *mut c_void,
 ) -> antiphon_result_t {
+    // SAFETY: the caller's promise.
+    unsafe { antiphon_tune_candidate_when(comm, name, collective, run, None, user) }
+}
+
+/// The same for a function that can only do some calls of the collective: those of which `predicate` says so. Others are not measured.
+/// After the tuning it is asked again, before each call that the table leaves to the function; where it says no, the best of the rest
+/// serves. Where a rank's predicate says something else than that of rank 0 when it is to be measured, the candidate is refused. With
+/// NULL it is `antiphon_tune_candidate`.
+///
+/// # Safety
+/// The handle is a communicator that was not freed; the name ends with a zero byte.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn antiphon_tune_candidate_when(
+    comm: antiphon_comm_t,
+    name: *const c_char,
+    collective: c_int,
+    run: antiphon_candidate_t,
+    predicate: antiphon_predicate_t,
+    user: *mut c_void,
+) -> antiphon_result_t {
     guarded(|| {
         // SAFETY: the caller's promise.
         let handle = unsafe { communicator(comm)? };
@@ -154,9 +190,12 @@ pub unsafe extern "C" fn antiphon_tune_candidate(
         let name = unsafe { string(name, "the name")? }.filter(|name| !name.is_empty());
         let name = name.ok_or_else(|| CallRefusal::argument("the candidate has no name"))?;
         let run = run.ok_or_else(|| CallRefusal::argument(format!("the candidate `{name}` is NULL")))?;
-        let function = CFunction { run, user };
-        let function: Arc<CandidateFunction> = Arc::new(move |comm, call, memory| function.call(comm, call, memory));
-        let candidate = TuneCandidate::function(name, vec![self::collective(collective)?], function);
+        let of = CFunction { run, predicate, user };
+        let function: Arc<CandidateFunction> = Arc::new(move |comm, call, memory| of.call(comm, call, memory));
+        let mut candidate = TuneCandidate::function(name, vec![self::collective(collective)?], function);
+        if predicate.is_some() {
+            candidate = candidate.when(Arc::new(move |call| of.can_do(call)));
+        }
         locked(&handle.candidates).push(candidate);
         Ok(())
     })
@@ -215,7 +254,8 @@ pub unsafe extern "C" fn antiphon_use_table(comm: antiphon_comm_t, file: *const 
 }
 
 /// From the next blocking call on, registered candidates serve the calls of this communicator for which its table names
-/// them: those of the type of elements and the reduction that were measured, an all_reduce or broadcast in place, others not.
+/// them: those of the type of elements and the reduction that were measured, an all_reduce or broadcast in place, others not; and of
+/// a candidate with a predicate, only those for which it says yes.
 /// All ranks make this call. Where a rank has not registered a candidate of that name, the best of the rest serves on all of them, and
 /// rank 0 says so on standard error. After `antiphon_tune` this is so already.
 ///

@@ -12,7 +12,7 @@ from antiphon._handle import Handle
 from antiphon._memory import empty_like, shape_of
 
 if TYPE_CHECKING:
-    from antiphon._tuning import Candidate, Tuning
+    from antiphon._tuning import Candidate, Predicate, Tuning
 
 #: A NumPy array, a `bytearray`, an `array.array`, a CPU tensor of PyTorch, or anything else with the buffer protocol.
 Array = Any
@@ -152,6 +152,7 @@ class Communicator:
         self,
         candidates: Mapping[str, Candidate | tuple[Candidate, Sequence[str]]] | None = None,
         *,
+        when: Mapping[str, Predicate] | None = None,
         collectives: Sequence[str] | None = None,
         sizes: Sequence[int] | None = None,
         dtype: str = "float32",
@@ -166,7 +167,8 @@ class Communicator:
         with textbook algorithms: ``function(comm, call)`` does what the :class:`antiphon.CandidateCall` says, with the communicator
         that it gets. With ``(function, ["all_reduce", …])`` it is for these collectives only. A candidate has to be right before it
         is measured; one that is wrong or raises is refused, and the others are measured. A table holds the names of functions, not the
-        functions: a later program gives them with :meth:`use_candidates`.
+        functions: a later program gives them with :meth:`use_candidates`. ``when`` has predicates of candidates that can only do some
+        calls, by their names: ``predicate(call)`` says whether, on every rank the same. Other calls are not measured, and not served.
 
         ``collectives`` are the names of methods, by default all_reduce, all_gather, reduce_scatter, broadcast and all_to_all;
         ``sizes`` are in bytes, of all parts together (8 bytes to 16 MiB). ``budget`` is how many seconds it may take, about, and
@@ -177,19 +179,25 @@ class Communicator:
         """
         from antiphon import _tuning
 
-        return _tuning.tune(self._core, candidates, collectives, sizes, dtype, op, budget, timeout, seed)
+        return _tuning.tune(self._core, candidates, when, collectives, sizes, dtype, op, budget, timeout, seed)
 
-    def use_candidates(self, candidates: Mapping[str, Candidate | tuple[Candidate, Sequence[str]]]) -> list[str]:
+    def use_candidates(
+        self,
+        candidates: Mapping[str, Candidate | tuple[Candidate, Sequence[str]]],
+        *,
+        when: Mapping[str, Predicate] | None = None,
+    ) -> list[str]:
         """From the next call on, these functions serve the calls for which the table of this communicator (``ANTIPHON_TABLE``, or
         ``table`` of :meth:`connect`) names them. After :meth:`tune` this is so already.
 
         All ranks make this call. Where a rank has no function of a name, the best of the rest serves on all of them, and rank 0 says
         so on standard error. A function serves calls of the type of elements and the reduction that were measured, an all_reduce or
-        broadcast in place, others not, and no call with ``async_``. Returns the names of those that serve.
+        broadcast in place, others not, and no call with ``async_``. A predicate in ``when`` (see :meth:`tune`) is asked before each
+        call that the table leaves to its function; one that raises says no. Returns the names of those that serve.
         """
         from antiphon import _tuning
 
-        return _tuning.use_candidates(self._core, candidates)
+        return _tuning.use_candidates(self._core, candidates, when)
 
     def __repr__(self) -> str:
         return f"<antiphon.Communicator: rank {self.rank} of {self.size}>"

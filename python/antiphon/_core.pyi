@@ -8,7 +8,7 @@ __version__: str
 
 def tune(
     communicator: Communicator,
-    candidates: Sequence[tuple[str, Sequence[str], Callable[..., object]]],
+    candidates: Sequence[tuple[str, Sequence[str], Callable[..., object], Callable[..., bool] | None]],
     collectives: Sequence[str] | None,
     sizes: Sequence[int] | None,
     dtype: str,
@@ -19,7 +19,7 @@ def tune(
 ) -> str | None: ...
 def use_candidates(
     communicator: Communicator,
-    candidates: Sequence[tuple[str, Sequence[str], Callable[..., object]]],
+    candidates: Sequence[tuple[str, Sequence[str], Callable[..., object], Callable[..., bool] | None]],
 ) -> list[str]: ...
 
 class Handle:

@@ -33,9 +33,11 @@ _TYPES = {"float32": "f32", "float64": "f64", "int32": "i32", "int64": "i64", "u
 class CandidateCall:
     """A call that a candidate has to do. ``x`` and ``out`` are memory of the tuner's, which is gone when the candidate returns:
     NumPy arrays where there is NumPy, otherwise memoryviews; bfloat16 comes as uint16. In place, as an all_reduce is measured,
-    both are the same."""
+    both are the same. A predicate gets neither of them."""
 
-    def __init__(self, collective: str, op: str | None, root: int | None, dtype: str, x: Any, out: Any) -> None:
+    def __init__(
+        self, collective: str, op: str | None, root: int | None, dtype: str, count: int, x: Any = None, out: Any = None
+    ) -> None:
         #: The name of the communicator's method that does the same.
         self.collective = collective
         #: ``"sum"``, …; ``None`` where nothing is reduced.
@@ -44,17 +46,25 @@ class CandidateCall:
         self.root = root
         #: ``"f32"``, ``"f64"``, ``"i32"``, ``"i64"``, ``"u8"``, ``"f16"`` or ``"bf16"``.
         self.dtype = dtype
+        #: Elements as MPI counts them: per rank for all_gather, gather, scatter and all_to_all, what is received for reduce_scatter,
+        #: the vector's length otherwise.
+        self.count = count
         #: What this rank gives.
         self.x = x
         #: What it gets.
         self.out = out
 
     def __repr__(self) -> str:
-        return f"<antiphon.CandidateCall: {self.collective} of {len(self.x)} {self.dtype}>"
+        return f"<antiphon.CandidateCall: {self.collective} of {self.count} {self.dtype}>"
 
 
 #: A way to do a collective: all ranks call it at the same time. One that raises is refused.
 Candidate = Callable[["Communicator", CandidateCall], object]
+#: Whether a candidate can do a call, of which it has no memory. The answer is the same on all ranks, and whenever it is asked.
+Predicate = Callable[[CandidateCall], object]
+
+#: What a call is, as the core says it: collective, reduction, root, type and number of elements.
+_Told = tuple[str, "str | None", "int | None", str, int]
 
 
 class Tuning:
@@ -133,47 +143,61 @@ def _memory(place: tuple[int, int], dtype: str) -> Any:
     return numpy.frombuffer(view, numpy.dtype(_LETTERS[dtype]))
 
 
+def _call(told: _Told, x: Any = None, out: Any = None) -> CandidateCall:
+    collective, op, root, dtype, count = told
+    return CandidateCall(_METHODS.get(collective, collective), op, root, dtype, count, x, out)
+
+
 def _called(
-    function: Candidate,
-    core: _core.Communicator,
-    collective: str,
-    op: str | None,
-    root: int | None,
-    dtype: str,
-    send: tuple[int, int],
-    receive: tuple[int, int],
+    function: Candidate, core: _core.Communicator, told: _Told, send: tuple[int, int], receive: tuple[int, int]
 ) -> None:
     """Calls a candidate as people write it."""
     from antiphon._communicator import Communicator
 
+    dtype = told[3]
     out = _memory(receive, dtype)
     x = out if send == receive else _memory(send, dtype)
-    function(Communicator._of(core), CandidateCall(_METHODS.get(collective, collective), op, root, dtype, x, out))
+    function(Communicator._of(core), _call(told, x, out))
+
+
+def _asked(predicate: Predicate, told: _Told) -> bool:
+    """Asks a predicate as people write it."""
+    return bool(predicate(_call(told)))
 
 
 def _given(
-    candidates: Mapping[str, Candidate | tuple[Candidate, Sequence[str]]],
-) -> list[tuple[str, list[str], Callable[..., None]]]:
+    candidates: Mapping[str, Candidate | tuple[Candidate, Sequence[str]]], when: Mapping[str, Predicate] | None
+) -> list[tuple[str, list[str], Callable[..., None], Callable[..., bool] | None]]:
     """Candidates as the core takes them."""
-    given = []
+    given: list[tuple[str, list[str], Callable[..., None], Callable[..., bool] | None]] = []
+    when = when or {}
+    for name, predicate in when.items():
+        if name not in candidates:
+            raise ArgumentError(f"`when` has a predicate for `{name}`, and there is no such candidate")
+        if not callable(predicate):
+            raise ArgumentError(f"the predicate of `{name}` is no function")
     for name, candidate in candidates.items():
         function, of = candidate if isinstance(candidate, tuple) else (candidate, ())
         if not callable(function):
             raise ArgumentError(f"the candidate `{name}` is no function")
-        given.append((name, list(of), functools.partial(_called, function)))
+        asked = functools.partial(_asked, when[name]) if name in when else None
+        given.append((name, list(of), functools.partial(_called, function), asked))
     return given
 
 
 def use_candidates(
-    core: _core.Communicator, candidates: Mapping[str, Candidate | tuple[Candidate, Sequence[str]]]
+    core: _core.Communicator,
+    candidates: Mapping[str, Candidate | tuple[Candidate, Sequence[str]]],
+    when: Mapping[str, Predicate] | None,
 ) -> list[str]:
     """See :meth:`antiphon.Communicator.use_candidates`."""
-    return _core.use_candidates(core, _given(candidates))
+    return _core.use_candidates(core, _given(candidates, when))
 
 
 def tune(
     core: _core.Communicator,
     candidates: Mapping[str, Candidate | tuple[Candidate, Sequence[str]]] | None,
+    when: Mapping[str, Predicate] | None,
     collectives: Sequence[str] | None,
     sizes: Sequence[int] | None,
     dtype: str,
@@ -183,7 +207,7 @@ def tune(
     seed: int,
 ) -> Tuning | None:
     """See :meth:`antiphon.Communicator.tune`."""
-    given = _given(candidates or {})
+    given = _given(candidates or {}, when)
     kind = _TYPES.get(dtype, dtype)
     if kind not in _LETTERS:
         raise ArgumentError(f"there is no element type `{dtype}`; one of: {' '.join(_TYPES)}")

@@ -14,8 +14,16 @@ use std::time::Duration;
 /// A place in memory: address and bytes.
 type Place = (usize, usize);
 
-/// A candidate's name, its collectives, and what is called.
-type NamedFunction = (String, Vec<String>, Py<PyAny>);
+/// A candidate's name, its collectives, what is called, and its predicate if it has one.
+type NamedFunction = (String, Vec<String>, Py<PyAny>, Option<Py<PyAny>>);
+
+/// What a call is: collective, reduction, root, type and number of elements.
+type ToldCall = (String, Option<String>, Option<usize>, String, usize);
+
+fn told(call: &CollectiveCall) -> ToldCall {
+    let op = call.op.map(|op| op.to_string());
+    (call.collective.to_string(), op, call.root, call.dtype.to_string(), call.count)
+}
 
 fn place(bytes: &[u8]) -> Place {
     (bytes.as_ptr().expose_provenance(), bytes.len())
@@ -34,21 +42,28 @@ fn call(
     };
     Python::attach(|py| {
         let own = CoreCommunicator::of(comm.clone());
-        let (op, dtype) = (call.op.map(|op| op.to_string()), call.dtype.to_string());
-        let collective = call.collective.to_string();
-        function.call1(py, (own, collective, op, call.root, dtype, send, receive)).map(drop).map_err(|error| {
+        function.call1(py, (own, told(call), send, receive)).map(drop).map_err(|error| {
             // A program that is to end says so by an exception too.
             error.to_string()
         })
     })
 }
 
-/// Candidates as Python gives them: a name, collectives (none for those of `all`), and a function.
+/// Whether a function can do a call, as its predicate says. One that raises says no.
+fn can_do(predicate: &Py<PyAny>, call: &CollectiveCall) -> bool {
+    Python::attach(|py| predicate.call1(py, (told(call),)).and_then(|says| says.is_truthy(py)).unwrap_or(false))
+}
+
+/// Candidates as Python gives them: a name, collectives (none for those of `all`), a function and a predicate.
 fn given(candidates: Vec<NamedFunction>, all: &[Collective]) -> PyResult<Vec<TuneCandidate>> {
-    let candidate = |(name, collectives, function): NamedFunction| {
+    let candidate = |(name, collectives, function, predicate): NamedFunction| {
         let collectives = if collectives.is_empty() { all.to_vec() } else { named(&collectives)? };
         let run: Arc<CandidateFunction> = Arc::new(move |comm, asked, memory| call(&function, comm, asked, memory));
-        Ok(TuneCandidate::function(name, collectives, run))
+        let candidate = TuneCandidate::function(name, collectives, run);
+        Ok(match predicate {
+            None => candidate,
+            Some(predicate) => candidate.when(Arc::new(move |asked| can_do(&predicate, asked))),
+        })
     };
     candidates.into_iter().map(candidate).collect()
 }
@@ -69,7 +84,7 @@ pub(crate) fn use_candidates(
     aside(py, move || communicator.use_candidates(&given))
 }
 
-/// Measures, and uses what is faster than stock from now on. A candidate is a name, collectives and a function. Returns the table
+/// Measures, and uses what is faster than stock from now on. A candidate is a name, collectives, a function and a predicate. Returns the table
 /// and what was refused, as JSON; nothing in a launch of `antiphon tune`.
 #[pyfunction]
 #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]

@@ -75,6 +75,8 @@ def test_what_makes_no_sense_is_refused():
     (comm,) = antiphon.Communicator.local(1)
     for wrong in [
         {"candidates": {"mine": 7}},
+        {"when": {"nobody": bool}},
+        {"candidates": {"mine": lambda comm, call: None}, "when": {"mine": 7}},
         {"collectives": ["all_sum"]},
         {"dtype": "float128"},
         {"op": "xor"},
@@ -155,3 +157,40 @@ assert made is None
     assert set(refused) == {"hanging", "crashing"} and all(rank == 1 for rank, _ in refused.values()), refused
     assert "did not return" in refused["hanging"][1] and "signal: 6" in refused["crashing"][1]
     assert {cell["collective"] for cell in json.loads((tmp_path / "table.json").read_text())["cells"]} == {"allreduce", "allgather"}
+
+
+def test_a_predicate_says_which_calls_its_function_can_do(tmp_path):
+    table = tmp_path / "table.json"
+    said = table_with_function()
+    said["cells"][0]["functions"][0]["to_bytes"] = 800
+    table.write_text(json.dumps(said))
+    lines = together(
+        2,
+        """
+import json, numpy as np
+calls, asked = [], []
+def even(comm, call):
+    assert call.count == len(call.x) and call.count % 2 == 0
+    calls.append(call.count)
+    comm.all_reduce(call.out)
+def can(call):
+    assert call.x is None and call.out is None
+    asked.append((call.collective, call.op, call.root, call.dtype, call.count))
+    if call.count == 150:
+        raise ValueError("as a test")
+    return call.count % 2 == 0
+assert comm.use_candidates({"mine": (even, ["all_reduce"])}, when={"mine": can}) == ["mine"]
+for count in (100, 101, 150, 98):
+    assert (comm.all_reduce(np.ones(count, np.float32)) == 2).all()
+# It may be asked more than once about a call.
+served = [list(calls), list(dict.fromkeys(one[4] for one in asked)), asked[0][:4]]
+calls.clear()
+# 100 and 75 elements.
+tuning = comm.tune({"even": (even, ["all_reduce"])}, when={"even": can}, collectives=["all_reduce"], sizes=[400, 300], budget=1.0, timeout=20.0)
+assert calls and 100 in calls and tuning.refused == []
+print(json.dumps(served))
+""",
+        ANTIPHON_TABLE=str(table),
+    )
+    for line in lines:
+        assert json.loads(line) == [[100], [100, 101, 150], ["all_reduce", "sum", None, "f32"]]

@@ -11,6 +11,7 @@ use super::{CandidateRefusal, TrialPhase};
 use crate::communicator::Communicator;
 use crate::error::{CommError, CommResult};
 use crate::functions::composed;
+use crate::operation::CollectiveCall;
 use crate::stock::CallKind;
 use runtime::{DType, Moment, Prepared, SequencedProgram};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -134,8 +135,8 @@ impl<'a> CellBench<'a> {
         let told = |error: CommError| error.to_string();
         match (&ready.candidate.work, &ready.prepared) {
             (CandidateWork::Plan(..), Some(prepared)) => lane.run_prepared(prepared, buffers).map_err(told),
-            (CandidateWork::Function(_, function), _) => {
-                let ended = watch.call(|| catch_unwind(AssertUnwindSafe(|| function(lane, &call, buffers))));
+            (CandidateWork::Function(function), _) => {
+                let ended = watch.call(|| catch_unwind(AssertUnwindSafe(|| (function.run)(lane, &call, buffers))));
                 ended.unwrap_or_else(|_| Err("it panicked".to_owned()))
             }
             (CandidateWork::Composed(of, _), _) => composed(lane, *of, &call, buffers).map_err(told),
@@ -144,7 +145,7 @@ impl<'a> CellBench<'a> {
     }
 
     /// Prepares a candidate, and runs it on numbers that no two ranks have in common. All ranks learn whether all of them got the
-    /// right result; if not, why.
+    /// right result, for each of these numbers of elements; if not, why.
     ///
     /// # Errors
     /// If a rank is lost.
@@ -152,6 +153,7 @@ impl<'a> CellBench<'a> {
         &mut self,
         candidate: &'c TuneCandidate,
         program: Option<MadeProgram>,
+        counts: Vec<usize>,
     ) -> CommResult<Result<ReadyCandidate<'c>, CandidateRefusal>> {
         self.enter(candidate, TrialPhase::Prepare);
         let own = match &candidate.work {
@@ -175,13 +177,47 @@ impl<'a> CellBench<'a> {
         if let Some(refusal) = self.verdict(&ready, ended, TrialPhase::Prepare)? {
             return Ok(Err(refusal));
         }
-        let counts = if candidate.is_function() { self.counts_of_functions() } else { vec![self.count] };
         for count in counts {
             if let Some(refusal) = self.check_at(&ready, count)? {
                 return Ok(Err(refusal));
             }
         }
         Ok(Ok(ready))
+    }
+
+    /// For which numbers of elements a candidate has to be right, the same on all ranks. Otherwise why it is refused; `None` if its
+    /// predicate says that it cannot do calls of this cell. Every rank asks its own predicate, and learns what the others' have said.
+    /// Where one has said something else than that of rank 0, the candidate is refused.
+    ///
+    /// # Errors
+    /// If a rank is lost.
+    pub(super) fn counts_for(
+        &mut self,
+        candidate: &TuneCandidate,
+    ) -> CommResult<Result<Vec<usize>, Option<CandidateRefusal>>> {
+        let Some(function) = candidate.as_function() else { return Ok(Ok(vec![self.count])) };
+        let counts = self.counts_of_functions();
+        if function.when.is_none() {
+            return Ok(Ok(counts));
+        }
+        self.enter(candidate, TrialPhase::Prepare);
+        let call = |count| CollectiveCall { count, ..*self.memory.call() };
+        let own: Vec<i64> = counts.iter().map(|count| i64::from(function.can_do(&call(*count)))).collect();
+        let mut all = vec![0; own.len() * self.control.size()];
+        self.control.all_gather(&own, &mut all)?;
+        let differs = |(at, says): (usize, &i64)| *says != all[at % own.len()];
+        if let Some(at) = all.iter().enumerate().position(differs) {
+            let (rank, count) = (at / own.len(), counts[at % own.len()]);
+            let [here, there] = [all[at], all[at % own.len()]].map(|says| if says == 0 { "no" } else { "yes" });
+            let why = format!("its predicate says {here} on rank {rank}, and {there} on rank 0, for {count} elements");
+            return Ok(Err(Some(CandidateRefusal { rank, phase: TrialPhase::Prepare, why, is_wrong: true })));
+        }
+        let says_yes = |at: usize| own[at] != 0;
+        // The last are those of the cell.
+        if !says_yes(own.len() - 1) {
+            return Ok(Err(None));
+        }
+        Ok(Ok((0..counts.len()).filter(|at| says_yes(*at)).map(|at| counts[at]).collect()))
     }
 
     /// For which numbers of elements a function has to be right; the same on all ranks. A table names it for a range of sizes, so

@@ -3,7 +3,7 @@
 //! The principal type is [`TuneCandidate`].
 
 use super::pieces;
-use crate::functions::CandidateFunction;
+use crate::functions::{CandidateFunction, CandidatePredicate, UserFunction};
 use crate::numbers::mixed;
 use crate::stock::CallKind;
 use crate::table::{PlanTable, TableFault};
@@ -35,8 +35,8 @@ pub(super) enum CandidateWork {
     Plan(Arc<PlanTable>, usize),
     /// Two collectives, one after the other; this table serves them, or stock.
     Composed(Composition, Option<Arc<PlanTable>>),
-    /// A user's function, for these collectives.
-    Function(Vec<Collective>, Arc<CandidateFunction>),
+    /// A user's function.
+    Function(UserFunction),
 }
 
 impl fmt::Debug for TuneCandidate {
@@ -89,7 +89,19 @@ impl TuneCandidate {
 
     /// A function of the user's, under a name that no other candidate of these collectives has.
     pub fn function(name: impl Into<String>, collectives: Vec<Collective>, function: Arc<CandidateFunction>) -> Self {
-        Self::new(name, CandidateWork::Function(collectives, function))
+        let function = UserFunction { collectives, run: function, when: None };
+        Self::new(name, CandidateWork::Function(function))
+    }
+
+    /// The same function, but only for calls of which the predicate says that it can do them: others are not measured, and a call is
+    /// not served by it, whatever the table says. It is asked on every rank, once or more for every call that the table would leave to
+    /// the function, and knows nothing but the call, so that all ranks get the same answer. One that panics says no. What is no
+    /// function stays as it is.
+    pub fn when(mut self, predicate: Arc<CandidatePredicate>) -> Self {
+        if let CandidateWork::Function(function) = &mut self.work {
+            function.when = Some(predicate);
+        }
+        self
     }
 
     /// The same under another name.
@@ -117,10 +129,10 @@ impl TuneCandidate {
         matches!(self.work, CandidateWork::Function(..))
     }
 
-    /// A user's function, and the collectives that it is for.
-    pub(super) fn as_function(&self) -> Option<(&[Collective], Arc<CandidateFunction>)> {
-        let CandidateWork::Function(collectives, function) = &self.work else { return None };
-        Some((collectives, function.clone()))
+    /// A user's function.
+    pub(super) fn as_function(&self) -> Option<&UserFunction> {
+        let CandidateWork::Function(function) = &self.work else { return None };
+        Some(function)
     }
 
     /// A number that candidates have in common only if they do the same in the same way, as far as a rank can know.
@@ -129,8 +141,8 @@ impl TuneCandidate {
             CandidateWork::Stock => 1,
             CandidateWork::Plan(table, entry) => mixed(table.digest(), *entry as u64),
             CandidateWork::Composed(_, table) => table.as_ref().map_or(2, |table| table.digest()),
-            CandidateWork::Function(collectives, _) => {
-                collectives.iter().fold(3, |so_far, of| mixed(so_far, *of as u64))
+            CandidateWork::Function(UserFunction { collectives, when, .. }) => {
+                collectives.iter().fold(3 + u64::from(when.is_some()), |so_far, of| mixed(so_far, *of as u64))
             }
         }
     }
@@ -161,7 +173,7 @@ impl TuneCandidate {
             let shown = topology::shorten_to(&candidate.name, LONGEST_NAME);
             // A function in C is for one collective, so several may have one name.
             let differs = |other: &Self| match (other.as_function(), candidate.as_function()) {
-                (Some((others, _)), Some((own, _))) => own.iter().all(|of| !others.contains(of)),
+                (Some(others), Some(own)) => own.collectives.iter().all(|of| !others.collectives.contains(of)),
                 _ => false,
             };
             let is_free = |name: &String| {
@@ -197,7 +209,7 @@ impl TuneCandidate {
             CandidateWork::Stock => true,
             CandidateWork::Plan(table, entry) => table.serves(*entry, ranks, kind, bytes),
             CandidateWork::Composed(of, _) => of.serves(ranks, kind.collective, count),
-            CandidateWork::Function(collectives, _) => collectives.contains(&kind.collective),
+            CandidateWork::Function(function) => function.collectives.contains(&kind.collective),
         }
     }
 

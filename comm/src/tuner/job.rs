@@ -221,9 +221,7 @@ impl Communicator {
     /// # Errors
     /// As any call.
     pub fn use_candidates(&self, given: &[TuneCandidate]) -> CommResult<Vec<String>> {
-        let function = |of: &'_ TuneCandidate| {
-            of.as_function().map(|(collectives, function)| (of.name().to_owned(), collectives.to_vec(), function))
-        };
+        let function = |of: &'_ TuneCandidate| Some((of.name().to_owned(), of.as_function()?.clone()));
         self.use_functions(&given.iter().filter_map(function).collect::<Vec<_>>())
     }
 

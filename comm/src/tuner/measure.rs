@@ -97,13 +97,20 @@ fn measure_cell(
             }
             known.insert(program.digest(), &candidate.name);
         }
+        let counts = match bench.counts_for(candidate)? {
+            Ok(counts) => counts,
+            Err(refusal) => {
+                contest.0.extend(refusal.map(|refusal| Contender::new(candidate, Err(refusal))));
+                continue;
+            }
+        };
         // Where calls take long, the first screening of all candidates alone would use up the time.
         let has_time =
             options.least_samples > 0 || Moment::now().since(begin) < share.mul_f64(ADMISSION) + bench.wasted();
         let mut is_late = [i64::from(index > 0 && !has_time)];
         control.broadcast(&mut is_late, 0)?;
         contest.0.push(match is_late {
-            [0] => Contender::new(candidate, bench.admit(candidate, program)?),
+            [0] => Contender::new(candidate, bench.admit(candidate, program, counts)?),
             _ => Contender::late(candidate),
         });
     }

@@ -2,7 +2,7 @@
 //!
 //! The principal functions are [`asked`], which variants are worth measuring after a launch, and [`variants`], which makes them. A
 //! variant competes only where it is named: in a later launch, beside the plan that it is made of. The cost model says which
-//! variants may gain; `docs/decisions/0099` says why pieces are the only parameter.
+//! variants may gain; `docs/decisions/0101` says why pieces are the only parameter.
 
 use super::candidate::TuneCandidate;
 use super::{CellSamples, CellWork};

@@ -115,6 +115,12 @@ has_by_stock() {
     exit 1
 }
 
+# key RANKS: the key of a table of these ranks
+key() {
+    machines=$(seq -s , "$1" | sed 's/[0-9][0-9]*/0/g')
+    echo "\"key\": {\"ranks\": $1, \"machines\": [$machines], \"version\": \"${version##* }\", \"policy\": 1}"
+}
+
 # A table that all ranks have, that rank 1 has not, and that is another one on rank 1; plans, and a function: tables RANKS
 tables() {
     for chunks in 1 2; do
@@ -140,7 +146,7 @@ tables() {
     # What a table names for blocking calls serves blocking calls of MPI.
     cat >"$folder/function.json" <<END
 {"format": "antiphon-table/1",
- "key": {"ranks": $1, "machines": [$(seq -s , "$1" | sed 's/[0-9][0-9]*/0/g')], "version": "${version##* }", "policy": 1},
+ $(key "$1"),
  "cells": [{"collective": "allreduce", "ranges": [{"from_bytes": 0, "to_bytes": null, "plan": null, "evidence": []}],
    "functions": [{"from_bytes": 0, "to_bytes": 4096, "function": "stock reducescatter + allgather", "dtype": "i64",
      "op": "sum", "evidence": []}]}], "plans": {}}
@@ -148,6 +154,78 @@ END
     said "$1" "$folder/function.json" "$folder/function.json"
     has "called allreduce 600 \(function stock reducescatter \+ allgather\)"
     unset ANTIPHON_DEBUG
+}
+
+# all_by_mpi RANKS FILE: a table that leaves calls of all sizes to MPI
+all_by_mpi() {
+    between=
+    {
+        echo "{\"format\": \"antiphon-table/1\", $(key "$1"), \"cells\": ["
+        for collective in allreduce reducescatter reduce allgather alltoall broadcast gather scatter; do
+            case $collective in
+            *reduce*) type='"dtype": "i64", "op": "sum"' ;;
+            *) type='"dtype": "f64"' ;;
+            esac
+            cat <<END
+$between{"collective": "$collective", "ranges": [{"from_bytes": 0, "to_bytes": null, "plan": null, "evidence": []}],
+ "functions": [{"from_bytes": 0, "to_bytes": 1000000000, "function": "MPI", $type, "evidence": []}]}
+END
+            between=,
+        done
+        echo '], "plans": {}}'
+    } >"$2"
+}
+
+# MPI's own functions compete, and a table leaves calls to them: candidates RANKS
+candidates() {
+    export ANTIPHON_MPI_TABLE="$folder/competed.json" ANTIPHON_MPI_TABLE_BUDGET=6 ANTIPHON_MPI_TABLE_SIZES=1024,16384
+    rm -f "$ANTIPHON_MPI_TABLE"
+    ANTIPHON_DISABLE=1 run check "$1" tables "$library"
+    [ ! -e "$ANTIPHON_MPI_TABLE" ]
+    run check "$1" choices "$library"
+    has "there is no .*competed.json: MPI_Init measures for about 6 s"
+    grep -q '"name": "MPI"' "$ANTIPHON_MPI_TABLE"
+    grep -q '"name": "stock"' "$ANTIPHON_MPI_TABLE"
+    # The second time nothing is measured, and nothing is written.
+    cp "$ANTIPHON_MPI_TABLE" "$folder/kept"
+    run check "$1" choices "$library"
+    if grep "antiphon:" "$folder/out"; then exit 1; fi
+    cmp "$ANTIPHON_MPI_TABLE" "$folder/kept"
+    # Every rank takes what rank 0 has found, so another one's variable means nothing.
+    ranks_left=$(($1 - 1))
+    timeout 300 "$mpirun" -n 1 env -u ANTIPHON_MPI_TABLE LD_PRELOAD="$library" "$folder/check" choices : \
+        -n $ranks_left env ANTIPHON_MPI_TABLE="$folder/nowhere.json" LD_PRELOAD="$library" "$folder/check" choices >"$folder/out" 2>&1
+    has "all as it must be"
+    [ ! -e "$folder/nowhere.json" ]
+    # What the table leaves to MPI, MPI does: also sums that are not in place, from the first call on; with other roots than the one
+    # that was measured, and in other communicators, the rest serves.
+    all_by_mpi "$1" "$ANTIPHON_MPI_TABLE"
+    export ANTIPHON_DEBUG=info
+    run check "$1" choices "$library" >/dev/null
+    rooted=$((3 * ((40 + $1 - 1) / $1)))
+    for kind in "allreduce 120" "reduce_scatter 120" "allgather 120" "alltoall 120" "bcast $rooted" "reduce $rooted" \
+        "gather $rooted" "scatter $rooted"; do
+        has "[ ,]$kind \(function MPI\)"
+    done
+    for tests in reductions moves requests comms tables threads; do
+        run check "$1" $tests "$library" >/dev/null
+        echo "$mpirun, check, $1 ranks, $tests, by MPI where a table says so"
+    done
+    unset ANTIPHON_DEBUG
+    # A table of other ranks, one that is none, and one that cannot be kept.
+    all_by_mpi $(($1 + 1)) "$ANTIPHON_MPI_TABLE"
+    run check "$1" choices "$library"
+    has "competed.json is not used, and stock serves: .*it was measured with $(($1 + 1)) ranks"
+    echo '{' >"$ANTIPHON_MPI_TABLE"
+    run check "$1" choices "$library"
+    has "competed.json is not used, and stock serves: "
+    ANTIPHON_MPI_TABLE=$folder/nowhere/table.json
+    run check "$1" choices "$library"
+    has "MPI's functions do not compete: .*nowhere/table.json cannot be written"
+    ANTIPHON_MPI_TABLE_SIZES=1024,many
+    run check "$1" choices "$library"
+    has "MPI's functions do not compete: ANTIPHON_MPI_TABLE_SIZES is no list"
+    unset ANTIPHON_MPI_TABLE ANTIPHON_MPI_TABLE_BUDGET ANTIPHON_MPI_TABLE_SIZES
 }
 
 for ranks in ${*:-1 2 3 4 5}; do
@@ -168,4 +246,7 @@ for ranks in ${*:-1 2 3 4 5}; do
     2 | 4) choices check "$ranks" ;;
     esac
     [ "$ranks" = 1 ] || [ -z "$version" ] || tables "$ranks"
+    case $ranks in
+    2 | 3) [ -z "$version" ] || candidates "$ranks" ;;
+    esac
 done

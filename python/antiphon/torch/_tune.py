@@ -11,7 +11,7 @@ from antiphon._errors import ArgumentError
 from antiphon.torch._group import Group, groups
 
 if TYPE_CHECKING:
-    from antiphon._tuning import Candidate, Tuning
+    from antiphon._tuning import Candidate, Predicate, Tuning
 
 #: What can be tuned, of the calls that a group has made.
 _TUNED = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
@@ -39,6 +39,7 @@ def tune(
     *,
     budget: float = 10.0,
     candidates: Mapping[str, Candidate | tuple[Candidate, Sequence[str]]] | None = None,
+    when: Mapping[str, Predicate] | None = None,
     collectives: Sequence[str] | None = None,
     sizes: Sequence[int] | None = None,
     dtype: str | None = None,
@@ -60,7 +61,7 @@ def tune(
     # The ranks may have made other calls, such as those of a root. What rank 0 says counts.
     dist.broadcast_object_list(seen, src=own.ranks[0], group=group)
     chosen, lengths, kind = seen[0]
-    made = _tuning.tune(own.core, candidates, chosen, lengths, kind, "sum", budget, timeout, 0)
+    made = _tuning.tune(own.core, candidates, when, chosen, lengths, kind, "sum", budget, timeout, 0)
     own.forget()
     return made
 
