@@ -74,10 +74,9 @@ impl<'a> Contender<'a> {
         Self { ready: None, samples: CandidateSamples::of(candidate), expected_us: f64::INFINITY }
     }
 
-    /// Its turn has come. With it comes what rank 0 has predicted.
-    pub(super) fn admit(&mut self, admitted: Result<ReadyCandidate<'a>, CandidateRefusal>, predicted_us: Option<f64>) {
+    /// Its turn has come.
+    pub(super) fn admit(&mut self, admitted: Result<ReadyCandidate<'a>, CandidateRefusal>) {
         self.samples.refusal = admitted.as_ref().err().cloned();
-        self.samples.predicted_us = predicted_us;
         self.ready = admitted.ok();
     }
 

@@ -121,7 +121,7 @@ pub struct CandidateSamples {
     /// is measured no further.
     #[serde(default, rename = "look_us")]
     pub screening_us: Option<f64>,
-    /// What the cost model predicts of a call, in microseconds, of a plan whose turn has come. It says who is measured first.
+    /// What the cost model predicts of a call, in microseconds, of a plan. It says who is measured first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicted_us: Option<f64>,
     /// Times from the first rank's begin to the last one's end, in microseconds.

@@ -40,10 +40,20 @@ pub(super) fn told(error: CommError) -> Failure {
     }
 }
 
+/// A launch, as a rank of a launcher begins with it.
+struct RankLaunch {
+    number: u32,
+    /// Whether every rank computes meanwhile.
+    is_loaded: bool,
+    /// What serves the halves of collectives.
+    chosen: Option<TuningTable>,
+    end: LaunchEnd,
+}
+
 /// What a rank of a launcher says while it measures.
 enum RankWord {
     /// It begins with a launch, or with the one beside computing.
-    Begin { launch: u32, is_loaded: bool, chosen: Option<TuningTable>, end: LaunchEnd },
+    Begin(Box<RankLaunch>),
     /// A cell is measured.
     Cell(CellSamples),
 }
@@ -89,8 +99,8 @@ impl LaunchedRank {
         let end = Communicator::launch_end(&candidates, key)?;
         // Nobody listens any more once the user has interrupted it; then this process ends.
         let say = |word| drop(self.say.send(word));
-        let (launch, is_loaded, chosen) = (job.launch, job.loaded, job.chosen.clone());
-        say(RankWord::Begin { launch, is_loaded, chosen, end: end.clone() });
+        let (number, is_loaded, chosen) = (job.launch, job.loaded, job.chosen.clone());
+        say(RankWord::Begin(Box::new(RankLaunch { number, is_loaded, chosen, end: end.clone() })));
         let work = job.work.clone().unwrap_or_else(|| job.options.grid(comm.size()));
         let tell = |cell: &CellSamples| say(RankWord::Cell(cell.clone()));
         Ok((comm.measure(&work, &candidates, &job.options, tell)?, end))
@@ -115,10 +125,11 @@ struct RankCells<'a> {
 impl RankCells<'_> {
     fn hear(&mut self, word: RankWord) -> Outcome {
         match word {
-            RankWord::Begin { launch, is_loaded, chosen, end } => {
-                self.log = self.folder.map(|folder| RankLog::open(folder, launch, self.rank)).transpose()?;
+            RankWord::Begin(launch) => {
+                let RankLaunch { number, is_loaded, chosen, end } = *launch;
+                self.log = self.folder.map(|folder| RankLog::open(folder, number, self.rank)).transpose()?;
                 self.end = Some(end);
-                if launch > 1 {
+                if number > 1 {
                     self.first.get_or_insert(self.begin.elapsed());
                 }
                 if is_loaded {
