@@ -175,11 +175,13 @@ mod tests {
                 let program = super::super::candidate::CandidatePrograms::default().of(index, plan, kind);
                 Some((predictions.of((index, plan), program.as_ref(), kind, bytes)?, plan.name()))
             });
+            let begin = runtime::Moment::now();
             let times: Vec<_> = times.collect();
+            println!("{} plans at {bytes} bytes predicted in {:?}", plans.len(), runtime::Moment::now().since(begin));
             assert!(times.len() + 1 >= plans.len(), "{} of {} are predicted", times.len(), plans.len());
             times.into_iter().min_by(|one, other| one.0.total_cmp(&other.0)).unwrap().1.to_owned()
         };
-        let (short, long) = (fastest(64), fastest(64 << 20));
+        let (short, long, _) = (fastest(64), fastest(64 << 20), fastest(1 << 20));
         assert!(!short.contains("ring") && short != long, "{short}, {long}");
     }
 }
