@@ -11,7 +11,7 @@ use crate::stock::{self, CallKind};
 use crate::table::{PlanTable, RankPlaces};
 use runtime::{DType, SequencedProgram};
 use std::sync::{Arc, Mutex, PoisonError};
-use topology::Rank;
+use topology::{Rank, Topology};
 use tune::RankTransport;
 
 /// How many plans stay, each of which is a program of a whole group. Ranks need not forget the same ones: a plan that
@@ -159,7 +159,7 @@ impl PlanStore {
     /// All textbook plans of some ranks, for all sizes.
     pub(crate) fn textbook(&self, members: &[Rank], kinds: &[CallKind]) -> CommResult<PlanTable> {
         let machines = self.links.machines_of(members);
-        let mut table = PlanTable::default();
+        let mut table = PlanTable::of_textbook();
         for kind in kinds {
             for schedule in in_own_pool(|| stock::all(&machines, &self.links, *kind))? {
                 let name = format!("{} {}", kind.collective, schedule.schedule().produced_by.strategy);
@@ -167,6 +167,11 @@ impl PlanStore {
             }
         }
         Ok(table)
+    }
+
+    /// What messages between some ranks cost.
+    pub(crate) fn cost_model(&self, members: &[Rank]) -> CommResult<Topology> {
+        stock::topology(&self.links.machines_of(members), &self.links)
     }
 
     /// The same without a table, for calls that nobody counts.

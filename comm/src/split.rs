@@ -8,6 +8,7 @@ use crate::stock::CallKind;
 use crate::table::PlanTable;
 use runtime::DType;
 use std::sync::Arc;
+use topology::Topology;
 
 /// Which group an identifier means, where it is not the color of a split.
 const SUBSET: u64 = u64::MAX - 2;
@@ -73,6 +74,12 @@ impl Communicator {
     pub(crate) fn stock_plan(&self, kind: CallKind, count: usize, dtype: DType) -> CommResult<Arc<ClassPlan>> {
         let plans = self.state().plans.store();
         plans.stock(&self.shared.members, CallKey { kind, count, dtype })
+    }
+
+    /// What messages between these ranks cost.
+    pub(crate) fn cost_model(&self) -> CommResult<Topology> {
+        let plans = self.state().plans.store();
+        plans.cost_model(&self.shared.members)
     }
 
     /// The same group once more, which knows no table.

@@ -109,8 +109,6 @@ fn best(machines: &[u32], links: &LinkCosts, kind: CallKind, bytes: u64) -> Comm
         found.extend(synth::textbook(&in_pieces).map_err(no_plan)?);
     }
     found.sort_by(|one, other| one.makespan().0.total_cmp(&other.makespan().0));
-    // Out of place, what others read is not what was just written, and adding costs less than that.
-    let counts_work = kind.in_place && kind.collective.combines() && !is_large;
     let mut best: Option<(Micros, (VerifiedSchedule, Program))> = None;
     for schedule in found {
         let makespan = schedule.makespan();
@@ -119,12 +117,19 @@ fn best(machines: &[u32], links: &LinkCosts, kind: CallKind, bytes: u64) -> Comm
         }
         let found = lowered(schedule, &whole, kind)?;
         // The times of messages do not contain how long the busiest rank copies and adds.
-        let work = if counts_work { WORK * Bytes(found.1.most_worked_bytes() as f64) } else { Micros::ZERO };
+        let work = work(kind, machines.len(), found.1.most_worked_bytes() as f64);
         if best.as_ref().is_none_or(|(least, _)| makespan + work < *least) {
             best = Some((makespan + work, found));
         }
     }
     best.map(|(_, found)| found).ok_or_else(|| no_plan("no textbook algorithm applies"))
+}
+
+/// How long the busiest rank copies and adds so many bytes, where that counts beside its messages.
+pub(crate) fn work(kind: CallKind, ranks: usize, bytes: f64) -> Micros {
+    // Out of place, what others read is not what was just written, and adding costs less than that.
+    let counts = kind.in_place && kind.collective.combines() && ranks <= MOST_COMPARED;
+    if counts { WORK * Bytes(bytes) } else { Micros::ZERO }
 }
 
 /// Whether a plan is made, verified and checked without any other thread.
@@ -230,7 +235,7 @@ fn no_plan(reason: impl std::fmt::Display) -> CommError {
 
 /// Ranks on these machines. What leaves a machine, and what comes to it, shares its network interface. Where ranks share cores,
 /// every message takes time on them.
-fn topology(machines: &[u32], costs: &LinkCosts) -> CommResult<Topology> {
+pub(crate) fn topology(machines: &[u32], costs: &LinkCosts) -> CommResult<Topology> {
     let ranks = machines.len();
     let distances: Vec<usize> = match ranks {
         0..=MOST_DIRECT => (1..ranks).collect(),

@@ -35,6 +35,7 @@ pub struct PlanTable {
     digest: u64,
     /// What was left out, a line each.
     notes: Vec<String>,
+    is_textbook: bool,
 }
 
 /// A plan, and the calls that it serves.
@@ -136,6 +137,11 @@ struct TablePlan {
 }
 
 impl PlanTable {
+    /// An empty table for textbook algorithms.
+    pub(crate) fn of_textbook() -> Self {
+        Self { is_textbook: true, ..Self::default() }
+    }
+
     /// Adds a plan that serves its collective at every size, under a name.
     pub fn add_schedule(&mut self, name: impl Into<String>, schedule: &VerifiedSchedule) {
         let (topology, schedule) = (schedule.topology().clone(), schedule.schedule().clone());
@@ -180,6 +186,16 @@ impl PlanTable {
         &self.entries[entry].plan.name
     }
 
+    /// How many messages the plan of an entry has.
+    pub(crate) fn messages(&self, entry: usize) -> usize {
+        self.entries[entry].plan.schedule.transfers.len()
+    }
+
+    /// Whether the plans are textbook algorithms, which the library has made.
+    pub(crate) fn is_textbook(&self) -> bool {
+        self.is_textbook
+    }
+
     /// The plan of an entry as a file.
     ///
     /// # Errors
@@ -193,7 +209,10 @@ impl PlanTable {
     }
 
     /// The plan of an entry with another reduction: which messages move does not depend on it.
-    fn schedule(&self, entry: usize, op: Option<ReduceOp>) -> Result<VerifiedSchedule, String> {
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(crate) fn schedule(&self, entry: usize, op: Option<ReduceOp>) -> Result<VerifiedSchedule, String> {
         let TablePlan { name, schedule, topology } = &self.entries[entry].plan;
         let mut schedule = schedule.clone();
         let request = schedule.demand.request();

@@ -185,7 +185,7 @@ fn what_is_right_at_first_is_refused_later() {
             }
             let screened = cell.candidates.iter().filter(|of| of.refusal.is_none());
             let measured = screened.filter(|of| !of.loops_us.is_empty()).count();
-            assert!(measured >= 2, "{name}: a function that is refused leaves the others their chance");
+            assert!(measured >= 2, "{name}: a function that is refused leaves the others their chance: {cell:?}");
         }
         let why = &table.refused[0].refusal.why;
         assert!(why.contains(expected), "{name}: {why}");

@@ -167,3 +167,47 @@ fn long_without_a_coordinator_every_rank_ends_and_says_so() {
         }
     }
 }
+
+/// A launcher sends its signals to all ranks, and some end before others hear of it. Rank 0 keeps what it has measured by itself,
+/// also where nobody answers any more.
+#[test]
+fn rank_0_of_an_interrupted_launcher_keeps_the_cells_that_are_complete() {
+    use rustix::process::{Pid, Signal, kill_process};
+    for (signal, others) in [(Signal::INT, Signal::STOP), (Signal::TERM, Signal::STOP), (Signal::TERM, Signal::KILL)] {
+        let folder = tempfile::tempdir().unwrap();
+        let (log, table) = (folder.path().join("log"), folder.path().join("table.json"));
+        let line = "tune --collective allreduce --sizes 64,1KiB,64KiB,1MiB --budget 60s";
+        let files = format!("--log {} -o {}", log.display(), table.display());
+        let mut launched = Launched::explicit(&["a", "a", "b"], &format!("{line} {files}"));
+        wait_until("no cell", || std::fs::metadata(log.join("rank-0.jsonl")).is_ok_and(|file| file.len() > 0));
+        let processes = launched.processes();
+        let send = |rank: usize, signal| kill_process(Pid::from_raw(processes[rank] as i32).unwrap(), signal).unwrap();
+        send(1, others);
+        send(2, others);
+        send(0, signal);
+        let begin = Instant::now();
+        let output = launched.take(0).unwrap().wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(130), "{signal:?}: {said}");
+        assert!(said.contains("of 4 cells that were complete"), "{said}");
+        assert!(begin.elapsed() < Duration::from_secs(20), "{signal:?}: it waited for the others");
+        assert_eq!(crate::binary::read(&table)["cells"][0]["collective"], "allreduce");
+    }
+}
+
+/// Any rank but rank 0 has nothing to keep, and ends as well.
+#[test]
+fn other_ranks_of_an_interrupted_launcher_end_too() {
+    use rustix::process::{Pid, Signal, kill_process};
+    let folder = tempfile::tempdir().unwrap();
+    let (log, table) = (folder.path().join("log"), folder.path().join("table.json"));
+    let line = "tune --collective allreduce --sizes 64,1KiB,64KiB,1MiB --budget 60s";
+    let launched = Launched::explicit(&["a", "a"], &format!("{line} --log {} -o {}", log.display(), table.display()));
+    wait_until("no cell", || std::fs::metadata(log.join("rank-0.jsonl")).is_ok_and(|file| file.len() > 0));
+    for process in launched.processes() {
+        kill_process(Pid::from_raw(process as i32).unwrap(), Signal::INT).unwrap();
+    }
+    let ran = launched.end();
+    assert!(ran.iter().all(|ran| ran.code == 130), "{}, {}", ran[0].stderr, ran[1].stderr);
+    assert!(table.exists());
+}

@@ -2,7 +2,7 @@
 //!
 //! The principal type is [`CellBench`].
 
-use super::candidate::{CandidateWork, MadeProgram, TuneCandidate};
+use super::candidate::{CandidateWork, TuneCandidate};
 use super::clock::CommonClock;
 use super::compare::told_by;
 use super::memory::TrialMemory;
@@ -27,9 +27,9 @@ const SHORT_CHECKS: usize = 8;
 pub(super) struct ReadyCandidate<'a> {
     pub(super) candidate: &'a TuneCandidate,
     /// Of a plan.
-    prepared: Option<Prepared>,
+    pub(super) prepared: Option<Prepared>,
     /// Of one that needs a table, and of a function: what it leaves undone disturbs no other candidate.
-    own: Option<Communicator>,
+    pub(super) own: Option<Communicator>,
 }
 
 impl ReadyCandidate<'_> {
@@ -144,45 +144,32 @@ impl<'a> CellBench<'a> {
         }
     }
 
-    /// Prepares a candidate, and runs it on numbers that no two ranks have in common. All ranks learn whether all of them got the
-    /// right result, for each of these numbers of elements; if not, why.
+    /// Of which candidates' calls are.
+    pub(super) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// How long a call may go without progress.
+    pub(super) fn limit(&self) -> Duration {
+        self.lane.limit()
+    }
+
+    /// A plan, ready for calls of this size.
     ///
     /// # Errors
-    /// If a rank is lost.
-    pub(super) fn admit<'c>(
-        &mut self,
-        candidate: &'c TuneCandidate,
-        program: Option<MadeProgram>,
-        counts: Vec<usize>,
-    ) -> CommResult<Result<ReadyCandidate<'c>, CandidateRefusal>> {
-        self.enter(candidate, TrialPhase::Prepare);
-        let own = match &candidate.work {
-            CandidateWork::Composed(_, Some(table)) => Some(self.control.uncounted(Some(table.clone()))?),
-            CandidateWork::Function(..) => Some(self.control.duplicate()?),
-            _ => None,
-        };
-        own.iter().for_each(|lane| lane.set_time_limit(self.lane.limit()));
-        let dtype = self.memory.call().dtype;
-        let made = program.transpose().and_then(|program| {
-            let prepare = |program: Arc<SequencedProgram>| self.lane.prepare(&program, self.count, dtype);
-            program.map(prepare).transpose().map_err(|error| error.to_string())
-        });
-        let (prepared, ended) = match made {
-            Ok(prepared) => (prepared, CallEnd::Good),
-            Err(why) => (None, CallEnd::Failed(why)),
-        };
-        let ready = ReadyCandidate { candidate, prepared, own };
-        // Nobody begins a call that another rank cannot make.
-        self.failed_at = self.clock.now();
-        if let Some(refusal) = self.verdict(&ready, ended, TrialPhase::Prepare)? {
-            return Ok(Err(refusal));
-        }
-        for count in counts {
-            if let Some(refusal) = self.check_at(&ready, count)? {
-                return Ok(Err(refusal));
-            }
-        }
-        Ok(Ok(ready))
+    /// Why it cannot make such calls.
+    pub(super) fn prepared(&self, program: &Arc<SequencedProgram>) -> CommResult<Prepared> {
+        self.lane.prepare(program, self.count, self.memory.call().dtype)
+    }
+
+    /// Sets up the next problem, of which nothing is asked on this rank.
+    pub(super) fn refill(&mut self) {
+        self.memory.refill(self.count);
+    }
+
+    /// Time was spent on a candidate that is refused.
+    pub(super) fn waste(&mut self, time: Duration) {
+        self.wasted += time;
     }
 
     /// For which numbers of elements a candidate has to be right, the same on all ranks. Otherwise why it is refused; `None` if its
@@ -222,7 +209,7 @@ impl<'a> CellBench<'a> {
 
     /// For which numbers of elements a function has to be right; the same on all ranks. A table names it for a range of sizes, so
     /// some are smaller, down to a quarter. Short calls are made several times: some may be right, and others not.
-    fn counts_of_functions(&self) -> Vec<usize> {
+    pub(super) fn counts_of_functions(&self) -> Vec<usize> {
         let between = self.count / 4 + (self.memory.seed() >> 32) as usize % (self.count - self.count / 4).max(1);
         let mut counts = vec![between, between | 1, self.count.saturating_sub(1)];
         counts.retain(|count| (1..self.count).contains(count));
@@ -240,14 +227,27 @@ impl<'a> CellBench<'a> {
         self.check_at(ready, self.count)
     }
 
-    fn check_at(&mut self, ready: &ReadyCandidate<'_>, count: usize) -> CommResult<Option<CandidateRefusal>> {
+    /// A checked call of a candidate, as it has ended on this rank.
+    pub(super) fn try_check(&mut self, ready: &ReadyCandidate<'_>, count: usize) -> CallEnd {
         self.enter(ready.candidate, TrialPhase::Check);
         self.memory.refill(count);
-        let ended = match self.run(ready) {
+        match self.run(ready) {
             Ok(()) => self.memory.fault().map_or(CallEnd::Good, CallEnd::Wrong),
             Err(why) if count != self.count => CallEnd::Failed(format!("{why}, for {count} elements")),
             Err(why) => CallEnd::Failed(why),
-        };
+        }
+    }
+
+    /// The same as [`Self::check`] for so many elements.
+    ///
+    /// # Errors
+    /// If a rank is lost.
+    pub(super) fn check_at(
+        &mut self,
+        ready: &ReadyCandidate<'_>,
+        count: usize,
+    ) -> CommResult<Option<CandidateRefusal>> {
+        let ended = self.try_check(ready, count);
         let refusal = self.verdict(ready, ended, TrialPhase::Check)?;
         if count != self.count {
             // Calls that are timed are those of the cell, whatever becomes of this candidate.
@@ -305,7 +305,10 @@ impl<'a> CellBench<'a> {
     }
 
     /// After a failure the candidates get another communicator: what is under way in the old one is of no interest.
-    fn renew(&mut self) -> CommResult<()> {
+    ///
+    /// # Errors
+    /// As any call.
+    pub(super) fn renew(&mut self) -> CommResult<()> {
         let limit = self.lane.limit();
         self.lane = self.control.duplicate()?;
         self.lane.set_time_limit(limit);

@@ -8,7 +8,7 @@ use crate::numbers::mixed;
 use crate::stock::CallKind;
 use crate::table::{PlanTable, TableFault};
 use runtime::SequencedProgram;
-use schedule::Collective;
+use schedule::{Collective, ReduceOp, VerifiedSchedule};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -222,6 +222,17 @@ impl TuneCandidate {
         let program = table.program(*entry, kind);
         let sequenced = |program| SequencedProgram::new(program).map(Arc::new).map_err(|error| error.to_string());
         Some(program.and_then(|(program, _)| sequenced(program)))
+    }
+
+    /// The schedule of a plan of at most so many messages; `None` also if it is not valid.
+    pub(super) fn schedule(&self, op: Option<ReduceOp>, most: usize) -> Option<VerifiedSchedule> {
+        let CandidateWork::Plan(table, entry) = &self.work else { return None };
+        (table.messages(*entry) <= most).then(|| table.schedule(*entry, op).ok()).flatten()
+    }
+
+    /// Whether it is a textbook algorithm, which the library adds to what is given.
+    pub(super) fn is_textbook(&self) -> bool {
+        matches!(&self.work, CandidateWork::Plan(table, _) if table.is_textbook())
     }
 
     /// The plan as a file of format `antiphon-schedule/1`; `None` if it is no plan.

@@ -62,15 +62,22 @@ pub(super) struct Contender<'a> {
 pub(super) struct Contest<'a>(pub(super) Vec<Contender<'a>>);
 
 impl<'a> Contender<'a> {
-    /// One that takes part, or was refused.
-    pub(super) fn new(candidate: &TuneCandidate, admitted: Result<ReadyCandidate<'a>, CandidateRefusal>) -> Self {
-        let samples = CandidateSamples { refusal: admitted.as_ref().err().cloned(), ..CandidateSamples::of(candidate) };
-        Self { ready: admitted.ok(), samples, expected_us: f64::INFINITY }
+    /// One that was refused before.
+    pub(super) fn refused(candidate: &TuneCandidate, refusal: CandidateRefusal) -> Self {
+        let mut refused = Self::late(candidate);
+        refused.refuse(refusal);
+        refused
     }
 
-    /// One for which there is no time.
+    /// One for which there is no time so far.
     pub(super) fn late(candidate: &TuneCandidate) -> Self {
         Self { ready: None, samples: CandidateSamples::of(candidate), expected_us: f64::INFINITY }
+    }
+
+    /// Its turn has come.
+    pub(super) fn admit(&mut self, admitted: Result<ReadyCandidate<'a>, CandidateRefusal>) {
+        self.samples.refusal = admitted.as_ref().err().cloned();
+        self.ready = admitted.ok();
     }
 
     /// One that does the same as another.
@@ -78,6 +85,12 @@ impl<'a> Contender<'a> {
         let mut same = Self::late(candidate);
         same.samples.same_as = Some(other.to_owned());
         same
+    }
+
+    /// Whether it takes part.
+    #[cfg(test)]
+    pub(super) fn is_ready(&self) -> bool {
+        self.ready.is_some()
     }
 
     fn refuse(&mut self, refusal: CandidateRefusal) {

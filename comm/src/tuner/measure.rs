@@ -3,9 +3,11 @@
 //! The principal function is [`measure_cells`]. Rank 0 alone decides, by its clock, and tells the others; so all ranks do the same,
 //! and no rank derives a count from its own clock.
 
+use super::admission::{Admission, CellTime, PendingCandidate};
 use super::bench::CellBench;
 use super::candidate::{CandidatePrograms, TuneCandidate};
 use super::contest::{Contender, Contest};
+use super::predict::Predictions;
 use super::watch::TrialWatch;
 use super::{CandidateRefusal, CandidateSamples, CellSamples, CellWork, StockPlan, TuneOptions};
 use crate::communicator::Communicator;
@@ -15,8 +17,6 @@ use runtime::Moment;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The share of a cell's time in which candidates are admitted; after it, no more are.
-const ADMISSION: f64 = 0.5;
 /// Measures all cells of a list, of which every rank has the same. The samples are known to rank 0 only.
 ///
 /// # Errors
@@ -30,7 +30,7 @@ pub(super) fn measure_cells(
 ) -> CommResult<Vec<CellSamples>> {
     let begin = Moment::now();
     let mut measured = Vec::with_capacity(work.len());
-    let mut programs = CandidatePrograms::default();
+    let (mut programs, mut predictions) = (CandidatePrograms::default(), Predictions::new(control));
     let (mut distrusted, mut wasted) = (BTreeMap::new(), Duration::ZERO);
     for (index, cell) in work.iter().enumerate() {
         // What earlier cells did not use is for the later ones.
@@ -43,8 +43,9 @@ pub(super) fn measure_cells(
         let samples = match cell.is_of_stock_alone() && is_late != [0] {
             true => cell.unmeasured(control.size(), options),
             false => {
-                let candidates = (candidates, &mut programs, &distrusted);
-                let (samples, time) = measure_cell((control, watch), cell, candidates, options, share)?;
+                let candidates = (candidates, &distrusted);
+                let plans = (&mut programs, &mut predictions);
+                let (samples, time) = measure_cell((control, watch), cell, candidates, plans, (options, share))?;
                 wasted += time;
                 samples
             }
@@ -67,9 +68,9 @@ type DistrustedCandidates = BTreeMap<(schedule::Collective, String), CandidateRe
 fn measure_cell(
     (control, watch): (&Communicator, &TrialWatch),
     cell: &CellWork,
-    (candidates, programs, distrusted): (&[TuneCandidate], &mut CandidatePrograms, &DistrustedCandidates),
-    options: &TuneOptions,
-    share: Duration,
+    (candidates, distrusted): (&[TuneCandidate], &DistrustedCandidates),
+    (programs, predictions): (&mut CandidatePrograms, &mut Predictions),
+    (options, share): (&TuneOptions, Duration),
 ) -> CommResult<(CellSamples, Duration)> {
     let begin = Moment::now();
     let kind = measured_kind(cell.collective, options.op);
@@ -79,14 +80,14 @@ fn measure_cell(
         (*index == 0 || cell.asks_for(candidate)) && candidate.serves(control.size(), kind, count, bytes)
     });
     let mut bench = CellBench::new((control, watch), kind, (count, options.dtype), options.seed, options.limit)?;
-    let mut contest = Contest(Vec::new());
+    let (mut contest, mut pending) = (Contest(Vec::new()), Vec::new());
     // Plans that do the same are measured once.
     let stock = control.stock_plan(kind, count, options.dtype)?;
     let mut known: BTreeMap<u32, &str> = [(stock.program.digest(), tune::STOCK)].into();
     for (index, candidate) in serving {
         // What was wrong once is not called again. All ranks know that.
         if let Some(refusal) = distrusted.get(&(cell.collective, candidate.name.clone())) {
-            contest.0.push(Contender::new(candidate, Err(refusal.clone())));
+            contest.0.push(Contender::refused(candidate, refusal.clone()));
             continue;
         }
         let program = programs.of(index, candidate, kind);
@@ -100,20 +101,16 @@ fn measure_cell(
         let counts = match bench.counts_for(candidate)? {
             Ok(counts) => counts,
             Err(refusal) => {
-                contest.0.extend(refusal.map(|refusal| Contender::new(candidate, Err(refusal))));
+                contest.0.extend(refusal.map(|refusal| Contender::refused(candidate, refusal)));
                 continue;
             }
         };
-        // Where calls take long, the first screening of all candidates alone would use up the time.
-        let has_time =
-            options.least_samples > 0 || Moment::now().since(begin) < share.mul_f64(ADMISSION) + bench.wasted();
-        let mut is_late = [i64::from(index > 0 && !has_time)];
-        control.broadcast(&mut is_late, 0)?;
-        contest.0.push(match is_late {
-            [0] => Contender::new(candidate, bench.admit(candidate, program, counts)?),
-            _ => Contender::late(candidate),
-        });
+        let predicted_us = predictions.of((index, candidate), program.as_ref(), kind, bytes);
+        pending.push(PendingCandidate { place: contest.0.len(), candidate, program, counts, predicted_us });
+        contest.0.push(Contender::late(candidate));
     }
+    let time = CellTime { begin, share, is_unlimited: options.least_samples > 0 };
+    Admission::run(pending, &mut contest.0, &mut bench, time)?;
     contest.compete(&mut bench, options, |wasted| Moment::now().since(begin) >= share + wasted)?;
     for contender in &mut contest.0 {
         contender.check_function(&mut bench)?;

@@ -13,6 +13,8 @@
 //! | file | what is in it |
 //! |---|---|
 //! | `candidate` | what competes |
+//! | `predict` | what the cost model says about plans, and who is first because of it |
+//! | `admission` | one size of one collective: who takes part |
 //! | `clock` | rank 0's clock |
 //! | `compare` | whether all ranks are about to measure the same |
 //! | `bench` | one size of one collective: candidates that are ready, and the right result |
@@ -27,6 +29,7 @@
 //! | `watch` | what a rank is doing, for whoever has started it |
 //! | `job` | a tuning from beginning to end |
 
+mod admission;
 mod bench;
 mod build;
 mod candidate;
@@ -39,6 +42,7 @@ mod measure;
 mod memory;
 mod outcome;
 mod pieces;
+mod predict;
 mod timing;
 mod watch;
 
@@ -119,6 +123,9 @@ pub struct CandidateSamples {
     /// is measured no further.
     #[serde(default, rename = "look_us")]
     pub screening_us: Option<f64>,
+    /// What the cost model predicts of a call, in microseconds, of a plan. It says who is measured first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub predicted_us: Option<f64>,
     /// Times from the first rank's begin to the last one's end, in microseconds.
     pub spans_us: Vec<f64>,
     /// Times of one call in loops without pauses, in microseconds, on the slowest rank.

@@ -74,11 +74,8 @@ fn job_of(args: &TuneMeasureArgs, folder: &Path) -> Outcome<TuneJob> {
 }
 
 fn measure(args: &TuneMeasureArgs, screen: &Screen) -> Outcome {
-    // Local ranks are ended first.
-    let cancel = args.launch.ranks.map(|_| interrupt::cancels());
-    if cancel.is_none() {
-        interrupt::ends(screen);
-    }
+    // What was measured is kept.
+    let cancel = if args.launch.ranks.is_some() { interrupt::cancels() } else { interrupt::keeps() };
     let folder = tempfile::tempdir().map_err(Failure::no)?;
     let mut job = job_of(args, folder.path())?;
     for path in job.plans.iter().chain(job.named.values()) {
@@ -91,13 +88,14 @@ fn measure(args: &TuneMeasureArgs, screen: &Screen) -> Outcome {
     // Before anything is measured for nothing.
     TuningTable::can_write(output).map_err(Failure::bad_input)?;
     if let Some(spec) = &args.topology {
-        job.plans.extend(planned(args, spec, (folder.path(), cancel.unwrap_or_default()), screen)?);
+        job.plans.extend(planned(args, spec, (folder.path(), cancel), screen)?);
     }
     if let Some(log) = &args.log {
         screen.may_replace([&log.join("report.json")])?;
         log::prepare(log, args.launch.ranks.unwrap_or(0) as usize)?;
     }
-    let tuning = Tuning { args, screen, begin: Instant::now() };
+    let terms = TuneTerms::new(args);
+    let tuning = Tuning { args, screen, terms };
     let (began, mut lost) = (SystemTime::now(), Vec::new());
     let measured = match args.launch.ranks {
         Some(ranks) => tuning.in_launches(ranks as usize, job, folder.path(), &mut lost).map(Some),
@@ -129,25 +127,58 @@ struct MeasuredLaunches {
     is_interrupted: bool,
 }
 
-/// A tuning under way.
-struct Tuning<'a> {
-    args: &'a TuneMeasureArgs,
-    screen: &'a Screen,
+/// How the time is shared, and what is measured next.
+#[derive(Clone)]
+struct TuneTerms {
     begin: Instant,
+    budget: Duration,
+    launches: u32,
+    load_aware: bool,
+    dtype: runtime::DType,
 }
 
-impl Tuning<'_> {
+impl TuneTerms {
+    fn new(args: &TuneMeasureArgs) -> Self {
+        let TuneMeasureArgs { budget, launches, load_aware, dtype, .. } = *args;
+        Self { begin: Instant::now(), budget, launches, load_aware, dtype }
+    }
+
     /// What is left of the budget.
     fn left(&self) -> Duration {
-        self.args.budget.saturating_sub(self.begin.elapsed())
+        self.budget.saturating_sub(self.begin.elapsed())
     }
 
     /// The budget of a launch, from 1: most of it is for the first one.
     fn budget(&self, launch: u32) -> Duration {
-        let rest = f64::from(self.args.launches - launch + 1 + u32::from(self.args.load_aware));
+        let rest = f64::from(self.launches - launch + 1 + u32::from(self.load_aware));
         self.left().mul_f64(if launch == 1 && rest > 1.0 { FIRST } else { 1.0 / rest })
     }
 
+    /// Cells where something may be better than stock, with those that may; what decides the edges between choices; and what
+    /// guidelines ask for.
+    fn next_work(&self, launches: &[Vec<CellSamples>], end: &LaunchEnd) -> Result<NextWork, String> {
+        let step = |collective| step_of(collective, end.key.ranks, self.dtype);
+        let NextWork { cells: next, chosen } = next_work(launches, end, &self.dtype.to_string(), step)?;
+        let mut cells: Vec<CellWork> = Vec::new();
+        for cell in launches.iter().flatten() {
+            let candidates = Some(cell.may_beat_stock()).filter(|names| !names.is_empty());
+            if candidates.is_some() {
+                CellWork { collective: cell.collective, bytes: cell.bytes, candidates }.join(&mut cells);
+            }
+        }
+        next.into_iter().for_each(|cell| cell.join(&mut cells));
+        Ok(NextWork { cells, chosen })
+    }
+}
+
+/// A tuning under way.
+struct Tuning<'a> {
+    args: &'a TuneMeasureArgs,
+    screen: &'a Screen,
+    terms: TuneTerms,
+}
+
+impl Tuning<'_> {
     /// Local ranks, which are started several times: where memory lies, and on which core a rank runs, differs between
     /// launches.
     fn in_launches(
@@ -166,11 +197,11 @@ impl Tuning<'_> {
         for number in 1..=self.args.launches {
             job.launch = number;
             if let Some(end) = &end {
-                let next = self.next_work(&launches, end).map_err(|why| Failure::no(anyhow::anyhow!(why)))?;
+                let next = self.terms.next_work(&launches, end).map_err(|why| Failure::no(anyhow::anyhow!(why)))?;
                 (job.work, job.chosen) = (Some(next.cells), Some(next.chosen));
             }
             chosen.push(job.chosen.clone());
-            job.options.budget = self.budget(number);
+            job.options.budget = self.terms.budget(number);
             let begin = Instant::now();
             let measured = launch::measure(&setting, &mut job, lost, |cell| {
                 bar.message(format!("launch {number}: {} {}", cell.collective, bytes(cell.bytes)));
@@ -185,7 +216,7 @@ impl Tuning<'_> {
         }
         let loaded = match self.args.load_aware && ended_early.is_none() && !is_interrupted {
             true => {
-                job.options.budget = self.left();
+                job.options.budget = self.terms.left();
                 job = TuneJob { work: None, chosen: None, launch: self.args.launches + 1, loaded: true, ..job };
                 let say = |_: &CellSamples| bar.message("beside computing");
                 let measured = launch::measure(&setting, &mut job, lost, say)?;
@@ -199,22 +230,6 @@ impl Tuning<'_> {
             None if is_interrupted => Err(Failure::interrupted()),
             None => Err(Failure::no(anyhow::anyhow!(ended_early.unwrap_or_else(|| "nothing was measured".to_owned())))),
         }
-    }
-
-    /// Cells where something may be better than stock, with those that may; what decides the edges between choices; and what
-    /// guidelines ask for.
-    fn next_work(&self, launches: &[Vec<CellSamples>], end: &LaunchEnd) -> Result<NextWork, String> {
-        let step = |collective| step_of(collective, end.key.ranks, self.args.dtype);
-        let NextWork { cells: next, chosen } = next_work(launches, end, &self.args.dtype.to_string(), step)?;
-        let mut cells: Vec<CellWork> = Vec::new();
-        for cell in launches.iter().flatten() {
-            let candidates = Some(cell.may_beat_stock()).filter(|names| !names.is_empty());
-            if candidates.is_some() {
-                CellWork { collective: cell.collective, bytes: cell.bytes, candidates }.join(&mut cells);
-            }
-        }
-        next.into_iter().for_each(|cell| cell.join(&mut cells));
-        Ok(NextWork { cells, chosen })
     }
 
     /// Writes the table of what was measured, and tells about it.

@@ -51,7 +51,7 @@ impl Tuning<'_> {
             format: "antiphon-tune/1",
             table: output.to_owned(),
             ranks: table.key.ranks,
-            seconds: self.begin.elapsed().as_secs_f64(),
+            seconds: self.terms.begin.elapsed().as_secs_f64(),
             refused,
             dropped,
             same,
