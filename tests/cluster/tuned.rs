@@ -148,18 +148,22 @@ fn gains(shape: &str, spec: &Spec, effort: &Effort, peers: Option<&Peers>, folde
     let line = format!("tune --collective {collectives} --sizes {sizes} --plans {plans_at}");
     let first = format!("{line} --budget {}s -o {}", effort.budget, table.display());
     tune(place, &first, &folder.join("first.jsonl"));
-    let judge = format!("{line} --least-samples {} -o {}", effort.samples, folder.join("judge.json").display());
+    // Variants of plans compete only where they are asked for, so the table is asked for as well.
+    let judge = format!("{line},{} --least-samples {} -o", table.display(), effort.samples);
+    let judge = format!("{judge} {}", folder.join("judge.json").display());
     let lines = tune(place, &judge, &folder.join("judge.jsonl"));
+    let table_at = table.display().to_string();
     let table: Value = serde_json::from_str(&std::fs::read_to_string(&table).unwrap()).unwrap();
     let theirs = peers.map(|peers| theirs(peers, place, &cells)).unwrap_or_default();
     let gain = |cell: &Cell| {
         let (name, times) = (chosen(&table, *cell), times(&lines, *cell));
-        let stock = times.iter().filter(|(name, _)| !name.contains(&plans_at));
+        let stock = times.iter().filter(|(name, _)| !name.contains(&plans_at) && !name.contains(&table_at));
         let (best, ours) = stock.min_by(|one, other| one.1.total_cmp(other.1)).unwrap();
         let (collective, bytes) = *cell;
         let shown = name.replace(&plans_at, "the plans");
         // Which algorithms compete follows from the costs of messages that each launch has measured for itself.
-        let Some(own) = times.get(&name) else {
+        let is_of_table = |(of, _): &(&String, &f64)| of.ends_with(&format!("plan `{name}`"));
+        let Some(own) = times.get(&name).or(times.iter().find(is_of_table).map(|(_, time)| time)) else {
             println!("{shape}: {collective} {bytes}: {shown}, which did not compete in the launch that judges");
             return None;
         };

@@ -11,15 +11,10 @@ use crate::error::RunResult;
 use crate::session::buffers::CallBuffers;
 use crate::session::ports::LanePorts;
 use crate::transport::MemoryKind;
-use std::time::Duration;
 use topology::{Rank, ResourceId};
 
 /// So many long messages of a rank are asked for at a time: while one comes, the next is on its way.
 const MOST_ASKED: usize = 2;
-/// How long a send that would pass earlier ones waits at least, and at most, until it is tried again.
-const LEAST_PAUSE: Duration = Duration::from_micros(50);
-/// See [`LEAST_PAUSE`].
-const LONGEST_PAUSE: Duration = Duration::from_millis(5);
 
 impl MessageFlow {
     /// While the next act waits: does what may come before its turn; whether anything moved.
@@ -101,12 +96,8 @@ impl MessageFlow {
             return true;
         }
         let queue = script.early.queues.get(&plan.limited_by).into_iter().flatten();
-        let too_much = queue.map(|peer| ports.unsent(*peer)).sum::<usize>().saturating_sub(plan.lead);
-        if too_much == 0 {
-            return true;
-        }
-        let pause = Duration::try_from_secs_f64(too_much as f64 * plan.beta.0 * 1e-6).unwrap_or(LONGEST_PAUSE);
-        let at = Moment::now().after(pause.clamp(LEAST_PAUSE, LONGEST_PAUSE));
+        let Some(pause) = plan.pause(queue.map(|peer| ports.unsent(*peer)).sum()) else { return true };
+        let at = Moment::now().after(pause);
         self.retry_at = Some(self.retry_at.map_or(at, |other| other.min(at)));
         false
     }

@@ -5,12 +5,17 @@
 use super::script::Act;
 use program::{ConnectionId, Program};
 use std::collections::BTreeMap;
+use std::time::Duration;
 use topology::{Micros, MicrosPerByte, Rank, ResourceId};
 
 /// A receiver asks for a message when this is left of the time of the one before: about the time until its first bytes are here.
 const LEAD: Micros = Micros(500.0);
 /// The same in bytes, at least.
 const LEAST_LEAD: usize = 64 << 10;
+/// How long a send that would pass earlier ones waits at least, and at most, until it is tried again.
+const LEAST_PAUSE: Duration = Duration::from_micros(50);
+/// See [`LEAST_PAUSE`].
+const LONGEST_PAUSE: Duration = Duration::from_millis(5);
 /// A message is urgent if it is passed on within this share of its own time.
 const URGENT: f64 = 0.25;
 
@@ -53,9 +58,9 @@ pub(super) struct DeparturePlan {
     /// In the plan's time.
     start: Micros,
     /// So many bytes are on their way between two machines.
-    pub(super) lead: usize,
+    lead: usize,
     /// How long a byte takes.
-    pub(super) beta: MicrosPerByte,
+    beta: MicrosPerByte,
 }
 
 /// So many bytes are on their way over a connection between two machines.
@@ -71,6 +76,14 @@ impl DeparturePlan {
         let limited_by = tempo.bottlenecks.get(connection.index())?[0]?;
         let beta = *tempo.rates.get(connection.index())?;
         Some(Self { limited_by, start, lead: lead(beta), beta })
+    }
+
+    /// How long it waits before it passes messages that should have gone before, while so many bytes are on their way through what
+    /// limits both; `None` if they are few.
+    pub(super) fn pause(&self, unsent: usize) -> Option<Duration> {
+        let too_many = unsent.checked_sub(self.lead).filter(|bytes| *bytes > 0)?;
+        let time = Duration::try_from_secs_f64(too_many as f64 * self.beta.0 * 1e-6).unwrap_or(LONGEST_PAUSE);
+        Some(time.clamp(LEAST_PAUSE, LONGEST_PAUSE))
     }
 }
 
@@ -236,6 +249,30 @@ mod tests {
         assert_eq!(spare(0, 20.0, 41.0), LEAST_LEAD + LONG / 2, "with the second half of the first");
         assert_eq!(spare(0, 40.0, 90.0), LONG, "nobody waits for the first");
         assert_eq!(spare(1, 40.0, 41.0), LONG, "something else limits the second");
+    }
+
+    #[test]
+    fn what_would_pass_an_earlier_send_waits_until_little_is_on_its_way() {
+        // At 15 MB/s, as much is on its way as anywhere at least.
+        let slow = DeparturePlan {
+            limited_by: ResourceId(0),
+            start: Micros(0.0),
+            lead: lead(MicrosPerByte(1.0 / 15.0)),
+            beta: MicrosPerByte(1.0 / 15.0),
+        };
+        assert_eq!([0, LEAST_LEAD].map(|unsent| slow.pause(unsent)), [None, None]);
+        let pause = |more| slow.pause(LEAST_LEAD + more).unwrap();
+        assert_eq!(pause(15_000), Duration::from_millis(1));
+        assert_eq!([pause(1), pause(1 << 30)], [LEAST_PAUSE, LONGEST_PAUSE]);
+        // Over a fast network, more is.
+        let fast = DeparturePlan { lead: lead(MicrosPerByte(1e-4)), beta: MicrosPerByte(1e-4), ..slow };
+        assert_eq!(
+            [fast.pause(5_000_000), fast.pause(5_000_000 + 1_000_000)],
+            [None, Some(Duration::from_micros(100))]
+        );
+        let acts = [receive(2, 0..8), send(1, 0..8), send(3, 8..16), send(1, 16..24)];
+        let plans = [0, 1, 2, 3].map(|act| PassagePlan { leaves: (act > 0).then_some(slow), ..PassagePlan::default() });
+        assert_eq!(EarlyActs::of(&acts, &plans).queues, [(ResourceId(0), vec![Rank(1), Rank(3)])].into());
     }
 
     #[test]

@@ -7,7 +7,6 @@
 
 use super::frame::{FRAGMENT_BYTES, FrameKind, HEADER, SHORT_FRAME, SocketFrame, strange};
 use super::offers::{OwnOffer, OwnOffers, PeerOffers};
-use super::options::unsent;
 use crate::memory::socket::Socket;
 use crate::transport::MemoryKind;
 use crate::transport::notice::{BreachNotice, WaitNotice};
@@ -26,6 +25,8 @@ const INPUT: usize = 256 << 10;
 const MOST_UNSENT: usize = 128 << 10;
 /// Fragments are handed on in multiples of this: no element is longer.
 const ELEMENT: usize = 8;
+/// So many notices of a peer are remembered.
+const MOST_NOTICES: usize = 64;
 
 /// One rank's end of the connection with a peer.
 pub(crate) struct SocketPort {
@@ -50,9 +51,6 @@ pub(crate) struct SocketPort {
     /// For whom it waits, as it has told last.
     wait: Option<WaitNotice>,
 }
-
-/// So many notices of a peer are remembered.
-const MOST_NOTICES: usize = 64;
 
 impl SocketPort {
     pub(crate) fn new(socket: Socket) -> Self {
@@ -242,7 +240,7 @@ impl MessagePort for SocketPort {
     }
 
     fn unsent(&self) -> usize {
-        self.unsent.len() + unsent(self.socket.stream())
+        self.unsent.len() - self.unsent_at + super::options::unsent(self.socket.stream())
     }
 
     fn send(&mut self, head: MessageHead, payload: &[u8]) -> io::Result<bool> {
