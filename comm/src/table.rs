@@ -236,12 +236,6 @@ impl PlanTable {
         schedule::verify(synth::in_pieces(&whole, bytes, pieces)?, topology).ok()
     }
 
-    /// Whether it then takes less time, by the costs of the machine that it was made for.
-    pub(crate) fn gains_in_pieces(&self, entry: usize, bytes: u64, pieces: NonZeroU32) -> bool {
-        let time = |pieces| self.in_pieces(entry, bytes, pieces).map(|plan| plan.schedule().makespan());
-        time(pieces).zip(time(NonZeroU32::MIN)).is_some_and(|(cut, whole)| cut < whole)
-    }
-
     /// The program of an entry for a kind of call, and its name.
     ///
     /// # Errors

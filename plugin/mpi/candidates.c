@@ -20,8 +20,8 @@
 
 enum { PATH = 4096, SIZES = 32 };
 
-/* How long MPI_Init measures, and how long ranks wait for each other after a failure, in seconds. */
-static const double USUAL_BUDGET = 20, PATIENCE = 10;
+/* How long MPI_Init measures, and how long ranks wait for each other meanwhile, and after a failure, in seconds. */
+static const double USUAL_BUDGET = 20, MEANWHILE = 60, PATIENCE = 10;
 
 /* What rank 0 has found. */
 struct order {
@@ -176,11 +176,15 @@ static antiphon_result_t use(antiphon_comm_t handle, const struct order *order) 
     return result == ANTIPHON_SUCCESS ? antiphon_use_candidates(handle) : result;
 }
 
+/* How long ranks wait for each other, unless the environment says it (connect_patiently). */
+static void limit(antiphon_comm_t handle, double seconds) {
+    if (!getenv("ANTIPHON_TIMEOUT")) antiphon_comm_set_timeout(handle, seconds);
+}
+
 /* Whether the communicator still makes calls on all ranks. */
 static bool is_sound(antiphon_comm_t handle, int rank) {
-    antiphon_comm_set_timeout(handle, PATIENCE);
+    limit(handle, PATIENCE);
     int is_good = antiphon_barrier(handle) == ANTIPHON_SUCCESS;
-    if (!getenv("ANTIPHON_TIMEOUT")) antiphon_comm_set_timeout(handle, INFINITY);
     PMPI_Allreduce(MPI_IN_PLACE, &is_good, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
     if (!is_good && rank == 0) fprintf(stderr, "antiphon: all calls go to MPI: the communicator has failed\n");
     return is_good;
@@ -196,6 +200,7 @@ bool antiphon_mpi_begin_table(int rank, int size, antiphon_comm_t handle) {
     if (!order.wants || !order.can_write) return true;
     PMPI_Comm_dup(MPI_COMM_WORLD, &state->tuned);
     PMPI_Comm_set_errhandler(state->tuned, MPI_ERRORS_RETURN);
+    limit(handle, MEANWHILE);
     antiphon_result_t result = register_all(handle);
     if (result == ANTIPHON_SUCCESS) result = order.exists ? use(handle, &order) : tune(handle, &order, rank);
     /* What this rank says is lost with its next call. */
@@ -212,7 +217,9 @@ bool antiphon_mpi_begin_table(int rank, int size, antiphon_comm_t handle) {
                 : order.exists   ? "is not used, and stock serves"
                                  : "was not made, and stock serves",
                 why);
-    return first == size || is_sound(handle, rank);
+    bool is_useful = first == size || is_sound(handle, rank);
+    limit(handle, INFINITY);
+    return is_useful;
 }
 
 void antiphon_mpi_end_table(void) {

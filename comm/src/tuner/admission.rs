@@ -88,9 +88,10 @@ impl<'a> Admission<'a> {
     ) -> CommResult<()> {
         pending.iter().for_each(|of| contenders[of.place].samples.predicted_us = of.predicted_us);
         let rest = pending.split_off(pending.len().min(1));
+        let stock_us = pending.first().and_then(|stock| stock.predicted_us);
         let begin = Moment::now();
         admit(pending, contenders, bench)?;
-        let turns = if bench.control.rank() == 0 { in_order(&rest) } else { Vec::new() };
+        let turns = if bench.control.rank() == 0 { in_order(&rest, stock_us) } else { Vec::new() };
         let turns = turns.into_iter().rev().collect();
         let pending = rest.into_iter().map(Some).collect();
         let mut admission = Self { pending, turns, unit: Moment::now().since(begin) };
@@ -125,10 +126,12 @@ impl<'a> Admission<'a> {
         let (mut cost, room) = (Duration::ZERO, (left(ADMISSION) / 2).min(bench.limit().mul_f64(OF_LIMIT)));
         while let Some(&CandidateTurn { index, weight, is_hopeless }) = self.turns.last() {
             let own = self.unit.mul_f64(weight);
-            let has_time = match is_hopeless {
-                true => cost + own.mul_f64(UNTIL_SEEN) <= left(OF_HOPELESS),
-                false => !left(ADMISSION).is_zero(),
-            };
+            if is_hopeless && cost + own.mul_f64(UNTIL_SEEN) > left(OF_HOPELESS) {
+                // One behind it may take less time.
+                self.turns.pop();
+                continue;
+            }
+            let has_time = is_hopeless || !left(ADMISSION).is_zero();
             if !has_time || !batch.is_empty() && cost + own > room || batch.len() >= MOST {
                 break;
             }

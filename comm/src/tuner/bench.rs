@@ -189,7 +189,8 @@ impl<'a> CellBench<'a> {
         }
         self.enter(candidate, TrialPhase::Prepare);
         let call = |count| CollectiveCall { count, ..*self.memory.call() };
-        let own: Vec<i64> = counts.iter().map(|count| i64::from(function.can_do(&call(*count)))).collect();
+        let says = |count: &usize| self.watch.call(|| function.can_do(&call(*count)));
+        let own: Vec<i64> = counts.iter().map(|count| i64::from(says(count))).collect();
         let mut all = vec![0; own.len() * self.control.size()];
         self.control.all_gather(&own, &mut all)?;
         let differs = |(at, says): (usize, &i64)| *says != all[at % own.len()];

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use tune::{Composition, TuningTable};
 
 /// The most bytes of a name.
-const LONGEST_NAME: usize = 200;
+pub(super) const LONGEST_NAME: usize = 200;
 
 /// One way to serve calls.
 #[derive(Clone)]
@@ -117,11 +117,6 @@ impl TuneCandidate {
     /// Whether it competes only where it is named.
     pub(super) fn is_on_request(&self) -> bool {
         self.is_on_request
-    }
-
-    /// The table and entry of a plan.
-    pub(super) fn as_plan(&self) -> Option<(&PlanTable, usize)> {
-        if let CandidateWork::Plan(table, entry) = &self.work { Some((table, *entry)) } else { None }
     }
 
     /// Whether it is a user's function.

@@ -7,7 +7,7 @@
 use super::{CellSamples, CellWork, LaunchEnd, MeasuredTable, edges_of, pieces, table_of};
 use schedule::Collective;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use tune::{Composition, Substitution, TuningTable, substitutions};
 
 /// What is measured next.
@@ -18,6 +18,8 @@ pub struct NextWork {
     /// The table so far, which serves the halves of collectives
     /// ([`TuneCandidate::chosen`](super::TuneCandidate::chosen)).
     pub chosen: TuningTable,
+    /// Variants of plans that cells may name, by their names.
+    pub variants: BTreeMap<String, String>,
 }
 
 /// What the launches so far, of which the first has measured the grid, leave to measure. `step` is as in [`edges_of`].
@@ -32,12 +34,13 @@ pub fn next_work(
 ) -> Result<NextWork, String> {
     let chosen = table_of(launches, &end.texts, end.key.clone(), dtype, &step)?.table;
     let mut cells = edges_of(launches, &step);
-    let variants = pieces::asked(launches, end.key.ranks, &end.texts);
-    variants.into_iter().for_each(|cell| cell.join(&mut cells));
+    let asked = pieces::asked(launches, end.key.ranks, &end.texts);
+    asked.cells.into_iter().for_each(|cell| cell.join(&mut cells));
+    let variants = asked.texts.into_iter().chain(pieces::known(&end.texts)).collect();
     for asked in substitutions(&chosen) {
         asked_cells(&chosen, &asked).into_iter().for_each(|cell| cell.join(&mut cells));
     }
-    Ok(NextWork { cells, chosen })
+    Ok(NextWork { cells, chosen, variants })
 }
 
 impl CellWork {
@@ -139,7 +142,7 @@ mod tests {
 
     #[test]
     fn a_violated_guideline_adds_the_composed_candidate_and_it_wins() {
-        let NextWork { cells, chosen } = next_work(&[first()], &end(), "f32", |_| 4).unwrap();
+        let NextWork { cells, chosen, .. } = next_work(&[first()], &end(), "f32", |_| 4).unwrap();
         let work: Vec<(Collective, Vec<String>)> =
             cells.into_iter().map(|cell| (cell.collective, cell.candidates.unwrap())).collect();
         // Nobody has asked for Scatter, whose time the guideline needs.

@@ -37,6 +37,9 @@ pub struct TuneJob {
     /// The table of the launches before, which serves the halves of collectives.
     #[serde(default)]
     pub chosen: Option<TuningTable>,
+    /// Variants of plans that cells may name ([`NextWork::variants`]).
+    #[serde(default)]
+    pub variants: BTreeMap<String, String>,
     /// The number of the launch, from 1.
     pub launch: u32,
     /// Candidates that do not compete any more.
@@ -68,6 +71,11 @@ fn chosen_halves(table: &TuningTable) -> CommResult<Vec<TuneCandidate>> {
     TuneCandidate::chosen(table).map_err(|fault| CommError::NoPlan(fault.to_string()))
 }
 
+/// Candidates of variants.
+fn variants(known: &[TuneCandidate], texts: &BTreeMap<String, String>) -> CommResult<Vec<TuneCandidate>> {
+    pieces::variants(known, texts).map_err(|fault| CommError::NoPlan(fault.to_string()))
+}
+
 impl TuneJob {
     /// The variable that names the file of a launch.
     pub const VARIABLE: &str = "ANTIPHON_TUNE_JOB";
@@ -80,6 +88,7 @@ impl TuneJob {
             named: BTreeMap::new(),
             work: None,
             chosen: None,
+            variants: BTreeMap::new(),
             launch: 1,
             quarantine: BTreeSet::new(),
             reports: PathBuf::new(),
@@ -128,8 +137,7 @@ impl TuneJob {
         if let Some(table) = &self.chosen {
             all.extend(chosen_halves(table)?);
         }
-        let variants = self.work.as_ref().map(|work| pieces::variants(&all, work));
-        all.extend(variants.into_iter().flatten());
+        all.extend(variants(&all, &self.variants)?);
         all.retain(|candidate| !self.quarantine.contains(candidate.name()));
         Ok(all)
     }
@@ -197,9 +205,9 @@ impl Communicator {
             let end = Self::launch_end(&candidates, key.clone())?;
             next_work(std::slice::from_ref(&grid), &end, &dtype, step).map_err(CommError::NoPlan)
         };
-        let NextWork { cells, chosen } = self.shared_value(next)?;
+        let NextWork { cells, chosen, variants: cut } = self.shared_value(next)?;
         candidates.extend(chosen_halves(&chosen)?);
-        candidates.extend(pieces::variants(&candidates, &cells));
+        candidates.extend(variants(&candidates, &cut)?);
         let edges = self.measure(&cells, &candidates, &part(1.0 - GRID), |_| {})?;
         let made = self.shared_value(|| {
             let (mut launches, end) = ([grid, edges], Self::launch_end(&candidates, key)?);

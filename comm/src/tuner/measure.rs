@@ -30,7 +30,7 @@ pub(super) fn measure_cells(
 ) -> CommResult<Vec<CellSamples>> {
     let begin = Moment::now();
     let mut measured = Vec::with_capacity(work.len());
-    let (mut programs, mut predictions) = (CandidatePrograms::default(), Predictions::new(control));
+    let (mut programs, mut predictions) = (CandidatePrograms::default(), Predictions::new(control, options.budget));
     let (mut distrusted, mut wasted) = (BTreeMap::new(), Duration::ZERO);
     for (index, cell) in work.iter().enumerate() {
         // What earlier cells did not use is for the later ones.
@@ -84,6 +84,7 @@ fn measure_cell(
     // Plans that do the same are measured once.
     let stock = control.stock_plan(kind, count, options.dtype)?;
     let mut known: BTreeMap<u32, &str> = [(stock.program.digest(), tune::STOCK)].into();
+    let mut stock_us = None;
     for (index, candidate) in serving {
         // What was wrong once is not called again. All ranks know that.
         if let Some(refusal) = distrusted.get(&(cell.collective, candidate.name.clone())) {
@@ -93,6 +94,9 @@ fn measure_cell(
         let program = programs.of(index, candidate, kind);
         if let Some(Ok(program)) = &program {
             if let Some(same) = known.get(&program.digest()) {
+                if *same == tune::STOCK {
+                    stock_us = predictions.of((index, candidate), Some(&Ok(program.clone())), kind, bytes).or(stock_us);
+                }
                 contest.0.push(Contender::same(candidate, same));
                 continue;
             }
@@ -109,6 +113,7 @@ fn measure_cell(
         pending.push(PendingCandidate { place: contest.0.len(), candidate, program, counts, predicted_us });
         contest.0.push(Contender::late(candidate));
     }
+    pending.iter_mut().take(1).for_each(|stock: &mut PendingCandidate<'_>| stock.predicted_us = stock_us);
     let time = CellTime { begin, share, is_unlimited: options.least_samples > 0 };
     Admission::run(pending, &mut contest.0, &mut bench, time)?;
     contest.compete(&mut bench, options, |wasted| Moment::now().since(begin) >= share + wasted)?;

@@ -7,9 +7,11 @@ use super::admission::PendingCandidate;
 use super::candidate::{MadeProgram, TuneCandidate};
 use crate::communicator::Communicator;
 use crate::stock::{self, CallKind};
+use runtime::Moment;
 use schedule::{Collective, Request, VerifiedSchedule};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 use synth::{Constraints, SizeTask, retimed};
 use topology::Topology;
 
@@ -19,6 +21,8 @@ const MOST_MESSAGES: usize = 20_000;
 const HOPELESS: f64 = 8.0;
 /// No prediction is taken for more than so many times the best one.
 const MOST_TIMES: f64 = 1e6;
+/// The share of the budget for predictions, at most.
+const OF_BUDGET: f64 = 0.02;
 /// About so many times as long as stock a function is checked: again and again.
 const OF_FUNCTION: f64 = 8.0;
 
@@ -36,18 +40,34 @@ pub(super) struct Predictions {
     model: Option<Arc<Topology>>,
     /// By candidate and collective.
     plans: BTreeMap<(usize, Collective), Option<PredictedPlan>>,
+    /// How long it may still take: the other ranks wait meanwhile.
+    left: Duration,
 }
 
 impl Predictions {
-    /// Of these ranks; only rank 0 has any.
-    pub(super) fn new(control: &Communicator) -> Self {
+    /// Of these ranks, within a small share of the budget; only rank 0 has any.
+    pub(super) fn new(control: &Communicator, budget: Duration) -> Self {
         let model = if control.rank() == 0 { control.cost_model().ok() } else { None };
-        Self { ranks: control.size(), model: model.map(Arc::new), plans: BTreeMap::new() }
+        let (plans, left) = (BTreeMap::new(), budget.mul_f64(OF_BUDGET));
+        Self { ranks: control.size(), model: model.map(Arc::new), plans, left }
     }
 
     /// About how long a call of so many bytes takes with the `index`-th candidate, in microseconds; `None` if it is no plan, or one
-    /// that cannot be played again at this size.
+    /// that cannot be played again at this size, or if there is no time.
     pub(super) fn of(
+        &mut self,
+        candidate: (usize, &TuneCandidate),
+        program: Option<&MadeProgram>,
+        kind: CallKind,
+        bytes: u64,
+    ) -> Option<f64> {
+        let begin = Moment::now();
+        let predicted = if self.left.is_zero() { None } else { self.predict(candidate, program, kind, bytes) };
+        self.left = self.left.saturating_sub(Moment::now().since(begin));
+        predicted
+    }
+
+    fn predict(
         &mut self,
         (index, candidate): (usize, &TuneCandidate),
         program: Option<&MadeProgram>,
@@ -83,12 +103,13 @@ pub(super) struct CandidateTurn {
 }
 
 /// The order in which candidates take part: what is given before textbook algorithms, and in both the plan first that is predicted
-/// to take the least time. Who has no prediction keeps its place. Those that are predicted to have no chance come last.
-pub(super) fn in_order(pending: &[PendingCandidate<'_>]) -> Vec<CandidateTurn> {
+/// to take the least time. Who has no prediction keeps its place. Those that are predicted to have no chance come last. `stock_us` is
+/// what is predicted of stock.
+pub(super) fn in_order(pending: &[PendingCandidate<'_>], stock_us: Option<f64>) -> Vec<CandidateTurn> {
     let predicted = |index: &usize| pending[*index].predicted_us;
-    let best = pending.iter().filter_map(|of| of.predicted_us).fold(f64::INFINITY, f64::min);
+    let best = pending.iter().filter_map(|of| of.predicted_us).chain(stock_us).fold(f64::INFINITY, f64::min);
     let weight = |index: &usize| match predicted(index) {
-        Some(time) => (time / best).clamp(1.0, MOST_TIMES),
+        Some(time) => (time / stock_us.unwrap_or(best)).clamp(1.0, MOST_TIMES),
         None if pending[*index].candidate.is_function() => OF_FUNCTION,
         None => 1.0,
     };
@@ -106,7 +127,7 @@ pub(super) fn in_order(pending: &[PendingCandidate<'_>]) -> Vec<CandidateTurn> {
     }
     let turn = |index: usize| {
         let weight = weight(&index);
-        let is_hopeless = predicted(&index).is_some() && weight > HOPELESS;
+        let is_hopeless = predicted(&index).is_some_and(|time| time > HOPELESS * best);
         CandidateTurn { index, weight, is_hopeless }
     };
     let (last, first): (Vec<_>, Vec<_>) = order.into_iter().map(turn).partition(|turn| turn.is_hopeless);
@@ -128,7 +149,7 @@ mod tests {
             counts: Vec::new(),
             predicted_us: *predicted_us,
         });
-        let turns = in_order(&pending.collect::<Vec<_>>());
+        let turns = in_order(&pending.collect::<Vec<_>>(), None);
         turns.iter().map(|turn| (candidates[turn.index].0.name(), turn.is_hopeless)).collect()
     }
 
@@ -170,7 +191,7 @@ mod tests {
         let comm = Communicator::local(8).unwrap().swap_remove(0);
         let kind = measured_kind(Collective::AllReduce, ReduceOp::Sum);
         let plans = TuneCandidate::of_table(&Arc::new(comm.textbook(&[kind]).unwrap()));
-        let mut predictions = Predictions::new(&comm);
+        let mut predictions = Predictions::new(&comm, Duration::from_secs(60));
         let mut fastest = |bytes: u64| {
             let times = plans.iter().enumerate().filter_map(|(index, plan)| {
                 let program = super::super::candidate::CandidatePrograms::default().of(index, plan, kind);

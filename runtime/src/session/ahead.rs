@@ -16,7 +16,19 @@ use topology::{Rank, ResourceId};
 /// So many long messages of a rank are asked for at a time: while one comes, the next is on its way.
 const MOST_ASKED: usize = 2;
 
+/// Messages that the same resource limits, of which one that should have gone waits.
+struct LateQueue {
+    limited_by: ResourceId,
+    /// How many bytes are on their way there, once somebody has counted them.
+    unsent: Option<usize>,
+}
+
 impl MessageFlow {
+    /// When a send that would have passed earlier ones is tried again.
+    pub(super) fn retry_at(&self) -> Option<Moment> {
+        self.full.iter().map(|(_, until)| *until).min()
+    }
+
     /// While the next act waits: does what may come before its turn; whether anything moved.
     pub(super) fn go_ahead(
         &mut self,
@@ -26,7 +38,7 @@ impl MessageFlow {
     ) -> RunResult<bool> {
         let mut has_moved = false;
         let is_due = |at: Moment| Moment::now() >= at;
-        if self.tried != Some((self.next, self.done)) || self.retry_at.is_some_and(is_due) {
+        if self.tried != Some((self.next, self.done)) || self.retry_at().is_some_and(is_due) {
             let had_room;
             (has_moved, had_room) = self.send_ahead(script, ports, buffers)?;
             self.tried = had_room.then_some((self.next, self.done));
@@ -52,8 +64,9 @@ impl MessageFlow {
         }
         let (mut has_sent, mut had_room) = (false, true);
         // What limits sends that should have gone before.
-        let mut late: Vec<ResourceId> = Vec::new();
-        self.retry_at = None;
+        let mut late: Vec<LateQueue> = Vec::new();
+        let now = if self.full.is_empty() { None } else { Some(Moment::now()) };
+        self.full.retain(|(_, until)| now.is_some_and(|now| now < *until));
         for &EarlySend { act, plan } in &sends[self.passed[0]..] {
             let ahead = act as usize - self.next;
             if ahead >= AHEAD {
@@ -63,9 +76,10 @@ impl MessageFlow {
                 continue;
             }
             let Act::Send { to, tag, src } = &script.acts[act as usize] else { unreachable!("it is a send") };
+            // Within a machine, messages wait for nothing.
+            let plan = plan.filter(|_| ports.memory(*to) == MemoryKind::Network);
             // What finds no room is not done, and what comes behind it needs it.
-            if script.early.may_begin(act as usize, ahead, self.done) && self.may_pass(script, ports, *to, plan, &late)
-            {
+            if script.early.may_begin(act as usize, ahead, self.done) && self.may_pass(script, ports, plan, &mut late) {
                 match self.send(script, ports, act, *to, *tag, buffers.read(src))? {
                     StepOutcome::Finished => {
                         self.done |= 1 << ahead;
@@ -75,7 +89,7 @@ impl MessageFlow {
                     StepOutcome::Waits { .. } => had_room = false,
                 }
             }
-            late.extend(plan.map(|plan| plan.limited_by));
+            late.extend(plan.map(|plan| LateQueue { limited_by: plan.limited_by, unsent: None }));
         }
         Ok((has_sent, had_room))
     }
@@ -87,19 +101,27 @@ impl MessageFlow {
         &mut self,
         script: &CallScript,
         ports: &LanePorts,
-        to: Rank,
         plan: Option<DeparturePlan>,
-        late: &[ResourceId],
+        late: &mut [LateQueue],
     ) -> bool {
-        let Some(plan) = plan.filter(|plan| late.contains(&plan.limited_by)) else { return true };
-        if ports.memory(to) != MemoryKind::Network {
-            return true;
+        let queue = plan.and_then(|plan| Some((plan, late.iter_mut().find(|of| of.limited_by == plan.limited_by)?)));
+        let Some((plan, queue)) = queue else { return true };
+        if self.full.iter().any(|(limited_by, _)| *limited_by == plan.limited_by) {
+            return false;
         }
-        let queue = script.early.queues.get(&plan.limited_by).into_iter().flatten();
-        let Some(pause) = plan.pause(queue.map(|peer| ports.unsent(*peer)).sum()) else { return true };
-        let at = Moment::now().after(pause);
-        self.retry_at = Some(self.retry_at.map_or(at, |other| other.min(at)));
-        false
+        let peers = || script.early.queues.get(&plan.limited_by).into_iter().flatten();
+        let unsent = *queue.unsent.get_or_insert_with(|| peers().map(|peer| ports.unsent(*peer)).sum());
+        match plan.pause(unsent) {
+            None => {
+                // It counts all again after this one.
+                queue.unsent = None;
+                true
+            }
+            Some(pause) => {
+                self.full.push((plan.limited_by, Moment::now().after(pause)));
+                false
+            }
+        }
     }
 
     fn is_done(&self, act: usize) -> bool {

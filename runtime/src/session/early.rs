@@ -39,7 +39,9 @@ pub(super) struct EarlyActs {
 #[derive(Clone, Copy, Default)]
 pub(super) struct PassagePlan {
     pub(super) arrives: Option<ArrivalPlan>,
-    pub(super) leaves: Option<DeparturePlan>,
+    /// When it leaves.
+    pub(super) leaves: Option<Micros>,
+    pub(super) departs: Option<DeparturePlan>,
 }
 
 /// A send that may come before its turn.
@@ -50,13 +52,11 @@ pub(super) struct EarlySend {
     pub(super) plan: Option<DeparturePlan>,
 }
 
-/// When a plan has a message leave, and what limits it.
+/// What limits a message that leaves.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct DeparturePlan {
     /// The resource that limits it.
     pub(super) limited_by: ResourceId,
-    /// In the plan's time.
-    start: Micros,
     /// So many bytes are on their way between two machines.
     lead: usize,
     /// How long a byte takes.
@@ -72,10 +72,10 @@ impl DeparturePlan {
     /// Of a message over a connection of a program; `None` if it has no times, or no resource limits it.
     pub(super) fn of(program: &Program, transfer: Option<u32>, connection: ConnectionId) -> Option<Self> {
         let tempo = &program.tempo;
-        let [start, _] = *tempo.times.get(transfer? as usize)?;
+        tempo.times.get(transfer? as usize)?;
         let limited_by = tempo.bottlenecks.get(connection.index())?[0]?;
         let beta = *tempo.rates.get(connection.index())?;
-        Some(Self { limited_by, start, lead: lead(beta), beta })
+        Some(Self { limited_by, lead: lead(beta), beta })
     }
 
     /// How long it waits before it passes messages that should have gone before, while so many bytes are on their way through what
@@ -144,10 +144,12 @@ impl EarlyActs {
                 needs |= u64::from(before.must_precede(act)) << (AHEAD - 1 - back);
             }
             if let Act::Send { to, .. } = act {
-                let plan = plans.get(index).and_then(|plan| plan.leaves);
+                let PassagePlan { leaves, departs: plan, .. } = plans.get(index).copied().unwrap_or_default();
                 early.sends.push(EarlySend { act: index as u32, plan });
+                if let Some(start) = leaves {
+                    early.urge(acts, index, start);
+                }
                 if let Some(plan) = plan {
-                    early.urge(acts, index, plan.start);
                     let queue = early.queues.entry(plan.limited_by).or_default();
                     if !queue.contains(to) {
                         queue.push(*to);
@@ -231,16 +233,11 @@ mod tests {
         };
         let spare = |limited_by, start: f64, leaves: f64| {
             let acts = [receive(1, 0..LONG), receive(2, LONG..2 * LONG), send(0, 0..LONG)];
-            let arrives = |plan| PassagePlan { arrives: Some(plan), leaves: None };
+            let arrives = |plan| PassagePlan { arrives: Some(plan), ..PassagePlan::default() };
             let first = arrives(at(0, [0.0, 40.0]));
             let second = arrives(at(limited_by, [start, start + 40.0]));
-            let leaves = DeparturePlan {
-                limited_by: ResourceId(2),
-                start: Micros(leaves),
-                lead: LEAST_LEAD,
-                beta: MicrosPerByte(1.0),
-            };
-            let passed_on = PassagePlan { arrives: None, leaves: Some(leaves) };
+            // Also if nothing limits it there, as within a machine.
+            let passed_on = PassagePlan { leaves: Some(Micros(leaves)), ..PassagePlan::default() };
             let early = EarlyActs::of(&acts, &[first, second, passed_on]);
             let [first, second] = [0, 1].map(|place| early.receives[place].plan.unwrap());
             second.spare(&first, LONG)
@@ -256,7 +253,6 @@ mod tests {
         // At 15 MB/s, as much is on its way as anywhere at least.
         let slow = DeparturePlan {
             limited_by: ResourceId(0),
-            start: Micros(0.0),
             lead: lead(MicrosPerByte(1.0 / 15.0)),
             beta: MicrosPerByte(1.0 / 15.0),
         };
@@ -271,7 +267,8 @@ mod tests {
             [None, Some(Duration::from_micros(100))]
         );
         let acts = [receive(2, 0..8), send(1, 0..8), send(3, 8..16), send(1, 16..24)];
-        let plans = [0, 1, 2, 3].map(|act| PassagePlan { leaves: (act > 0).then_some(slow), ..PassagePlan::default() });
+        let plans =
+            [0, 1, 2, 3].map(|act| PassagePlan { departs: (act > 0).then_some(slow), ..PassagePlan::default() });
         assert_eq!(EarlyActs::of(&acts, &plans).queues, [(ResourceId(0), vec![Rank(1), Rank(3)])].into());
     }
 

@@ -10,7 +10,7 @@ use crate::session::buffers::CallBuffers;
 use crate::session::ports::LanePorts;
 use crate::transport::port::{MessageHead, Offer, OfferState, PortRelief};
 use crate::transport::sink::Sink;
-use topology::Rank;
+use topology::{Rank, ResourceId};
 
 /// The result of one poll.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,8 +40,8 @@ pub(super) struct MessageFlow {
     pub(super) expected: u64,
     /// The next act, and what was done, when sends were last tried before their turn.
     pub(super) tried: Option<(usize, u64)>,
-    /// When one of these sends, which would have passed earlier ones, may be tried again.
-    pub(super) retry_at: Option<Moment>,
+    /// Resources through which so much is on its way that nothing passes what should have gone before, and until when.
+    pub(super) full: Vec<(ResourceId, Moment)>,
     /// How many of the sends, and of the receives, that may come before their turn are over.
     pub(super) passed: [usize; 2],
     /// Long messages that their receivers do not have yet.
@@ -81,7 +81,7 @@ impl ScriptRun {
             done,
             expected,
             tried: None,
-            retry_at: None,
+            full: Vec::new(),
             passed: [0; 2],
             offers,
             incoming,
@@ -101,7 +101,7 @@ impl ScriptRun {
 
     /// When it has something to do, if nothing arrives before.
     pub(super) fn retry_at(&self) -> Option<Moment> {
-        self.flow.retry_at
+        self.flow.retry_at()
     }
 
     /// How many acts are finished.
@@ -130,6 +130,7 @@ impl ScriptRun {
             flow.expected >>= 1;
             has_moved = true;
         }
+        flow.full.clear();
         if let Some(open) = flow.offers.first() {
             return progress(has_moved, open.to);
         }

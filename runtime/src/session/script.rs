@@ -177,8 +177,11 @@ impl CallScript {
         for at in order {
             let step = &own.threadblocks[at.threadblock as usize].steps[at.step as usize];
             let arrives = step.instruction.receives_from().and_then(|id| ArrivalPlan::of(program, step.transfer, id));
-            let leaves = step.instruction.sends_to().and_then(|id| DeparturePlan::of(program, step.transfer, id));
-            plans.push(PassagePlan { arrives, leaves });
+            let sends = step.instruction.sends_to();
+            let departs = sends.and_then(|id| DeparturePlan::of(program, step.transfer, id));
+            let times = step.transfer.and_then(|transfer| program.tempo.times.get(transfer as usize));
+            let leaves = times.filter(|_| sends.is_some()).map(|times| times[0]);
+            plans.push(PassagePlan { arrives, leaves, departs });
             acts.push(match step.instruction {
                 Instruction::Send { to, src } => {
                     Act::Send { to: members[connection(to).to.index()], tag: to.0, src: span(src) }

@@ -158,7 +158,7 @@ impl TuneTerms {
     /// guidelines ask for.
     fn next_work(&self, launches: &[Vec<CellSamples>], end: &LaunchEnd) -> Result<NextWork, String> {
         let step = |collective| step_of(collective, end.key.ranks, self.dtype);
-        let NextWork { cells: next, chosen } = next_work(launches, end, &self.dtype.to_string(), step)?;
+        let NextWork { cells: next, chosen, variants } = next_work(launches, end, &self.dtype.to_string(), step)?;
         let mut cells: Vec<CellWork> = Vec::new();
         for cell in launches.iter().flatten() {
             let candidates = Some(cell.may_beat_stock()).filter(|names| !names.is_empty());
@@ -167,7 +167,7 @@ impl TuneTerms {
             }
         }
         next.into_iter().for_each(|cell| cell.join(&mut cells));
-        Ok(NextWork { cells, chosen })
+        Ok(NextWork { cells, chosen, variants })
     }
 }
 
@@ -198,7 +198,7 @@ impl Tuning<'_> {
             job.launch = number;
             if let Some(end) = &end {
                 let next = self.terms.next_work(&launches, end).map_err(|why| Failure::no(anyhow::anyhow!(why)))?;
-                (job.work, job.chosen) = (Some(next.cells), Some(next.chosen));
+                (job.work, job.chosen, job.variants) = (Some(next.cells), Some(next.chosen), next.variants);
             }
             chosen.push(job.chosen.clone());
             job.options.budget = self.terms.budget(number);

@@ -78,8 +78,8 @@ impl LaunchedRank {
             if job.launch < self.terms.launches {
                 // Rank 0 says what comes next.
                 let next = || self.terms.next_work(&launches, &end).map_err(CommError::NoPlan);
-                let NextWork { cells, chosen } = comm.shared_value(next)?;
-                (job.work, job.chosen) = (Some(cells), Some(chosen));
+                let NextWork { cells, chosen, variants } = comm.shared_value(next)?;
+                (job.work, job.chosen, job.variants) = (Some(cells), Some(chosen), variants);
                 job.launch += 1;
                 continue;
             }
@@ -128,13 +128,14 @@ impl RankCells<'_> {
             RankWord::Begin(launch) => {
                 let RankLaunch { number, is_loaded, chosen, end } = *launch;
                 self.log = self.folder.map(|folder| RankLog::open(folder, number, self.rank)).transpose()?;
-                self.end = Some(end);
                 if number > 1 {
                     self.first.get_or_insert(self.begin.elapsed());
                 }
                 if is_loaded {
                     self.loaded = Some(Vec::new());
                 } else {
+                    // The one beside computing has no variants.
+                    self.end = Some(end);
                     self.launches.push(Vec::new());
                     self.chosen.push(chosen);
                 }

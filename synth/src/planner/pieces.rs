@@ -9,15 +9,15 @@ use schedule::{ChunkId, Demand, Message, Request, Schedule, Transfer, VerifiedSc
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-/// Plans of more messages are not made: looking for their best order takes seconds.
-const MOST_MESSAGES: usize = 1 << 14;
+/// Plans in which chunks pass links more often are not made: looking for the best order of their messages would take long.
+const MOST_DELIVERIES: usize = 1 << 12;
 
 /// `plan` for `size_bytes` bytes with every chunk cut into `pieces`, in the best order of its messages. It is not verified. `None` if its
 /// chunks are listed one by one, if it would have too many messages, or if its sums cannot be cut.
 pub fn in_pieces(plan: &VerifiedSchedule, size_bytes: u64, pieces: NonZeroU32) -> Option<Schedule> {
     let whole = plan.schedule();
     let request = whole.demand.request();
-    if request.collective.is_listed() || whole.transfers.len().saturating_mul(pieces.get() as usize) > MOST_MESSAGES {
+    if request.collective.is_listed() || whole.deliveries().saturating_mul(pieces.get() as usize) > MOST_DELIVERIES {
         return None;
     }
     let chunks = request.chunks_per_rank.checked_mul(pieces.get())?;

@@ -240,7 +240,8 @@ impl MessagePort for SocketPort {
     }
 
     fn unsent(&self) -> usize {
-        self.unsent.len() - self.unsent_at + super::options::unsent(self.socket.stream())
+        let rest = self.sending.map_or(0, |(_, left)| left);
+        self.unsent.len() - self.unsent_at + self.queued.len() + rest + super::options::unsent(self.socket.stream())
     }
 
     fn send(&mut self, head: MessageHead, payload: &[u8]) -> io::Result<bool> {
