@@ -76,10 +76,7 @@ impl SocketPort {
         self.unsent.is_empty() && self.queued.is_empty() && self.sending.is_none()
     }
 
-    /// Sends what must be sent first; whether all of it went.
-    ///
-    /// # Errors
-    /// If the connection has ended; so do all.
+    /// Sends what must be sent first; whether all of it went. As all others, it fails if the connection has ended.
     fn send_unsent(&mut self) -> io::Result<bool> {
         while self.unsent_at < self.unsent.len() {
             let rest = IoSlice::new(&self.unsent[self.unsent_at..]);
