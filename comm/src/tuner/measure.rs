@@ -92,11 +92,10 @@ fn measure_cell(
             continue;
         }
         let program = programs.of(index, candidate, kind);
+        let predicted_us = predictions.of((index, candidate), program.as_ref(), kind, bytes);
         if let Some(Ok(program)) = &program {
             if let Some(same) = known.get(&program.digest()) {
-                if *same == tune::STOCK {
-                    stock_us = predictions.of((index, candidate), Some(&Ok(program.clone())), kind, bytes).or(stock_us);
-                }
+                stock_us = stock_us.or(predicted_us.filter(|_| *same == tune::STOCK));
                 contest.0.push(Contender::same(candidate, same));
                 continue;
             }
@@ -109,7 +108,6 @@ fn measure_cell(
                 continue;
             }
         };
-        let predicted_us = predictions.of((index, candidate), program.as_ref(), kind, bytes);
         pending.push(PendingCandidate { place: contest.0.len(), candidate, program, counts, predicted_us });
         contest.0.push(Contender::late(candidate));
     }
