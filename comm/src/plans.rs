@@ -16,7 +16,7 @@ use topology::Rank;
 /// How many bytes all prepared calls of a communicator take.
 const MOST_BYTES: usize = 16 << 20;
 
-/// A plan, ready for one size.
+/// A plan, ready for one size. Who looks it up shares it: a copy would touch the counts of all that it holds.
 #[derive(Clone, Default)]
 struct ReadyPlan {
     prepared: Prepared,
@@ -35,7 +35,7 @@ struct ReadyPlan {
 struct LastPlan {
     /// None if there is no such plan.
     key: Option<CallKey>,
-    ready: ReadyPlan,
+    ready: Arc<ReadyPlan>,
     /// Calls since the statistics were asked, or another plan was used.
     calls: u64,
 }
@@ -60,7 +60,7 @@ pub(crate) enum ReadyTurn {
 /// The calls that a communicator has prepared.
 pub(crate) struct PlanCache {
     store: Arc<PlanStore>,
-    ready: BoundedMap<(CallKey, PlanSide), ReadyPlan>,
+    ready: BoundedMap<(CallKey, PlanSide), Arc<ReadyPlan>>,
     last: LastPlan,
     confirmed: ConfirmedCalls,
     /// What was called last, if no plan has served it.
@@ -242,7 +242,7 @@ impl PlanCache {
     }
 
     /// What serves a call between the timed ones.
-    fn find(&mut self, session: &Session, members: &[Rank], key: CallKey) -> CommResult<ReadyPlan> {
+    fn find(&mut self, session: &Session, members: &[Rank], key: CallKey) -> CommResult<Arc<ReadyPlan>> {
         let ready = self.of_table(session, members, key)?;
         let Some(number) = ready.confirmed else { return Ok(ready) };
         match self.confirmed.get(number).map(|confirmation| confirmation.serving()) {
@@ -252,7 +252,7 @@ impl PlanCache {
     }
 
     /// The table's plan, or stock where there is none.
-    fn of_table(&mut self, session: &Session, members: &[Rank], key: CallKey) -> CommResult<ReadyPlan> {
+    fn of_table(&mut self, session: &Session, members: &[Rank], key: CallKey) -> CommResult<Arc<ReadyPlan>> {
         if let Some(ready) = self.ready.get(&(key, PlanSide::Table)) {
             return Ok(ready.clone());
         }
@@ -266,10 +266,9 @@ impl PlanCache {
             }
         };
         let (name, digest) = (found.plan.name.clone(), found.plan.program.digest());
-        let mut ready = ReadyPlan { prepared, name, digest, why_stock, confirmed, counter: 0 };
+        let ready = ReadyPlan { prepared, name, digest, why_stock, confirmed, counter: 0 };
         self.prepared += 1;
-        self.keep(key, PlanSide::Table, &mut ready);
-        Ok(ready)
+        Ok(self.keep(key, PlanSide::Table, ready))
     }
 
     /// Stock in place of the table's plan, and why.
@@ -279,34 +278,37 @@ impl PlanCache {
         members: &[Rank],
         key: CallKey,
         (confirmation, why): (usize, &str),
-    ) -> CommResult<ReadyPlan> {
-        if let Some(mut ready) = self.ready.get(&(key, PlanSide::Stock)).cloned() {
-            if ready.why_stock.as_deref() != Some(why) {
-                ready.why_stock = Some(why.into());
-                self.keep(key, PlanSide::Stock, &mut ready);
-            }
-            return Ok(ready);
+    ) -> CommResult<Arc<ReadyPlan>> {
+        if let Some(ready) = self.ready.get(&(key, PlanSide::Stock)).cloned() {
+            return Ok(match ready.why_stock.as_deref() == Some(why) {
+                true => ready,
+                false => {
+                    let ready = ReadyPlan { why_stock: Some(why.into()), ..ReadyPlan::clone(&ready) };
+                    self.keep(key, PlanSide::Stock, ready)
+                }
+            });
         }
         let plan = self.store.stock(members, key)?;
         let prepared = session.prepare(&plan.program, members, key.count as u64, key.dtype)?;
         let (name, digest, why_stock) = (plan.name.clone(), plan.program.digest(), Some(why.into()));
-        let mut ready = ReadyPlan { prepared, name, digest, why_stock, confirmed: Some(confirmation), counter: 0 };
+        let ready = ReadyPlan { prepared, name, digest, why_stock, confirmed: Some(confirmation), counter: 0 };
         self.prepared += 1;
-        self.keep(key, PlanSide::Stock, &mut ready);
-        Ok(ready)
+        Ok(self.keep(key, PlanSide::Stock, ready))
     }
 
     /// Keeps what was prepared, and finds the place where its calls are counted.
-    fn keep(&mut self, key: CallKey, side: PlanSide, ready: &mut ReadyPlan) {
+    fn keep(&mut self, key: CallKey, side: PlanSide, mut ready: ReadyPlan) -> Arc<ReadyPlan> {
         let counted =
             CountedPlan { name: ready.name.clone(), digest: Some(ready.digest), why_stock: ready.why_stock.clone() };
         ready.counter = self.counters.place(counted);
-        self.store.says.info(|| shown(key, ready));
+        self.store.says.info(|| shown(key, &ready));
         let weight = size_of::<(CallKey, ReadyPlan)>() + ready.prepared.bytes();
+        let ready = Arc::new(ready);
         self.ready.insert((key, side), ready.clone(), weight);
+        ready
     }
 
-    fn change_to(&mut self, key: CallKey, ready: ReadyPlan) {
+    fn change_to(&mut self, key: CallKey, ready: Arc<ReadyPlan>) {
         self.count_last();
         self.last = LastPlan { key: Some(key), ready, calls: 0 };
     }

@@ -187,6 +187,12 @@ fn every_choice_was_measured_and_is_at_least_as_fast_as_stock() {
         }
     }
     made.table.check().unwrap();
+    for of in samples.iter().flat_map(|cell| &cell.candidates) {
+        assert_eq!([of.after_last_begin_us.len(), of.skews_us.len()], [of.spans_us.len(); 2], "{}", of.name);
+        for ((span, after), skew) in of.spans_us.iter().zip(&of.after_last_begin_us).zip(&of.skews_us) {
+            assert!((span - after - skew).abs() < 1e-6 && *skew >= 0.0 && *after > 0.0, "{span} {after} {skew}");
+        }
+    }
     // Stock is one of the textbook algorithms, which is not measured a second time.
     for cell in &samples {
         let stock = &cell.stock_plan.as_ref().unwrap().name;

@@ -5,6 +5,7 @@
 
 use super::bench::{CellBench, ReadyCandidate};
 use super::candidate::TuneCandidate;
+use super::timing::CallTimes;
 use super::{CandidateRefusal, CandidateSamples, TuneOptions};
 use crate::communicator::Communicator;
 use crate::error::CommResult;
@@ -197,7 +198,7 @@ impl Contest<'_> {
                     // All ranks have the same number.
                     contender.expected_us = times.in_loop.slowest_us;
                     let samples = &mut contender.samples;
-                    samples.spans_us.extend(times.spans);
+                    samples.add_calls(&times.calls);
                     samples.loops_us.push(times.in_loop.slowest_us);
                     samples.own_us.push(times.in_loop.own_us);
                     samples.invalid += times.invalid;
@@ -273,6 +274,14 @@ pub(super) fn spans_count<'a>(samples: impl IntoIterator<Item = &'a CandidateSam
 }
 
 impl CandidateSamples {
+    fn add_calls(&mut self, calls: &[CallTimes]) {
+        for CallTimes { span, after_last_begin, skew } in calls {
+            self.spans_us.push(*span);
+            self.after_last_begin_us.push(*after_last_begin);
+            self.skews_us.push(*skew);
+        }
+    }
+
     /// Nothing yet, of a candidate.
     fn of(candidate: &TuneCandidate) -> Self {
         Self { name: candidate.name.clone(), is_function: candidate.is_no_plan(), ..Self::default() }

@@ -128,6 +128,12 @@ pub struct CandidateSamples {
     pub predicted_us: Option<f64>,
     /// Times from the first rank's begin to the last one's end, in microseconds.
     pub spans_us: Vec<f64>,
+    /// Of the same calls, times from the last rank's begin to the last one's end.
+    #[serde(default)]
+    pub after_last_begin_us: Vec<f64>,
+    /// Of the same calls, times from the first rank's begin to the last one's.
+    #[serde(default)]
+    pub skews_us: Vec<f64>,
     /// Times of one call in loops without pauses, in microseconds, on the slowest rank.
     pub loops_us: Vec<f64>,
     /// The same on this rank alone.

@@ -18,12 +18,23 @@ const LONG_CALL: i64 = 1_000_000;
 /// Times of one block of calls, in microseconds, as rank 0 knows them.
 #[derive(Default)]
 pub(super) struct BlockTimes {
-    /// From the first rank's begin to the last one's end, for each call at which all ranks were there in time.
-    pub(super) spans: Vec<f64>,
+    /// Of each call at which all ranks were there in time.
+    pub(super) calls: Vec<CallTimes>,
     /// Calls at which a rank was late.
     pub(super) invalid: usize,
     /// Of one call of a loop without pauses.
     pub(super) in_loop: LoopTime,
+}
+
+/// The times of one call whose start was announced, in microseconds.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct CallTimes {
+    /// From the first rank's begin to the last one's end.
+    pub(super) span: f64,
+    /// From the last rank's begin to the last one's end.
+    pub(super) after_last_begin: f64,
+    /// From the first rank's begin to the last one's.
+    pub(super) skew: f64,
 }
 
 /// The time of one call of a loop without pauses, in microseconds.
@@ -86,9 +97,13 @@ impl CellBench<'_> {
         let latest = (LATE as f64).max(expected as f64 / 10.0);
         for index in 0..if is_leader { calls } else { 0 } {
             let of = |which: usize| all.chunks_exact(2 * calls).map(move |rank| rank[2 * index + which]);
-            let (first, last) = (of(0).fold(f64::INFINITY, f64::min), of(0).fold(0.0, f64::max));
+            let (first, last) = (of(0).fold(f64::INFINITY, f64::min), of(0).fold(f64::NEG_INFINITY, f64::max));
             match last - first.min(0.0) <= latest {
-                true => times.spans.push((of(1).fold(0.0, f64::max) - first) / 1e3),
+                true => {
+                    let end = of(1).fold(0.0, f64::max);
+                    let [span, after_last_begin, skew] = [end - first, end - last, last - first].map(|time| time / 1e3);
+                    times.calls.push(CallTimes { span, after_last_begin, skew });
+                }
                 false => times.invalid += 1,
             }
         }
