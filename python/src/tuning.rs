@@ -49,9 +49,15 @@ fn call(
     })
 }
 
-/// Whether a function can do a call, as its predicate says. One that raises says no.
+/// Whether a function can do a call, as its predicate says. One that raises says no, and Python shows what it has raised.
 fn can_do(predicate: &Py<PyAny>, call: &CollectiveCall) -> bool {
-    Python::attach(|py| predicate.call1(py, (told(call),)).and_then(|says| says.is_truthy(py)).unwrap_or(false))
+    Python::attach(|py| {
+        let says = predicate.call1(py, (told(call),)).and_then(|says| says.is_truthy(py));
+        says.unwrap_or_else(|error| {
+            error.write_unraisable(py, Some(predicate.bind(py)));
+            false
+        })
+    })
 }
 
 /// Candidates as Python gives them: a name, collectives (none for those of `all`), a function and a predicate.
