@@ -231,9 +231,8 @@ impl PlanTable {
 
     /// The plan of an entry for a size, with its messages cut into pieces; `None` if it cannot be cut.
     pub(crate) fn in_pieces(&self, entry: usize, bytes: u64, pieces: NonZeroU32) -> Option<VerifiedSchedule> {
-        let TablePlan { schedule, topology, .. } = &self.entries[entry].plan;
-        let whole = schedule::verify(schedule.clone(), topology).ok()?;
-        schedule::verify(synth::in_pieces(&whole, bytes, pieces)?, topology).ok()
+        let whole = self.schedule(entry, self.entries[entry].plan.schedule.demand.request().op).ok()?;
+        schedule::verify(synth::in_pieces(&whole, bytes, pieces)?, whole.topology()).ok()
     }
 
     /// The program of an entry for a kind of call, and its name.

@@ -70,7 +70,8 @@ pub(super) fn asked(launches: &[Vec<CellSamples>], ranks: usize, texts: &BTreeMa
                 continue;
             }
             if !texts.contains_key(&name) && !asked.texts.contains_key(&name) {
-                let whole = *whole.get_or_insert_with(|| plans.in_pieces(entry, cell.bytes, NonZeroU32::MIN).map(time));
+                let whole = *whole
+                    .get_or_insert_with(|| plans.in_pieces(entry, cell.bytes, NonZeroU32::MIN).as_ref().map(time));
                 let cut = plans.in_pieces(entry, cell.bytes, pieces);
                 let Some(cut) = cut.filter(|cut| whole.is_some_and(|whole| time(cut) < whole)) else { continue };
                 let mut own = PlanTable::default();
@@ -87,8 +88,8 @@ pub(super) fn asked(launches: &[Vec<CellSamples>], ranks: usize, texts: &BTreeMa
     asked
 }
 
-fn time(plan: impl std::borrow::Borrow<VerifiedSchedule>) -> Micros {
-    plan.borrow().schedule().makespan()
+fn time(plan: &VerifiedSchedule) -> Micros {
+    plan.schedule().makespan()
 }
 
 /// Whether a plan is a variant, also one from a table.

@@ -65,8 +65,10 @@ impl MessageFlow {
         let (mut has_sent, mut had_room) = (false, true);
         // What limits sends that should have gone before.
         let mut late: Vec<LateQueue> = Vec::new();
-        let now = if self.full.is_empty() { None } else { Some(Moment::now()) };
-        self.full.retain(|(_, until)| now.is_some_and(|now| now < *until));
+        if !self.full.is_empty() {
+            let now = Moment::now();
+            self.full.retain(|(_, until)| now < *until);
+        }
         for &EarlySend { act, plan } in &sends[self.passed[0]..] {
             let ahead = act as usize - self.next;
             if ahead >= AHEAD {

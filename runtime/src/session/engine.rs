@@ -212,9 +212,10 @@ impl Engine {
         relief.is_some_and(|relief| self.ports.relieve(relief))
     }
 
-    /// When the first of the calls under way has something to do, if nothing arrives before.
-    pub(super) fn retry_at(&self) -> Option<Moment> {
-        self.queues.values().filter_map(VecDeque::front).filter_map(|first| first.run.retry_at()).min()
+    /// When the first of the calls under way has something to do, if nothing arrives before; `latest` at the latest.
+    pub(super) fn idle_until(&self, latest: Moment) -> Moment {
+        let calls = self.queues.values().filter_map(VecDeque::front);
+        calls.filter_map(|first| first.run.retry_at()).fold(latest, Moment::min)
     }
 
     /// The result of a call that is over. It is told once.

@@ -167,7 +167,7 @@ impl Session {
             if has_ended || engine.is_idle() || engine.followers > 0 {
                 break engine;
             }
-            let until = engine.retry_at().map_or(now.after(LOOKING_AROUND), |at| at.min(now.after(LOOKING_AROUND)));
+            let until = engine.idle_until(now.after(LOOKING_AROUND));
             drop(engine);
             match moved {
                 true => waiter.progressed(),

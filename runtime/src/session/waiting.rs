@@ -145,7 +145,7 @@ impl Session {
                 engine.give_up(ticket, &error);
                 return Some(Err(error));
             }
-            let until = engine.retry_at().map_or(now.after(limit), |at| at.min(now.after(limit)));
+            let until = engine.idle_until(now.after(limit));
             drop(engine);
             if !goes_on() {
                 waiter.progressed();

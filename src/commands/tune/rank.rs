@@ -143,11 +143,9 @@ impl RankCells<'_> {
             RankWord::Cell(cell) => {
                 self.bar.message(format!("launch {}: {} {}", self.launches.len(), cell.collective, bytes(cell.bytes)));
                 self.log.iter_mut().for_each(|log| log.add(&cell));
-                self.loaded
-                    .as_mut()
-                    .or(self.launches.last_mut())
-                    .into_iter()
-                    .for_each(|cells| cells.push(cell.clone()));
+                if let Some(cells) = self.loaded.as_mut().or(self.launches.last_mut()) {
+                    cells.push(cell);
+                }
             }
         }
         Ok(())
