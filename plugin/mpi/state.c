@@ -1,8 +1,10 @@
 /* The beginning and the end. */
-#define _GNU_SOURCE /* getrandom, and addresses of sockets */
+#define _GNU_SOURCE /* getrandom, and addresses of interfaces */
 #include "antiphon_mpi.h"
-#include <arpa/inet.h>
+#include <ifaddrs.h>
 #include <math.h>
+#include <net/if.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,14 +13,14 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { SECRET_BYTES = 32, LOOKS = 2000 };
+enum { SECRET_BYTES = 32, LOOKS = 2000, MOST_MASTERS = 16 };
 
 struct antiphon_mpi_state antiphon_mpi_state = {
     .comm = MPI_COMM_NULL, .tuned = MPI_COMM_NULL, .lock = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER};
 
 /* How the ranks meet. */
 struct meeting {
-    char master[32];
+    char masters[MOST_MASTERS * (NI_MAXHOST + 8)]; /* where rank 0 listens, with commas */
     char secret[2 * SECRET_BYTES + 1];
 };
 
@@ -27,37 +29,78 @@ static bool is_set(const char *variable) {
     return value && *value && strcmp(value, "0") != 0;
 }
 
-static bool choose_port(struct meeting *meeting) {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+/* A port that no address of this machine uses, in the network's order of bytes; 0 if there is none. */
+static in_port_t free_port(void) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_ANY)};
     socklen_t length = sizeof address;
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     bool is_done = fd >= 0 && bind(fd, (struct sockaddr *)&address, length) == 0 &&
                    getsockname(fd, (struct sockaddr *)&address, &length) == 0;
     if (fd >= 0) close(fd);
-    if (is_done) snprintf(meeting->master, sizeof meeting->master, "127.0.0.1:%d", ntohs(address.sin_port));
-    return is_done;
+    return is_done ? address.sin_port : 0;
 }
 
-/* Leaves the master empty if there is none. */
-static void choose_meeting(struct meeting *meeting) {
-    unsigned char bytes[SECRET_BYTES];
-    if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes || !choose_port(meeting)) {
-        meeting->master[0] = 0;
-        return;
+/* Whether other machines may reach rank 0 there. */
+static bool is_for_others(const struct ifaddrs *interface) {
+    if (!interface->ifa_addr || !(interface->ifa_flags & IFF_UP) || interface->ifa_flags & IFF_LOOPBACK) return false;
+    if (interface->ifa_addr->sa_family == AF_INET) return true;
+    const struct sockaddr_in6 *address = (const void *)interface->ifa_addr;
+    return interface->ifa_addr->sa_family == AF_INET6 && !IN6_IS_ADDR_LINKLOCAL(&address->sin6_addr);
+}
+
+/* Adds the addresses of rank 0 that others may reach. Ranks try them in turn. */
+static void list_masters(struct meeting *meeting, unsigned port) {
+    struct ifaddrs *all = NULL;
+    size_t length = 0, room = sizeof meeting->masters;
+    if (getifaddrs(&all) != 0) return;
+    for (const struct ifaddrs *interface = all; interface; interface = interface->ifa_next) {
+        char host[NI_MAXHOST];
+        if (!is_for_others(interface)) continue;
+        bool is_v6 = interface->ifa_addr->sa_family == AF_INET6;
+        socklen_t size = is_v6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
+        if (getnameinfo(interface->ifa_addr, size, host, sizeof host, NULL, 0, NI_NUMERICHOST) != 0) continue;
+        const char *comma = length > 0 ? "," : "", *form = is_v6 ? "%s[%s]:%u" : "%s%s:%u";
+        int added = snprintf(meeting->masters + length, room - length, form, comma, host, port);
+        if (added < 0 || (size_t)added >= room - length) {
+            meeting->masters[length] = 0;
+            break;
+        }
+        length += (size_t)added;
     }
-    for (int index = 0; index < SECRET_BYTES; index++) snprintf(meeting->secret + 2 * index, 3, "%02x", bytes[index]);
+    freeifaddrs(all);
 }
 
-/* What the ranks agree on: those that do not have the variable, or are not on this machine, decide for all. */
-static bool is_wanted(int rank, int size) {
+/* Leaves the masters empty if there are none. */
+static void choose_meeting(struct meeting *meeting, bool is_one_machine) {
+    unsigned char bytes[SECRET_BYTES];
+    unsigned port = ntohs(free_port());
+    if (port == 0 || getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes) return;
+    for (int index = 0; index < SECRET_BYTES; index++) snprintf(meeting->secret + 2 * index, 3, "%02x", bytes[index]);
+    if (is_one_machine)
+        snprintf(meeting->masters, sizeof meeting->masters, "127.0.0.1:%u", port);
+    else
+        list_masters(meeting, port);
+}
+
+/* Whether someone has measured, or measures, what serves calls. */
+static bool is_measured(void) {
+    return is_set("ANTIPHON_MPI_TABLE") || is_set("ANTIPHON_MPI_TUNE") || is_set("ANTIPHON_TABLE");
+}
+
+/* What the ranks agree on: those that do not have the variable decide for all. Between machines, MPI may use a network that is faster
+ * than TCP, so there libantiphon serves only what was measured; rank 0 says whether it was. */
+static bool is_wanted(int rank, int size, bool *is_one_machine) {
     MPI_Comm node;
-    int wants[2] = {!is_set("ANTIPHON_DISABLE"), 0}, here;
+    int wants[3] = {!is_set("ANTIPHON_DISABLE"), 0, rank > 0 || is_measured()}, here;
     PMPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);
     PMPI_Comm_size(node, &here);
     PMPI_Comm_free(&node);
     wants[1] = here == size;
-    PMPI_Allreduce(MPI_IN_PLACE, wants, 2, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
-    const char *why = !wants[0] ? "ANTIPHON_DISABLE is set" : !wants[1] ? "the ranks are on several machines" : NULL;
+    PMPI_Allreduce(MPI_IN_PLACE, wants, 3, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+    *is_one_machine = wants[1];
+    const char *unmeasured = "the ranks are on several machines, and neither ANTIPHON_TABLE, ANTIPHON_MPI_TABLE nor "
+                             "ANTIPHON_MPI_TUNE is set on rank 0";
+    const char *why = !wants[0] ? "ANTIPHON_DISABLE is set" : !wants[1] && !wants[2] ? unmeasured : NULL;
     if (why && rank == 0 && is_set("ANTIPHON_DEBUG"))
         fprintf(stderr, "antiphon: all calls go to MPI: %s\n", why);
     return !why;
@@ -65,18 +108,18 @@ static bool is_wanted(int rank, int size) {
 
 /* A rank of an MPI program may come to a call after hours, so there is no limit unless the environment sets one. */
 static antiphon_result_t connect_patiently(int rank, int size, const struct meeting *meeting, antiphon_comm_t *handle) {
-    antiphon_result_t result = antiphon_comm_connect(rank, size, meeting->master, meeting->secret, handle);
+    antiphon_result_t result = antiphon_comm_connect(rank, size, meeting->masters, meeting->secret, handle);
     if (result == ANTIPHON_SUCCESS && !getenv("ANTIPHON_TIMEOUT")) antiphon_comm_set_timeout(*handle, INFINITY);
     return result;
 }
 
-static bool connect_ranks(int rank, int size, antiphon_comm_t *handle) {
+static bool connect_ranks(int rank, int size, bool is_one_machine, antiphon_comm_t *handle) {
     struct meeting meeting = {0};
-    if (rank == 0) choose_meeting(&meeting);
+    if (rank == 0) choose_meeting(&meeting, is_one_machine);
     PMPI_Bcast(&meeting, sizeof meeting, MPI_BYTE, 0, MPI_COMM_WORLD);
-    const char *why = "no port of this machine, or no random numbers";
+    const char *why = "rank 0 has no port or address for others, or no random numbers";
     antiphon_result_t result = ANTIPHON_SYSTEM;
-    if (meeting.master[0]) {
+    if (meeting.masters[0]) {
         result = connect_patiently(rank, size, &meeting, handle);
         why = antiphon_last_error();
     }
@@ -116,9 +159,11 @@ void antiphon_mpi_start(void) {
     struct antiphon_mpi_state *state = &antiphon_mpi_state;
     antiphon_comm_t handle = NULL;
     int rank, size;
+    bool is_one_machine;
     PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
     PMPI_Comm_size(MPI_COMM_WORLD, &size);
-    if (size == 1 || !is_wanted(rank, size) || !connect_ranks(rank, size, &handle)) return;
+    if (size == 1 || !is_wanted(rank, size, &is_one_machine)) return;
+    if (!connect_ranks(rank, size, is_one_machine, &handle)) return;
     const char *debug = getenv("ANTIPHON_DEBUG");
     state->wants_statistics = debug && strcmp(debug, "info") == 0;
     state->looks = sysconf(_SC_NPROCESSORS_ONLN) >= size ? LOOKS : 1;

@@ -43,8 +43,8 @@ pub unsafe extern "C" fn antiphon_comm_from_env(out: *mut antiphon_comm_t) -> an
     })
 }
 
-/// The communicator of `size` processes that find each other at `master`, `HOST:PORT`, where rank 0 listens. All have the same
-/// `secret` of at least 16 bytes. NULL stands for `ANTIPHON_SECRET`, or a file of the user.
+/// The communicator of `size` processes that find each other at `master`, `HOST:PORT`, where rank 0 listens; or at one of several
+/// such addresses, with commas between them, which the others try in turn. All have the same `secret` of at least 16 bytes. NULL stands for `ANTIPHON_SECRET`, or a file of the user.
 ///
 /// # Safety
 /// The texts are null or end with a zero byte; `out` can be written.
@@ -66,7 +66,8 @@ pub unsafe extern "C" fn antiphon_comm_connect(
             None if size > 1 => return Err(CallRefusal::argument("the master is NULL")),
             master => master.unwrap_or_default(),
         };
-        let mut config = Config { secret, ..Config::new(rank, size, master) };
+        let masters = master.split(',').map(|one| one.trim().to_owned()).collect();
+        let mut config = Config { secret, masters, ..Config::new(rank, size, String::new()) };
         config.read_env()?;
         let made = Communicator::connect(&config)?;
         // SAFETY: the caller's promise.

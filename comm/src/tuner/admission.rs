@@ -9,6 +9,7 @@ use super::candidate::{CandidateWork, MadeProgram, TuneCandidate};
 use super::compare::told_by;
 use super::contest::Contender;
 use super::predict::{CandidateTurn, in_order};
+use super::shares::CellTime;
 use super::{CandidateRefusal, TrialPhase};
 use crate::error::CommResult;
 use runtime::{Moment, SequencedProgram};
@@ -45,26 +46,6 @@ const GOOD: i64 = 0;
 const WRONG: i64 = 1;
 /// It failed, or one before it did.
 const FAILED: i64 = 2;
-
-/// The time of a cell.
-#[derive(Clone, Copy)]
-pub(super) struct CellTime {
-    pub(super) begin: Moment,
-    /// About how long all of it may take.
-    pub(super) share: Duration,
-    /// Whether everything is measured, however long it takes.
-    pub(super) is_unlimited: bool,
-}
-
-impl CellTime {
-    /// What is left of a part of it, beside what was wasted.
-    fn left(self, part: f64, wasted: Duration) -> Duration {
-        match self.is_unlimited {
-            true => Duration::MAX,
-            false => (self.share.mul_f64(part) + wasted).saturating_sub(Moment::now().since(self.begin)),
-        }
-    }
-}
 
 /// Those that wait for their turn in one cell.
 pub(super) struct Admission<'a> {

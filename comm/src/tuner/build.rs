@@ -42,6 +42,16 @@ impl CellSamples {
         better.map(|index| self.candidates[index].name.clone()).collect()
     }
 
+    /// The candidates for which there was no time, and that may be better than stock as far as their first calls say.
+    pub(super) fn unmeasured(&self) -> Vec<&str> {
+        let Some(stock) = self.times().first().copied().flatten() else { return Vec::new() };
+        let may_win = |of: &&CandidateSamples| {
+            let is_left = of.refusal.is_none() && of.same_as.is_none() && of.spans_us.is_empty() && of.loops_us.is_empty();
+            is_left && of.screening_us.is_none_or(|time| time < stock.first.median_us)
+        };
+        self.candidates.iter().filter(may_win).map(|of| of.name.as_str()).collect()
+    }
+
     fn times(&self) -> Vec<Option<CandidateTimes>> {
         let by_span = spans_count(&self.candidates);
         self.candidates.iter().map(|of| of.times(by_span)).collect()

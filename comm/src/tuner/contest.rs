@@ -1,10 +1,12 @@
 //! The competition of the candidates of one cell: who is measured when, and when that is enough.
 //!
 //! The principal type is [`Contest`]. Rank 0 alone decides, by its numbers, and tells the others after every round. Candidates take
-//! turns in blocks, so that a drift of the machine affects all alike.
+//! turns in blocks, so that a drift of the machine affects all alike. Where the time is too short for all, the fastest in their
+//! first calls go on, as in successive halving (Jamieson & Talwalkar, AISTATS 2016).
 
 use super::bench::{CellBench, ReadyCandidate};
 use super::candidate::TuneCandidate;
+use super::shares::{BLOCK_US, CellTime};
 use super::timing::CallTimes;
 use super::{CandidateRefusal, CandidateSamples, TuneOptions};
 use crate::communicator::Communicator;
@@ -16,18 +18,18 @@ use tune::{CandidateTimes, Summary, remaining, summarize, winner};
 const MOST_CALLS: usize = 16;
 /// Rounds before a decision, at least.
 const LEAST_ROUNDS: usize = 3;
+/// Candidates that are compared, however little time there is: stock, and one that may be faster.
+const LEAST_COMPARED: usize = 2;
 /// Rounds in which every candidate has so many times that they can decide, also where a round gives one time.
 const DECIDING_ROUNDS: usize = 6;
 /// Samples after which nothing new is expected.
 const MOST_SAMPLES: usize = 64;
-/// About how long a block may take, in microseconds.
-const BLOCK_US: f64 = 20_000.0;
 /// About how long a loop without pauses takes at least, in microseconds: in shorter ones, those who do not wait for others, like
 /// the root of a broadcast, are through before the first call has ended everywhere.
 const LOOP_US: f64 = 1000.0;
 /// Calls in a loop, at most.
 const MOST_IN_LOOP: usize = 1000;
-/// Calls of a screening: the first times of a candidate, before the comparison.
+/// Calls of a screening: the first times of a candidate, before the comparison. Of those that take as long as a block, one.
 const SCREENING: usize = 3;
 /// Screenings of who seems to have no chance, after the first one: the processor may have done something else meanwhile.
 const MORE_SCREENINGS: usize = 2;
@@ -117,20 +119,21 @@ impl Contest<'_> {
         &mut self,
         bench: &mut CellBench<'_>,
         options: &TuneOptions,
-        is_late: impl Fn(Duration) -> bool,
+        time: CellTime,
     ) -> CommResult<()> {
         // Screenings tell who has no chance; a plan that takes long must not use up the time of the others.
-        let mut live = self.screen(bench)?;
+        self.screen(bench)?;
+        let mut live = self.affordable(bench, time)?;
         for round in 0.. {
             // Each round begins with another candidate.
             let turns: Vec<usize> = (0..live.len()).map(|turn| live[(turn + round) % live.len()]).collect();
             if !self.round(bench, &turns, round)? {
                 // Who had no chance beside a candidate that was wrong may have one now. All ranks know that.
-                live = self.live();
+                live = self.affordable(bench, time)?;
                 continue;
             }
             live = self.ready(live);
-            let terms = (round, is_late(bench.wasted()), options.least_samples);
+            let terms = (round, time.left(1.0, bench.wasted()).is_zero(), options.least_samples);
             if self.agree(bench.control, &mut live, terms)? == RoundOutcome::Stop {
                 break;
             }
@@ -144,15 +147,21 @@ impl Contest<'_> {
         places
     }
 
-    /// About how long each candidate takes; those that may be the best, and stock.
-    fn screen(&mut self, bench: &mut CellBench<'_>) -> CommResult<Vec<usize>> {
+    /// About how long each candidate takes.
+    fn screen(&mut self, bench: &mut CellBench<'_>) -> CommResult<()> {
         let mut slow: Vec<usize> = (0..self.0.len()).collect();
+        let mut calls = 1;
         for _ in 0..1 + MORE_SCREENINGS {
             for &place in &slow {
                 let contender = &mut self.0[place];
                 let Some(ready) = &contender.ready else { continue };
-                match bench.time_loop(ready, SCREENING)? {
-                    // All ranks have the same number.
+                let mut times = bench.time_loop(ready, calls)?;
+                // All ranks have the same number.
+                if calls < SCREENING && times.as_ref().is_ok_and(|times| times.slowest_us < BLOCK_US) {
+                    calls = SCREENING;
+                    times = bench.time_loop(ready, calls)?;
+                }
+                match times {
                     Ok(times) => contender.expected_us = contender.expected_us.min(times.slowest_us),
                     Err(refusal) => contender.refuse(refusal),
                 }
@@ -160,14 +169,47 @@ impl Contest<'_> {
             }
             slow = self.ready((0..self.0.len()).collect());
             slow.retain(|place| {
-                let screening_us = SCREENING as f64 * self.0[*place].expected_us;
+                let screening_us = calls as f64 * self.0[*place].expected_us;
                 !self.may_win(*place) && screening_us <= LONG_SCREENING_US
             });
         }
         for contender in &mut self.0 {
             contender.samples.screening_us = Some(contender.expected_us).filter(|time| time.is_finite());
         }
-        Ok(self.live())
+        Ok(())
+    }
+
+    /// Stock, and those that may be the best, as far as there is time to compare them: the fastest so far, at least one. Rank 0 tells
+    /// the others.
+    fn affordable(&self, bench: &CellBench<'_>, time: CellTime) -> CommResult<Vec<usize>> {
+        let mut live = self.live();
+        let mut stays = vec![0_i64; self.0.len()];
+        if bench.control.rank() == 0 {
+            let left = time.left(1.0, bench.wasted());
+            self.within(&live, left).into_iter().for_each(|place| stays[place] = 1);
+        }
+        bench.control.broadcast(&mut stays, 0)?;
+        live.retain(|&place| stays[place] == 1);
+        Ok(live)
+    }
+
+    /// Those of them that can be compared within a time.
+    fn within(&self, live: &[usize], left: Duration) -> Vec<usize> {
+        let expected = |place: &usize| self.0[*place].expected_us;
+        let mut fastest: Vec<usize> = live.to_vec();
+        // Stock first, whatever it takes.
+        fastest.sort_by(|one, other| (*one > 0).cmp(&(*other > 0)).then(expected(one).total_cmp(&expected(other))));
+        let mut cost = Duration::ZERO;
+        let is_affordable = |(index, place): &(usize, usize)| {
+            let calls: usize = block(expected(place)).iter().sum();
+            let block = expected(place) * calls as f64;
+            cost += Duration::try_from_secs_f64(LEAST_ROUNDS as f64 * block / 1e6).unwrap_or(Duration::MAX / 64);
+            *index < LEAST_COMPARED || cost <= left
+        };
+        let mut stay: Vec<usize> =
+            fastest.into_iter().enumerate().take_while(is_affordable).map(|(_, place)| place).collect();
+        stay.sort_unstable();
+        stay
     }
 
     /// Who may be the best, and stock.
@@ -190,10 +232,7 @@ impl Contest<'_> {
             let contender = &mut self.0[place];
             let Some(ready) = &contender.ready else { continue };
             let expected = contender.expected_us;
-            let of = |time_us: f64, most| ((time_us / expected.max(1e-3)) as usize).clamp(2, most);
-            let calls = of(BLOCK_US, MOST_CALLS);
-            let in_loop = calls.max(of(LOOP_US, MOST_IN_LOOP));
-            match bench.block(ready, [calls, in_loop], expected)? {
+            match bench.block(ready, block(expected), expected)? {
                 Ok(times) => {
                     // All ranks have the same number.
                     contender.expected_us = times.in_loop.slowest_us;
@@ -265,6 +304,13 @@ impl Contest<'_> {
             true => (RoundOutcome::Continue, stay),
         }
     }
+}
+
+/// How many calls a block has: those whose starts are announced, and those in a loop.
+fn block(expected_us: f64) -> [usize; 2] {
+    let of = |time_us: f64, most| ((time_us / expected_us.max(1e-3)) as usize).clamp(2, most);
+    let calls = of(BLOCK_US, MOST_CALLS);
+    [calls, calls.max(of(LOOP_US, MOST_IN_LOOP))]
 }
 
 /// Whether spans count: unless ranks were late at most calls of a candidate, as they are where they share cores. Then loops do.

@@ -1,4 +1,5 @@
-//! What is measured next: what decides the edges between choices, variants of the best plans, and what guidelines ask for.
+//! What is measured next: what no launch had time for, what decides the edges between choices, variants of the best plans, and what
+//! guidelines ask for.
 //!
 //! The principal functions are [`next_work`] and [`final_table`]. Where two collectives may do the work of a third one in less time
 //! than its choice takes, the next launch measures them together, as what the table chooses serves them; they win as any other
@@ -33,7 +34,8 @@ pub fn next_work(
     step: impl Fn(Collective) -> u64,
 ) -> Result<NextWork, String> {
     let chosen = table_of(launches, &end.texts, end.key.clone(), dtype, &step)?.table;
-    let mut cells = edges_of(launches, &step);
+    let mut cells = unmeasured(launches);
+    edges_of(launches, &step).into_iter().for_each(|cell| cell.join(&mut cells));
     let asked = pieces::asked(launches, end.key.ranks, &end.texts);
     asked.cells.into_iter().for_each(|cell| cell.join(&mut cells));
     let variants = asked.texts.into_iter().chain(pieces::known(&end.texts)).collect();
@@ -41,6 +43,24 @@ pub fn next_work(
         asked_cells(&chosen, &asked).into_iter().for_each(|cell| cell.join(&mut cells));
     }
     Ok(NextWork { cells, chosen, variants })
+}
+
+/// The sizes with candidates for which no launch had time.
+fn unmeasured(launches: &[Vec<CellSamples>]) -> Vec<CellWork> {
+    let mut cells = Vec::new();
+    let all = || launches.iter().flatten();
+    let is_measured = |cell: &CellSamples, name: &str| {
+        let same_size = all().filter(|other| (other.collective, other.bytes) == (cell.collective, cell.bytes));
+        same_size.flat_map(|other| &other.candidates).any(|of| of.name == name && !of.spans_us.is_empty())
+    };
+    for cell in all() {
+        let names = cell.unmeasured().into_iter().filter(|name| !is_measured(cell, name));
+        let names: Vec<String> = names.map(str::to_owned).collect();
+        if !names.is_empty() {
+            CellWork { collective: cell.collective, bytes: cell.bytes, candidates: Some(names) }.join(&mut cells);
+        }
+    }
+    cells
 }
 
 impl CellWork {

@@ -3,11 +3,12 @@
 //! The principal function is [`measure_cells`]. Rank 0 alone decides, by its clock, and tells the others; so all ranks do the same,
 //! and no rank derives a count from its own clock.
 
-use super::admission::{Admission, CellTime, PendingCandidate};
+use super::admission::{Admission, PendingCandidate};
 use super::bench::CellBench;
 use super::candidate::{CandidatePrograms, TuneCandidate};
 use super::contest::{Contender, Contest};
 use super::predict::Predictions;
+use super::shares::{CellTime, weights};
 use super::watch::TrialWatch;
 use super::{CandidateRefusal, CandidateSamples, CellSamples, CellWork, StockPlan, TuneOptions};
 use crate::communicator::Communicator;
@@ -32,15 +33,17 @@ pub(super) fn measure_cells(
     let mut measured = Vec::with_capacity(work.len());
     let (mut programs, mut predictions) = (CandidatePrograms::default(), Predictions::new(control, options.budget));
     let (mut distrusted, mut wasted) = (BTreeMap::new(), Duration::ZERO);
+    let weights = weights(control, work, options)?;
     for (index, cell) in work.iter().enumerate() {
         // What earlier cells did not use is for the later ones.
         let left = (options.budget + wasted).saturating_sub(Moment::now().since(begin));
-        let share = left / (work.len() - index).max(1) as u32;
+        let share = left.mul_f64(weights[index] / weights[index..].iter().sum::<f64>());
+        let may_skip = cell.is_of_stock_alone() || cell.candidates.is_some() && options.least_samples == 0;
         let mut is_late = [i64::from(left.is_zero())];
-        if cell.is_of_stock_alone() {
+        if may_skip {
             control.broadcast(&mut is_late, 0)?;
         }
-        let samples = match cell.is_of_stock_alone() && is_late != [0] {
+        let samples = match may_skip && is_late != [0] {
             true => cell.unmeasured(control.size(), options),
             false => {
                 let candidates = (candidates, &distrusted);
@@ -114,7 +117,7 @@ fn measure_cell(
     pending.iter_mut().take(1).for_each(|stock: &mut PendingCandidate<'_>| stock.predicted_us = stock_us);
     let time = CellTime { begin, share, is_unlimited: options.least_samples > 0 };
     Admission::run(pending, &mut contest.0, &mut bench, time)?;
-    contest.compete(&mut bench, options, |wasted| Moment::now().since(begin) >= share + wasted)?;
+    contest.compete(&mut bench, options, time)?;
     for contender in &mut contest.0 {
         contender.check_function(&mut bench)?;
     }

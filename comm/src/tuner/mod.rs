@@ -22,6 +22,7 @@
 //! | `timing` | the times |
 //! | `contest` | one size of one collective: whose turn it is, and when it is enough |
 //! | `measure` | size after size |
+//! | `shares` | how much of the time each size gets |
 //! | `build` | the table |
 //! | `outcome` | what there is to say at the end |
 //! | `guided` | what is measured next: edges, variants, and what guidelines ask for |
@@ -43,6 +44,7 @@ mod memory;
 mod outcome;
 mod pieces;
 mod predict;
+mod shares;
 mod timing;
 mod watch;
 
