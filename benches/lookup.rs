@@ -69,12 +69,11 @@ fn table() -> TuningTable {
         plan: power.is_multiple_of(2).then(|| "plan".to_owned()),
         evidence: Vec::new(),
     };
-    TuningTable {
-        format: TuningTable::FORMAT.to_owned(),
-        key: TableKey::of(vec![0], env!("CARGO_PKG_VERSION")),
-        cells: vec![TableCell::of_any(Collective::AllReduce, (0..SIZES).map(range).collect())],
-        plans: BTreeMap::from([("plan".to_owned(), serde_json::from_slice(&text).expect("it is a file"))]),
-    }
+    TuningTable::new(
+        TableKey::of(vec![0], env!("CARGO_PKG_VERSION")),
+        vec![TableCell::of_any(Collective::AllReduce, (0..SIZES).map(range).collect())],
+        BTreeMap::from([("plan".to_owned(), serde_json::from_slice(&text).expect("it is a file"))]),
+    )
 }
 
 /// One rank with a table, which times one call in `every`; 0 for none.

@@ -102,7 +102,7 @@ fn table(ranks: usize, numbers: &mut SeededNumbers) -> TuningTable {
     });
     let (version, machines) = (env!("CARGO_PKG_VERSION").to_owned(), vec![0; ranks]);
     let key = TableKey::of(machines, version);
-    let table = TuningTable { format: TuningTable::FORMAT.to_owned(), key, cells: cells.into(), plans };
+    let table = TuningTable::new(key, cells.into(), plans);
     table.check().unwrap();
     table
 }
@@ -269,12 +269,11 @@ fn plans_that_are_not_what_they_say_are_not_told() {
         };
         let ranges = vec![range(0, Some(64), None), range(64, None, Some("p"))];
         let (version, machines) = (env!("CARGO_PKG_VERSION").to_owned(), vec![0; 4]);
-        TuningTable {
-            format: TuningTable::FORMAT.to_owned(),
-            key: TableKey::of(machines, version),
-            cells: vec![TableCell::of_any(Collective::AllGather, ranges)],
-            plans: [("p".to_owned(), plan)].into(),
-        }
+        TuningTable::new(
+            TableKey::of(machines, version),
+            vec![TableCell::of_any(Collective::AllGather, ranges)],
+            [("p".to_owned(), plan)].into(),
+        )
     };
     let named = |plan: Value| ucc_find(&export(&table(plan), ExportTarget::Ucc, "t").unwrap().text, "allgather", 4, 64);
     assert_eq!(named(ring(4)).as_deref(), Some("ring"));

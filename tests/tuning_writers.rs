@@ -47,12 +47,11 @@ fn table(step: u64) -> TuningTable {
             ranking: Vec::new(),
         }],
     };
-    TuningTable {
-        format: TuningTable::FORMAT.to_owned(),
-        key: TableKey::of(vec![0; 2], env!("CARGO_PKG_VERSION")),
-        cells: vec![TableCell::of_any(Collective::AllReduce, (0..RANGES).map(range).collect())],
-        plans: BTreeMap::from([("plan".to_owned(), plan())]),
-    }
+    TuningTable::new(
+        TableKey::of(vec![0; 2], env!("CARGO_PKG_VERSION")),
+        vec![TableCell::of_any(Collective::AllReduce, (0..RANGES).map(range).collect())],
+        BTreeMap::from([("plan".to_owned(), plan())]),
+    )
 }
 
 /// The step of a table, if it is whole.

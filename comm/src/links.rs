@@ -6,6 +6,7 @@ use runtime::Session;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use topology::{Micros, MicrosPerByte, Rank};
+use tune::MachineLinks;
 
 /// Bytes of the short and of the long message that are measured.
 pub(crate) const MEASURED: [usize; 2] = [8, 256 << 10];
@@ -24,11 +25,13 @@ impl MessageCost {
     /// stock would be another algorithm at each start.
     const WITHIN: Self = Self { alpha: Micros(0.3), beta: MicrosPerByte(1.0 / 5000.0) };
 
-    /// From one-way times of a short and a long message. Where the long one took no longer, the short one was disturbed.
+    /// From one-way times of a short and a long message. Where the long one took no longer, the short one was disturbed. A file gives
+    /// back numbers of few digits as they were.
     fn fit(short: f64, long: f64) -> Self {
+        let rounded = |number: f64| format!("{number:.3e}").parse().unwrap_or(number);
         let short = short.min(long);
         let beta = (long - short) / (MEASURED[1] - MEASURED[0]) as f64;
-        Self { alpha: Micros(short.max(0.01)), beta: MicrosPerByte(beta.max(LEAST_BETA)) }
+        Self { alpha: Micros(rounded(short.max(0.01))), beta: MicrosPerByte(rounded(beta.max(LEAST_BETA))) }
     }
 }
 
@@ -49,6 +52,11 @@ impl LinkCosts {
         let machines = session.machines().to_vec();
         let count = count(&machines);
         Self { machines, costs: vec![vec![MessageCost::WITHIN; count]; count], cores: vec![session.cores(); count] }
+    }
+
+    /// The machines of all ranks of the session.
+    pub(crate) fn machines(&self) -> &[u32] {
+        &self.machines
     }
 
     /// The machines of some ranks, in their order.
@@ -76,6 +84,26 @@ impl LinkCosts {
     pub(crate) fn of_times(machines: Vec<u32>, rows: &[f64], cores: Vec<usize>) -> Self {
         let count = count(&machines);
         Self { machines, costs: costs(rows, count), cores }
+    }
+
+    /// What a table keeps of them; nothing of a single machine, whose costs are assumed.
+    pub(crate) fn kept(&self) -> Option<MachineLinks> {
+        let all = |of: fn(&MessageCost) -> f64| -> Vec<Vec<f64>> {
+            self.costs.iter().map(|row| row.iter().map(of).collect()).collect()
+        };
+        (self.cores.len() > 1).then(|| MachineLinks {
+            alpha_us: all(|cost| cost.alpha.0),
+            beta_us_per_byte: all(|cost| cost.beta.0),
+            cores: self.cores.clone(),
+        })
+    }
+
+    /// Those that a table has kept, of the same machines.
+    pub(crate) fn of_table(&self, MachineLinks { alpha_us, beta_us_per_byte, cores }: &MachineLinks) -> Self {
+        let cost = |(alpha, beta): (&f64, &f64)| MessageCost { alpha: Micros(*alpha), beta: MicrosPerByte(*beta) };
+        let rows = alpha_us.iter().zip(beta_us_per_byte);
+        let costs = rows.map(|(alphas, betas)| alphas.iter().zip(betas).map(cost).collect()).collect();
+        Self { machines: self.machines.clone(), costs, cores: cores.clone() }
     }
 
     /// How many cores a machine has.
@@ -116,6 +144,20 @@ fn costs(rows: &[f64], count: usize) -> Vec<Vec<MessageCost>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_table_keeps_the_costs_between_machines_and_gives_them_back() {
+        let rows: Vec<f64> = [[0.0, 0.0], [10.123_456, 300.0], [10.123_456, 300.0], [0.0, 0.0]].concat();
+        let measured = LinkCosts::of_times(vec![0, 1, 1], &rows, vec![2, 4]);
+        let kept = measured.kept().unwrap();
+        assert_eq!(kept.alpha_us, [[0.3, 10.12], [10.12, 0.3]]);
+        let other = LinkCosts::of_times(vec![0, 1, 1], &[1.0; 8], vec![8, 8]).of_table(&kept);
+        assert_eq!((other.kept().unwrap(), other.cores(1)), (kept, 4));
+        // A file gives the same numbers.
+        let text = serde_json::to_string(&other.kept()).unwrap();
+        assert_eq!(serde_json::from_str::<Option<MachineLinks>>(&text).unwrap(), other.kept());
+        assert_eq!(LinkCosts::of_times(vec![0; 3], &[0.0; 2], vec![2]).kept(), None);
+    }
 
     #[test]
     fn a_pair_that_did_not_meet_counts_as_the_slower_of_the_two() {

@@ -12,7 +12,7 @@ use crate::table::{PlanTable, RankPlaces};
 use runtime::{DType, SequencedProgram};
 use std::sync::{Arc, Mutex, PoisonError};
 use topology::{Rank, Topology};
-use tune::RankTransport;
+use tune::{MachineLinks, RankTransport};
 
 /// How many plans stay, each of which is a program of a whole group. Ranks need not forget the same ones: a plan that
 /// is made again is the same.
@@ -184,9 +184,21 @@ impl PlanStore {
         Self { table: table.unwrap_or_else(|| self.table.clone()), ..self.without_table() }
     }
 
-    /// The same with another table.
+    /// The same with another table. If it knows what messages cost between these machines, stock follows from that.
     pub(crate) fn with_table(&self, table: PlanTable) -> Self {
-        Self { table: Arc::new(table), ..self.of_session(self.links.clone()) }
+        let links = table.links(self.places(self.links.machines())).map(|links| self.links.of_table(links));
+        Self { table: Arc::new(table), ..self.of_session(links.unwrap_or_else(|| self.links.clone())) }
+    }
+
+    /// The same where messages between machines cost as much as a table says.
+    pub(crate) fn with_links(&self, links: &MachineLinks) -> Self {
+        self.of_session(self.links.of_table(links))
+    }
+
+    /// What a table of some ranks keeps of the costs of messages; nothing where they are not all ranks of the session.
+    pub(crate) fn kept_links(&self, members: &[Rank]) -> Option<MachineLinks> {
+        let is_whole = *self.links.machines_of(members) == *self.links.machines();
+        if is_whole { self.links.kept() } else { None }
     }
 
     /// The same for another session.

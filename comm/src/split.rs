@@ -9,6 +9,7 @@ use crate::table::PlanTable;
 use runtime::DType;
 use std::sync::Arc;
 use topology::Topology;
+use tune::MachineLinks;
 
 /// Which group an identifier means, where it is not the color of a split.
 const SUBSET: u64 = u64::MAX - 2;
@@ -80,6 +81,18 @@ impl Communicator {
     pub(crate) fn cost_model(&self) -> CommResult<Topology> {
         let plans = self.state().plans.store();
         plans.cost_model(&self.shared.members)
+    }
+
+    /// What a table of this group keeps of these costs.
+    pub(crate) fn kept_links(&self) -> Option<MachineLinks> {
+        let plans = self.state().plans.store();
+        plans.kept_links(&self.shared.members)
+    }
+
+    /// From the next call on, stock is what it was for the table that knows these costs.
+    pub(crate) fn use_links(&self, links: &MachineLinks) {
+        let plans = self.state().plans.store().with_links(links);
+        self.replace_plans(plans);
     }
 
     /// The same group once more, which knows no table.

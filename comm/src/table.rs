@@ -18,7 +18,7 @@ use schedule::{Collective, Demand, ReduceOp, Request, Schedule, VerifiedSchedule
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use topology::Topology;
-use tune::TableKey;
+use tune::{MachineLinks, TableKey};
 
 /// Plans from files.
 #[derive(Debug, Default)]
@@ -26,6 +26,8 @@ pub struct PlanTable {
     entries: Vec<TableEntry>,
     /// The tuning tables that were read: their files, and for whom they were measured.
     keys: Vec<(String, TableKey)>,
+    /// What messages between machines cost, as each of them knows it.
+    links: Vec<Option<MachineLinks>>,
     cells: Vec<TunedCell>,
     functions: Vec<TableFunction>,
     /// If this is set, tables that were measured on an emulated machine serve nothing, unless it is this one; and a file of a

@@ -32,15 +32,11 @@ fn slow_table(path: &Path, emulated: Option<&str>) {
     file::write(&plan, &mut text).unwrap();
     let ranges =
         vec![ChoiceRange { from_bytes: 0, to_bytes: None, plan: Some("slow".to_owned()), evidence: Vec::new() }];
-    let table = TuningTable {
-        format: TuningTable::FORMAT.to_owned(),
-        key: TableKey {
-            topology: emulated.map(str::to_owned),
-            ..TableKey::of(vec![0; RANKS], env!("CARGO_PKG_VERSION"))
-        },
-        cells: vec![TableCell::of_any(Collective::AllReduce, ranges)],
-        plans: BTreeMap::from([("slow".to_owned(), serde_json::from_slice(&text).unwrap())]),
-    };
+    let table = TuningTable::new(
+        TableKey { topology: emulated.map(str::to_owned), ..TableKey::of(vec![0; RANKS], env!("CARGO_PKG_VERSION")) },
+        vec![TableCell::of_any(Collective::AllReduce, ranges)],
+        BTreeMap::from([("slow".to_owned(), serde_json::from_slice(&text).unwrap())]),
+    );
     table.write(path).unwrap();
 }
 

@@ -18,12 +18,11 @@ fn table(function: &str) -> TuningTable {
         op: Some(Op::Sum),
         evidence: Vec::new(),
     };
-    TuningTable {
-        format: TuningTable::FORMAT.to_owned(),
-        key: TableKey::of(vec![0; 3], env!("CARGO_PKG_VERSION")),
-        cells: vec![TableCell { functions: vec![function], ..TableCell::of_any(Collective::AllReduce, vec![range]) }],
-        plans: [].into(),
-    }
+    TuningTable::new(
+        TableKey::of(vec![0; 3], env!("CARGO_PKG_VERSION")),
+        vec![TableCell { functions: vec![function], ..TableCell::of_any(Collective::AllReduce, vec![range]) }],
+        [].into(),
+    )
 }
 
 /// An AllReduce that counts how often it is called, and fails at a call of one rank.

@@ -125,7 +125,7 @@ fn plans_in_pieces_that_are_asked_for_are_right_and_measured() {
     let communicators = Communicator::local(3).unwrap();
     let work = |comm: &Communicator| {
         let textbook = comm.candidates(&options, Vec::new()).unwrap();
-        let end = Communicator::launch_end(&textbook, comm.table_key().unwrap()).unwrap();
+        let end = comm.launch_end(&textbook, comm.table_key().unwrap()).unwrap();
         let mut work = options.grid(comm.size());
         let mut job = TuneJob::new(options.clone());
         for cell in &mut work {

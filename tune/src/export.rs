@@ -261,12 +261,11 @@ mod tests {
         };
         let named = json!({ "produced_by": { "strategy": "classic/ring", "version": env!("CARGO_PKG_VERSION") } });
         let nccl = json!({ "format": "antiphon-nccl/1", "algorithm": "ring", "protocol": "ll" });
-        TuningTable {
-            format: TuningTable::FORMAT.to_owned(),
-            key: TableKey::of(vec![0, 0, 1, 1], ""),
-            cells: vec![cell(Collective::AllReduce), cell(Collective::AllToAll)],
-            plans: [("named".to_owned(), named), ("nccl".to_owned(), nccl)].into(),
-        }
+        TuningTable::new(
+            TableKey::of(vec![0, 0, 1, 1], ""),
+            vec![cell(Collective::AllReduce), cell(Collective::AllToAll)],
+            [("named".to_owned(), named), ("nccl".to_owned(), nccl)].into(),
+        )
     }
 
     /// NCCL's tuner is not asked about AllToAll, so a choice for NCCL there is told in a note, and our reader takes all lines.

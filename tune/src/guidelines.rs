@@ -227,12 +227,7 @@ mod tests {
             let ranges = vec![ChoiceRange { from_bytes: 0, to_bytes: None, plan: None, evidence }];
             TableCell::of_any(*collective, ranges)
         };
-        TuningTable {
-            format: TuningTable::FORMAT.to_owned(),
-            key: TableKey::of(vec![0; 3], ""),
-            cells: cells.iter().map(cell).collect(),
-            plans: [].into(),
-        }
+        TuningTable::new(TableKey::of(vec![0; 3], ""), cells.iter().map(cell).collect(), [].into())
     }
 
     #[test]

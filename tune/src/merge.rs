@@ -121,7 +121,9 @@ pub fn merge(tables: &[TuningTable]) -> Result<(TuningTable, Vec<MergeConflict>)
     let used: BTreeSet<&String> =
         cells.iter().flat_map(|cell| &cell.ranges).filter_map(|range| range.plan.as_ref()).collect();
     let plans = plans.into_iter().filter(|(name, _)| used.contains(name)).collect();
-    let merged = TuningTable { format: TuningTable::FORMAT.to_owned(), key: first.key.clone(), cells, plans };
+    // Tables with different costs had different plans of stock, and none of them is right for all ranges.
+    let links = first.links.clone().filter(|_| tables.iter().all(|table| table.links == first.links));
+    let merged = TuningTable { links, ..TuningTable::new(first.key.clone(), cells, plans) };
     merged.check()?;
     Ok((merged, conflicts))
 }
@@ -324,12 +326,11 @@ mod tests {
         });
         let ranges: Vec<ChoiceRange> = ranges.collect();
         let plans = ranges.iter().filter_map(|range| range.plan.clone()).map(|plan| (plan.clone(), Value::from(plan)));
-        TuningTable {
-            format: TuningTable::FORMAT.to_owned(),
-            key: TableKey::of(vec![0, 0], "1"),
-            plans: plans.collect(),
-            cells: vec![TableCell::of_any(Collective::AllReduce, ranges)],
-        }
+        TuningTable::new(
+            TableKey::of(vec![0, 0], "1"),
+            vec![TableCell::of_any(Collective::AllReduce, ranges)],
+            plans.collect(),
+        )
     }
 
     #[test]

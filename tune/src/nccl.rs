@@ -298,13 +298,12 @@ mod tests {
             range(1 << 20, None, Some("nccl-ring-simple-8")),
         ];
         let plan = |text| serde_json::from_str(text).unwrap();
-        TuningTable {
-            format: TuningTable::FORMAT.to_owned(),
-            key: TableKey::of(vec![0, 0, 1, 1], "1"),
-            cells: [Collective::AllReduce, Collective::AllToAll]
+        TuningTable::new(
+            TableKey::of(vec![0, 0, 1, 1], "1"),
+            [Collective::AllReduce, Collective::AllToAll]
                 .map(|collective| TableCell::of_any(collective, ranges.clone()))
                 .into(),
-            plans: [
+            [
                 ("ours", plan(r#"{"format": "antiphon-schedule/1"}"#)),
                 ("nccl-tree-ll", plan(r#"{"format": "antiphon-nccl/1", "algorithm": "tree", "protocol": "ll"}"#)),
                 (
@@ -314,7 +313,7 @@ mod tests {
             ]
             .map(|(name, plan)| (name.to_owned(), plan))
             .into(),
-        }
+        )
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 use crate::files::{self, TableError};
 use crate::key::{self, TableKey};
+use crate::links::MachineLinks;
 use crate::{Choice, Summary, decide};
 use schedule::{Collective, ReduceOp};
 use serde::{Deserialize, Serialize};
@@ -198,6 +199,9 @@ pub struct TuningTable {
     pub format: String,
     /// For whom.
     pub key: TableKey,
+    /// What messages between machines cost, where the ranks are on several; stock follows from it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub links: Option<MachineLinks>,
     /// By collective.
     pub cells: Vec<TableCell>,
     /// The plans by their names, as `antiphon-schedule/1`.
@@ -210,6 +214,11 @@ impl TuningTable {
     pub const FORMAT: &str = "antiphon-table/1";
     /// The rules of measuring and choosing. A table that other rules have made is not used.
     pub const POLICY: u32 = key::POLICY;
+
+    /// A table of choices, with the plans that they name.
+    pub fn new(key: TableKey, cells: Vec<TableCell>, plans: BTreeMap<String, Value>) -> Self {
+        Self { format: Self::FORMAT.to_owned(), key, links: None, cells, plans }
+    }
 
     /// All ranges, each with its collective.
     pub fn ranges(&self) -> impl Iterator<Item = (Collective, &ChoiceRange)> {
@@ -237,6 +246,7 @@ impl TuningTable {
             return Err(format!("the format is `{}`, and not `{}`", self.format, Self::FORMAT));
         }
         self.key.check()?;
+        self.links.iter().try_for_each(|links| links.check(self.key.machine_count()))?;
         self.check_names()?;
         let mut seen = BTreeSet::new();
         if let Some(class) = self.cells.iter().map(TableCell::class).find(|class| !seen.insert(class.clone())) {
@@ -376,12 +386,11 @@ mod tests {
             op: Some(ReduceOp::Sum),
             evidence: vec![evidence(1024)],
         };
-        TuningTable {
-            format: TuningTable::FORMAT.to_owned(),
-            key: TableKey::of(vec![0, 1], "1"),
-            cells: vec![TableCell { functions: vec![function], ..TableCell::of_any(Collective::AllReduce, ranges) }],
-            plans: [("ring".to_owned(), Value::from(1))].into(),
-        }
+        TuningTable::new(
+            TableKey::of(vec![0, 1], "1"),
+            vec![TableCell { functions: vec![function], ..TableCell::of_any(Collective::AllReduce, ranges) }],
+            [("ring".to_owned(), Value::from(1))].into(),
+        )
     }
 
     fn measured(table: &mut TuningTable) -> &mut Evidence {

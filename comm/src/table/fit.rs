@@ -4,7 +4,7 @@ use super::{PlanTable, SizeChoice, TableEntry, TableFunction, TunedCell, in_orde
 use crate::stock::{CallKind, measured_kind};
 use runtime::DType;
 use schedule::{ReduceOp, Request, VerifiedSchedule};
-use tune::{RankTransport, TableKey};
+use tune::{MachineLinks, RankTransport, TableKey};
 
 /// Where some ranks are, and how they reach each other: what decides which tuning tables serve them.
 #[derive(Clone, Copy, Debug)]
@@ -88,6 +88,13 @@ impl PlanTable {
                 || ranks.all(|(of, machine)| key.hardware[*of as usize] == hardware_of(hardware, *machine))
         };
         is_placed && key.transport.is_none_or(is_same) && hardware.is_none_or(is_such)
+    }
+
+    /// What messages between the machines of these ranks cost, as the first table for them knows it.
+    pub(crate) fn links(&self, places: RankPlaces<'_>) -> Option<&MachineLinks> {
+        // Machines have the same numbers.
+        let is_theirs = |table: usize| self.keys[table].1.machines == places.machines && self.fits(table, places);
+        self.links.iter().enumerate().filter(|(table, _)| is_theirs(*table)).find_map(|(_, links)| links.as_ref())
     }
 
     /// Whether it matters what the machines are.

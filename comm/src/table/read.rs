@@ -183,11 +183,13 @@ impl PlanTable {
             )));
         }
         self.keys.push((origin.to_owned(), table.key.clone()));
+        self.links.push(table.links.clone());
         if self.is_from_elsewhere(&table.key) {
             return Ok(());
         }
         self.note_first(table, origin);
         self.mix(&serde_json::to_string(&table.key).unwrap_or_default());
+        self.mix(&serde_json::to_string(&table.links).unwrap_or_default());
         let mut entries = BTreeMap::new();
         table.cells.iter().try_for_each(|cell| self.add_cell((table, cell), origin, &mut entries))
     }

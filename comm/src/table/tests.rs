@@ -33,12 +33,11 @@ fn cell(name: &str) -> TableCell {
 fn tuned(cells: Vec<TableCell>) -> TuningTable {
     let names: Vec<String> = cells.iter().filter_map(|cell| cell.ranges[0].plan.clone()).collect();
     let plan = plan(Collective::AllReduce);
-    TuningTable {
-        format: TuningTable::FORMAT.to_owned(),
-        key: TableKey::of(MACHINES.to_vec(), env!("CARGO_PKG_VERSION")),
+    TuningTable::new(
+        TableKey::of(MACHINES.to_vec(), env!("CARGO_PKG_VERSION")),
         cells,
-        plans: names.into_iter().map(|name| (name, plan.clone())).collect(),
-    }
+        names.into_iter().map(|name| (name, plan.clone())).collect(),
+    )
 }
 
 fn kind(op: ReduceOp, in_place: bool) -> CallKind {

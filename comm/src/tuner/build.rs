@@ -11,8 +11,8 @@ use schedule::{Collective, ReduceOp};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use tune::{
-    CandidateTimes, ChoiceEdge, ChoiceRange, Evidence, FunctionRange, MeasuredSize, RankedTime, Summary, TableCell,
-    TableKey, TuningTable, ranges, remaining, smooth, summarize, winner,
+    CandidateTimes, ChoiceEdge, ChoiceRange, Evidence, FunctionRange, LEAST_GAIN, MeasuredSize, RankedTime, Summary,
+    TableCell, TableKey, TuningTable, ranges, remaining, smooth, summarize, winner,
 };
 
 impl CellSamples {
@@ -29,13 +29,13 @@ impl CellSamples {
         winner(&[self.candidates.first().and_then(times), own]).is_some()
     }
 
-    /// The candidates that may be better than stock.
+    /// The candidates that may be better than stock, by so much that it counts.
     pub fn may_beat_stock(&self) -> Vec<String> {
         let times = self.times();
         let Some(stock) = times.first().copied().flatten() else { return Vec::new() };
         let may_win = |times: &CandidateTimes| {
-            let second = stock.second.zip(times.second).is_some_and(|(stock, own)| own.low_us < stock.median_us);
-            times.first.low_us < stock.first.median_us || second
+            let is_better = |(stock, own): (Summary, Summary)| own.low_us * LEAST_GAIN < stock.median_us;
+            is_better((stock.first, times.first)) || stock.second.zip(times.second).is_some_and(is_better)
         };
         let better =
             remaining(&times).into_iter().filter(|&index| index > 0 && times[index].as_ref().is_some_and(may_win));
@@ -46,7 +46,8 @@ impl CellSamples {
     pub(super) fn unmeasured(&self) -> Vec<&str> {
         let Some(stock) = self.times().first().copied().flatten() else { return Vec::new() };
         let may_win = |of: &&CandidateSamples| {
-            let is_left = of.refusal.is_none() && of.same_as.is_none() && of.spans_us.is_empty() && of.loops_us.is_empty();
+            let is_left =
+                of.refusal.is_none() && of.same_as.is_none() && of.spans_us.is_empty() && of.loops_us.is_empty();
             is_left && of.screening_us.is_none_or(|time| time < stock.first.median_us)
         };
         self.candidates.iter().filter(may_win).map(|of| of.name.as_str()).collect()
@@ -171,20 +172,23 @@ impl MeasuredCollective {
                 times[index] = summary;
             }
             // Who wins all launches together must win the last one too: it has decided nothing yet.
-            let choice = winner(&times).filter(|&choice| Self::holds(&names[choice], &cells));
-            sizes.push(MeasuredSize { bytes, times, choice: choice.unwrap_or(0) });
+            let holds = |(place, times): (usize, &Option<CandidateTimes>)| {
+                times.filter(|_| place == 0 || Self::holds(&names[place], &cells))
+            };
+            let choice = winner(&times.iter().enumerate().map(holds).collect::<Vec<_>>()).unwrap_or(0);
+            sizes.push(MeasuredSize { bytes, times, choice });
         }
         Self { sizes, names }
     }
 
     /// Whether a winner is also faster than stock in the last launch that has measured it, by its medians.
     fn holds(name: &str, cells: &[&CellSamples]) -> bool {
-        let has = |cell: &&&CellSamples| cell.candidates.iter().any(|candidate| candidate.name == name);
-        cells.iter().rev().find(has).is_some_and(|cell| {
+        let both = |cell: &&CellSamples| {
             let by_span = spans_count(&cell.candidates);
             let times = |name: &str| cell.candidates.iter().find(|of| of.name == name)?.times(by_span);
-            times(name).zip(times(tune::STOCK)).is_some_and(|(own, stock)| own.is_faster(&stock))
-        })
+            times(name).zip(times(tune::STOCK))
+        };
+        cells.iter().rev().find_map(both).is_some_and(|(own, stock)| own.is_faster(&stock))
     }
 
     /// Only sizes of the grid: those between them decide edges.
@@ -364,7 +368,7 @@ pub fn table_of(
         let in_place = Some(measured_kind(collective, op.unwrap_or(ReduceOp::Sum)).in_place);
         cells.push(TableCell { collective, op, dtype: Some(dtype.to_owned()), in_place, ranges, functions });
     }
-    let table = TuningTable { format: TuningTable::FORMAT.to_owned(), key, cells, plans };
+    let table = TuningTable::new(key, cells, plans);
     table.check()?;
     Ok(MeasuredTable::new(table, given))
 }

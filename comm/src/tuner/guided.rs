@@ -34,6 +34,7 @@ pub fn next_work(
     step: impl Fn(Collective) -> u64,
 ) -> Result<NextWork, String> {
     let chosen = table_of(launches, &end.texts, end.key.clone(), dtype, &step)?.table;
+    let chosen = TuningTable { links: end.links.clone(), ..chosen };
     let mut cells = unmeasured(launches);
     edges_of(launches, &step).into_iter().for_each(|cell| cell.join(&mut cells));
     let asked = pieces::asked(launches, end.key.ranks, &end.texts);
@@ -116,7 +117,9 @@ pub fn final_table(
             cell.candidates.retain(|candidate| Composition::of_name(&candidate.name).is_none_or(counts));
         }
     }
-    table_of(launches, &end.texts, end.key, dtype, step)
+    let mut made = table_of(launches, &end.texts, end.key, dtype, step)?;
+    made.table.links = end.links;
+    Ok(made)
 }
 
 #[cfg(test)]
@@ -147,7 +150,7 @@ mod tests {
         let version = env!("CARGO_PKG_VERSION").to_owned();
         let key = TableKey::of(vec![0; 4], version);
         let texts = [("ring".to_owned(), "{}".to_owned())].into();
-        LaunchEnd { key, texts, functions: BTreeSet::new() }
+        LaunchEnd { key, texts, functions: BTreeSet::new(), links: None }
     }
 
     const NAME: &str = "chosen scatter + allgather";

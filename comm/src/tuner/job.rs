@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tune::{TableKey, TuningTable};
+use tune::{MachineLinks, TableKey, TuningTable};
 
 /// The share of the budget for the grid; the rest is for the edges between choices.
 const GRID: f64 = 0.7;
@@ -64,6 +64,9 @@ pub struct LaunchEnd {
     pub texts: BTreeMap<String, String>,
     /// Functions among the candidates.
     pub functions: BTreeSet<String>,
+    /// What messages between machines cost.
+    #[serde(default)]
+    pub links: Option<MachineLinks>,
 }
 
 /// Candidates whose halves a table serves.
@@ -120,6 +123,8 @@ impl TuneJob {
     /// [`CommError::Argument`] if a file is no plan, or two candidates have one name.
     pub fn candidates(&self, comm: &Communicator, given: Vec<TuneCandidate>) -> CommResult<Vec<TuneCandidate>> {
         let mut all = given;
+        // Times are compared with stock's, so it is the same plan in all launches.
+        self.chosen.iter().filter_map(|table| table.links.as_ref()).for_each(|links| comm.use_links(links));
         let read = |path| PlanTable::read(path).map(Arc::new).map_err(|fault| CommError::Argument(fault.to_string()));
         for (name, path) in &self.named {
             let plans = TuneCandidate::of_table(&read(path)?);
@@ -162,7 +167,7 @@ impl TuneJob {
         let work = self.work.clone().unwrap_or_else(|| self.options.grid(comm.size()));
         let key = comm.table_key()?;
         if comm.rank() == 0 {
-            watch.say(&TuneWord::Begin(Communicator::launch_end(&candidates, key)?));
+            watch.say(&TuneWord::Begin(comm.launch_end(&candidates, key)?));
         }
         let tell = |cell: &CellSamples| watch.say(&TuneWord::Cell(cell.clone()));
         comm.measure_watched(&work, &candidates, &self.options, watch, tell)?;
@@ -176,10 +181,10 @@ impl Communicator {
     ///
     /// # Errors
     /// [`CommError::NoPlan`] if a plan is not valid.
-    pub fn launch_end(candidates: &[TuneCandidate], key: TableKey) -> CommResult<LaunchEnd> {
+    pub fn launch_end(&self, candidates: &[TuneCandidate], key: TableKey) -> CommResult<LaunchEnd> {
         let texts = Self::plan_texts(candidates).map_err(CommError::NoPlan)?;
         let functions = candidates.iter().filter(|of| of.is_function()).map(|of| of.name().to_owned()).collect();
-        Ok(LaunchEnd { key, texts, functions })
+        Ok(LaunchEnd { key, texts, functions, links: self.kept_links() })
     }
 
     /// Tunes in a running program: measures the program's own candidates, textbook algorithms and stock on these ranks, and uses
@@ -202,7 +207,7 @@ impl Communicator {
         // Rank 0 says what decides the edges, and what comes out.
         let key = self.table_key()?;
         let next = || {
-            let end = Self::launch_end(&candidates, key.clone())?;
+            let end = self.launch_end(&candidates, key.clone())?;
             next_work(std::slice::from_ref(&grid), &end, &dtype, step).map_err(CommError::NoPlan)
         };
         let NextWork { cells, chosen, variants: cut } = self.shared_value(next)?;
@@ -210,7 +215,7 @@ impl Communicator {
         candidates.extend(variants(&candidates, &cut)?);
         let edges = self.measure(&cells, &candidates, &part(1.0 - GRID), |_| {})?;
         let made = self.shared_value(|| {
-            let (mut launches, end) = ([grid, edges], Self::launch_end(&candidates, key)?);
+            let (mut launches, end) = ([grid, edges], self.launch_end(&candidates, key)?);
             final_table(&mut launches, &[None, Some(chosen)], end, &dtype, step).map_err(CommError::NoPlan)
         })?;
         self.use_table(&made.table)?;

@@ -369,7 +369,7 @@ fn tuning(output: &Path, arena: &DemoMachine, cells: &[PlanComparison]) -> Outco
     let topology = &arena.topology;
     let real = TableKey::of(machines_of(topology), env!("CARGO_PKG_VERSION"));
     let key = TableKey { topology: Some(topology.digest()), ..real };
-    let table = TuningTable { format: TuningTable::FORMAT.to_owned(), key, cells: of_table, plans };
+    let table = TuningTable::new(key, of_table, plans);
     table.write(&output.join("tuning-emulated.json")).map_err(Failure::bad_input)
 }
 

@@ -96,7 +96,7 @@ impl LaunchedRank {
     fn measure(&self, comm: &Communicator, job: &TuneJob) -> Result<(Vec<CellSamples>, LaunchEnd), CommError> {
         let candidates = job.candidates(comm, Vec::new())?;
         let key = comm.table_key()?;
-        let end = Communicator::launch_end(&candidates, key)?;
+        let end = comm.launch_end(&candidates, key)?;
         // Nobody listens any more once the user has interrupted it; then this process ends.
         let say = |word| drop(self.say.send(word));
         let (number, is_loaded, chosen) = (job.launch, job.loaded, job.chosen.clone());

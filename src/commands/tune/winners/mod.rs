@@ -184,10 +184,9 @@ mod tests {
             evidence,
         };
         let ring = Some("a <ring> & \"b\"");
-        TuningTable {
-            format: TuningTable::FORMAT.to_owned(),
-            key: TableKey::of(vec![0; 3], env!("CARGO_PKG_VERSION")),
-            cells: vec![
+        TuningTable::new(
+            TableKey::of(vec![0; 3], env!("CARGO_PKG_VERSION")),
+            vec![
                 TableCell::of_any(
                     Collective::AllReduce,
                     vec![
@@ -197,8 +196,8 @@ mod tests {
                 ),
                 TableCell::of_any(Collective::AllGather, vec![range(0, None, ring, evidence(1020, 10.0, 11.0))]),
             ],
-            plans: [("a <ring> & \"b\"".to_owned(), 1.into())].into(),
-        }
+            [("a <ring> & \"b\"".to_owned(), 1.into())].into(),
+        )
     }
 
     #[test]
