@@ -165,7 +165,7 @@ fn tune_and_use(comm: &Communicator, fault: Option<Fault>, said: &mut String) ->
     at("gather")?;
     // Rank 0 makes the table and hands it out.
     let key = comm.table_key().map_err(told)?;
-    let end = Communicator::launch_end(&candidates, key).map_err(told)?;
+    let end = comm.launch_end(&candidates, key).map_err(told)?;
     let table = table_of(&[samples], &end.texts, end.key, "f32", |_| 4)?.table;
     let mut text = serde_json::to_vec(&table).unwrap();
     let mut length = [text.len() as i64];

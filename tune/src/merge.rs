@@ -326,11 +326,8 @@ mod tests {
         });
         let ranges: Vec<ChoiceRange> = ranges.collect();
         let plans = ranges.iter().filter_map(|range| range.plan.clone()).map(|plan| (plan.clone(), Value::from(plan)));
-        TuningTable::new(
-            TableKey::of(vec![0, 0], "1"),
-            vec![TableCell::of_any(Collective::AllReduce, ranges)],
-            plans.collect(),
-        )
+        let plans = plans.collect();
+        TuningTable::new(TableKey::of(vec![0, 0], "1"), vec![TableCell::of_any(Collective::AllReduce, ranges)], plans)
     }
 
     #[test]

@@ -201,6 +201,10 @@ impl Engine {
             false
         });
         ended.into_iter().for_each(|run| self.end(run));
+        if !moved {
+            // Calls look only at the lanes of those for whom they wait, who may in turn wait for what is still to be sent to others.
+            self.ports.flush_all();
+        }
         moved || self.relieve(now)
     }
 

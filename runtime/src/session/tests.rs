@@ -12,6 +12,7 @@ use program::VerifiedProgram;
 use program::testing::schedules::{self, Random};
 use program::testing::{STANDARD, checked, lowered};
 use schedule::{Collective, ReduceOp, VerifiedSchedule};
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -31,11 +32,21 @@ fn apart(ranks: usize) -> Vec<Session> {
 
 /// The same, with what each rank drops when it leaves.
 fn apart_with(ranks: usize, watch: impl Fn(usize) -> Option<Box<dyn Any + Send + Sync>>) -> Vec<Session> {
+    apart_over(ranks, watch, |_| {})
+}
+
+/// The same over sockets that are set up in some way.
+fn apart_over(
+    ranks: usize,
+    watch: impl Fn(usize) -> Option<Box<dyn Any + Send + Sync>>,
+    set_up: impl Fn(&TcpStream),
+) -> Vec<Session> {
     let pollers: Vec<Poller> = (0..ranks).map(|_| Poller::new().unwrap()).collect();
     let mut ports: Vec<Vec<(Rank, Box<dyn MessagePort>)>> = (0..ranks).map(|_| Vec::new()).collect();
     for (from, to) in (0..ranks).flat_map(|from| (0..from).map(move |to| (from, to))) {
         let (near, far) = crate::transport::tcp::lane::tests::pair();
         for (own, peer, stream) in [(from, to, near), (to, from, far)] {
+            set_up(&stream);
             let port = SocketPort::new(pollers[own].watch(stream).unwrap());
             ports[own].push((Rank::from_index(peer), Box::new(port)));
         }
@@ -97,18 +108,21 @@ fn judge(schedule: &VerifiedSchedule, in_place: bool) {
     let sequenced = SequencedProgram::new(checked(lowered(schedule, in_place))).unwrap();
     let ranks = sequenced.program().program().ranks.len();
     for sessions in [Session::local(ranks).unwrap(), apart(ranks)] {
-        judge_on(&sessions, &sequenced, in_place);
+        judge_on(&sessions, &sequenced);
     }
 }
 
-fn judge_on(sessions: &[Session], sequenced: &SequencedProgram, in_place: bool) {
+fn judge_on(sessions: &[Session], sequenced: &SequencedProgram) {
+    judge_calls(sessions, sequenced, &[0, 1, 2, 7, 100, 1000, 4000, 50_000], &[DType::F32, DType::U8, DType::F64]);
+}
+
+fn judge_calls(sessions: &[Session], sequenced: &SequencedProgram, counts: &[u64], dtypes: &[DType]) {
     let (program, ranks) = (sequenced.program(), sessions.len());
-    let counts = [0, 1, 2, 7, 100, 1000, 4000, 50_000];
     let wrongs = on_all(sessions, |session| {
         let mut call = 0;
         let mut total = 0;
-        for dtype in [DType::F32, DType::U8, DType::F64] {
-            for count in counts {
+        for &dtype in dtypes {
+            for &count in counts {
                 let prepared = session.prepare(sequenced, &all(ranks), count, dtype).unwrap();
                 for _ in 0..3 {
                     call += 1;
@@ -118,7 +132,7 @@ fn judge_on(sessions: &[Session], sequenced: &SequencedProgram, in_place: bool) 
         }
         total
     });
-    let collective = program.program().demand.request().collective;
+    let (collective, in_place) = (program.program().demand.request().collective, program.program().in_place);
     assert!(wrongs.iter().all(|&wrong| wrong == 0), "{collective}, {ranks} ranks, in place {in_place}: {wrongs:?}");
 }
 
@@ -271,6 +285,19 @@ fn a_rank_that_waits_sends_what_it_has() {
             }
         }
     }
+}
+
+/// Around a ring, each rank waits for the one before it, and the rest of a message to the next one waits for room in the socket. What
+/// is sent only when a rank looks at that socket again would be late by half of the limit.
+#[test]
+fn a_rank_that_waits_sends_what_had_no_room() {
+    let narrow = |stream: &TcpStream| rustix::net::sockopt::set_socket_send_buffer_size(stream, 1).unwrap();
+    let sessions = apart_over(3, |_| None, narrow);
+    let gather = schedules::ring_allgather(3, 1);
+    let sequenced = SequencedProgram::new(checked(lowered(&gather, false))).unwrap();
+    let begin = Moment::now();
+    judge_calls(&sessions, &sequenced, &[40_000, 60_000], &[DType::U8]);
+    assert!(Moment::now().since(begin) < LIMIT / 2, "somebody had to ask");
 }
 
 /// What fills a lane is put aside, though the rank waits for another one: its message may come behind one that finds no room.
