@@ -95,6 +95,13 @@ impl Communicator {
         self.replace_plans(plans);
     }
 
+    /// The same with the first of some tables that is for this group.
+    pub(crate) fn use_links_of(&self, tables: &[Arc<PlanTable>]) {
+        let (store, machines) = (self.state().plans.store(), self.machines());
+        let links = tables.iter().find_map(|table| table.links(store.places(&machines)));
+        links.into_iter().for_each(|links| self.use_links(links));
+    }
+
     /// The same group once more, which knows no table.
     pub(crate) fn without_table(&self) -> CommResult<Self> {
         let plans = self.state().plans.store();

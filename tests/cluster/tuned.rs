@@ -103,6 +103,12 @@ fn chosen(table: &Value, (collective, bytes): (&str, u64)) -> String {
     ranges.iter().find(measured).unwrap()["plan"].as_str().unwrap_or("stock").to_owned()
 }
 
+/// A textbook algorithm of ours beside the table's choice, as one launch has measured both.
+struct OwnTimes<'a> {
+    choice_us: f64,
+    textbook: (&'a str, f64),
+}
+
 /// The least times of other libraries.
 fn theirs(peers: &Peers, place: Place<'_>, cells: &[Cell]) -> Times {
     let mut least = Times::new();
@@ -119,10 +125,11 @@ fn theirs(peers: &Peers, place: Place<'_>, cells: &[Cell]) -> Times {
 
 /// By which factor the table is faster in a cell.
 struct Gain {
-    /// Than the best textbook algorithm of ours. Chains and rings of ours are ordered by the rates of hosts, which is measured when
-    /// ranks join.
+    /// Than the best textbook algorithm of ours, by the times of one launch. Chains and rings of ours are ordered by the rates of
+    /// hosts, which is measured when ranks join.
     ours: f64,
-    /// Than the best algorithm of other libraries, where there are any.
+    /// Than the best algorithm of other libraries, where there are any. All are measured in the same way: Open MPI and our library in
+    /// the same program.
     theirs: Option<f64>,
 }
 
@@ -134,7 +141,7 @@ impl Gain {
 }
 
 /// By which factor the table is faster than stock algorithms, in each cell.
-fn gains(shape: &str, spec: &Spec, effort: &Effort, peers: Option<&Peers>, folder: &Path) -> Option<Vec<Gain>> {
+fn gains(shape: &str, spec: &Spec, effort: &Effort, peers: &Peers, folder: &Path) -> Option<Vec<Gain>> {
     let cluster = Cluster::or_skip(spec)?;
     let place = Place::Hosts(&cluster, 1);
     let (plans, cells) = (folder.join("plans"), effort.cells());
@@ -152,27 +159,27 @@ fn gains(shape: &str, spec: &Spec, effort: &Effort, peers: Option<&Peers>, folde
     let judge = format!("{line},{} --least-samples {} -o", table.display(), effort.samples);
     let judge = format!("{judge} {}", folder.join("judge.json").display());
     let lines = tune(place, &judge, &folder.join("judge.jsonl"));
+    let program = peers.ours(place, &cells, SECONDS[0], &table);
+    let theirs = if effort.is_quiet { theirs(peers, place, &cells) } else { Times::new() };
     let table_at = table.display().to_string();
     let table: Value = serde_json::from_str(&std::fs::read_to_string(&table).unwrap()).unwrap();
-    let theirs = peers.map(|peers| theirs(peers, place, &cells)).unwrap_or_default();
     let gain = |cell: &Cell| {
         let (name, times) = (chosen(&table, *cell), times(&lines, *cell));
-        let stock = times.iter().filter(|(name, _)| !name.contains(&plans_at) && !name.contains(&table_at));
-        let (best, ours) = stock.min_by(|one, other| one.1.total_cmp(other.1)).unwrap();
         let (collective, bytes) = *cell;
         let shown = name.replace(&plans_at, "the plans");
-        // Which algorithms compete follows from the costs of messages that each launch has measured for itself.
-        let is_of_table = |(of, _): &(&String, &f64)| of.ends_with(&format!("plan `{name}`"));
-        let Some(own) = times.get(&name).or(times.iter().find(is_of_table).map(|(_, time)| time)) else {
+        let Some(OwnTimes { choice_us, textbook }) = own_times(&name, &times, [&plans_at, &table_at]) else {
             println!("{shape}: {collective} {bytes}: {shown}, which did not compete in the launch that judges");
             return None;
         };
-        let gain = Gain { ours: ours / own, theirs: theirs.get(cell).map(|theirs| theirs / own) };
-        let others =
-            gain.theirs.map_or(String::new(), |gain| format!("; another library, {:.0} µs: {gain:.2}×", gain * own));
+        // In the same program as Open MPI, if there is one.
+        let own = program.as_ref().and_then(|times| times.get(cell).copied()).unwrap_or(choice_us);
+        let gain = Gain { ours: textbook.1 / choice_us, theirs: theirs.get(cell).map(|theirs| theirs / own) };
+        let others = gain.theirs.map_or(String::new(), |gain| {
+            format!("; in a program {own:.0} µs, another library {:.0} µs: {gain:.2}×", gain * own)
+        });
         println!(
-            "{shape}: {collective} {bytes}: {shown}, {own:.0} µs; {best}, {ours:.0} µs: {:.2}×{others}",
-            gain.ours
+            "{shape}: {collective} {bytes}: {shown}, {choice_us:.0} µs; {}, {:.0} µs: {:.2}×{others}",
+            textbook.0, textbook.1, gain.ours
         );
         Some(gain)
     };
@@ -181,19 +188,31 @@ fn gains(shape: &str, spec: &Spec, effort: &Effort, peers: Option<&Peers>, folde
     Some(gains)
 }
 
+/// The times of a choice and of the best textbook algorithm, which is no plan of these files, and is not made of them; `None` if the
+/// choice did not compete.
+fn own_times<'a>(name: &str, times: &'a BTreeMap<String, f64>, files: [&str; 2]) -> Option<OwnTimes<'a>> {
+    let is_textbook = |name: &str| files.iter().all(|file| !name.contains(file)) && !name.starts_with("chosen ");
+    let textbook = times.iter().filter(|(name, _)| is_textbook(name));
+    let (best, least) = textbook.min_by(|one, other| one.1.total_cmp(other.1)).unwrap();
+    // Which algorithms compete follows from the costs of messages that each launch has measured for itself.
+    let is_of_table = |(of, _): &(&String, &f64)| of.ends_with(&format!("plan `{name}`"));
+    let choice_us = *times.get(name).or(times.iter().find(is_of_table).map(|(_, time)| time))?;
+    Some(OwnTimes { choice_us, textbook: (best, *least) })
+}
+
 #[test]
 fn long_what_was_tuned_between_unequal_hosts_is_not_slower_than_stock() {
     let effort = Effort::of_environment();
     let folder = tempfile::tempdir().unwrap();
-    let peers = effort.is_quiet.then(|| Peers::prepare(folder.path()));
-    let missing = peers.as_ref().map(|peers| [peers.mpi.as_ref().err(), peers.gloo.as_ref().err()]);
-    missing.into_iter().flatten().flatten().for_each(|told| println!("without a peer: {told}"));
+    let peers = Peers::prepare(folder.path());
+    let missing = [peers.mpi.as_ref().err(), peers.interposer.as_ref().err(), peers.gloo.as_ref().err()];
+    missing.into_iter().flatten().for_each(|told| println!("without a peer: {told}"));
     if !effort.is_quiet {
         // Once is enough to show that the table is right; times are compared as often as a busy computer needs.
         return right_in_three(|| {
             let (shape, spec, _) = &effort.shapes[0];
             let folder = tempfile::tempdir().unwrap();
-            let gains = gains(shape, spec, &effort, None, folder.path()).unwrap_or_default();
+            let gains = gains(shape, spec, &effort, &peers, folder.path()).unwrap_or_default();
             let least = gains.iter().map(Gain::least).fold(f64::INFINITY, f64::min);
             check(least > 0.5, || least.to_string())
         });
@@ -201,7 +220,7 @@ fn long_what_was_tuned_between_unequal_hosts_is_not_slower_than_stock() {
     let (mut unequal, mut all) = (Vec::new(), Vec::new());
     for (index, (shape, spec, is_unequal)) in effort.shapes.iter().enumerate() {
         let folder = folder.path().join(index.to_string());
-        let Some(gains) = gains(shape, spec, &effort, peers.as_ref(), &folder) else { return };
+        let Some(gains) = gains(shape, spec, &effort, &peers, &folder) else { return };
         all.extend(gains.iter().map(Gain::least));
         unequal.extend(gains.into_iter().filter(|_| *is_unequal));
     }

@@ -123,8 +123,6 @@ impl TuneJob {
     /// [`CommError::Argument`] if a file is no plan, or two candidates have one name.
     pub fn candidates(&self, comm: &Communicator, given: Vec<TuneCandidate>) -> CommResult<Vec<TuneCandidate>> {
         let mut all = given;
-        // Times are compared with stock's, so it is the same plan in all launches.
-        self.chosen.iter().filter_map(|table| table.links.as_ref()).for_each(|links| comm.use_links(links));
         let read = |path| PlanTable::read(path).map(Arc::new).map_err(|fault| CommError::Argument(fault.to_string()));
         for (name, path) in &self.named {
             let plans = TuneCandidate::of_table(&read(path)?);
@@ -135,8 +133,12 @@ impl TuneJob {
                 }),
             );
         }
-        for path in &self.plans {
-            all.extend(TuneCandidate::of_table(&read(path)?));
+        let tables = self.plans.iter().map(|path| read(path)).collect::<CommResult<Vec<_>>>()?;
+        all.extend(tables.iter().flat_map(TuneCandidate::of_table));
+        // Times are compared with stock's, so it is the same plan in all launches; and the one of a table that competes.
+        match &self.chosen {
+            Some(table) => table.links.iter().for_each(|links| comm.use_links(links)),
+            None => comm.use_links_of(&tables),
         }
         let mut all = comm.candidates(&self.options, all)?;
         if let Some(table) = &self.chosen {

@@ -1,5 +1,6 @@
 //! Other libraries, measured on the same hosts: Open MPI and Gloo, each by a small program that measures times as
-//! `antiphon run` does. If one is not installed, its columns stay empty and a line says why.
+//! `antiphon run` does. If one is not installed, its columns stay empty and a line says why. The program of Open MPI measures
+//! our library as well, through the interposer.
 
 use crate::fabric::{Cluster, Ended, Family, Place, Spec};
 use serde_json::Value;
@@ -22,6 +23,8 @@ pub(crate) struct Peers {
     folder: PathBuf,
     /// The program, or the reason why there is none.
     pub mpi: Result<PathBuf, String>,
+    /// The interposer, or the reason why there is none.
+    pub interposer: Result<PathBuf, String>,
     /// The Python that has it, and the script.
     pub gloo: Result<(PathBuf, PathBuf), String>,
 }
@@ -49,6 +52,13 @@ impl Peers {
             done(&mut compiler).map_err(|told| format!("no mpicc: {told}"))
         };
         let mpi = compile().map(|()| program);
+        let (interposer, library) = (folder.join("libantiphon_mpi.so"), built_libraries());
+        let interpose = || {
+            let mut build = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("plugin/mpi/build.sh"));
+            build.arg("mpicc").arg(&interposer).env("ANTIPHON_LIB", &library);
+            done(&mut build).map_err(|told| format!("no interposer: {told}"))
+        };
+        let interposer = interpose().map(|()| interposer.clone());
         let has_gloo = "import torch.distributed as dist; assert dist.is_gloo_available()";
         let python = PYTHONS
             .map(PathBuf::from)
@@ -56,16 +66,15 @@ impl Peers {
             .find(|python| done(Command::new(python).args(["-c", has_gloo])).is_ok());
         let gloo = python.map(|python| (python, sources.join("gloo.py")));
         let gloo = gloo.ok_or_else(|| "no PyTorch with Gloo (.ci/setup python && .ci/setup torch)".to_owned());
-        Self { folder: folder.to_owned(), mpi, gloo }
+        Self { folder: folder.to_owned(), mpi, interposer, gloo }
     }
 
     /// Open MPI's times, with its default choices or forced to the `round`-th algorithm of each collective.
     pub(crate) fn open_mpi(&self, place: Place<'_>, cells: &[Cell], seconds: f64, round: Option<u32>) -> Times {
         let Ok(program) = &self.mpi else { return Times::new() };
-        let mut options: Vec<String> = Vec::new();
-        let mut option = |key: &str, value: &str| options.extend(["--mca", key, value].map(str::to_owned));
-        option("pml", "ob1");
+        let mut options = Vec::new();
         if let Some(round) = round {
+            let mut option = |key: &str, value: &str| options.extend(["--mca", key, value].map(str::to_owned));
             option("coll_tuned_use_dynamic_rules", "1");
             for (collective, _) in FORCED.iter().filter(|(_, most)| round <= *most) {
                 option(&format!("coll_tuned_{collective}_algorithm"), &round.to_string());
@@ -76,7 +85,30 @@ impl Peers {
         if cells.is_empty() {
             return Times::new();
         }
-        let ranks = place.ranks();
+        let mut command = self.mpirun(place, options);
+        command.arg(program).arg(seconds.to_string()).args(words(&cells));
+        times(place.spawn(0, command).wait(PATIENCE), &cells)
+    }
+
+    /// The times of our library with a table, in the same program; `None` without an MPI.
+    pub(crate) fn ours(&self, place: Place<'_>, cells: &[Cell], seconds: f64, table: &Path) -> Option<Times> {
+        let (Ok(program), Ok(interposer)) = (&self.mpi, &self.interposer) else { return None };
+        let set = |variable: &str, path: &Path| format!("{variable}={}", path.display());
+        let mut command = self.mpirun(place, Vec::new());
+        command.args(["env".to_owned(), set("LD_PRELOAD", interposer), set("ANTIPHON_TABLE", table)]);
+        command.args([set("LD_LIBRARY_PATH", &built_libraries()), "ANTIPHON_DEBUG=info".to_owned()]);
+        command.arg(program).arg(seconds.to_string()).args(words(cells));
+        let ended = place.spawn(0, command).wait(PATIENCE).ok();
+        // All calls were ours, and the table was used.
+        let (told, is_ours) = (&ended.stderr, ended.stderr.contains("antiphon: rank 0 called "));
+        assert!(is_ours && !told.contains("to MPI") && !told.contains("there is no table"), "{told}");
+        Some(times(ended, cells))
+    }
+
+    /// The command that starts a program on all ranks, once its name and arguments are added.
+    fn mpirun(&self, place: Place<'_>, mut options: Vec<String>) -> Command {
+        let mut option = |key: &str, value: &str| options.extend(["--mca", key, value].map(str::to_owned));
+        option("pml", "ob1");
         let mut command = match place {
             Place::Here(_) => {
                 option("btl", "vader,self");
@@ -104,10 +136,9 @@ impl Peers {
                 command
             }
         };
-        command.args(["-n", &ranks.to_string(), "--oversubscribe", "--bind-to", "none"]).args(&options);
+        command.args(["-n", &place.ranks().to_string(), "--oversubscribe", "--bind-to", "none"]).args(&options);
         command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
-        command.arg(program).arg(seconds.to_string()).args(words(&cells));
-        times(place.spawn(0, command).wait(PATIENCE), &cells)
+        command
     }
 
     /// The script with which mpirun starts its daemons: it enters the host and gives it its own name.
@@ -143,6 +174,11 @@ impl Peers {
         let mut ended = guests.into_iter().map(|guest| guest.wait(PATIENCE));
         ended.next().map(|first| times(first, &cells)).unwrap_or_default()
     }
+}
+
+/// Where `cargo` leaves libantiphon.so.
+fn built_libraries() -> PathBuf {
+    Path::new(env!("CARGO_BIN_EXE_antiphon")).with_file_name("deps")
 }
 
 /// How many algorithms Open MPI has for a collective.
