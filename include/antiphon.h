@@ -427,8 +427,9 @@ antiphon_result_t antiphon_all_to_all_v_start(const void *send,
 antiphon_result_t antiphon_comm_from_env(antiphon_comm_t *out);
 
 /**
- * The communicator of `size` processes that find each other at `master`, `HOST:PORT`, where rank 0 listens. All have the same
- * `secret` of at least 16 bytes. NULL stands for `ANTIPHON_SECRET`, or a file of the user.
+ * The communicator of `size` processes that find each other at `master`, `HOST:PORT`, where rank 0 listens; or at one of several
+ * such addresses, with commas between them, which the others try in turn. All have the same `secret` of at least 16 bytes. NULL stands
+ * for `ANTIPHON_SECRET`, or a file of the user.
  */
 antiphon_result_t antiphon_comm_connect(int rank,
                                         int size,
@@ -454,6 +455,13 @@ antiphon_result_t antiphon_comm_rank(antiphon_comm_t comm, int *out);
  * How many ranks a communicator has.
  */
 antiphon_result_t antiphon_comm_size(antiphon_comm_t comm, int *out);
+
+/**
+ * Whether a table is in use for these ranks (1), which says which plan serves a call, or that stock does; or none (0). All ranks get
+ * the same answer.
+ */
+antiphon_result_t antiphon_comm_has_table(antiphon_comm_t comm,
+                                          int *out);
 
 /**
  * Ends all calls of all ranks of this communicator, under way or to come, with `ANTIPHON_ABORTED`. Communicators that it was

@@ -12,6 +12,11 @@ use tune::MachineLinks;
 pub(crate) const MEASURED: [usize; 2] = [8, 256 << 10];
 /// No memory is faster: µs per byte.
 const LEAST_BETA: f64 = 1e-6;
+/// Where messages between racks take at least so many times as long for each byte as those within them, machines of a rack share
+/// their way out.
+const UPLINK: f64 = 2.0;
+/// Of more machines, nobody looks for racks: there are too many pairs.
+const MOST_IN_RACKS: usize = 64;
 
 /// What a message costs, alone.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -69,6 +74,38 @@ impl LinkCosts {
         self.costs[from as usize][to as usize]
     }
 
+    /// The racks among some machines (in ascending order): those of a rack reach each other fast, and all others slowly. None where
+    /// the costs do not show at least two of them, with two machines or more in each. A slow network of a single machine looks like
+    /// a slow uplink, but others do not share it.
+    pub(crate) fn racks(&self, machines: &[u32]) -> Vec<Vec<u32>> {
+        let pairs =
+            machines.iter().enumerate().flat_map(|(at, from)| machines[..at].iter().map(move |to| (*from, *to)));
+        let beta = |(from, to): (u32, u32)| self.between(from, to).beta.0.max(self.between(to, from).beta.0);
+        if machines.len() > MOST_IN_RACKS {
+            return Vec::new();
+        }
+        let mut betas: Vec<f64> = pairs.map(beta).collect();
+        betas.sort_by(f64::total_cmp);
+        let gaps = betas.windows(2).map(|pair| (pair[1] / pair[0], pair[0]));
+        let widest = gaps.max_by(|one, other| one.0.total_cmp(&other.0)).filter(|(ratio, _)| *ratio >= UPLINK);
+        let Some((_, fast)) = widest else { return Vec::new() };
+        let is_near = |from: u32, to: u32| beta((from, to)) <= fast;
+        let mut racks: Vec<Vec<u32>> = Vec::new();
+        for &machine in machines {
+            match racks.iter_mut().find(|rack| is_near(rack[0], machine)) {
+                Some(rack) => rack.push(machine),
+                None => racks.push(vec![machine]),
+            }
+        }
+        // Who is near to one machine of a rack is near to all of them, and to nobody else.
+        let rack_of = |machine: u32| racks.iter().position(|rack| rack.contains(&machine));
+        let is_sharp = machines
+            .iter()
+            .enumerate()
+            .all(|(at, &from)| machines[..at].iter().all(|&to| is_near(from, to) == (rack_of(from) == rack_of(to))));
+        if is_sharp && racks.len() > 1 && racks.iter().all(|rack| rack.len() > 1) { racks } else { Vec::new() }
+    }
+
     /// The largest α and the largest β between some ranks, given by their machines.
     pub(crate) fn slowest(&self, machines: &[u32]) -> MessageCost {
         let machines: BTreeSet<u32> = machines.iter().copied().collect();
@@ -104,6 +141,11 @@ impl LinkCosts {
         let rows = alpha_us.iter().zip(beta_us_per_byte);
         let costs = rows.map(|(alphas, betas)| alphas.iter().zip(betas).map(cost).collect()).collect();
         Self { machines: self.machines.clone(), costs, cores: cores.clone() }
+    }
+
+    /// Whether it knows the costs of all machines of its ranks.
+    pub(crate) fn suit_machines(&self) -> bool {
+        self.cores.len() == count(&self.machines)
     }
 
     /// How many cores a machine has.
@@ -144,6 +186,33 @@ fn costs(rows: &[f64], count: usize) -> Vec<Vec<MessageCost>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn racks_are_machines_that_only_reach_each_other_fast() {
+        // Rates between machines, in bytes per µs.
+        let racks = |machines: u32, rate: fn(u32, u32) -> f64| {
+            let pair = |at: u32| {
+                let beta = 1.0 / rate(at / machines, at % machines);
+                [10.0, 10.0 + beta * (MEASURED[1] - MEASURED[0]) as f64]
+            };
+            let rows: Vec<f64> = (0..machines * machines).flat_map(pair).collect();
+            let all: Vec<u32> = (0..machines).collect();
+            LinkCosts::of_times(all.clone(), &rows, vec![2; machines as usize]).racks(&all)
+        };
+        assert_eq!(racks(4, |from, to| if from / 2 == to / 2 { 60.0 } else { 12.0 }), [[0, 1], [2, 3]]);
+        // Not one after the other, of different sizes, and each pair at another rate.
+        let odd = |from: u32, to: u32| 1.0 + f64::from(from + to) / 100.0 + if from % 2 == to % 2 { 9.0 } else { 0.0 };
+        assert_eq!(racks(5, odd), [vec![0, 2, 4], vec![1, 3]]);
+        // All alike, a machine with a slow network, two of them, one rack, and a chain of machines.
+        let none: [fn(u32, u32) -> f64; 5] = [
+            |_, _| 60.0,
+            |from, to| if from.max(to) == 3 { 12.0 } else { 60.0 },
+            |from, to| if from.max(to) >= 2 { 12.0 } else { 60.0 },
+            |from, to| if from.max(to) < 3 { 60.0 } else { 40.0 },
+            |from, to| if from.abs_diff(to) < 2 { 60.0 } else { 12.0 },
+        ];
+        none.into_iter().for_each(|rate| assert!(racks(4, rate).is_empty()));
+    }
 
     #[test]
     fn a_table_keeps_the_costs_between_machines_and_gives_them_back() {

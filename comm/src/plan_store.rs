@@ -92,7 +92,10 @@ pub(crate) struct PlanStore {
     /// Why there is no table, or none that serves.
     no_table: Arc<str>,
     pub(crate) says: Says,
+    /// From which stock follows.
     links: LinkCosts,
+    /// The same as the session has measured it.
+    measured: LinkCosts,
     pub(crate) file: Option<Arc<StatisticsFile>>,
     /// Every so many calls, one is timed and compared with stock; 0 for none.
     pub(crate) confirms_every: u32,
@@ -117,6 +120,7 @@ impl PlanStore {
             table: Arc::new(table),
             no_table,
             says,
+            measured: links.clone(),
             links,
             file: None,
             confirms_every: 0,
@@ -176,7 +180,8 @@ impl PlanStore {
 
     /// The same without a table, for calls that nobody counts.
     pub(crate) fn without_table(&self) -> Self {
-        Self::new(PlanTable::default(), Says::default(), self.links.clone()).over(self.transport)
+        let new = Self::new(PlanTable::default(), Says::default(), self.measured.clone()).over(self.transport);
+        Self { links: self.links.clone(), ..new }
     }
 
     /// The same table or another one, for calls that nobody counts.
@@ -184,15 +189,23 @@ impl PlanStore {
         Self { table: table.unwrap_or_else(|| self.table.clone()), ..self.without_table() }
     }
 
-    /// The same with another table. If it knows what messages cost between these machines, stock follows from that.
-    pub(crate) fn with_table(&self, table: PlanTable) -> Self {
-        let links = table.links(self.places(self.links.machines())).map(|links| self.links.of_table(links));
-        Self { table: Arc::new(table), ..self.of_session(links.unwrap_or_else(|| self.links.clone())) }
+    /// The same with another table, and with what each machine is, by its number.
+    pub(crate) fn with_table_on(&self, table: PlanTable, hardware: Option<Arc<[String]>>) -> Self {
+        self.of_session(self.measured.clone()).on_hardware(hardware).with_table(table)
     }
 
-    /// The same where messages between machines cost as much as a table says.
-    pub(crate) fn with_links(&self, links: &MachineLinks) -> Self {
-        self.of_session(self.links.of_table(links))
+    /// The same with another table. If it knows what messages cost between these machines, stock follows from that, and otherwise from
+    /// what was measured.
+    pub(crate) fn with_table(&self, table: PlanTable) -> Self {
+        let links = table.links(self.places(self.links.machines())).map(|links| self.measured.of_table(links));
+        let links = links.unwrap_or_else(|| self.measured.clone());
+        Self { table: Arc::new(table), links, ..self.of_session(self.measured.clone()) }
+    }
+
+    /// The same where messages between machines cost as much as a table says; `None` if that has other machines.
+    pub(crate) fn with_links(&self, links: &MachineLinks) -> Option<Self> {
+        let links = Some(self.measured.of_table(links)).filter(|links| links.suit_machines())?;
+        Some(Self { links, ..self.of_session(self.measured.clone()) })
     }
 
     /// What a table of some ranks keeps of the costs of messages; nothing where they are not all ranks of the session.
@@ -275,6 +288,8 @@ mod tests {
     use super::*;
     use runtime::Session;
     use schedule::Collective;
+    use std::collections::BTreeMap;
+    use tune::{TableKey, TuningTable};
 
     /// More plans than are kept: of three collectives with four roots, for several sizes, in place and not.
     fn keys() -> Vec<CallKey> {
@@ -288,6 +303,52 @@ mod tests {
             }
         }
         keys
+    }
+
+    /// Four ranks on a machine each, of which one has a slow network, or whose messages all take long.
+    #[test]
+    fn stock_follows_from_the_costs_that_a_table_keeps() {
+        let members: Vec<Rank> = (0..4).map(Rank).collect();
+        let machines: Vec<u32> = (0..4).collect();
+        let costs = |time: fn(usize, usize) -> [f64; 2]| {
+            let rows: Vec<f64> = (0..16).flat_map(|pair| time(pair / 4, pair % 4)).collect();
+            LinkCosts::of_times(machines.clone(), &rows, vec![2; 4])
+        };
+        let slow_network = || costs(|from, to| if from.max(to) == 3 { [50.0, 10_000.0] } else { [50.0, 2000.0] });
+        let long_messages = || costs(|_, _| [5000.0, 5001.0]);
+        let store = |links| PlanStore::new(PlanTable::default(), Says::default(), links);
+        let kind = CallKind { op: Some(schedule::ReduceOp::Sum), ..CallKind::plain(Collective::AllReduce) };
+        let digest = |store: &PlanStore, count| {
+            let key = CallKey { kind, count, dtype: DType::F32 };
+            store.stock(&members, key).unwrap().program.digest()
+        };
+        let counts = [16, 4096, 1 << 20];
+        let digests = |store: &PlanStore| counts.map(|count| digest(store, count));
+        let [measured, now] = [digests(&store(slow_network())), digests(&store(long_messages()))];
+        assert_ne!(measured, now, "the test needs costs that matter");
+        let tuned = |links, machines| {
+            let key = TableKey::of(machines, env!("CARGO_PKG_VERSION"));
+            let table = TuningTable { links, ..TuningTable::new(key, Vec::new(), BTreeMap::new()) };
+            table.check().unwrap();
+            let mut plans = PlanTable::default();
+            plans.add_tuned(&table, "a table").unwrap();
+            plans
+        };
+        let links = slow_network().kept();
+        assert_eq!(digests(&store(long_messages()).with_table(tuned(links.clone(), machines.clone()))), measured);
+        assert_eq!(digests(&store(long_messages()).with_links(links.as_ref().unwrap()).unwrap()), measured);
+        // A table without costs, or for other ranks, says nothing about these; and parts of a session have other machines.
+        assert_eq!(digests(&store(long_messages()).with_table(tuned(None, machines.clone()))), now);
+        let larger = LinkCosts::of_times((0..5).collect(), &[100.0; 50], vec![2; 5]).kept();
+        assert_eq!(digests(&store(long_messages()).with_table(tuned(larger.clone(), (0..5).collect()))), now);
+        // Not even if nobody has compared the machines.
+        assert!(store(long_messages()).with_links(larger.as_ref().unwrap()).is_none());
+        // The next table brings its own, or none.
+        let with = store(long_messages()).with_table(tuned(links.clone(), machines.clone()));
+        assert_eq!(digests(&with.with_table(tuned(None, machines.clone()))), now);
+        assert_eq!(digests(&with.without_table()), measured);
+        assert_eq!(store(slow_network()).kept_links(&members), links);
+        assert_eq!(store(slow_network()).kept_links(&members[1..]), None);
     }
 
     #[test]

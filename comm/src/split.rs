@@ -83,23 +83,29 @@ impl Communicator {
         plans.cost_model(&self.shared.members)
     }
 
+    /// Whether a table is in use that says which plan serves calls of these ranks, or that stock does. All ranks have the same.
+    pub fn has_table(&self) -> bool {
+        let (store, machines) = (self.state().plans.store(), self.machines());
+        store.table().is_for(store.places(&machines))
+    }
+
     /// What a table of this group keeps of these costs.
     pub(crate) fn kept_links(&self) -> Option<MachineLinks> {
         let plans = self.state().plans.store();
         plans.kept_links(&self.shared.members)
     }
 
-    /// From the next call on, stock is what it was for the table that knows these costs.
+    /// From the next call on, stock is what it was for the table that knows these costs, if they are those of these machines. All
+    /// ranks make this call with the same ones.
     pub(crate) fn use_links(&self, links: &MachineLinks) {
         let plans = self.state().plans.store().with_links(links);
-        self.replace_plans(plans);
+        plans.into_iter().for_each(|plans| self.replace_plans(plans));
     }
 
-    /// The same with the first of some tables that is for this group.
-    pub(crate) fn use_links_of(&self, tables: &[Arc<PlanTable>]) {
+    /// What the first of some tables for this group knows of the costs of messages.
+    pub(crate) fn links_of(&self, tables: &[Arc<PlanTable>]) -> Option<MachineLinks> {
         let (store, machines) = (self.state().plans.store(), self.machines());
-        let links = tables.iter().find_map(|table| table.links(store.places(&machines)));
-        links.into_iter().for_each(|links| self.use_links(links));
+        tables.iter().find_map(|table| table.links(store.places(&machines))).cloned()
     }
 
     /// The same group once more, which knows no table.
@@ -116,7 +122,7 @@ impl Communicator {
 
     /// From the next call on, this group uses another table; groups that are made of it too.
     pub(crate) fn replace_table(&self, table: PlanTable, hardware: Option<Arc<[String]>>) {
-        let plans = self.state().plans.store().with_table(table).on_hardware(hardware);
+        let plans = self.state().plans.store().with_table_on(table, hardware);
         self.replace_plans(plans);
     }
 
@@ -131,8 +137,7 @@ impl Communicator {
     /// As any call.
     pub(crate) fn begin_with(&self, table: PlanTable, confirm_every: u32) -> CommResult<()> {
         let hardware = table.compares_hardware().then(|| self.hardware_of_all()).transpose()?;
-        let plans = self.state().plans.store().with_table(table).confirming(confirm_every);
-        let plans = plans.on_hardware(hardware.map(Arc::from));
+        let plans = self.state().plans.store().with_table_on(table, hardware.map(Arc::from)).confirming(confirm_every);
         for why in plans.table().misfits(plans.places(&self.machines())) {
             plans.says.warn(|| why);
         }

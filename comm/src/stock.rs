@@ -233,8 +233,8 @@ fn no_plan(reason: impl std::fmt::Display) -> CommError {
     CommError::NoPlan(reason.to_string())
 }
 
-/// Ranks on these machines. What leaves a machine, and what comes to it, shares its network interface. Where ranks share cores,
-/// every message takes time on them.
+/// Ranks on these machines. What leaves a machine, and what comes to it, shares its network interface; what leaves a rack, and what
+/// comes to it, its uplink. Where ranks share cores, every message takes time on them.
 pub(crate) fn topology(machines: &[u32], costs: &LinkCosts) -> CommResult<Topology> {
     let ranks = machines.len();
     let distances: Vec<usize> = match ranks {
@@ -272,6 +272,8 @@ struct SharedResources {
     resources: Vec<Resource>,
     /// What leaves a machine, and what comes to it.
     interfaces: BTreeMap<u32, [ResourceId; 2]>,
+    /// Of each machine the number of its rack, and what leaves that and comes to it.
+    uplinks: BTreeMap<u32, (usize, [ResourceId; 2])>,
     /// The cores of machines that have more ranks than cores.
     cores: BTreeMap<u32, ResourceId>,
     /// How long a message waits there until all ranks have had a turn on their cores.
@@ -301,11 +303,27 @@ impl SharedResources {
                 shared.turns.insert(machine, Micros(TURN_US * count as f64 / cores as f64));
             }
         }
+        shared.add_uplinks(&ranks.into_keys().collect::<Vec<_>>(), costs);
         shared
     }
 
+    /// Two messages between the same racks take twice as long as each of them alone.
+    fn add_uplinks(&mut self, machines: &[u32], costs: &LinkCosts) {
+        for (number, rack) in costs.racks(machines).into_iter().enumerate() {
+            let others = machines.iter().filter(|machine| !rack.contains(machine));
+            let pairs = others.flat_map(|other| rack.iter().map(move |machine| costs.between(*machine, *other)));
+            let fastest = pairs.map(|cost| cost.beta.0).fold(f64::INFINITY, f64::min);
+            let ways = ["up", "down"].map(|way| self.add_resource(format!("rack{number}.{way}"), fastest));
+            self.uplinks.extend(rack.into_iter().map(|machine| (machine, (number, ways))));
+        }
+    }
+
     fn add(&mut self, machine: u32, what: &str, beta: f64) -> ResourceId {
-        self.resources.push(Resource::new(format!("machine{machine}.{what}"), MicrosPerByte(beta)));
+        self.add_resource(format!("machine{machine}.{what}"), beta)
+    }
+
+    fn add_resource(&mut self, name: String, beta: f64) -> ResourceId {
+        self.resources.push(Resource::new(name, MicrosPerByte(beta)));
         ResourceId(self.resources.len() as u32 - 1)
     }
 
@@ -321,7 +339,9 @@ impl SharedResources {
             return cores(from).into_iter().collect();
         }
         let way = |machine, which: usize| self.interfaces.get(&machine).map(|ways| ways[which]);
-        [way(from, 0), way(to, 1), cores(from), cores(to)].into_iter().flatten().collect()
+        let racks = self.uplinks.get(&from).zip(self.uplinks.get(&to)).filter(|(from, to)| from.0 != to.0);
+        let [up, down] = racks.map_or([None, None], |(from, to)| [Some(from.1[0]), Some(to.1[1])]);
+        [way(from, 0), up, down, way(to, 1), cores(from), cores(to)].into_iter().flatten().collect()
     }
 }
 
@@ -400,6 +420,28 @@ mod tests {
         let at_once = at_once.iter().map(|schedule| schedule.makespan().0).fold(f64::INFINITY, f64::min);
         let chosen = best(&machines, &costs, kind, 1 << 20).unwrap().0.schedule().makespan().0;
         assert!(chosen < 0.8 * at_once, "{chosen} µs, and {at_once} µs at once");
+    }
+
+    /// Two racks of two machines: each byte crosses the uplinks as seldom as it can.
+    #[test]
+    fn between_racks_stock_sends_little_over_the_uplinks() {
+        let machines = [0, 1, 2, 3];
+        let rows: Vec<f64> =
+            (0..16_u32).flat_map(|at| [15.0, if at / 8 == at % 4 / 2 { 4100.0 } else { 21_000.0 }]).collect();
+        let costs = LinkCosts::of_times(machines.to_vec(), &rows, vec![2; 4]);
+        for collective in [Collective::ReduceScatter, Collective::AllGather] {
+            let op = collective.combines().then_some(ReduceOp::Sum);
+            let kind = CallKind { op, ..CallKind::plain(collective) };
+            let (schedule, _) = best(&machines, &costs, kind, 1 << 20).unwrap();
+            let crosses = |transfer: &&schedule::Transfer| transfer.from.index() / 2 != transfer.to.index() / 2;
+            let crossing: usize = schedule.schedule().transfers.iter().filter(crosses).map(|of| of.chunks.len()).sum();
+            // Each rack has to get two blocks of the other one; with all pairs, eight blocks cross.
+            assert!(
+                crossing <= 6,
+                "{collective}: {crossing} blocks cross with {}",
+                schedule.schedule().produced_by.strategy
+            );
+        }
     }
 
     /// What competes must be the same in every launch, though each measures other costs.

@@ -24,10 +24,8 @@ use tune::{MachineLinks, TableKey};
 #[derive(Debug, Default)]
 pub struct PlanTable {
     entries: Vec<TableEntry>,
-    /// The tuning tables that were read: their files, and for whom they were measured.
-    keys: Vec<(String, TableKey)>,
-    /// What messages between machines cost, as each of them knows it.
-    links: Vec<Option<MachineLinks>>,
+    /// The tuning tables that were read.
+    tuned: Vec<TunedFile>,
     cells: Vec<TunedCell>,
     functions: Vec<TableFunction>,
     /// If this is set, tables that were measured on an emulated machine serve nothing, unless it is this one; and a file of a
@@ -67,6 +65,17 @@ impl EntryRange {
     fn overlaps(&self, other: &Self) -> bool {
         self.holds(other.from_bytes) || other.holds(self.from_bytes)
     }
+}
+
+/// A tuning table that was read.
+#[derive(Debug)]
+struct TunedFile {
+    /// Where.
+    origin: String,
+    /// For whom it was measured.
+    key: TableKey,
+    /// What messages between the machines of these ranks cost.
+    links: Option<MachineLinks>,
 }
 
 /// What a tuning table chooses for a class of calls.

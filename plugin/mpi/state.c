@@ -88,22 +88,38 @@ static bool is_measured(void) {
 }
 
 /* What the ranks agree on: those that do not have the variable decide for all. Between machines, MPI may use a network that is faster
- * than TCP, so there libantiphon serves only what was measured; rank 0 says whether it was. */
-static bool is_wanted(int rank, int size, bool *is_one_machine) {
-    MPI_Comm node;
-    int wants[3] = {!is_set("ANTIPHON_DISABLE"), 0, rank > 0 || is_measured()}, here;
-    PMPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);
-    PMPI_Comm_size(node, &here);
-    PMPI_Comm_free(&node);
-    wants[1] = here == size;
+ * than TCP, so there libantiphon serves only if someone has measured; rank 0 says whether to look for that (is_useful). */
+static bool is_wanted(int rank, int size, int here) {
+    int wants[3] = {!is_set("ANTIPHON_DISABLE"), here == size, rank > 0 || is_measured()};
     PMPI_Allreduce(MPI_IN_PLACE, wants, 3, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
-    *is_one_machine = wants[1];
     const char *unmeasured = "the ranks are on several machines, and neither ANTIPHON_TABLE, ANTIPHON_MPI_TABLE nor "
                              "ANTIPHON_MPI_TUNE is set on rank 0";
     const char *why = !wants[0] ? "ANTIPHON_DISABLE is set" : !wants[1] && !wants[2] ? unmeasured : NULL;
     if (why && rank == 0 && is_set("ANTIPHON_DEBUG"))
         fprintf(stderr, "antiphon: all calls go to MPI: %s\n", why);
     return !why;
+}
+
+/* How many ranks are on this machine. */
+static int ranks_here(int rank) {
+    MPI_Comm node;
+    int here;
+    PMPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);
+    PMPI_Comm_size(node, &here);
+    PMPI_Comm_free(&node);
+    return here;
+}
+
+/* Whether libantiphon is to serve these ranks now that they have met. Between machines, a table that is for other ranks, or could not be
+ * made, is none. */
+static bool is_useful(int rank, bool is_one_machine, antiphon_comm_t handle) {
+    const struct antiphon_mpi_state *state = &antiphon_mpi_state;
+    int has_table = 0;
+    if (is_one_machine || state->compares || state->has_table) return true;
+    if (antiphon_comm_has_table(handle, &has_table) == ANTIPHON_SUCCESS && has_table) return true;
+    if (rank == 0)
+        fprintf(stderr, "antiphon: all calls go to MPI: the ranks are on several machines, and there is no table for them\n");
+    return false;
 }
 
 /* A rank of an MPI program may come to a call after hours, so there is no limit unless the environment sets one. */
@@ -159,22 +175,24 @@ void antiphon_mpi_start(void) {
     struct antiphon_mpi_state *state = &antiphon_mpi_state;
     antiphon_comm_t handle = NULL;
     int rank, size;
-    bool is_one_machine;
     PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
     PMPI_Comm_size(MPI_COMM_WORLD, &size);
-    if (size == 1 || !is_wanted(rank, size, &is_one_machine)) return;
-    if (!connect_ranks(rank, size, is_one_machine, &handle)) return;
+    if (size == 1) return;
+    int here = ranks_here(rank);
+    bool is_one_machine = here == size;
+    if (!is_wanted(rank, size, here) || !connect_ranks(rank, size, is_one_machine, &handle)) return;
     const char *debug = getenv("ANTIPHON_DEBUG");
     state->wants_statistics = debug && strcmp(debug, "info") == 0;
-    state->looks = sysconf(_SC_NPROCESSORS_ONLN) >= size ? LOOKS : 1;
+    state->looks = sysconf(_SC_NPROCESSORS_ONLN) >= here ? LOOKS : 1;
     antiphon_mpi_begin_choices(rank);
     antiphon_mpi_know_types();
     PMPI_Comm_dup(MPI_COMM_WORLD, &state->comm);
     /* It fails only where it was done before. */
     antiphon_comm_set_idle(handle, antiphon_mpi_awaiting, NULL);
-    if (!antiphon_mpi_begin_table(rank, size, handle)) {
+    if (!antiphon_mpi_begin_table(rank, size, handle) || !is_useful(rank, is_one_machine, handle)) {
         antiphon_comm_free(&handle);
         antiphon_mpi_end_table();
+        antiphon_mpi_end_choices();
         PMPI_Comm_free(&state->comm);
         return;
     }

@@ -44,7 +44,8 @@ pub unsafe extern "C" fn antiphon_comm_from_env(out: *mut antiphon_comm_t) -> an
 }
 
 /// The communicator of `size` processes that find each other at `master`, `HOST:PORT`, where rank 0 listens; or at one of several
-/// such addresses, with commas between them, which the others try in turn. All have the same `secret` of at least 16 bytes. NULL stands for `ANTIPHON_SECRET`, or a file of the user.
+/// such addresses, with commas between them, which the others try in turn. All have the same `secret` of at least 16 bytes. NULL stands
+/// for `ANTIPHON_SECRET`, or a file of the user.
 ///
 /// # Safety
 /// The texts are null or end with a zero byte; `out` can be written.
@@ -127,6 +128,21 @@ pub unsafe extern "C" fn antiphon_comm_size(comm: antiphon_comm_t, out: *mut c_i
         check(out)?;
         // SAFETY: the caller's promise.
         unsafe { out.write(communicator(comm)?.communicator.size() as c_int) };
+        Ok(())
+    })
+}
+
+/// Whether a table is in use for these ranks (1), which says which plan serves a call, or that stock does; or none (0). All ranks get
+/// the same answer.
+///
+/// # Safety
+/// The handle is a communicator that was not freed; `out` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn antiphon_comm_has_table(comm: antiphon_comm_t, out: *mut c_int) -> antiphon_result_t {
+    guarded(|| {
+        check(out)?;
+        // SAFETY: the caller's promise.
+        unsafe { out.write(c_int::from(communicator(comm)?.communicator.has_table())) };
         Ok(())
     })
 }

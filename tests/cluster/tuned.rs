@@ -19,7 +19,7 @@ const ALPHA: Duration = Duration::from_micros(100);
 /// How long a job may take.
 const PATIENCE: Duration = Duration::from_secs(900);
 /// About how many seconds other libraries measure a cell, and each of their algorithms.
-const SECONDS: [f64; 2] = [0.3, 0.05];
+const SECONDS: [f64; 2] = [1.0, 0.05];
 /// A cell counts as won if the table is so many times as fast as the best stock algorithm.
 const WON: f64 = 1.2;
 
@@ -172,10 +172,11 @@ fn gains(shape: &str, spec: &Spec, effort: &Effort, peers: &Peers, folder: &Path
             return None;
         };
         // In the same program as Open MPI, if there is one.
-        let own = program.as_ref().and_then(|times| times.get(cell).copied()).unwrap_or(choice_us);
-        let gain = Gain { ours: textbook.1 / choice_us, theirs: theirs.get(cell).map(|theirs| theirs / own) };
-        let others = gain.theirs.map_or(String::new(), |gain| {
-            format!("; in a program {own:.0} µs, another library {:.0} µs: {gain:.2}×", gain * own)
+        let own = program.as_ref().map(|times| times[cell]);
+        let others = theirs.get(cell).zip(own);
+        let gain = Gain { ours: textbook.1 / choice_us, theirs: others.map(|(theirs, own)| theirs / own) };
+        let others = others.map_or(String::new(), |(theirs, own)| {
+            format!("; in a program {own:.0} µs, another library {theirs:.0} µs: {:.2}×", theirs / own)
         });
         println!(
             "{shape}: {collective} {bytes}: {shown}, {choice_us:.0} µs; {}, {:.0} µs: {:.2}×{others}",
@@ -194,10 +195,35 @@ fn own_times<'a>(name: &str, times: &'a BTreeMap<String, f64>, files: [&str; 2])
     let is_textbook = |name: &str| files.iter().all(|file| !name.contains(file)) && !name.starts_with("chosen ");
     let textbook = times.iter().filter(|(name, _)| is_textbook(name));
     let (best, least) = textbook.min_by(|one, other| one.1.total_cmp(other.1)).unwrap();
-    // Which algorithms compete follows from the costs of messages that each launch has measured for itself.
+    // A plan of the table, which competes there, may be called by its file.
     let is_of_table = |(of, _): &(&String, &f64)| of.ends_with(&format!("plan `{name}`"));
     let choice_us = *times.get(name).or(times.iter().find(is_of_table).map(|(_, time)| time))?;
     Some(OwnTimes { choice_us, textbook: (best, *least) })
+}
+
+/// Between hosts, MPI may have a faster network than TCP. Without a table, all calls are MPI's, and with one of other ranks too.
+#[test]
+fn mpi_programs_between_hosts_are_served_by_tables_for_them_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let peers = Peers::prepare(folder.path());
+    let cells = [("allreduce", 1000), ("broadcast", 1000)];
+    let at = |name: &str| folder.path().join(name);
+    let line = "tune --collective allreduce --sizes 1000 --budget 1s --launches 1 -o";
+    for (hosts, table) in [(2, at("two.json")), (3, at("three.json"))] {
+        let Some(cluster) = Cluster::or_skip(&Spec::star(&vec![200; hosts])) else { return };
+        let place = Place::Hosts(&cluster, 1);
+        let told = |table: &Path| peers.interposed(place, &cells, 0.01, table).map(|ended| ended.stderr);
+        let Some(unset) = told(Path::new("")) else {
+            return crate::binary::skip("MPI programs between hosts: there is no MPI");
+        };
+        assert!(unset.contains("all calls go to MPI: the ranks are on several machines, and neither"), "{unset}");
+        // Of two ranks, where there are three.
+        let other = told(&at("two.json")).unwrap();
+        let expected = "all calls go to MPI: the ranks are on several machines, and there is no table for them";
+        assert!(other.contains(expected), "{other}");
+        tune(place, &format!("{line} {}", table.display()), &at(&format!("{hosts}.jsonl")));
+        peers.ours(place, &cells, 0.01, &table).unwrap();
+    }
 }
 
 #[test]

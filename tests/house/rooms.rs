@@ -190,6 +190,7 @@ const FLOORS: &[(&str, &[&str])] = &[
             "files",
             "turns",
             "key",
+            "links",
             "store",
             "choose",
             "merge",

@@ -1,6 +1,6 @@
 //! Which plan of a table serves a call, and why none does.
 
-use super::{PlanTable, SizeChoice, TableEntry, TableFunction, TunedCell, in_order};
+use super::{PlanTable, SizeChoice, TableEntry, TableFunction, TunedCell, TunedFile, in_order};
 use crate::stock::{CallKind, measured_kind};
 use runtime::DType;
 use schedule::{ReduceOp, Request, VerifiedSchedule};
@@ -76,7 +76,7 @@ impl PlanTable {
     /// Whether a tuning table is for ranks at these places.
     fn fits(&self, table: usize, places: RankPlaces<'_>) -> bool {
         let RankPlaces { machines, transport, hardware } = places;
-        let key = &self.keys[table].1;
+        let key = &self.tuned[table].key;
         // The first comparison is enough for all ranks of a job.
         let is_placed = key.machines == machines
             || key.machines.len() == machines.len()
@@ -90,16 +90,26 @@ impl PlanTable {
         is_placed && key.transport.is_none_or(is_same) && hardware.is_none_or(is_such)
     }
 
+    /// Whether it says anything of calls of these ranks: it has a plan for as many, or was measured by such ranks.
+    pub(crate) fn is_for(&self, places: RankPlaces<'_>) -> bool {
+        let mut plans = self.entries.iter().filter(|entry| entry.range.is_some());
+        let is_theirs = |table: usize| self.fits(table, places) && !self.is_from_elsewhere(&self.tuned[table].key);
+        plans.any(|entry| entry.plan.schedule.demand.request().ranks == places.machines.len())
+            || (0..self.tuned.len()).any(is_theirs)
+    }
+
     /// What messages between the machines of these ranks cost, as the first table for them knows it.
     pub(crate) fn links(&self, places: RankPlaces<'_>) -> Option<&MachineLinks> {
-        // Machines have the same numbers.
-        let is_theirs = |table: usize| self.keys[table].1.machines == places.machines && self.fits(table, places);
-        self.links.iter().enumerate().filter(|(table, _)| is_theirs(*table)).find_map(|(_, links)| links.as_ref())
+        let is_theirs = |(table, TunedFile { key, .. }): &(usize, &TunedFile)| {
+            // Machines have the same numbers.
+            key.machines == places.machines && self.fits(*table, places) && !self.is_from_elsewhere(key)
+        };
+        self.tuned.iter().enumerate().filter(is_theirs).find_map(|(_, of)| of.links.as_ref())
     }
 
     /// Whether it matters what the machines are.
     pub(crate) fn compares_hardware(&self) -> bool {
-        self.keys.iter().any(|(_, key)| !key.hardware.is_empty())
+        self.tuned.iter().any(|of| !of.key.hardware.is_empty())
     }
 
     /// The functions that the tables name for ranks at these places.
@@ -170,12 +180,12 @@ impl PlanTable {
 
     /// Which tuning tables do not serve ranks at these places, and why: a line each.
     pub fn misfits(&self, places: RankPlaces<'_>) -> Vec<String> {
-        (0..self.keys.len()).filter_map(|table| self.misfit(table, places)).collect()
+        (0..self.tuned.len()).filter_map(|table| self.misfit(table, places)).collect()
     }
 
     /// Why a tuning table does not serve ranks at these places, if that is so.
     pub(super) fn misfit(&self, table: usize, places: RankPlaces<'_>) -> Option<String> {
-        let (origin, key) = &self.keys[table];
+        let TunedFile { origin, key, .. } = &self.tuned[table];
         if self.is_from_elsewhere(key) {
             return Some(format!("{origin} serves no calls: it was measured on an emulated machine, not on this one"));
         }

@@ -1,6 +1,6 @@
 //! Plans and tables from files and folders.
 
-use super::{EntryRange, PlanTable, SizeChoice, TableEntry, TableFunction, TablePlan, TunedCell};
+use super::{EntryRange, PlanTable, SizeChoice, TableEntry, TableFunction, TablePlan, TunedCell, TunedFile};
 use crate::log::printable;
 use crate::numbers::mixed;
 use runtime::DType;
@@ -119,12 +119,12 @@ impl PlanTable {
 
     /// Adds a file, or nothing of it.
     fn add_whole(&mut self, path: &Path, named: &mut BTreeSet<PathBuf>) -> Result<(), TableFault> {
-        let lengths = [self.entries.len(), self.keys.len(), self.cells.len(), self.functions.len(), self.notes.len()];
+        let lengths = [self.entries.len(), self.tuned.len(), self.cells.len(), self.functions.len(), self.notes.len()];
         let digest = self.digest;
         self.add(path, named).inspect_err(|_| {
-            let [entries, keys, cells, functions, notes] = lengths;
+            let [entries, tuned, cells, functions, notes] = lengths;
             self.entries.truncate(entries);
-            self.keys.truncate(keys);
+            self.tuned.truncate(tuned);
             self.cells.truncate(cells);
             self.functions.truncate(functions);
             self.notes.truncate(notes);
@@ -182,8 +182,8 @@ impl PlanTable {
                 "{origin}: version `{version}` has measured it, and this is {own}; hint: `antiphon tune` measures again"
             )));
         }
-        self.keys.push((origin.to_owned(), table.key.clone()));
-        self.links.push(table.links.clone());
+        let (key, links) = (table.key.clone(), table.links.clone());
+        self.tuned.push(TunedFile { origin: origin.to_owned(), key, links });
         if self.is_from_elsewhere(&table.key) {
             return Ok(());
         }
@@ -196,20 +196,20 @@ impl PlanTable {
 
     /// Says which choices do not count, because another table comes first.
     fn note_first(&mut self, table: &TuningTable, origin: &str) {
-        let Some((last, others)) = self.keys.split_last() else { return };
+        let Some((last, others)) = self.tuned.split_last() else { return };
         let comes_first = |class: &TableCell| {
             self.cells.iter().find(|of| {
                 let (op, dtype) = (of.op, of.dtype.map(|dtype| dtype.to_string()));
                 let is_same = (of.collective, op, dtype, of.in_place)
                     == (class.collective, class.op, class.dtype.clone(), class.in_place);
-                is_same && others[of.table].1.difference(&last.1).is_none()
+                is_same && others[of.table].key.difference(&last.key).is_none()
             })
         };
         let both = table.cells.iter().filter_map(|cell| Some((comes_first(cell)?, cell)));
         let both: Vec<(usize, String)> = both.map(|(first, cell)| (first.table, cell.class().to_string())).collect();
         if let Some((first, _)) = both.first() {
             let classes: Vec<&str> = both.iter().map(|(_, class)| class.as_str()).collect();
-            let (first, classes) = (&self.keys[*first].0, classes.join(", "));
+            let (first, classes) = (&self.tuned[*first].origin, classes.join(", "));
             self.notes.push(format!("{origin}: {first} comes first for {classes}"));
         }
     }
@@ -222,7 +222,7 @@ impl PlanTable {
         entries: &mut BTreeMap<String, Option<usize>>,
     ) -> Result<(), TableFault> {
         let collective = cell.collective;
-        let index = self.keys.len() - 1;
+        let index = self.tuned.len() - 1;
         let known =
             |dtype: &String| dtype.parse::<DType>().map_err(|why| TableFault(format!("{origin}, {collective}: {why}")));
         cell.ranges.iter().flat_map(|range| &range.evidence).try_for_each(|of| known(&of.dtype).map(drop))?;

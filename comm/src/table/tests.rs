@@ -3,7 +3,7 @@
 use super::*;
 use schedule::Collective;
 use std::path::Path;
-use tune::{ChoiceRange, RankTransport, TableCell, TuningTable};
+use tune::{ChoiceRange, MachineLinks, RankTransport, TableCell, TuningTable};
 
 const MACHINES: [u32; 3] = [0; 3];
 
@@ -189,9 +189,11 @@ fn what_cannot_be_used_of_a_folder_is_left_out() {
     // A table whose last plan is none is left out with all its cells.
     let mut broken = tuned(vec![TableCell { op: Some(ReduceOp::Sum), ..cell("good") }, cell("none")]);
     broken.plans.insert("none".to_owned(), serde_json::Value::Null);
+    broken.links = Some(links());
     write(folder.path(), "broken.json", &broken);
     let plans = read().unwrap();
     assert!(sum(&plans).unwrap().contains("good.json"), "{:?}", sum(&plans));
+    assert_eq!(plans.links(RankPlaces::on(&MACHINES)), None);
     assert_eq!((plans.len(), plans.notes().len()), (1, 5), "{:?}", plans.notes());
     assert!(plans.notes()[..4].iter().all(|note| note.ends_with("it is left out")), "{:?}", plans.notes());
     assert!(plans.notes()[4].ends_with("1 more such line"), "{:?}", plans.notes());
@@ -199,6 +201,35 @@ fn what_cannot_be_used_of_a_folder_is_left_out() {
     let empty = tempfile::tempdir().unwrap();
     let why = PlanTable::read_for(empty.path(), None).unwrap_err().to_string();
     assert!(why.ends_with("the folder has no file whose name ends with .json"), "{why}");
+}
+
+/// Costs of messages on one machine.
+fn links() -> MachineLinks {
+    MachineLinks { alpha_us: vec![vec![1.0]], beta_us_per_byte: vec![vec![1e-4]], cores: vec![2] }
+}
+
+#[test]
+fn what_messages_cost_is_told_by_tables_for_these_ranks_only() {
+    let with = |change: &dyn Fn(&mut TuningTable)| {
+        let mut table = tuned(vec![cell("ring")]);
+        table.links = Some(links());
+        change(&mut table);
+        let mut plans = PlanTable { only_for: Some(None), ..PlanTable::default() };
+        plans.add_tuned(&table, "t").unwrap();
+        let hardware = [String::from("A")];
+        let places = RankPlaces { hardware: Some(&hardware), ..RankPlaces::on(&MACHINES) };
+        assert_eq!(plans.is_for(places), plans.misfits(places).is_empty());
+        plans.links(places).cloned()
+    };
+    assert_eq!(with(&|_| {}), Some(links()));
+    assert_eq!(with(&|table| table.key.hardware = vec!["A".to_owned()]), Some(links()));
+    assert_eq!(with(&|table| table.key.hardware = vec!["B".to_owned()]), None);
+    assert_eq!(with(&|table| table.key.topology = Some("an emulated machine".to_owned())), None);
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("p.json"), plan(Collective::AllGather).to_string()).unwrap();
+    let plans = PlanTable::read(folder.path()).unwrap();
+    assert!(plans.is_for(RankPlaces::on(&MACHINES)) && !plans.is_for(RankPlaces::on(&[0, 0])));
+    assert!(!PlanTable::default().is_for(RankPlaces::on(&MACHINES)));
 }
 
 #[test]

@@ -12,7 +12,7 @@ impl PlanTable {
         (kind, dtype): (CallKind, DType),
         bytes: u64,
     ) -> Option<String> {
-        if self.keys.is_empty() && self.is_empty() {
+        if self.tuned.is_empty() && self.is_empty() {
             return None;
         }
         let what = kind.collective;
@@ -33,10 +33,10 @@ impl PlanTable {
     /// Why a tuning table that has measured such calls does not serve these ranks. Nothing was read of a table of another machine.
     fn misfit_for(&self, places: RankPlaces<'_>, kind: CallKind) -> Option<String> {
         let is_about = |table: usize| {
-            self.is_from_elsewhere(&self.keys[table].1)
+            self.is_from_elsewhere(&self.tuned[table].key)
                 || self.cells.iter().any(|cell| cell.table == table && cell.collective == kind.collective)
         };
-        (0..self.keys.len()).filter(|table| is_about(*table)).find_map(|table| self.misfit(table, places))
+        (0..self.tuned.len()).filter(|table| is_about(*table)).find_map(|table| self.misfit(table, places))
     }
 
     /// What its plans lack.

@@ -5,6 +5,7 @@
 
 use super::contest::spans_count;
 use super::outcome::MeasuredTable;
+use super::predict::HOPELESS;
 use super::{CandidateSamples, CellSamples, CellWork};
 use crate::stock::measured_kind;
 use schedule::{Collective, ReduceOp};
@@ -42,13 +43,15 @@ impl CellSamples {
         better.map(|index| self.candidates[index].name.clone()).collect()
     }
 
-    /// The candidates for which there was no time, and that may be better than stock as far as their first calls say.
+    /// The candidates for which there was no time, and that may be better than stock as far as their first calls say, or predictions.
     pub(super) fn unmeasured(&self) -> Vec<&str> {
         let Some(stock) = self.times().first().copied().flatten() else { return Vec::new() };
+        let predicted = self.candidates.iter().filter_map(|of| of.predicted_us);
+        let least_predicted = predicted.fold(f64::INFINITY, f64::min);
         let may_win = |of: &&CandidateSamples| {
-            let is_left =
-                of.refusal.is_none() && of.same_as.is_none() && of.spans_us.is_empty() && of.loops_us.is_empty();
-            is_left && of.screening_us.is_none_or(|time| time < stock.first.median_us)
+            let is_hopeless = of.predicted_us.is_some_and(|time| time > HOPELESS * least_predicted);
+            let may_win = of.screening_us.map_or(!is_hopeless, |time| time < stock.first.median_us);
+            !of.is_settled() && may_win
         };
         self.candidates.iter().filter(may_win).map(|of| of.name.as_str()).collect()
     }
@@ -125,7 +128,7 @@ impl<'a> PooledCell<'a> {
 }
 
 /// Launches that have the same stock plan as the first one: times are compared with stock's.
-fn alike<'a>(cells: impl Iterator<Item = &'a CellSamples>) -> Vec<&'a CellSamples> {
+pub(super) fn alike<'a>(cells: impl Iterator<Item = &'a CellSamples>) -> Vec<&'a CellSamples> {
     let cells: Vec<&CellSamples> = cells.collect();
     let is_alike = |cell: &&CellSamples| cells.first().is_some_and(|first| first.stock_plan == cell.stock_plan);
     cells.iter().copied().filter(is_alike).collect()
@@ -437,6 +440,15 @@ mod tests {
         assert_eq!(choice(&table(&launches, &["ring"]), 64), None);
         let launch = [vec![cell(64, 1.0, &[("stock", 10.0), ("mine", 5.0)])]];
         assert_eq!(choice(&table(&launch, &[]), 64), None);
+        // The next best has won it.
+        let launches = [3.0, 12.0].map(|ring| vec![cell(64, 1.0, &[("stock", 10.0), ("ring", ring), ("tree", 9.0)])]);
+        assert_eq!(choice(&table(&launches, &["ring", "tree"]), 64), Some("tree"));
+        // A launch that had no time for it says nothing.
+        let mut launches = [0, 1].map(|_| vec![cell(64, 1.0, &[("stock", 10.0), ("ring", 5.0)])]);
+        let screened =
+            CandidateSamples { name: "ring".to_owned(), screening_us: Some(12.0), ..CandidateSamples::default() };
+        launches[1][0].candidates[1] = screened;
+        assert_eq!(choice(&table(&launches, &["ring"]), 64), Some("ring"));
     }
 
     #[test]

@@ -29,12 +29,12 @@ const MOST_SAMPLES: usize = 64;
 const LOOP_US: f64 = 1000.0;
 /// Calls in a loop, at most.
 const MOST_IN_LOOP: usize = 1000;
-/// Calls of a screening: the first times of a candidate, before the comparison. Of those that take as long as a block, one.
+/// Calls of a screening, the first times of a candidate before the comparison, if one does not take as long as a block.
 const SCREENING: usize = 3;
 /// Screenings of who seems to have no chance, after the first one: the processor may have done something else meanwhile.
 const MORE_SCREENINGS: usize = 2;
-/// A screening that takes longer, in microseconds, is not repeated: what the processor does else is short beside it.
-const LONG_SCREENING_US: f64 = 100_000.0;
+/// A screening of calls that take longer, in microseconds, is not repeated: what the processor does else is short beside them.
+const LONG_SCREENING_US: f64 = 33_000.0;
 /// A candidate that takes so many times as long as the best one in all screenings is measured no further.
 const NO_CHANCE: f64 = 4.0;
 /// Functions whose calls take longer, in microseconds, have to be right after every fourth of their blocks, and others after each:
@@ -150,16 +150,14 @@ impl Contest<'_> {
     /// About how long each candidate takes.
     fn screen(&mut self, bench: &mut CellBench<'_>) -> CommResult<()> {
         let mut slow: Vec<usize> = (0..self.0.len()).collect();
-        let mut calls = 1;
         for _ in 0..1 + MORE_SCREENINGS {
             for &place in &slow {
                 let contender = &mut self.0[place];
                 let Some(ready) = &contender.ready else { continue };
-                let mut times = bench.time_loop(ready, calls)?;
+                let mut times = bench.time_loop(ready, 1)?;
                 // All ranks have the same number.
-                if calls < SCREENING && times.as_ref().is_ok_and(|times| times.slowest_us < BLOCK_US) {
-                    calls = SCREENING;
-                    times = bench.time_loop(ready, calls)?;
+                if times.as_ref().is_ok_and(|times| times.slowest_us < BLOCK_US) {
+                    times = bench.time_loop(ready, SCREENING)?;
                 }
                 match times {
                     Ok(times) => contender.expected_us = contender.expected_us.min(times.slowest_us),
@@ -168,10 +166,7 @@ impl Contest<'_> {
                 contender.check_function(bench)?;
             }
             slow = self.ready((0..self.0.len()).collect());
-            slow.retain(|place| {
-                let screening_us = calls as f64 * self.0[*place].expected_us;
-                !self.may_win(*place) && screening_us <= LONG_SCREENING_US
-            });
+            slow.retain(|place| !self.may_win(*place) && self.0[*place].expected_us <= LONG_SCREENING_US);
         }
         for contender in &mut self.0 {
             contender.samples.screening_us = Some(contender.expected_us).filter(|time| time.is_finite());
@@ -345,5 +340,31 @@ impl CandidateSamples {
     pub(super) fn times(&self, by_span: bool) -> Option<CandidateTimes> {
         let second = if by_span { self.summary(false) } else { None };
         self.summary(by_span).map(|first| CandidateTimes { first, second })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_those_are_compared_for_whom_there_is_time_stock_in_any_case() {
+        let stock = TuneCandidate::stock();
+        let within = |expected_us: &[f64], live: &[usize], left_ms: u64| {
+            let contender = |time: &f64| Contender { expected_us: *time, ..Contender::late(&stock) };
+            Contest(expected_us.iter().map(contender).collect()).within(live, Duration::from_millis(left_ms))
+        };
+        // Three rounds of two calls and two in a loop: 1.2 s for stock, then 0.6, 0.72 and 0.84 s.
+        let times = [100_000.0, 70_000.0, 60_000.0, 50_000.0];
+        let all = [0, 1, 2, 3];
+        assert_eq!(within(&times, &all, 10_000), all);
+        assert_eq!(within(&times, &all, 2600), [0, 2, 3]);
+        assert_eq!(within(&times, &all, 2000), [0, 3]);
+        // However little time there is.
+        assert_eq!(within(&times, &all, 0), [0, 3]);
+        assert_eq!(within(&times, &[0, 1], 0), [0, 1]);
+        // One that was refused takes for ever, and of short calls all are compared.
+        assert_eq!(within(&[10.0, f64::INFINITY, 20.0], &[0, 2], 1000), [0, 2]);
+        assert_eq!(within(&[1e300, 1e300, 1e300], &[0, 1, 2], 1000), [0, 1]);
     }
 }

@@ -5,7 +5,8 @@
 //! than its choice takes, the next launch measures them together, as what the table chooses serves them; they win as any other
 //! candidate does. A half that nobody has asked for is measured too, as stock does it.
 
-use super::{CellSamples, CellWork, LaunchEnd, MeasuredTable, edges_of, pieces, table_of};
+use super::build::alike;
+use super::{CandidateSamples, CellSamples, CellWork, LaunchEnd, MeasuredTable, edges_of, pieces, table_of};
 use schedule::Collective;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -50,18 +51,26 @@ pub fn next_work(
 fn unmeasured(launches: &[Vec<CellSamples>]) -> Vec<CellWork> {
     let mut cells = Vec::new();
     let all = || launches.iter().flatten();
-    let is_measured = |cell: &CellSamples, name: &str| {
-        let same_size = all().filter(|other| (other.collective, other.bytes) == (cell.collective, cell.bytes));
-        same_size.flat_map(|other| &other.candidates).any(|of| of.name == name && !of.spans_us.is_empty())
-    };
     for cell in all() {
-        let names = cell.unmeasured().into_iter().filter(|name| !is_measured(cell, name));
+        // Only times beside the same stock count.
+        let same = alike(all().filter(|other| (other.collective, other.bytes) == (cell.collective, cell.bytes)));
+        let is_settled =
+            |name: &str| same.iter().flat_map(|other| &other.candidates).any(|of| of.name == name && of.is_settled());
+        let names = cell.unmeasured().into_iter().filter(|name| !is_settled(name));
         let names: Vec<String> = names.map(str::to_owned).collect();
         if !names.is_empty() {
             CellWork { collective: cell.collective, bytes: cell.bytes, candidates: Some(names) }.join(&mut cells);
         }
     }
     cells
+}
+
+impl CandidateSamples {
+    /// Whether there is nothing left to measure: it was compared, or will not be.
+    pub(super) fn is_settled(&self) -> bool {
+        let is_measured = !self.spans_us.is_empty() || !self.loops_us.is_empty();
+        is_measured || self.refusal.is_some() || self.same_as.is_some()
+    }
 }
 
 impl CellWork {
@@ -124,7 +133,6 @@ pub fn final_table(
 
 #[cfg(test)]
 mod tests {
-    use super::super::CandidateSamples;
     use super::*;
     use tune::{TableKey, violations};
 
@@ -187,6 +195,31 @@ mod tests {
         other.cells.iter_mut().flat_map(|cell| &mut cell.ranges).for_each(|range| range.plan = None);
         let table = made(second, other).unwrap().table;
         assert_eq!((table.functions().count(), violations(&table).len()), (0, 1));
+    }
+
+    #[test]
+    fn what_no_launch_had_time_for_comes_in_the_next_one() {
+        let late = |name: &str, screening_us| CandidateSamples {
+            name: name.to_owned(),
+            screening_us,
+            ..CandidateSamples::default()
+        };
+        let mut launch = cell(Collective::AllReduce, &[("stock", 100.0), ("measured", 120.0)]);
+        launch.candidates.extend([late("unknown", None), late("promising", Some(90.0)), late("slow", Some(110.0))]);
+        let asked = |launches: &[Vec<CellSamples>]| {
+            let work = next_work(launches, &end(), "f32", |_| 4).unwrap().cells;
+            work.into_iter().find(|cell| cell.collective == Collective::AllReduce).map(|cell| cell.candidates.unwrap())
+        };
+        let names = |names: &[&str]| Some(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
+        let first = vec![launch];
+        assert_eq!(asked(std::slice::from_ref(&first)), names(&["unknown", "promising"]));
+        let second = vec![cell(Collective::AllReduce, &[("stock", 100.0), ("unknown", 130.0)])];
+        assert_eq!(asked(&[first.clone(), second]), names(&["promising"]));
+        // Of what was refused, or does the same as another one, nothing is asked.
+        let mut other = first;
+        other[0].candidates[2].same_as = Some("measured".to_owned());
+        other[0].candidates.remove(3);
+        assert_eq!(asked(&[other]), None);
     }
 
     #[test]

@@ -135,11 +135,13 @@ impl TuneJob {
         }
         let tables = self.plans.iter().map(|path| read(path)).collect::<CommResult<Vec<_>>>()?;
         all.extend(tables.iter().flat_map(TuneCandidate::of_table));
-        // Times are compared with stock's, so it is the same plan in all launches; and the one of a table that competes.
-        match &self.chosen {
-            Some(table) => table.links.iter().for_each(|links| comm.use_links(links)),
-            None => comm.use_links_of(&tables),
-        }
+        // Times are compared with stock's, so it is the same plan in all launches; and the one of a table that competes. Nobody has
+        // compared the files of the ranks yet.
+        let links = match &self.chosen {
+            Some(table) => table.links.clone(),
+            None => comm.shared_value(|| Ok(comm.links_of(&tables)))?,
+        };
+        links.iter().for_each(|links| comm.use_links(links));
         let mut all = comm.candidates(&self.options, all)?;
         if let Some(table) = &self.chosen {
             all.extend(chosen_halves(table)?);

@@ -33,11 +33,12 @@ pub(super) fn measure_cells(
     let mut measured = Vec::with_capacity(work.len());
     let (mut programs, mut predictions) = (CandidatePrograms::default(), Predictions::new(control, options.budget));
     let (mut distrusted, mut wasted) = (BTreeMap::new(), Duration::ZERO);
-    let weights = weights(control, work, options)?;
+    let weights = weights(predictions.model(), control.size(), work, options);
     for (index, cell) in work.iter().enumerate() {
         // What earlier cells did not use is for the later ones.
         let left = (options.budget + wasted).saturating_sub(Moment::now().since(begin));
-        let share = left.mul_f64(weights[index] / weights[index..].iter().sum::<f64>());
+        let part = weights[index] / weights[index..].iter().sum::<f64>();
+        let share = Duration::try_from_secs_f64(left.as_secs_f64() * part).unwrap_or(left);
         let may_skip = cell.is_of_stock_alone() || cell.candidates.is_some() && options.least_samples == 0;
         let mut is_late = [i64::from(left.is_zero())];
         if may_skip {

@@ -18,7 +18,7 @@ use topology::Topology;
 /// A plan of more messages is not predicted: all other ranks wait for it.
 const MOST_MESSAGES: usize = 20_000;
 /// A plan that is predicted to take so many times as long as the best one is measured last.
-const HOPELESS: f64 = 8.0;
+pub(super) const HOPELESS: f64 = 8.0;
 /// No prediction is taken for more than so many times the best one.
 const MOST_TIMES: f64 = 1e6;
 /// The share of the budget for predictions, at most.
@@ -50,6 +50,11 @@ impl Predictions {
         let model = if control.rank() == 0 { control.cost_model().ok() } else { None };
         let (plans, left) = (BTreeMap::new(), budget.mul_f64(OF_BUDGET));
         Self { ranks: control.size(), model: model.map(Arc::new), plans, left }
+    }
+
+    /// What messages cost; `None` where nothing is predicted.
+    pub(super) fn model(&self) -> Option<&Topology> {
+        self.model.as_deref()
     }
 
     /// About how long a call of so many bytes takes with the `index`-th candidate, in microseconds; `None` if it is no plan, or one

@@ -3,12 +3,10 @@
 //! The principal function is [`weights`].
 
 use super::{CellWork, TuneOptions};
-use crate::communicator::Communicator;
-use crate::error::CommResult;
 use crate::stock::measured_kind;
 use runtime::Moment;
 use std::time::Duration;
-use topology::Bytes;
+use topology::{Bytes, Topology};
 
 /// About how long a block of calls takes, in microseconds, unless a call takes longer.
 pub(super) const BLOCK_US: f64 = 20_000.0;
@@ -36,39 +34,37 @@ impl CellTime {
 }
 
 /// By which weights cells share the time that is left. Where calls take longer than a block, a decision takes as many times longer;
-/// and it takes longer with more candidates.
-///
-/// # Errors
-/// If the costs of messages make no topology, which would be a defect.
-pub(super) fn weights(control: &Communicator, work: &[CellWork], options: &TuneOptions) -> CommResult<Vec<f64>> {
-    let model = control.cost_model()?;
+/// and it takes longer with more candidates. Only rank 0, which shares the time, has a model of what messages cost.
+pub(super) fn weights(model: Option<&Topology>, ranks: usize, work: &[CellWork], options: &TuneOptions) -> Vec<f64> {
     let weight = |cell: &CellWork| {
         let kind = measured_kind(cell.collective, options.op);
-        let count = cell.count(control.size(), options.dtype.size());
-        let bytes = Bytes(kind.size(control.size(), (count * options.dtype.size()) as u64) as f64);
+        let count = cell.count(ranks, options.dtype.size());
+        let bytes = Bytes(kind.size(ranks, (count * options.dtype.size()) as u64) as f64);
         // About how long a call takes: as all of its data over the slowest link.
-        let call = model.links().iter().map(|link| (link.alpha + link.beta * bytes).0).fold(0.0, f64::max);
+        let links = model.into_iter().flat_map(Topology::links);
+        let call = links.map(|link| (link.alpha + link.beta * bytes).0).fold(0.0, f64::max);
         let competing = cell.candidates.as_ref().map_or(CANDIDATES, Vec::len) + 1;
         competing as f64 * (1.0 + call / BLOCK_US)
     };
-    Ok(work.iter().map(weight).collect())
+    work.iter().map(weight).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::communicator::Communicator;
     use schedule::Collective;
 
     #[test]
     fn long_calls_and_many_candidates_take_more_of_the_time() {
-        let comm = Communicator::local(2).unwrap().swap_remove(0);
+        let model = Communicator::local(2).unwrap()[0].cost_model().unwrap();
         let cell = |bytes, names: Option<&[&str]>| CellWork {
             collective: Collective::AllReduce,
             bytes,
             candidates: names.map(|names| names.iter().map(|name| (*name).to_owned()).collect()),
         };
         let work = [cell(64, None), cell(1 << 20, None), cell(1 << 30, None), cell(1 << 30, Some(&["one"]))];
-        let [short, longer, long, one] = weights(&comm, &work, &TuneOptions::default()).unwrap()[..] else { panic!() };
+        let [short, longer, long, one] = weights(Some(&model), 2, &work, &TuneOptions::default())[..] else { panic!() };
         // 5000 bytes a µs: 0.2 ms are short beside a block of 20 ms, and 0.2 s are not.
         assert!(longer < 1.02 * short && (10.0..13.0).contains(&(long / short)), "{short} {longer} {long}");
         assert!((one / long - 2.0 / 9.0).abs() < 1e-9, "{one}");

@@ -265,6 +265,8 @@ impl Rendezvous {
         let lost = |source| RunError::Unreachable { rank: self.rank, at: self.at(), limit, source };
         loop {
             let mut reason = io::Error::new(ErrorKind::NotFound, "the name has no address");
+            // At one of several addresses there may be another job.
+            let mut denied = None;
             for master in &self.masters {
                 let addresses = match master.to_socket_addrs() {
                     Ok(addresses) => addresses,
@@ -281,10 +283,13 @@ impl Rendezvous {
                     let until = Moment::now().after(ATTEMPT).min(deadline);
                     match introduce(address, identity.claim(), &self.secret, until, &|| true) {
                         Ok(proven) => return Ok(proven),
-                        Err(error) if error.kind() == ErrorKind::PermissionDenied => return Err(lost(error)),
+                        Err(error) if error.kind() == ErrorKind::PermissionDenied => denied = Some(error),
                         Err(error) => reason = error,
                     }
                 }
+            }
+            if let Some(error) = denied {
+                return Err(lost(error));
             }
             if Moment::now().after(PAUSE) > deadline {
                 return Err(lost(reason));

@@ -90,7 +90,7 @@ impl Session {
         let mut run = engine.begin(script, at, buffers);
         if engine.is_free((at.stream, script.queue)) {
             // The usual case: nothing else is under way. A short call ends here.
-            for _ in 0..self.looks() {
+            for _ in 0..self.looks(script.is_between_machines) {
                 let result = match run.poll(script, &mut engine.ports) {
                     Ok(RunProgress::Done) => Ok(None),
                     Ok(_) => {

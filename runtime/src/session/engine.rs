@@ -120,6 +120,11 @@ impl Engine {
         self.queues.len() > 1
     }
 
+    /// Whether a call under way has to look at sockets.
+    pub(super) fn is_between_machines(&self) -> bool {
+        self.queues.values().filter_map(VecDeque::front).any(|first| first.script.is_between_machines)
+    }
+
     /// A call that has not done anything yet.
     #[inline]
     pub(super) fn begin(&mut self, script: &CallScript, at: CallPlace, of: RawCall) -> ScriptRun {
@@ -201,10 +206,6 @@ impl Engine {
             false
         });
         ended.into_iter().for_each(|run| self.end(run));
-        if !moved {
-            // Calls look only at the lanes of those for whom they wait, who may in turn wait for what is still to be sent to others.
-            self.ports.flush_all();
-        }
         moved || self.relieve(now)
     }
 

@@ -91,6 +91,11 @@ impl Directory {
         (0..).map(Rank).zip(&self.ranks).filter(move |(_, of)| is_here(of)).map(|(rank, _)| rank)
     }
 
+    /// Whether a rank is on another machine.
+    pub(crate) fn is_elsewhere(&self, rank: Rank) -> bool {
+        matches!(self.ranks.get(rank.index()), Some(RankLocation::Elsewhere))
+    }
+
     /// Whether ranks of this machine are other processes.
     pub(crate) fn has_processes(&self) -> bool {
         self.ranks.iter().any(|location| matches!(location, RankLocation::Process(..)))

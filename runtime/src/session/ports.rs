@@ -126,15 +126,6 @@ impl LanePorts {
         Ok(waits)
     }
 
-    /// Sends what waits for room at all ports to other machines. Who waits for a rank that cannot be reached finds that out.
-    pub(crate) fn flush_all(&mut self) {
-        for peer in &self.remote {
-            if let Some(port) = &mut self.ports[peer.index()] {
-                drop(port.flush());
-            }
-        }
-    }
-
     /// Says that a long message from a rank may come before it is asked for; false if there is no need, or no way.
     pub(crate) fn expect(&mut self, from: Rank, head: MessageHead) -> bool {
         self.ports[from.index()].as_mut().is_some_and(|port| port.expect(head))

@@ -59,23 +59,29 @@ impl Session {
         let own = members.iter().position(|member| *member == self.shared.rank);
         let own = own.ok_or_else(|| refuse(format!("rank {} is not among the members", self.shared.rank)))?;
         let script = CallScript::new(sequenced, Rank::from_index(own), members, count, dtype)?;
-        Ok(Prepared { script: Arc::new(script) })
+        Ok(self.prepared(script))
     }
 
     /// One message to each of some ranks of the session, and one from each of some: `(rank, bytes)` of the input, and of the
     /// output. What a rank sends to itself is copied. All calls of the communicator must agree on who sends how much to whom.
     pub fn prepare_exchange(&self, sends: &[(Rank, Range<usize>)], receives: &[(Rank, Range<usize>)]) -> Prepared {
-        Prepared { script: Arc::new(CallScript::exchange(self.shared.rank, sends, receives)) }
+        self.prepared(CallScript::exchange(self.shared.rank, sends, receives))
     }
 
     /// A message of so many bytes to a rank, which receives it with [`Self::prepare_receive`] in the same call of the same
     /// communicator.
     pub fn prepare_send(&self, to: Rank, bytes: usize) -> Prepared {
-        Prepared { script: Arc::new(CallScript::message(self.shared.rank, to, bytes, true)) }
+        self.prepared(CallScript::message(self.shared.rank, to, bytes, true))
     }
 
     /// A message of so many bytes from a rank.
     pub fn prepare_receive(&self, from: Rank, bytes: usize) -> Prepared {
-        Prepared { script: Arc::new(CallScript::message(self.shared.rank, from, bytes, false)) }
+        self.prepared(CallScript::message(self.shared.rank, from, bytes, false))
+    }
+
+    fn prepared(&self, mut script: CallScript) -> Prepared {
+        let is_between_machines = script.peers().any(|peer| self.shared.directory.is_elsewhere(peer));
+        script.is_between_machines = is_between_machines;
+        Prepared { script: Arc::new(script) }
     }
 }

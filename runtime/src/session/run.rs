@@ -122,6 +122,8 @@ impl ScriptRun {
                 StepOutcome::Finished => {}
                 StepOutcome::Waits { peer, moved } => {
                     let has_gone_on = flow.go_ahead(script, ports, buffers)?;
+                    // Those that it does not look at may wait for the rest of what it has sent, and others for them.
+                    ports.flush(&script.receivers)?;
                     return progress(has_moved || moved || has_gone_on, peer);
                 }
             }
@@ -131,10 +133,8 @@ impl ScriptRun {
             has_moved = true;
         }
         flow.full.clear();
-        if let Some(open) = flow.offers.first() {
-            return progress(has_moved, open.to);
-        }
-        if let Some(peer) = ports.flush(&script.receivers)? {
+        let unsent = ports.flush(&script.receivers)?;
+        if let Some(peer) = flow.offers.first().map(|open| open.to).or(unsent) {
             return progress(has_moved, peer);
         }
         for (span, by) in &script.averages {

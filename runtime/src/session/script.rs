@@ -145,6 +145,8 @@ pub(super) struct CallScript {
     pub(super) averages: Vec<(ByteSpan, u64)>,
     /// To whom it sends, each rank once.
     pub(super) receivers: Vec<Rank>,
+    /// Whether some of its messages go to another machine, or come from there; the session says so.
+    pub(super) is_between_machines: bool,
     /// Bytes of input, output and scratch.
     pub(super) lengths: [usize; 3],
     /// Tells this plan, count and type from others.
@@ -207,6 +209,7 @@ impl CallScript {
             awaits: awaits(&acts),
             early: EarlyActs::of(&acts, &plans),
             receivers: receivers(&acts),
+            is_between_machines: false,
             acts,
             kernel: program.op.map(|op| dtype.kernel(op)),
             dtype,
@@ -242,6 +245,7 @@ impl CallScript {
             awaits: awaits(&acts),
             early: EarlyActs::of(&acts, &[]),
             receivers: receivers(&acts),
+            is_between_machines: false,
             acts,
             kernel: None,
             dtype: DType::U8,
@@ -262,6 +266,7 @@ impl CallScript {
         Self {
             rank,
             receivers: is_sent.then_some(peer).into_iter().collect(),
+            is_between_machines: false,
             acts: vec![act],
             awaits: vec![Vec::new()],
             early: EarlyActs::default(),
@@ -272,6 +277,11 @@ impl CallScript {
             plan: mark(0, 0),
             queue: u64::from(!is_sent),
         }
+    }
+
+    /// With whom it exchanges messages, some of them several times.
+    pub(super) fn peers(&self) -> impl Iterator<Item = Rank> {
+        self.acts.iter().filter_map(Act::source).map(|(from, _)| from).chain(self.receivers.iter().copied())
     }
 
     /// How many bytes it takes in memory, about.
