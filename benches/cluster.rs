@@ -22,6 +22,7 @@ mod fabric;
 #[allow(dead_code, reason = "the tests need more of it")]
 mod ours;
 #[path = "../tests/cluster/peers/mod.rs"]
+#[allow(dead_code, reason = "the tests need more of it")]
 mod peers;
 mod tables;
 
