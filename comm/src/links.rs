@@ -10,13 +10,15 @@ use tune::MachineLinks;
 
 /// Bytes of the short and of the long message that are measured.
 pub(crate) const MEASURED: [usize; 2] = [8, 256 << 10];
+/// With more machines, each measures this many others. The median of what two machines measured stands for the rest.
+pub(crate) const MOST_PARTNERS: usize = 31;
 /// No memory is faster: µs per byte.
 const LEAST_BETA: f64 = 1e-6;
 /// Where messages between racks take at least so many times as long for each byte as those within them, machines of a rack share
 /// their way out.
 const UPLINK: f64 = 2.0;
-/// Of more machines, nobody looks for racks: there are too many pairs.
-const MOST_IN_RACKS: usize = 64;
+/// Of more machines, not all pairs are measured, and nobody looks for racks.
+const MOST_IN_RACKS: usize = MOST_PARTNERS + 1;
 
 /// What a message costs, alone.
 #[derive(Clone, Copy, PartialEq, Debug)]

@@ -4,7 +4,7 @@
 //! machine nothing is measured.
 
 use crate::error::CommResult;
-use crate::links::{LinkCosts, MEASURED, count};
+use crate::links::{LinkCosts, MEASURED, MOST_PARTNERS, count};
 use crate::numbers::stream_of;
 use runtime::{Call, CallPlace, Moment, RunResult, Session};
 use std::time::Duration;
@@ -16,8 +16,6 @@ const PROBES: u64 = 2;
 const TIMES: [u32; 2] = [30, 4];
 /// Before that, so often: the first messages form lanes and map memory.
 const WARM_UP: u32 = 2;
-/// With more machines, each measures this many others. The median of what two machines measured stands for the rest.
-const MOST_PARTNERS: usize = 31;
 
 /// Measures. All ranks of the session do this together, and come to the same numbers.
 ///

@@ -5,7 +5,7 @@ use crate::error::{CommError, CommResult};
 use crate::numbers::mixed;
 use crate::plan_store::{CallKey, ClassPlan, PlanStore};
 use crate::stock::CallKind;
-use crate::table::PlanTable;
+use crate::table::{PlanTable, RankPlaces};
 use runtime::DType;
 use std::sync::Arc;
 use topology::Topology;
@@ -102,10 +102,11 @@ impl Communicator {
         plans.into_iter().for_each(|plans| self.replace_plans(plans));
     }
 
-    /// What the first of some tables for this group knows of the costs of messages.
-    pub(crate) fn links_of(&self, tables: &[Arc<PlanTable>]) -> Option<MachineLinks> {
+    /// What the first of some tables for this group, on machines like these, knows of the costs of messages.
+    pub(crate) fn links_of(&self, tables: &[Arc<PlanTable>], hardware: &[String]) -> Option<MachineLinks> {
         let (store, machines) = (self.state().plans.store(), self.machines());
-        tables.iter().find_map(|table| table.links(store.places(&machines))).cloned()
+        let places = RankPlaces { hardware: Some(hardware), ..store.places(&machines) };
+        tables.iter().find_map(|table| table.links(places)).cloned()
     }
 
     /// The same group once more, which knows no table.

@@ -122,6 +122,7 @@ struct antiphon_mpi_plan {
 /* All that the library knows. */
 struct antiphon_mpi_state {
     bool is_active;
+    bool is_one_machine;
     bool wants_statistics;
     bool compares;   /* whether calls of both are timed (choices.c) */
     char *choices_file;                       /* on rank 0 */

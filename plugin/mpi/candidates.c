@@ -212,11 +212,11 @@ bool antiphon_mpi_begin_table(int rank, int size, antiphon_comm_t handle) {
     /* Rank 0 alone has the table on a disk. Without that, all ranks use it all the same. */
     state->has_table = first == size || (!order.exists && others == 1 && first == 0);
     if (first == rank)
-        fprintf(stderr, "antiphon: %s %s: %s\n", order.path,
+        fprintf(stderr, "antiphon: %s %s%s: %s\n", order.path,
                 state->has_table ? "was not written, so that it serves this time only"
-                : order.exists   ? "is not used, and stock serves"
-                                 : "was not made, and stock serves",
-                why);
+                : order.exists   ? "is not used"
+                                 : "was not made",
+                !state->has_table && state->is_one_machine ? ", and stock serves" : "", why);
     bool is_useful = first == size || is_sound(handle, rank);
     limit(handle, INFINITY);
     return is_useful;

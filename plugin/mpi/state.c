@@ -71,12 +71,12 @@ static void list_masters(struct meeting *meeting, unsigned port) {
 }
 
 /* Leaves the masters empty if there are none. */
-static void choose_meeting(struct meeting *meeting, bool is_one_machine) {
+static void choose_meeting(struct meeting *meeting) {
     unsigned char bytes[SECRET_BYTES];
     unsigned port = ntohs(free_port());
     if (port == 0 || getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes) return;
     for (int index = 0; index < SECRET_BYTES; index++) snprintf(meeting->secret + 2 * index, 3, "%02x", bytes[index]);
-    if (is_one_machine)
+    if (antiphon_mpi_state.is_one_machine)
         snprintf(meeting->masters, sizeof meeting->masters, "127.0.0.1:%u", port);
     else
         list_masters(meeting, port);
@@ -89,12 +89,12 @@ static bool is_measured(void) {
 
 /* What the ranks agree on: those that do not have the variable decide for all. Between machines, MPI may use a network that is faster
  * than TCP, so there libantiphon serves only if someone has measured; rank 0 says whether to look for that (is_useful). */
-static bool is_wanted(int rank, int size, int here) {
-    int wants[3] = {!is_set("ANTIPHON_DISABLE"), here == size, rank > 0 || is_measured()};
-    PMPI_Allreduce(MPI_IN_PLACE, wants, 3, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+static bool is_wanted(int rank) {
+    int wants[2] = {!is_set("ANTIPHON_DISABLE"), antiphon_mpi_state.is_one_machine || rank > 0 || is_measured()};
+    PMPI_Allreduce(MPI_IN_PLACE, wants, 2, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
     const char *unmeasured = "the ranks are on several machines, and neither ANTIPHON_TABLE, ANTIPHON_MPI_TABLE nor "
                              "ANTIPHON_MPI_TUNE is set on rank 0";
-    const char *why = !wants[0] ? "ANTIPHON_DISABLE is set" : !wants[1] && !wants[2] ? unmeasured : NULL;
+    const char *why = !wants[0] ? "ANTIPHON_DISABLE is set" : !wants[1] ? unmeasured : NULL;
     if (why && rank == 0 && is_set("ANTIPHON_DEBUG"))
         fprintf(stderr, "antiphon: all calls go to MPI: %s\n", why);
     return !why;
@@ -112,10 +112,10 @@ static int ranks_here(int rank) {
 
 /* Whether libantiphon is to serve these ranks now that they have met. Between machines, a table that is for other ranks, or could not be
  * made, is none. */
-static bool is_useful(int rank, bool is_one_machine, antiphon_comm_t handle) {
+static bool is_useful(int rank, antiphon_comm_t handle) {
     const struct antiphon_mpi_state *state = &antiphon_mpi_state;
     int has_table = 0;
-    if (is_one_machine || state->compares || state->has_table) return true;
+    if (state->is_one_machine || state->compares || state->has_table) return true;
     if (antiphon_comm_has_table(handle, &has_table) == ANTIPHON_SUCCESS && has_table) return true;
     if (rank == 0)
         fprintf(stderr, "antiphon: all calls go to MPI: the ranks are on several machines, and there is no table for them\n");
@@ -129,9 +129,9 @@ static antiphon_result_t connect_patiently(int rank, int size, const struct meet
     return result;
 }
 
-static bool connect_ranks(int rank, int size, bool is_one_machine, antiphon_comm_t *handle) {
+static bool connect_ranks(int rank, int size, antiphon_comm_t *handle) {
     struct meeting meeting = {0};
-    if (rank == 0) choose_meeting(&meeting, is_one_machine);
+    if (rank == 0) choose_meeting(&meeting);
     PMPI_Bcast(&meeting, sizeof meeting, MPI_BYTE, 0, MPI_COMM_WORLD);
     const char *why = "rank 0 has no port or address for others, or no random numbers";
     antiphon_result_t result = ANTIPHON_SYSTEM;
@@ -179,8 +179,8 @@ void antiphon_mpi_start(void) {
     PMPI_Comm_size(MPI_COMM_WORLD, &size);
     if (size == 1) return;
     int here = ranks_here(rank);
-    bool is_one_machine = here == size;
-    if (!is_wanted(rank, size, here) || !connect_ranks(rank, size, is_one_machine, &handle)) return;
+    state->is_one_machine = here == size;
+    if (!is_wanted(rank) || !connect_ranks(rank, size, &handle)) return;
     const char *debug = getenv("ANTIPHON_DEBUG");
     state->wants_statistics = debug && strcmp(debug, "info") == 0;
     state->looks = sysconf(_SC_NPROCESSORS_ONLN) >= here ? LOOKS : 1;
@@ -189,7 +189,7 @@ void antiphon_mpi_start(void) {
     PMPI_Comm_dup(MPI_COMM_WORLD, &state->comm);
     /* It fails only where it was done before. */
     antiphon_comm_set_idle(handle, antiphon_mpi_awaiting, NULL);
-    if (!antiphon_mpi_begin_table(rank, size, handle) || !is_useful(rank, is_one_machine, handle)) {
+    if (!antiphon_mpi_begin_table(rank, size, handle) || !is_useful(rank, handle)) {
         antiphon_comm_free(&handle);
         antiphon_mpi_end_table();
         antiphon_mpi_end_choices();

@@ -101,8 +101,8 @@ impl PlanTable {
     /// What messages between the machines of these ranks cost, as the first table for them knows it.
     pub(crate) fn links(&self, places: RankPlaces<'_>) -> Option<&MachineLinks> {
         let is_theirs = |(table, TunedFile { key, .. }): &(usize, &TunedFile)| {
-            // Machines have the same numbers.
-            key.machines == places.machines && self.fits(*table, places) && !self.is_from_elsewhere(key)
+            // Machines have the same numbers, and are real.
+            key.machines == places.machines && key.topology.is_none() && self.fits(*table, places)
         };
         self.tuned.iter().enumerate().filter(is_theirs).find_map(|(_, of)| of.links.as_ref())
     }

@@ -53,7 +53,10 @@ fn unmeasured(launches: &[Vec<CellSamples>]) -> Vec<CellWork> {
     let all = || launches.iter().flatten();
     for cell in all() {
         // Only times beside the same stock count.
-        let same = alike(all().filter(|other| (other.collective, other.bytes) == (cell.collective, cell.bytes)));
+        let is_same = |other: &&CellSamples| {
+            (other.collective, other.bytes) == (cell.collective, cell.bytes) && !other.candidates.is_empty()
+        };
+        let same = alike(all().filter(is_same));
         let is_settled =
             |name: &str| same.iter().flat_map(|other| &other.candidates).any(|of| of.name == name && of.is_settled());
         let names = cell.unmeasured().into_iter().filter(|name| !is_settled(name));

@@ -139,7 +139,10 @@ impl TuneJob {
         // compared the files of the ranks yet.
         let links = match &self.chosen {
             Some(table) => table.links.clone(),
-            None => comm.shared_value(|| Ok(comm.links_of(&tables)))?,
+            None => {
+                let hardware = comm.hardware_of_all()?;
+                comm.shared_value(|| Ok(comm.links_of(&tables, &hardware)))?
+            }
         };
         links.iter().for_each(|links| comm.use_links(links));
         let mut all = comm.candidates(&self.options, all)?;

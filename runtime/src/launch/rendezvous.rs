@@ -265,8 +265,8 @@ impl Rendezvous {
         let lost = |source| RunError::Unreachable { rank: self.rank, at: self.at(), limit, source };
         loop {
             let mut reason = io::Error::new(ErrorKind::NotFound, "the name has no address");
-            // At one of several addresses there may be another job.
-            let mut denied = None;
+            // At one of several addresses there may be another job, while rank 0 is not yet at its own.
+            let (mut denied, mut may_come) = (None, false);
             for master in &self.masters {
                 let addresses = match master.to_socket_addrs() {
                     Ok(addresses) => addresses,
@@ -284,12 +284,14 @@ impl Rendezvous {
                     match introduce(address, identity.claim(), &self.secret, until, &|| true) {
                         Ok(proven) => return Ok(proven),
                         Err(error) if error.kind() == ErrorKind::PermissionDenied => denied = Some(error),
-                        Err(error) => reason = error,
+                        Err(error) => (reason, may_come) = (error, true),
                     }
                 }
             }
-            if let Some(error) = denied {
-                return Err(lost(error));
+            match denied {
+                Some(error) if may_come => reason = error,
+                Some(error) => return Err(lost(error)),
+                None => {}
             }
             if Moment::now().after(PAUSE) > deadline {
                 return Err(lost(reason));

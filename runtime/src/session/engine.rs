@@ -120,9 +120,11 @@ impl Engine {
         self.queues.len() > 1
     }
 
-    /// Whether a call under way has to look at sockets.
-    pub(super) fn is_between_machines(&self) -> bool {
-        self.queues.values().filter_map(VecDeque::front).any(|first| first.script.is_between_machines)
+    /// Whether a look at the calls under way asks the system: at sockets, or soon at all sockets, to make room.
+    pub(super) fn asks_system(&self, now: Moment) -> bool {
+        let is_stuck = |first: &Queued| self.ports.has_remote() && now.since(first.moved_at) > STUCK;
+        let mut firsts = self.queues.values().filter_map(VecDeque::front);
+        firsts.any(|first| first.script.is_between_machines || is_stuck(first))
     }
 
     /// A call that has not done anything yet.

@@ -86,7 +86,7 @@ pub use waiting::IdleWork;
 const LOOKS: u32 = 64;
 /// The same where ranks share cores: the rank that is waited for may need this one.
 const LOOKS_ON_SHARED_CORES: u32 = 2;
-/// The same for a call of ranks on several machines: a look asks the system, which takes longer than to ask for the time.
+/// The same where a look asks the system, as for messages of other machines: that takes longer than to ask for the time.
 const LOOKS_AT_SOCKETS: u32 = 1;
 
 /// One rank among those that have met. Clones are the same rank, in other threads.
@@ -224,9 +224,9 @@ impl Session {
 
     /// How often a waiting call looks before it asks what time it is.
     #[inline]
-    fn looks(&self, is_between_machines: bool) -> u32 {
+    fn looks(&self, asks_system: bool) -> u32 {
         match self.shared.patience.keeps_core() {
-            _ if is_between_machines => LOOKS_AT_SOCKETS,
+            _ if asks_system => LOOKS_AT_SOCKETS,
             true => LOOKS,
             false => LOOKS_ON_SHARED_CORES,
         }

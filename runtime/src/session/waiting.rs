@@ -125,7 +125,7 @@ impl Session {
             let mut engine = self.engine();
             let now = Moment::now();
             let (mut moved, mut looks) = (engine.carry_on(now), 1);
-            while !moved && looks < self.looks(engine.is_between_machines()) && !engine.is_shared() {
+            while !moved && looks < self.looks(engine.asks_system(now)) && !engine.is_shared() {
                 std::hint::spin_loop();
                 (moved, looks) = (engine.carry_on(now), looks + 1);
             }

@@ -374,6 +374,8 @@ impl MessagePort for SocketPort {
 
     /// A port may be full if more has come than is read at once. An error shows at the next call.
     fn is_relieved(&mut self, relief: PortRelief) -> bool {
+        // What calls do not wait for, such as notices, may still be here.
+        drop(self.send_unsent());
         relief >= PortRelief::Network || self.has(INPUT).unwrap_or(false)
     }
 
