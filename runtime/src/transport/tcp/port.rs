@@ -372,9 +372,8 @@ impl MessagePort for SocketPort {
         self.refuse(offer);
     }
 
-    /// A port may be full if more has come than is read at once. An error shows at the next call.
+    /// A port may be full if more has come than is read at once, and notices may be unsent. An error shows at the next call.
     fn is_relieved(&mut self, relief: PortRelief) -> bool {
-        // What calls do not wait for, such as notices, may still be here.
         drop(self.send_unsent());
         relief >= PortRelief::Network || self.has(INPUT).unwrap_or(false)
     }
@@ -389,7 +388,6 @@ impl MessagePort for SocketPort {
     }
 
     fn tell_wait(&mut self, notice: WaitNotice) {
-        // As above.
         let _ = self.push(SocketFrame::wait(notice), &[]);
     }
 
