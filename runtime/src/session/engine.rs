@@ -122,7 +122,7 @@ impl Engine {
 
     /// Whether a look at the calls under way asks the system: at sockets, or soon at all sockets, to make room.
     pub(super) fn asks_system(&self, now: Moment) -> bool {
-        let is_stuck = |first: &Queued| self.ports.has_remote() && now.since(first.moved_at) > STUCK;
+        let is_stuck = |first: &Queued| !self.ports.remote.is_empty() && now.since(first.moved_at) > STUCK;
         let mut firsts = self.queues.values().filter_map(VecDeque::front);
         firsts.any(|first| first.script.is_between_machines || is_stuck(first))
     }

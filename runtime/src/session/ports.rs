@@ -97,11 +97,6 @@ impl LanePorts {
         self.ports[peer.index()].as_ref().map_or(SHORT_EVERYWHERE, |port| port.longest_short())
     }
 
-    /// Whether there are ports to other machines.
-    pub(crate) fn has_remote(&self) -> bool {
-        !self.remote.is_empty()
-    }
-
     /// Whether this rank can map the memory of a peer.
     pub(crate) fn memory(&self, peer: Rank) -> MemoryKind {
         self.ports[peer.index()].as_ref().map_or(MemoryKind::Mapped, |port| port.memory())
