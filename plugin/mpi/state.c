@@ -1,6 +1,7 @@
 /* The beginning and the end. */
 #define _GNU_SOURCE /* getrandom, and addresses of interfaces */
 #include "antiphon_mpi.h"
+#include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <math.h>
 #include <net/if.h>
@@ -29,15 +30,15 @@ static bool is_set(const char *variable) {
     return value && *value && strcmp(value, "0") != 0;
 }
 
-/* A port that no address of this machine uses, in the network's order of bytes; 0 if there is none. */
-static in_port_t free_port(void) {
+/* A port that no address of this machine uses; 0 if there is none. */
+static unsigned free_port(void) {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_ANY)};
     socklen_t length = sizeof address;
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     bool is_done = fd >= 0 && bind(fd, (struct sockaddr *)&address, length) == 0 &&
                    getsockname(fd, (struct sockaddr *)&address, &length) == 0;
     if (fd >= 0) close(fd);
-    return is_done ? address.sin_port : 0;
+    return is_done ? ntohs(address.sin_port) : 0;
 }
 
 /* Whether other machines may reach rank 0 there. */
@@ -73,7 +74,7 @@ static void list_masters(struct meeting *meeting, unsigned port) {
 /* Leaves the masters empty if there are none. */
 static void choose_meeting(struct meeting *meeting) {
     unsigned char bytes[SECRET_BYTES];
-    unsigned port = ntohs(free_port());
+    unsigned port = free_port();
     if (port == 0 || getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes) return;
     for (int index = 0; index < SECRET_BYTES; index++) snprintf(meeting->secret + 2 * index, 3, "%02x", bytes[index]);
     if (antiphon_mpi_state.is_one_machine)
