@@ -135,8 +135,8 @@ bench: setup
 # 5 %, maximum 15 %; then how what a profile predicts ranks plans (Kendall's τ at least 0.8). It takes about twelve minutes, in which the
 # computer must do nothing else.
 bench-tuning: setup
-	ANTIPHON_TEST_EFFORT=quiet $(TEST) --test end_to_end -- tuning_regret --nocapture
-	ANTIPHON_TEST_EFFORT=quiet $(TEST) --test end_to_end -- ranking --nocapture
+	ANTIPHON_TEST_EFFORT=quiet $(TEST) --test measured -- tuning_regret --nocapture
+	ANTIPHON_TEST_EFFORT=quiet $(TEST) --test measured -- ranking --nocapture
 
 clean:
 	$(CARGO) clean

@@ -14,6 +14,7 @@ mod known;
 mod launch;
 mod loading;
 mod lowered;
+mod occupancy;
 mod plan;
 mod screen;
 mod workbench;

@@ -5,6 +5,7 @@ use crate::failure::{Failure, Outcome, io_failure};
 use crate::heatmap::{HeatMap, svg, terminal};
 use crate::interrupt;
 use crate::launch::{Launch, Role};
+use crate::occupancy::Occupancy;
 use crate::screen::{Screen, bytes, time};
 use crate::workbench::{Setup, Workbench};
 use std::ops::RangeInclusive;
@@ -94,6 +95,7 @@ pub(crate) fn measure(
     screen: &Screen,
 ) -> Outcome<Profile> {
     let mut bench = Workbench::open(&subject.0)?;
+    let ranks = subject.0.launch.ranks();
     let until = options.limit.map(|limit| Instant::now() + limit);
     // An emulated machine is measured as if it ran at full speed.
     let (slowdown, sharing) = match &subject.0.emulate {
@@ -104,16 +106,24 @@ pub(crate) fn measure(
     options.cores = options.machines.as_ref().and_then(|_| std::thread::available_parallelism().ok()).map(usize::from);
     options.sample_time = options.sample_time * (1.0 / slowdown);
     options.alpha_floor = options.alpha_floor * (1.0 / slowdown);
+    // While the ranks wait for work: what is busy are other programs.
+    let before = Occupancy::look();
     let mut probe = Slowed { probe: bench.probe()?, slowdown };
     let bar = screen.progress("profiling");
     let measured = profile(&mut probe, &options, &mut |progress| {
         let topology::profile::ProfileProgress { stage, done, total, runs } = progress;
         bar.message(format!("{stage}: {done} of {total}, {runs} runs"));
     });
-    let measured = measured.map_err(Failure::no)?;
+    let mut measured = measured.map_err(Failure::no)?;
     bar.message("predicting what was not measured");
     let held_out =
         check(&mut probe, &measured.topology, &options, sharing, questions, SEED, until).map_err(Failure::no)?;
+    let here = options.machines.as_ref().and_then(|machines| machines.first()).map_or(ranks, Vec::len);
+    let busiest = before.into_iter().chain(Occupancy::look()).reduce(Occupancy::most);
+    if let Some(disturbed) = busiest.and_then(|busiest| busiest.disturbs(here)) {
+        screen.note(&format!("warning: {disturbed}"));
+        measured.notes.push(disturbed);
+    }
     Ok(Profile { measured, held_out })
 }
 

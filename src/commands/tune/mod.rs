@@ -20,6 +20,7 @@ use crate::amounts::step_of;
 use crate::cli::{TuneArgs, TuneCommand, TuneMeasureArgs};
 use crate::failure::{Failure, Outcome};
 use crate::interrupt;
+use crate::occupancy::Occupancy;
 use crate::screen::{Screen, bytes};
 use comm::{CellSamples, CellWork, LaunchEnd, NextWork, PlanTable, TuneJob, TuneOptions, final_table, next_work};
 use given::{named, planned};
@@ -188,6 +189,9 @@ impl Tuning<'_> {
         folder: &Path,
         lost: &mut Vec<LostRank>,
     ) -> Outcome<MeasuredLaunches> {
+        if let Some(disturbed) = Occupancy::look().and_then(|seen| seen.disturbs(ranks)) {
+            self.screen.note(&format!("warning: {disturbed}"));
+        }
         let bar = self.screen.progress("tune");
         let log = self.args.log.as_deref();
         let setting = LaunchSetting { ranks, program: &self.args.program, folder, log };

@@ -1,11 +1,15 @@
 //! Whether plans for the ranks of this computer take, one against another, what the measured model says.
 //!
 //! `make bench-tuning` asks for the bar of the project over a grid of collectives, sizes and strategies, on a computer that does nothing
-//! else. Other tests run beside this one elsewhere, so there only a model that says little fails.
+//! else. Elsewhere only a model that says little fails.
 
+use crate::alone;
 use crate::binary::{antiphon_in, read};
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::JoinHandle;
 use tune::kendall_tau;
 
 /// Strategies, with the number of chunks that each rank's data is cut into.
@@ -21,6 +25,8 @@ const STRATEGIES: [&str; 7] = [
 const COLLECTIVES: [&str; 3] = ["allreduce", "allgather", "alltoall"];
 /// Repetitions of a plan in each round.
 const ITERATIONS: usize = 15;
+/// A profile that says that other programs computed beside it is made again, so often at most.
+const PROFILES: usize = 5;
 
 /// How much is measured, and what τ has to be.
 struct Grid {
@@ -37,6 +43,9 @@ impl Grid {
         }
     }
 }
+
+/// What `profile` says on a busy computer.
+const BUSY: &str = "warning: Other programs used ";
 
 /// A plan: its file, what it is predicted to take, and what it took in each round, in microseconds: the quickest repetition, and the
 /// middle one.
@@ -78,9 +87,14 @@ fn measured(folder: &Path, file: &str) -> [f64; 2] {
 
 #[test]
 fn long_plans_take_one_against_another_what_a_profile_predicts() {
+    let _alone = alone();
     let grid = Grid::of_environment();
     let folder = tempfile::tempdir().unwrap();
-    antiphon_in(folder.path(), "profile --ranks 4 --check 0 -o measured.yaml").ok();
+    let disturbed = || {
+        let profiled = antiphon_in(folder.path(), "profile --ranks 4 --check 0 --force -o measured.yaml").ok();
+        profiled.stderr.contains(BUSY)
+    };
+    (0..PROFILES).take_while(|_| disturbed()).for_each(drop);
     let cells = COLLECTIVES.iter().flat_map(|collective| grid.sizes.iter().map(move |size| (collective, *size)));
     let mut all: Vec<RankedPlan> =
         cells.flat_map(|(collective, size)| plans(folder.path(), collective, size)).collect();
@@ -96,7 +110,7 @@ fn long_plans_take_one_against_another_what_a_profile_predicts() {
         times[times.len() / 2]
     };
     let pairs = |which| all.iter().map(|plan| (plan.predicted, middle(plan, which))).collect::<Vec<_>>();
-    // The quickest repetitions count: other tests and builds run on the same cores.
+    // The quickest repetitions count: other programs may run on the same cores.
     let [tau, of_middles] = [0, 1].map(|which| kendall_tau(&pairs(which)).unwrap());
     println!("τ of {} plans: {tau:.3}, by medians {of_middles:.3}", all.len());
     let listed =
@@ -108,4 +122,41 @@ fn long_plans_take_one_against_another_what_a_profile_predicts() {
         listed().collect::<Vec<_>>().join("\n"),
         std::fs::read_to_string(folder.path().join("measured.yaml")).unwrap()
     );
+}
+
+/// Threads that compute, one for each core, until this is dropped.
+struct BusyCores {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl BusyCores {
+    fn start() -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let cores = std::thread::available_parallelism().unwrap().get();
+        let spin = |stop: Arc<AtomicBool>| move || while !stop.load(Relaxed) {};
+        Self { threads: (0..cores).map(|_| std::thread::spawn(spin(stop.clone()))).collect(), stop }
+    }
+}
+
+impl Drop for BusyCores {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        self.threads.drain(..).for_each(|thread| thread.join().unwrap());
+    }
+}
+
+#[test]
+fn a_busy_computer_is_named() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let busy = BusyCores::start();
+    let profiled = antiphon_in(folder.path(), "profile --ranks 2 --quick --check 0 -o measured.yaml").ok();
+    assert!(profiled.stderr.contains(BUSY), "{}", profiled.stderr);
+    let file = std::fs::read_to_string(folder.path().join("measured.yaml")).unwrap();
+    assert!(file.contains("# Other programs used "), "{file}");
+    let line = "tune --ranks 2 --collective allreduce --sizes 4KiB --budget 1s --launches 1 -o table.json";
+    let tuned = antiphon_in(folder.path(), line).ok();
+    drop(busy);
+    assert!(tuned.stderr.contains(BUSY), "{}", tuned.stderr);
 }

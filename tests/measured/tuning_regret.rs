@@ -1,8 +1,8 @@
 //! What a table loses against an oracle that has measured everything, in launches of its own.
 //!
-//! `make bench-tuning` asks for the bars, on a computer that does nothing else. In `make test-long` other tests run beside this one,
-//! so there only a choice that is wrong by far counts.
+//! `make bench-tuning` asks for the bars, on a computer that does nothing else. Elsewhere only a choice that is wrong by far counts.
 
+use crate::alone;
 use crate::binary::{antiphon_in, read};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -114,6 +114,7 @@ fn chosen(table: &Value, collective: &str, bytes: u64) -> String {
 
 #[test]
 fn long_the_choice_loses_little_against_an_oracle() {
+    let _alone = alone();
     let effort = Effort::of_environment();
     let folder = tempfile::tempdir().unwrap();
     let Effort { collectives, sizes, budget, bars, .. } = effort;
