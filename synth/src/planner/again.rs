@@ -35,11 +35,11 @@ pub(super) enum SearchRound {
 }
 
 impl SearchRound {
-    pub(super) fn includes(self, line: &StrategyLine) -> bool {
+    pub(super) fn includes(self, line: &StrategyLine, is_alone: bool) -> bool {
         match self {
             Self::First | Self::Only => true,
             Self::Half => line.auto != Auto::UnlessClose,
-            Self::Again(_) => line.is_random,
+            Self::Again(_) => line.restarts(is_alone),
         }
     }
 }
@@ -125,7 +125,7 @@ impl<'a> Planning<'a, '_> {
         }
         let order = promising(searches);
         let Some(&index) = order.get(round as usize % order.len().clamp(1, 2)) else { return Ok(false) };
-        for line in chosen(None).filter(|line| line.is_random) {
+        for line in chosen(self.options.strategy).filter(|line| line.restarts(self.is_alone())) {
             if self.deadline.has_passed() {
                 return Ok(true);
             }

@@ -158,9 +158,9 @@ impl<'a> Planning<'a, '_> {
         while !self.warm.is_empty() && self.open_next(&mut searches) {}
         let warm_start = best_so_far(&searches).map(|best| best.schedule.schedule().produced_by.strategy.clone());
         let mut found = FoundSoFar::default();
-        let lines = chosen(self.options.strategy).filter(|line| self.round.includes(line));
+        let lines = chosen(self.options.strategy).filter(|line| self.round.includes(line, self.is_alone()));
         let (beside, lines): (Vec<_>, Vec<_>) =
-            lines.partition(|line| line.begins == Begins::WithRestarts && self.restarts());
+            lines.partition(|line| line.begins == Begins::WithRestarts && self.restarts() && !self.is_alone());
         // A single chunk count is the one that the strategy tries anyway.
         if self.is_alone() && self.problems.len() > 1 {
             self.plan_as_one(&mut searches)?;
@@ -199,7 +199,9 @@ impl<'a> Planning<'a, '_> {
 
     /// Whether strategies run again and again after all of them.
     fn restarts(&self) -> bool {
-        !self.is_alone() && self.round != SearchRound::Only
+        let is_named = self.is_alone();
+        let mut again = chosen(self.options.strategy).filter(|line| line.restarts(is_named));
+        self.round != SearchRound::Only && (!is_named || self.options.time_limit.is_some()) && again.next().is_some()
     }
 
     /// Whether the user named a strategy, which then runs alone.

@@ -23,10 +23,10 @@ pub(super) const PORTFOLIO: &[StrategyLine] = &[
     line(&Flow),
     StrategyLine { begins: Begins::Beside, ..line(&Levels) },
     StrategyLine { begins: Begins::Beside, time: LimitedTime::Rest(2), ..line(&Trees) },
-    StrategyLine { begins: Begins::Beside, is_random: true, ..line(&Symmetric) },
-    StrategyLine { begins: Begins::InTrack, counts: ChunkCounts::BestIfLedBy(StrategyKind::Symmetric), is_random: true, ..line(&Matching) },
-    StrategyLine { counts: ChunkCounts::Best, is_random: true, ..line(&Improve) },
-    StrategyLine { begins: Begins::WithRestarts, counts: ChunkCounts::Best, longest: SOLVER, auto: Auto::UnlessClose, ..line(&Milp) },
+    StrategyLine { begins: Begins::Beside, restarts: Restarts::Always, ..line(&Symmetric) },
+    StrategyLine { begins: Begins::InTrack, counts: ChunkCounts::BestIfLedBy(StrategyKind::Symmetric), restarts: Restarts::Always, ..line(&Matching) },
+    StrategyLine { counts: ChunkCounts::Best, restarts: Restarts::Always, ..line(&Improve) },
+    StrategyLine { begins: Begins::WithRestarts, counts: ChunkCounts::Best, longest: SOLVER, auto: Auto::UnlessClose, restarts: Restarts::Alone, ..line(&Milp) },
     StrategyLine { longest: SOLVER, auto: Auto::Never, ..line(&Exact) },
 ];
 
@@ -41,8 +41,17 @@ pub(super) struct StrategyLine {
     /// Whether it must run after the time is up, as long as there is no schedule.
     pub(super) due: Due,
     pub(super) auto: Auto,
-    /// Whether it draws random numbers, so that it may find more with another seed.
-    pub(super) is_random: bool,
+    pub(super) restarts: Restarts,
+}
+
+/// When a strategy runs again with another seed, because it draws random numbers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Restarts {
+    Never,
+    /// If it was named and time is limited; among others, those that always restart find more in the same time.
+    Alone,
+    /// If it is one of several.
+    Always,
 }
 
 /// When a strategy begins, if none is named.
@@ -114,6 +123,11 @@ pub(super) enum Auto {
 }
 
 impl StrategyLine {
+    /// Whether it runs again if it was named, or if it is one of several.
+    pub(super) fn restarts(&self, is_alone: bool) -> bool {
+        self.restarts == if is_alone { Restarts::Alone } else { Restarts::Always }
+    }
+
     pub(super) fn kind(&self) -> StrategyKind {
         self.strategy.kind()
     }
@@ -129,7 +143,7 @@ const fn line(strategy: &'static dyn Strategy) -> StrategyLine {
         longest: None,
         due: Due::UnlessInterrupted,
         auto: Auto::Always,
-        is_random: false,
+        restarts: Restarts::Never,
     }
 }
 

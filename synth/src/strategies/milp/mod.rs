@@ -17,7 +17,8 @@ use crate::problem::{Limits, Problem, SearchOptions, StopReason, StrategyKind, S
 use crate::strategies::matching::Matching;
 use crate::strategies::reversal::check_copies;
 use crate::strategies::{Attempt, Context, Strategy};
-use schedule::{Schedule, Transfer};
+use schedule::Schedule;
+use topology::Micros;
 
 /// The name of the strategy; its two formulations have their own.
 const NAME: &str = StrategyKind::Milp.as_str();
@@ -28,9 +29,12 @@ const MAX_ROUTES: usize = 400_000;
 const MAX_AMONG_OTHERS: usize = 100_000;
 
 /// Both formulations together get one part in this many of a limited time; the windows get the rest.
-const RACE_PART: u32 = 2;
-/// The restarts of the greedy search that gives windows a start where nothing else does.
+const RACE_PART: u32 = 8;
+/// The restarts of the greedy search that gives windows a start.
 const GREEDY: u32 = 8;
+/// How patient windows are, the first time and in restarts.
+const PATIENCE: u32 = 16;
+const LONG_PATIENCE: u32 = 120;
 
 /// The strategy.
 #[derive(Clone, Copy, Debug, Default)]
@@ -53,21 +57,17 @@ impl Strategy for Milp {
             let why = format!("its models start at {routes} 0/1 columns; symmetric or local methods go further");
             return Err(SynthError::NotApplicable { strategy: NAME, why });
         }
+        if context.is_alone && context.incumbent.is_some() {
+            return with_windows(problem, context, Ok(Vec::new()));
+        }
         let deadline = context.deadline.part(RACE_PART);
         let raced = race(problem, &Context { deadline: &deadline, ..*context });
         with_windows(problem, context, raced)
     }
 }
 
-/// Whether the makespan is smaller, or no larger with clearly earlier arrivals, which count by `weight`.
-fn is_better(new: &Schedule, old: &Schedule, weight: impl Fn(&Transfer) -> f64) -> bool {
-    let arrivals = |schedule: &Schedule| schedule.transfers.iter().map(|it| it.end.0 * weight(it)).sum::<f64>();
-    beats(new.makespan(), old.makespan())
-        || new.makespan() <= old.makespan() && arrivals(new) < arrivals(old) * (1.0 - 1e-6)
-}
-
-/// The attempts of both formulations, and what windows make of the best schedule. Where the strategy runs alone and
-/// neither formulation has a schedule, windows begin with a greedy one, so that there always is an answer.
+/// The attempts of both formulations, and what windows make of the best schedule. Where the strategy runs alone, windows begin
+/// with a greedy schedule, too, if that is better then, so that there always is an answer. Half of the restarts begin with one.
 ///
 /// # Errors
 /// Those of the formulations if there is no schedule at all, and failures of the solver.
@@ -83,39 +83,46 @@ fn with_windows(
     };
     let own = attempts.iter().filter_map(|attempt| attempt.schedule.as_ref());
     let best = own.chain(context.incumbent).min_by(|a, b| a.makespan().total_cmp(&b.makespan())).cloned();
-    let greedy = match best {
-        None if context.is_alone => {
-            let limits = Limits { restarts: GREEDY, ..context.options.limits };
-            let options = SearchOptions { limits, ..context.options.clone() };
-            let found = Matching.propose(problem, &Context { options: &options, ..*context })?;
-            found.into_iter().find_map(|attempt| attempt.schedule)
-        }
-        _ => None,
-    };
-    let Some(start) = best.as_ref().or(greedy.as_ref()) else { return failure.map_or(Ok(attempts), Err) };
-    let (found, solved) = match windows::improved(problem, start, context) {
-        Ok(found) => found,
-        // What the models have found stays found.
-        Err(error) if !attempts.is_empty() => {
-            tracing::info!("the windows of milp failed: {error}");
-            return Ok(attempts);
-        }
-        Err(error) => return Err(error),
-    };
-    let stop = match () {
-        () if found.as_ref().is_some_and(|found| context.is_enough(found.makespan())) => StopReason::Optimal,
-        () if context.deadline.has_passed() => StopReason::TimeLimit,
-        () => StopReason::Done,
-    };
-    let begun = if greedy.is_some() { " from the greedy schedule" } else { "" };
-    let note = Some(format!("{solved} windows{begun}"));
-    // A schedule that no model has made better goes by the name of the strategy that has made it.
-    if let Some(start) = greedy.filter(|_| found.is_none()) {
-        let note = Some("the start of the windows, which no model has made better".to_owned());
-        attempts.push(Attempt { name: StrategyKind::Matching.as_str().to_owned(), schedule: Some(start), stop, note });
+    let is_restart = context.is_alone && context.incumbent.is_some();
+    let patience = if is_restart { LONG_PATIENCE } else { PATIENCE };
+    let is_greedy_turn = is_restart && context.options.seed.count_ones() % 2 == 1;
+    let mut reached = best.as_ref().map_or(Micros(f64::INFINITY), Schedule::makespan);
+    if let Some(best) = best.filter(|_| !is_greedy_turn) {
+        let attempt = match windows::attempt(problem, &best, context, patience) {
+            Ok(attempt) => attempt,
+            // What the models have found stays found.
+            Err(error) if !attempts.is_empty() => {
+                tracing::info!("the windows of milp failed: {error}");
+                return Ok(attempts);
+            }
+            Err(error) => return Err(error),
+        };
+        reached = attempt.schedule.as_ref().map_or(reached, Schedule::makespan);
+        attempts.push(attempt);
     }
-    attempts.push(Attempt { name: windows::NAME.to_owned(), schedule: found, stop, note });
+    let wants_greedy = context.is_alone && (!is_restart || is_greedy_turn) && !context.is_enough(reached);
+    let greedy = if wants_greedy { greedy(problem, context)? } else { None };
+    let Some(greedy) = greedy.filter(|greedy| is_greedy_turn || beats(greedy.makespan(), reached)) else {
+        return if attempts.is_empty() { failure.map_or(Ok(attempts), Err) } else { Ok(attempts) };
+    };
+    let mut attempt = windows::attempt(problem, &greedy, context, patience)?;
+    attempt.note = attempt.note.map(|note| format!("{note} from the greedy schedule"));
+    if attempt.schedule.is_none() {
+        // A schedule that no model has made better goes by the name of the strategy that has made it.
+        let note = Some("the start of the windows, which no model has made better".to_owned());
+        let (name, stop) = (StrategyKind::Matching.as_str().to_owned(), attempt.stop);
+        attempts.push(Attempt { name, schedule: Some(greedy), stop, note });
+    }
+    attempts.push(attempt);
     Ok(attempts)
+}
+
+/// A schedule of the greedy search, with few restarts.
+fn greedy(problem: &Problem, context: &Context<'_>) -> Result<Option<Schedule>, SynthError> {
+    let limits = Limits { restarts: GREEDY, ..context.options.limits };
+    let options = SearchOptions { limits, ..context.options.clone() };
+    let found = Matching.propose(problem, &Context { options: &options, ..*context })?;
+    Ok(found.into_iter().find_map(|attempt| attempt.schedule))
 }
 
 /// Runs both formulations, in parallel unless only one thread is allowed.

@@ -15,7 +15,6 @@
 //!
 //! [1] Shah et al., "TACCL: Guiding Collective Algorithm Synthesis using Communication Sketches", NSDI 2023, §4.3.
 
-use super::super::is_better;
 use super::units::Units;
 use crate::problem::tolerance::{EQUAL, beats};
 use crate::problem::{Problem, SynthError};
@@ -79,7 +78,7 @@ pub(super) fn tighten(
         };
         let messages = solution.and_then(|solution| contiguity.units.in_order(&contiguity.groups(&solution)));
         let found = messages.and_then(|messages| timed(problem, &messages, strategy));
-        let better = found.filter(|found| is_better(found, &best, |it| it.chunks.len() as f64));
+        let better = found.filter(|found| is_better(found, &best));
         stale = if better.is_some() { 0 } else { stale + 1 };
         from += 1;
         best = better.unwrap_or(best);
@@ -322,6 +321,16 @@ impl<'a> Contiguity<'a> {
         }
         groups
     }
+}
+
+/// Whether the makespan is smaller, or no larger and chunks arrive clearly earlier.
+fn is_better(new: &Schedule, old: &Schedule) -> bool {
+    let arrivals = |schedule: &Schedule| {
+        let all = schedule.transfers.iter();
+        all.map(|transfer| transfer.end.0 * transfer.chunks.len() as f64).sum::<f64>()
+    };
+    beats(new.makespan(), old.makespan())
+        || new.makespan() <= old.makespan() && arrivals(new) < arrivals(old) * (1.0 - 1e-6)
 }
 
 #[cfg(test)]

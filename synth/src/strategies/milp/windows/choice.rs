@@ -1,0 +1,69 @@
+//! Which messages a window frees.
+//!
+//! The principal function is [`chosen`].
+
+use super::deliveries::MOST_PARTS;
+use rand_pcg::Pcg64Mcg;
+use rand_pcg::rand_core::Rng;
+use schedule::{ChunkId, Schedule, Transfer};
+use std::collections::{BTreeMap, BTreeSet};
+use topology::Micros;
+
+/// A chunk that so few messages carry is freed as a whole: with a part of its way fixed, it could not take another one.
+const SHORT_WAY: usize = 4;
+/// The most steps from a late message to what it has waited for.
+const STEPS: u64 = 6;
+
+/// Messages of about `size` deliveries to free: a late one, and others near it in time, at its ranks first.
+pub(super) fn chosen(schedule: &Schedule, begin: f64, size: usize, random: &mut Pcg64Mcg) -> BTreeSet<usize> {
+    let transfers = &schedule.transfers;
+    let mut late: Vec<usize> = (0..transfers.len()).collect();
+    late.sort_by(|&a, &b| transfers[b].end.total_cmp(&transfers[a].end).then(a.cmp(&b)));
+    // From a late message, go back a random number of steps along what made it late.
+    let all_late = late.iter().take_while(|&&index| transfers[index].end.0 > begin).count();
+    let mut pivot = late[random.next_u64() as usize % all_late.clamp(1, late.len())];
+    for _ in 0..random.next_u64() % STEPS {
+        let waited_for = |it: &&usize| {
+            let (other, own) = (&transfers[**it], &transfers[pivot]);
+            let touches = other.to == own.from || other.from == own.from || other.to == own.to;
+            touches && other.start < own.start
+        };
+        let Some(&before) = late.iter().find(waited_for) else { break };
+        pivot = before;
+    }
+    let same_chunk = random.next_u64().is_multiple_of(2);
+    let near = |index: usize| {
+        let (other, own): (&Transfer, &Transfer) = (&transfers[index], &transfers[pivot]);
+        let shared = [own.from, own.to].iter().filter(|&&rank| other.from == rank || other.to == rank).count();
+        let shared = if same_chunk && other.chunks.iter().any(|chunk| own.chunks.contains(chunk)) { 2 } else { shared };
+        let apart = Micros((other.start.0 - own.start.0).abs());
+        let blur = 1.0 + (random_unit(index, pivot) - 0.5) * 0.5;
+        apart.0 * blur + schedule.makespan().0 * 0.25 * (2 - shared) as f64
+    };
+    let mut order: Vec<usize> = (0..transfers.len()).collect();
+    order.sort_by(|&a, &b| near(a).total_cmp(&near(b)).then(a.cmp(&b)));
+    let mut carriers: BTreeMap<ChunkId, Vec<usize>> = BTreeMap::new();
+    for (index, transfer) in transfers.iter().enumerate() {
+        transfer.chunks.iter().for_each(|&chunk| carriers.entry(chunk).or_default().push(index));
+    }
+    let mut free = BTreeSet::new();
+    let mut deliveries = 0;
+    for index in order {
+        let with = transfers[index].chunks.iter().map(|chunk| &carriers[chunk]).filter(|all| all.len() <= SHORT_WAY);
+        for index in std::iter::once(index).chain(with.flatten().copied()) {
+            if free.insert(index) {
+                deliveries += transfers[index].chunks.len().min(MOST_PARTS);
+            }
+        }
+        if deliveries >= size {
+            break;
+        }
+    }
+    free
+}
+
+/// A number from 0 to 1 that differs from pair to pair.
+fn random_unit(one: usize, other: usize) -> f64 {
+    let mixed = (one as u64 * 0x9E37_79B9 + other as u64).wrapping_mul(0xD1B5_4A32_D192_ED03);
+    (mixed >> 11) as f64 / (1u64 << 53) as f64
+}
