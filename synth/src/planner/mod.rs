@@ -326,6 +326,7 @@ impl<'a> Planning<'a, '_> {
         let deadline = if has_answer { deadline.strict() } else { deadline };
         let context = Context {
             is_alone: self.is_alone(),
+            is_restart: matches!(self.round, SearchRound::Again(_)),
             was_planned_as_one: search.planned_as_one.contains(&line.kind()),
             ..self.context(search, &options, &deadline)
         };

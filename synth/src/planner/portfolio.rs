@@ -48,7 +48,7 @@ pub(super) struct StrategyLine {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Restarts {
     Never,
-    /// If it was named and time is limited; among others, those that always restart find more in the same time.
+    /// If it was named and time is limited, always with the same effort. Among others, those that always restart find more.
     Alone,
     /// If it is one of several.
     Always,

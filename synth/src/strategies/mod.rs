@@ -37,6 +37,8 @@ pub struct Context<'a> {
     /// Whether the strategy need not share the time with others, as where the user named it. Then it runs even where it is not
     /// [worthwhile](Strategy::is_worthwhile), and tries [larger](Self::most) problems.
     pub is_alone: bool,
+    /// Whether it has run for this problem before, with another seed.
+    pub(crate) is_restart: bool,
     /// Whether halves of reductions are joined as they are, at once: without a bound of each, and without looking for a better
     /// order of all messages.
     pub(crate) joins_as_they_are: bool,
@@ -62,6 +64,7 @@ impl<'a> Context<'a> {
             incumbent: None,
             bound: Micros::ZERO,
             is_alone: true,
+            is_restart: false,
             joins_as_they_are: false,
             was_planned_as_one: false,
             symmetries,

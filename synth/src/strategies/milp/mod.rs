@@ -57,17 +57,18 @@ impl Strategy for Milp {
             let why = format!("its models start at {routes} 0/1 columns; symmetric or local methods go further");
             return Err(SynthError::NotApplicable { strategy: NAME, why });
         }
-        if context.is_alone && context.incumbent.is_some() {
-            return with_windows(problem, context, Ok(Vec::new()));
+        if context.is_restart {
+            return again(problem, context);
         }
-        let deadline = context.deadline.part(RACE_PART);
+        let is_limited = context.options.time_limit.is_some();
+        let deadline = if is_limited { context.deadline.part(RACE_PART) } else { context.deadline.clone() };
         let raced = race(problem, &Context { deadline: &deadline, ..*context });
         with_windows(problem, context, raced)
     }
 }
 
 /// The attempts of both formulations, and what windows make of the best schedule. Where the strategy runs alone, windows begin
-/// with a greedy schedule, too, if that is better then, so that there always is an answer. Half of the restarts begin with one.
+/// with a greedy schedule, too, if that is better then, so that there always is an answer.
 ///
 /// # Errors
 /// Those of the formulations if there is no schedule at all, and failures of the solver.
@@ -83,38 +84,73 @@ fn with_windows(
     };
     let own = attempts.iter().filter_map(|attempt| attempt.schedule.as_ref());
     let best = own.chain(context.incumbent).min_by(|a, b| a.makespan().total_cmp(&b.makespan())).cloned();
-    let is_restart = context.is_alone && context.incumbent.is_some();
-    let patience = if is_restart { LONG_PATIENCE } else { PATIENCE };
-    let is_greedy_turn = is_restart && context.options.seed.count_ones() % 2 == 1;
     let mut reached = best.as_ref().map_or(Micros(f64::INFINITY), Schedule::makespan);
-    if let Some(best) = best.filter(|_| !is_greedy_turn) {
-        let attempt = match windows::attempt(problem, &best, context, patience) {
-            Ok(attempt) => attempt,
-            // What the models have found stays found.
-            Err(error) if !attempts.is_empty() => {
-                tracing::info!("the windows of milp failed: {error}");
-                return Ok(attempts);
+    let mut failed = None;
+    if let Some(best) = &best {
+        match windows::attempt(problem, best, context, PATIENCE) {
+            Ok(attempt) => {
+                reached = attempt.schedule.as_ref().map_or(reached, Schedule::makespan);
+                attempts.push(attempt);
             }
-            Err(error) => return Err(error),
-        };
-        reached = attempt.schedule.as_ref().map_or(reached, Schedule::makespan);
-        attempts.push(attempt);
+            Err(error) => failed = Some(error),
+        }
     }
-    let wants_greedy = context.is_alone && (!is_restart || is_greedy_turn) && !context.is_enough(reached);
-    let greedy = if wants_greedy { greedy(problem, context)? } else { None };
-    let Some(greedy) = greedy.filter(|greedy| is_greedy_turn || beats(greedy.makespan(), reached)) else {
-        return if attempts.is_empty() { failure.map_or(Ok(attempts), Err) } else { Ok(attempts) };
+    let is_over = context.is_enough(reached) || best.is_some() && context.deadline.has_passed();
+    if context.is_alone && !is_over && failed.is_none() {
+        match from_greedy(problem, context, PATIENCE, reached) {
+            Ok(found) => attempts.extend(found),
+            Err(error) => failed = Some(error),
+        }
+    }
+    match failed.or(failure) {
+        Some(error) if attempts.is_empty() => Err(error),
+        // What the models have found stays found.
+        Some(error) => {
+            tracing::info!("a part of milp failed: {error}");
+            Ok(attempts)
+        }
+        None => Ok(attempts),
+    }
+}
+
+/// What windows find with another seed: from the best schedule, or in every other restart from a greedy one, which is the only one
+/// for halves of sums.
+///
+/// # Errors
+/// [`SynthError::NotApplicable`] where windows can free nothing, and failures of the solver.
+fn again(problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
+    if context.incumbent.is_some_and(|best| !windows::can_free(problem, best)) {
+        let why = "its windows cannot free messages of this plan".to_owned();
+        return Err(SynthError::NotApplicable { strategy: NAME, why });
+    }
+    match context.incumbent {
+        Some(best) if context.options.seed.count_ones().is_multiple_of(2) => {
+            Ok(vec![windows::attempt(problem, best, context, LONG_PATIENCE)?])
+        }
+        Some(_) => from_greedy(problem, context, LONG_PATIENCE, Micros(f64::INFINITY)),
+        None => from_greedy(problem, context, PATIENCE, Micros(f64::INFINITY)),
+    }
+}
+
+/// What windows make of a greedy schedule that takes less than `most`.
+fn from_greedy(
+    problem: &Problem,
+    context: &Context<'_>,
+    patience: u32,
+    most: Micros,
+) -> Result<Vec<Attempt>, SynthError> {
+    let Some(greedy) = greedy(problem, context)?.filter(|greedy| beats(greedy.makespan(), most)) else {
+        return Ok(Vec::new());
     };
     let mut attempt = windows::attempt(problem, &greedy, context, patience)?;
     attempt.note = attempt.note.map(|note| format!("{note} from the greedy schedule"));
-    if attempt.schedule.is_none() {
-        // A schedule that no model has made better goes by the name of the strategy that has made it.
-        let note = Some("the start of the windows, which no model has made better".to_owned());
-        let (name, stop) = (StrategyKind::Matching.as_str().to_owned(), attempt.stop);
-        attempts.push(Attempt { name, schedule: Some(greedy), stop, note });
+    if attempt.schedule.is_some() {
+        return Ok(vec![attempt]);
     }
-    attempts.push(attempt);
-    Ok(attempts)
+    // A schedule that no model has made better goes by the name of the strategy that has made it.
+    let note = Some("the start of the windows, which no model has made better".to_owned());
+    let (name, stop) = (StrategyKind::Matching.as_str().to_owned(), attempt.stop);
+    Ok(vec![Attempt { name, schedule: Some(greedy), stop, note }, attempt])
 }
 
 /// A schedule of the greedy search, with few restarts.

@@ -35,13 +35,18 @@ pub(super) fn chosen(schedule: &Schedule, begin: f64, size: usize, random: &mut 
     let near = |index: usize| {
         let (other, own): (&Transfer, &Transfer) = (&transfers[index], &transfers[pivot]);
         let shared = [own.from, own.to].iter().filter(|&&rank| other.from == rank || other.to == rank).count();
-        let shared = if same_chunk && other.chunks.iter().any(|chunk| own.chunks.contains(chunk)) { 2 } else { shared };
+        let shared = if same_chunk && other.chunks.iter().any(|chunk| own.chunks.binary_search(chunk).is_ok()) {
+            2
+        } else {
+            shared
+        };
         let apart = Micros((other.start.0 - own.start.0).abs());
         let blur = 1.0 + (random_unit(index, pivot) - 0.5) * 0.5;
         apart.0 * blur + schedule.makespan().0 * 0.25 * (2 - shared) as f64
     };
     let mut order: Vec<usize> = (0..transfers.len()).collect();
-    order.sort_by(|&a, &b| near(a).total_cmp(&near(b)).then(a.cmp(&b)));
+    let distances: Vec<f64> = order.iter().map(|&index| near(index)).collect();
+    order.sort_by(|&a, &b| distances[a].total_cmp(&distances[b]).then(a.cmp(&b)));
     let mut carriers: BTreeMap<ChunkId, Vec<usize>> = BTreeMap::new();
     for (index, transfer) in transfers.iter().enumerate() {
         transfer.chunks.iter().for_each(|&chunk| carriers.entry(chunk).or_default().push(index));

@@ -1,7 +1,7 @@
 //! What one window decides: the deliveries of a schedule, and what each may do instead.
 //!
 //! The principal type is [`OpenDelivery`]. A message that is not free is one delivery, which keeps its link, its chunks and its
-//! turn. A free message is one or two deliveries. Such a delivery has a message of its own over one of a few links, or it is
+//! turn. A free message is up to four deliveries. Such a delivery has a message of its own over one of a few links, or it is
 //! part of a message that goes there anyway, or, where nobody wants its chunks there, it is not made. A rank that lacks a free
 //! chunk may become a relay of it.
 
@@ -50,7 +50,8 @@ pub(super) struct OpenDelivery {
     pub(super) is_free: bool,
     /// The message in the schedule, and whether the delivery is its first; `None` if it has none yet.
     pub(super) now: Option<(usize, bool)>,
-    /// The earliest and the latest departure in any solution that is no slower.
+    /// The earliest and the latest departure: none is possible before or after in a schedule that is no slower, and what is not
+    /// free moves little.
     pub(super) head: f64,
     pub(super) latest: f64,
 }
@@ -102,9 +103,13 @@ impl Opening<'_> {
             let part = transfer.chunks.len().div_ceil(parts).max(1);
             let lists: Vec<Vec<ChunkId>> = transfer.chunks.chunks(part).map(<[ChunkId]>::to_vec).collect();
             for (number, chunks) in lists.into_iter().enumerate() {
-                chunks.iter().for_each(|&chunk| {
-                    self.first.entry((chunk, transfer.to)).or_insert(self.all.len());
-                });
+                for &chunk in &chunks {
+                    let new = self.all.len();
+                    let known = *self.first.entry((chunk, transfer.to)).or_insert(new);
+                    if known < new && self.arrives(&[known]) > transfer.end.0 {
+                        self.first.insert((chunk, transfer.to), new);
+                    }
+                }
                 self.add(chunks, is_free, Some((index, number == 0)));
             }
         }

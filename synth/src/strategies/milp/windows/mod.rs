@@ -31,14 +31,14 @@ const NAME: &str = "milp-windows";
 
 /// The most messages of a schedule: all of them are in every model.
 const MOST_MESSAGES: usize = 1500;
-/// The most deliveries that a window frees: at first, at least and at most. Each window frees between half of it and all.
+/// The most deliveries that a window frees: at first, at least and at most. Each window frees about half of it to all.
 const FREE: usize = 10;
 const LEAST: usize = 6;
 const MOST: usize = 60;
 /// Windows that are solved at the same time, from the same schedule. Not the number of cores: the answer must not depend on it.
 const SIDE_BY_SIDE: usize = 2;
 /// The most windows for each call of the solver that the limits allow: windows are small.
-const WINDOWS_PER_CALL: u32 = 32;
+const WINDOWS_PER_CALL: u32 = 12;
 /// The part of the iterations of a call that one window may take, and its nodes of the search tree.
 const WINDOW_PART: u64 = 12;
 const NODES: u64 = 300;
@@ -46,6 +46,12 @@ const NODES: u64 = 300;
 const EQUAL: f64 = 1e-6;
 /// What arrives in the last part of the time above the bound is late.
 const LATE: f64 = 0.1;
+
+/// Whether the models know all rules, and the schedule is small enough.
+pub(super) fn can_free(problem: &Problem, schedule: &Schedule) -> bool {
+    let is_plain = !problem.constraints.exceeds(&RuleKind::OF_WAYS) && !problem.demand.has_sums();
+    is_plain && schedule.transfers.len() <= MOST_MESSAGES
+}
 
 /// What windows make of a schedule: a better one, if they find one.
 ///
@@ -77,8 +83,7 @@ fn improved(
     context: &Context<'_>,
     patience: u32,
 ) -> Result<(Option<Schedule>, u32), SynthError> {
-    let is_plain = !problem.constraints.exceeds(&RuleKind::OF_WAYS) && !problem.demand.has_sums();
-    if !is_plain || schedule.transfers.len() > MOST_MESSAGES {
+    if !can_free(problem, schedule) {
         return Ok((None, 0));
     }
     let most = context.options.limits.solver_calls.saturating_mul(WINDOWS_PER_CALL);
@@ -130,26 +135,26 @@ impl<'a> WindowSearch<'a> {
         Self { problem, context, best, begin }
     }
 
-    /// A window of at most `size` deliveries.
+    /// A window of about `size` deliveries or fewer.
     fn draw(&self, size: usize, random: &mut Pcg64Mcg) -> FreeMessages {
         let own = size / 2 + random.next_u64() as usize % (size / 2 + 1);
         let free = chosen(self.best, self.begin, own.min(self.best.transfers.len()), random);
         FreeMessages { free, seed: random.next_u64() }
     }
 
-    /// How late the deliveries are together.
+    /// How late the chunks are together.
     fn lateness(&self, schedule: &Schedule) -> f64 {
-        schedule.transfers.iter().map(|transfer| (transfer.end.0 - self.begin).max(0.0)).sum()
+        sum_over_chunks(schedule, |end| (end - self.begin).max(0.0))
     }
 
-    /// Whether a schedule is faster, or as fast with less that is late, or with earlier arrivals.
+    /// Whether a schedule is faster, or as fast with less that is late, or with as little that is late and earlier arrivals.
     fn is_better(&self, found: &Schedule) -> bool {
-        let arrivals = |schedule: &Schedule| schedule.transfers.iter().map(|transfer| transfer.end.0).sum::<f64>();
-        let is_less = |new: f64, old: f64| new < old * (1.0 - EQUAL);
         let best = self.best;
-        beats(found.makespan(), best.makespan())
-            || found.makespan() <= best.makespan()
-                && (is_less(self.lateness(found), self.lateness(best)) || is_less(arrivals(found), arrivals(best)))
+        let is_less = |new: f64, old: f64| new < old * (1.0 - EQUAL);
+        let (late, late_now) = (self.lateness(found), self.lateness(best));
+        let comes_earlier = || is_less(sum_over_chunks(found, |end| end), sum_over_chunks(best, |end| end));
+        let is_earlier = || is_less(late, late_now) || late <= late_now * (1.0 + EQUAL) && comes_earlier();
+        beats(found.makespan(), best.makespan()) || found.makespan() <= best.makespan() && is_earlier()
     }
 
     fn solve(&self, FreeMessages { free, seed }: &FreeMessages) -> Result<SolvedWindow, SynthError> {
@@ -177,6 +182,11 @@ impl<'a> WindowSearch<'a> {
         let obeys = |found: &Schedule| obey(found, &problem.topology, &problem.constraints).is_empty();
         Ok(SolvedWindow { better: found.filter(|found| self.is_better(found) && obeys(found)), is_proven })
     }
+}
+
+/// The sum over all chunks of all messages of something that depends on their arrival.
+fn sum_over_chunks(schedule: &Schedule, of: impl Fn(f64) -> f64) -> f64 {
+    schedule.transfers.iter().map(|transfer| of(transfer.end.0) * transfer.chunks.len() as f64).sum()
 }
 
 #[cfg(test)]

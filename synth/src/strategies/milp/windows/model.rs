@@ -15,8 +15,8 @@
 //! | late\[i\] | by how much it arrives after a time that is given |
 //! | T | the last arrival |
 //!
-//! Who leaves first is in [`turns`](super::turns). Heads and latest starts follow from the deliveries that are not free, so that no big M is larger than what these
-//! leave open.
+//! Who leaves first is in [`turns`](super::turns). Heads and latest starts follow from the deliveries that are not free, so that
+//! big Ms are small.
 
 use super::deliveries::{OpenDelivery, deliveries};
 use crate::problem::Problem;
@@ -200,14 +200,15 @@ impl<'a> FreedWindow<'a> {
     /// late ≥ arrival − begin, and what lateness and arrivals cost.
     fn prefer_early(&mut self, begin: f64, seed: u64) {
         let mut random = Pcg64Mcg::seed_from_u64(seed);
-        let count = self.all.len() as f64;
+        let count = self.all.iter().map(|own| own.chunks.len()).sum::<usize>() as f64;
         for own in 0..self.all.len() {
             let share = f64::from(random.next_u32()) / f64::from(u32::MAX);
             let DeliveryColumns { start, arrival, .. } = self.columns[own];
-            self.model.set_cost(arrival.unwrap_or(start), (0.5 + share) * WEIGHT / count);
+            let chunks = self.all[own].chunks.len() as f64;
+            self.model.set_cost(arrival.unwrap_or(start), (0.5 + share) * chunks * WEIGHT / count);
             if self.all[own].latest + self.all[own].shortest(self.problem) > begin {
                 let late = self.model.continuous(0.0, f64::INFINITY);
-                self.model.set_cost(late, LATENESS / count);
+                self.model.set_cost(late, chunks * LATENESS / count);
                 self.late.push((late, own, begin));
                 let sum = self.arrival(own).plus(-begin, []);
                 self.no_sooner(late, sum, 0.0, &[]);
@@ -297,6 +298,7 @@ impl<'a> FreedWindow<'a> {
         order.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
         let message = |(.., link, mut chunks): (f64, f64, LinkId, Vec<ChunkId>)| {
             chunks.sort_unstable();
+            chunks.dedup();
             Message { chunks: chunks.into(), link, kind: TransferKind::Copy }
         };
         order.into_iter().map(message).collect()
