@@ -149,7 +149,7 @@ mod tests {
     use super::*;
     use crate::planner::synthesize;
     use crate::problem::by_hand::asked;
-    use crate::problem::{DEFAULT_GAP, Problem, StopReason};
+    use crate::problem::{DEFAULT_GAP, Problem, StopReason, StrategyKind};
     use schedule::Collective;
     use std::time::Instant;
 
@@ -162,12 +162,15 @@ mod tests {
         // Local search ends on this machine long before the limit, and above the bound.
         let problem = problem("mesh2d:3x5", Collective::AllToAll, 15_000);
         let limit = Duration::from_millis(2500);
-        let options = SearchOptions { time_limit: Some(limit), gap: DEFAULT_GAP, ..SearchOptions::default() };
-        let started = Instant::now();
-        let found = synthesize(std::slice::from_ref(&problem), &options, &|_| {}).expect("a schedule").report;
-        let is_proven = found.gap.is_some_and(|gap| gap <= DEFAULT_GAP * (1.0 + 1e-9));
-        assert!(is_proven || found.stop_reason == StopReason::TimeLimit, "{:?}", found.stop_reason);
-        assert!(is_proven || started.elapsed() >= limit.mul_f64(0.9), "{:?}", started.elapsed());
+        for strategy in [None, Some(StrategyKind::Milp)] {
+            let time_limit = Some(limit);
+            let options = SearchOptions { strategy, time_limit, gap: DEFAULT_GAP, ..SearchOptions::default() };
+            let started = Instant::now();
+            let found = synthesize(std::slice::from_ref(&problem), &options, &|_| {}).expect("a schedule").report;
+            let is_proven = found.gap.is_some_and(|gap| gap <= DEFAULT_GAP * (1.0 + 1e-9));
+            assert!(is_proven || found.stop_reason == StopReason::TimeLimit, "{strategy:?}: {:?}", found.stop_reason);
+            assert!(is_proven || started.elapsed() >= limit.mul_f64(0.9), "{strategy:?}: {:?}", started.elapsed());
+        }
     }
 
     #[test]
