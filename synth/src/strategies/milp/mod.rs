@@ -29,7 +29,7 @@ const MAX_ROUTES: usize = 400_000;
 const MAX_AMONG_OTHERS: usize = 100_000;
 
 /// Both formulations together get one part in this many of a limited time; the windows get the rest.
-const RACE_PART: u32 = 8;
+const RACE_PART: u32 = 3;
 /// The restarts of the greedy search that gives windows a start.
 const GREEDY: u32 = 8;
 /// How patient windows are, the first time and in restarts.
