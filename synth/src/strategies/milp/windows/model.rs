@@ -79,8 +79,9 @@ pub(super) struct FreedWindow<'a> {
     pub(super) columns: Vec<DeliveryColumns>,
     pub(super) before: BTreeMap<(usize, usize), Column>,
     makespan: Column,
-    /// How late deliveries are that may arrive after a time.
-    late: Vec<(Column, usize, f64)>,
+    /// How late deliveries are that may arrive after `begin`.
+    late: Vec<(Column, usize)>,
+    begin: f64,
     until: f64,
 }
 
@@ -109,12 +110,13 @@ impl<'a> FreedWindow<'a> {
             before: BTreeMap::new(),
             makespan,
             late: Vec::new(),
+            begin,
             until,
         };
         window.count_merged();
         window.choose_one();
         window.arrive();
-        window.prefer_early(begin, seed);
+        window.prefer_early(seed);
         window.send_what_has_arrived();
         window.keep_turns();
         window.take_turns().then_some(window)
@@ -186,10 +188,11 @@ impl<'a> FreedWindow<'a> {
             if let Some(arrival) = self.columns[own].arrival {
                 let sum = self.own_arrival(own);
                 self.no_sooner(arrival, sum, 0.0, &[]);
-                for (merge, number) in self.all[own].merges.clone().into_iter().zip(0..) {
-                    let taken: Vec<Column> = self.columns[own].merges.get(number).copied().into_iter().collect();
-                    let sum = self.arrival(merge.into);
-                    self.no_sooner(arrival, sum, (self.until - self.all[own].head).max(0.0), &taken);
+                let big = (self.until - self.all[own].head).max(0.0);
+                for number in 0..self.all[own].merges.len() {
+                    let sum = self.arrival(self.all[own].merges[number].into);
+                    let taken = self.columns[own].merges[number];
+                    self.no_sooner(arrival, sum, big, &[taken]);
                 }
             }
             let sum = self.arrival(own);
@@ -198,7 +201,7 @@ impl<'a> FreedWindow<'a> {
     }
 
     /// late ≥ arrival − begin, and what lateness and arrivals cost.
-    fn prefer_early(&mut self, begin: f64, seed: u64) {
+    fn prefer_early(&mut self, seed: u64) {
         let mut random = Pcg64Mcg::seed_from_u64(seed);
         let count = self.all.iter().map(|own| own.chunks.len()).sum::<usize>() as f64;
         for own in 0..self.all.len() {
@@ -206,11 +209,11 @@ impl<'a> FreedWindow<'a> {
             let DeliveryColumns { start, arrival, .. } = self.columns[own];
             let chunks = self.all[own].chunks.len() as f64;
             self.model.set_cost(arrival.unwrap_or(start), (0.5 + share) * chunks * WEIGHT / count);
-            if self.all[own].latest + self.all[own].shortest(self.problem) > begin {
+            if self.all[own].latest + self.all[own].shortest(self.problem) > self.begin {
                 let late = self.model.continuous(0.0, f64::INFINITY);
                 self.model.set_cost(late, chunks * LATENESS / count);
-                self.late.push((late, own, begin));
-                let sum = self.arrival(own).plus(-begin, []);
+                self.late.push((late, own));
+                let sum = self.arrival(own).plus(-self.begin, []);
                 self.no_sooner(late, sum, 0.0, &[]);
             }
         }
@@ -241,13 +244,17 @@ impl<'a> FreedWindow<'a> {
         }
     }
 
+    /// When a delivery leaves in the schedule that the window was taken from.
+    fn departure(&self, own: &OpenDelivery) -> f64 {
+        own.now.map_or(own.head, |(index, _)| self.transfers[index].start.0)
+    }
+
     /// The schedule that the window was taken from, as a start for the solver.
     pub(super) fn start(&self) -> Vec<(Column, f64)> {
         let mut values = vec![(self.makespan, self.until)];
-        let departure = |own: &OpenDelivery| own.now.map_or(own.head, |(index, _)| self.transfers[index].start.0);
         for (own, columns) in self.all.iter().zip(&self.columns) {
             let arrival = own.now.map_or(own.head, |(index, _)| self.transfers[index].end.0);
-            values.push((columns.start, departure(own)));
+            values.push((columns.start, self.departure(own)));
             values.extend(columns.arrival.map(|column| (column, arrival)));
             // The first way, or the first message to be part of, is what it does now, if it does anything.
             let merges_now = own.now.is_some_and(|(_, is_first)| !is_first);
@@ -258,12 +265,12 @@ impl<'a> FreedWindow<'a> {
             values.extend(columns.out.map(|column| (column, f64::from(own.now.is_none()))));
         }
         let order = self.before.iter().map(|(&(one, other), &before)| {
-            let key = |own: usize| (departure(&self.all[own]), own);
+            let key = |own: usize| (self.departure(&self.all[own]), own);
             (before, f64::from(key(one) < key(other)))
         });
         values.extend(order);
         let end = |own: usize| self.all[own].now.map_or(0.0, |(index, _)| self.transfers[index].end.0);
-        values.extend(self.late.iter().map(|&(late, own, begin)| (late, (end(own) - begin).max(0.0))));
+        values.extend(self.late.iter().map(|&(late, own)| (late, (end(own) - self.begin).max(0.0))));
         values
     }
 
@@ -278,8 +285,7 @@ impl<'a> FreedWindow<'a> {
     pub(super) fn messages(&self, solution: &Solution) -> Vec<Message> {
         let mut chunks: Vec<Vec<ChunkId>> = vec![Vec::new(); self.all.len()];
         for (own, columns) in self.all.iter().zip(&self.columns) {
-            let taken = |column: &&Column| solution.is_set(**column);
-            if let Some(merge) = columns.merges.iter().position(|column| taken(&column)) {
+            if let Some(merge) = columns.merges.iter().position(|&column| solution.is_set(column)) {
                 chunks[own.merges[merge].into].extend(&own.chunks);
             }
         }
@@ -290,7 +296,7 @@ impl<'a> FreedWindow<'a> {
                 false => columns.over.iter().position(|&column| solution.is_set(column)),
             };
             if let Some(way) = way {
-                let now = own.now.map_or(own.head, |(index, _)| self.transfers[index].start.0);
+                let now = self.departure(own);
                 let all = own.chunks.iter().chain(&chunks[index]).copied().collect();
                 order.push((solution.value(columns.start), now, own.ways[way].link, all));
             }
