@@ -88,6 +88,21 @@ impl Communicator {
     /// [`CommError`].
     #[inline]
     pub fn run(&self, operation: &CollectiveCall, buffers: RawCall) -> CommResult<()> {
+        self.run_while(operation, buffers, || true)
+    }
+
+    /// The same, but it is given up when `goes_on` says no, and the communicator makes no calls any more. It is asked at least every
+    /// 50 ms, and not while a function serves the call.
+    ///
+    /// # Errors
+    /// [`CommError`].
+    #[inline]
+    pub fn run_while(
+        &self,
+        operation: &CollectiveCall,
+        buffers: RawCall,
+        goes_on: impl Fn() -> bool,
+    ) -> CommResult<()> {
         let kind = self.kind(operation)?;
         let key = CallKey { kind, count: operation.count, dtype: operation.dtype };
         if let Some(served) = self.function_for(key) {
@@ -95,17 +110,8 @@ impl Communicator {
             return buffers.lend(|memory| self.call_function(&served, memory)).unwrap_or_else(overlap);
         }
         self.blocking(key, |session, chosen, at, limit| {
-            session.call_raw(chosen, ChosenCall::prepared, at, buffers, limit)
+            session.call_raw_while(chosen, ChosenCall::prepared, at, buffers, limit, goes_on)
         })
-    }
-
-    /// Whether a function serves such a call, so that [`Self::begin`] is not the same.
-    ///
-    /// # Errors
-    /// If the call makes no sense.
-    pub fn is_served_by_function(&self, operation: &CollectiveCall) -> CommResult<bool> {
-        let (kind, CollectiveCall { count, dtype, .. }) = (self.kind(operation)?, *operation);
-        Ok(self.function_for(CallKey { kind, count, dtype }).is_some())
     }
 
     /// Begins a call. It goes on while this rank waits for any call, or tests one.

@@ -181,6 +181,14 @@ class Communicator:
 
         return _tuning.tune(self._core, candidates, when, collectives, sizes, dtype, op, budget, timeout, seed)
 
+    def use_table(self, path: str | os.PathLike[str]) -> None:
+        """From the next call on, this communicator uses a tuning table, as with ``ANTIPHON_TABLE``.
+
+        All ranks make this call, with the same table. Either all of them use it, or :class:`antiphon.ArgumentError` says whose table is
+        for other ranks, or not the same.
+        """
+        self._core.use_table(os.fspath(path))
+
     def use_candidates(
         self,
         candidates: Mapping[str, Candidate | tuple[Candidate, Sequence[str]]],

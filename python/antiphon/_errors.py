@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 
-class Error(Exception):
-    """Anything that goes wrong in a call.
+class Error(RuntimeError):
+    """Anything that goes wrong in a call. It is a ``RuntimeError``, as errors of PyTorch's own backends are.
 
     ``rank`` is the rank that the error is about, numbered as when the processes met (not as in a group that was split off), or
     ``None``.
@@ -41,5 +41,5 @@ class UnsupportedError(Error, NotImplementedError):
     """The library does not do this."""
 
 
-class InternalError(Error, RuntimeError):
+class InternalError(Error):
     """A defect of the library."""

@@ -10,12 +10,12 @@ use crate::exchange::{blocks, exchange, message};
 use crate::memory::{LentMemory, NamedBuffer};
 use crate::ongoing::{CoreHandle, HeldMemory};
 use crate::operation::{CallSpec, collective_of_name, dtype_of, op_named, operate};
-use crate::waiting::aside;
+use crate::waiting::{aside, wait_for_sender};
 use comm::{Collective, Communicator, Config, ConfirmationCounts, LongMessages};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A communicator, and the calls of it that are under way.
 #[pyclass(frozen, module = "antiphon._core", name = "Communicator")]
@@ -143,6 +143,11 @@ impl CoreCommunicator {
         aside(py, move || communicator.rebuild(least)).map(Self::of)
     }
 
+    fn use_table(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        let communicator = self.communicator.clone();
+        aside(py, move || communicator.use_table_of(&path))
+    }
+
     fn abort(&self) {
         self.communicator.abort();
     }
@@ -150,6 +155,14 @@ impl CoreCommunicator {
     fn set_timeout(&self, limit: f64) -> PyResult<()> {
         self.communicator.set_time_limit(seconds("the time limit", limit)?);
         Ok(())
+    }
+
+    /// The rank whose next message has come and is not about to be received; `None` if there is none for `timeout` seconds.
+    #[pyo3(signature = (timeout=None))]
+    fn sender_of_next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<usize>> {
+        let limit = timeout.map(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX));
+        let until = limit.and_then(|limit| Instant::now().checked_add(limit));
+        wait_for_sender(py, &self.communicator, until)
     }
 
     fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {

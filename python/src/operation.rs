@@ -7,7 +7,7 @@ use crate::call_thread::CallThread;
 use crate::elements::{ElementKind, op_of_name};
 use crate::errors::{argument, raised};
 use crate::ongoing::{CoreHandle, HeldMemory, OngoingCall};
-use crate::waiting::complete;
+use crate::waiting::while_no_signal;
 use comm::{Collective, CollectiveCall, Communicator, DType, Op};
 use pyo3::prelude::*;
 
@@ -109,13 +109,8 @@ pub(crate) unsafe fn operate(
     // SAFETY: the caller's promise; the lengths were just checked.
     let mut arranged = unsafe { arrange(communicator, call, memory) };
     let Some(mut held) = held else {
-        let by_function = communicator.is_served_by_function(&arranged.operation).map_err(|error| raised(&error))?;
-        if by_function {
-            return py.detach(|| run(communicator, &arranged)).map(|()| None).map_err(|error| raised(&error));
-        }
-        let begin = || begin(communicator, &arranged);
-        complete(py, begin)?;
-        return Ok(None);
+        let run = |goes_on: &dyn Fn() -> bool| run(communicator, &arranged, goes_on);
+        return while_no_signal(py, run).map(|()| None);
     };
     held.temporary = std::mem::take(&mut arranged.temporary);
     let ongoing = py
@@ -123,8 +118,8 @@ pub(crate) unsafe fn operate(
     Ok(Some(CoreHandle::new(ongoing.map_err(|error| raised(&error))?)))
 }
 
-fn run(communicator: &Communicator, arranged: &ArrangedCall) -> comm::CommResult<()> {
-    communicator.run(&arranged.operation, arranged.buffers)
+fn run(communicator: &Communicator, arranged: &ArrangedCall, goes_on: &dyn Fn() -> bool) -> comm::CommResult<()> {
+    communicator.run_while(&arranged.operation, arranged.buffers, goes_on)
 }
 
 fn begin(communicator: &Communicator, arranged: &ArrangedCall) -> comm::CommResult<comm::BegunCall> {

@@ -3,7 +3,7 @@
     torch.distributed.init_process_group("antiphon")
 
 needs no import from torch 2.14 on; with older versions, ``import antiphon.torch`` first. The table of plans is the one that
-``ANTIPHON_TABLE`` names. ``ANTIPHON_TIMEOUT`` comes before the ``timeout`` of PyTorch, whose default is half an hour.
+``ANTIPHON_TABLE`` names, or that of the group's :class:`Options`. ``ANTIPHON_TIMEOUT`` comes before the ``timeout`` of PyTorch, whose default is half an hour.
 
 :func:`tune` measures the calls of a group in a job's first seconds, and :func:`explain` says what ran for which sizes, and how long it took.
 """
@@ -14,10 +14,10 @@ from typing import Any
 
 import torch.distributed as dist
 
-from antiphon.torch._group import Group, groups
+from antiphon.torch._group import Group, Options, groups
 from antiphon.torch._tune import tune
 
-__all__ = ["explain", "register", "tune"]
+__all__ = ["Options", "explain", "register", "tune"]
 
 
 def _create(options: Any, backend_options: Any = None) -> Any:
@@ -29,8 +29,10 @@ def _create(options: Any, backend_options: Any = None) -> Any:
         timeout=options.timeout,
         name=options.group_id,
         ranks=list(options.global_ranks_in_group) or list(range(options.group_size)),
+        options=backend_options,
     )
-    if hasattr(dist.ProcessGroup, "all_gather_single"):
+    # Where TORCH_DISTRIBUTED_DEBUG is DETAIL, PyTorch puts a backend into one that cannot call Python.
+    if hasattr(dist.ProcessGroup, "all_gather_single") and dist.get_debug_level() != dist.DebugLevel.DETAIL:
         from antiphon.torch._backend import AntiphonBackend
 
         return AntiphonBackend(group)

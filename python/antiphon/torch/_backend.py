@@ -6,6 +6,7 @@ from torch._C._distributed_c10d import Backend
 
 from antiphon.torch._calls import Calls
 from antiphon.torch._group import Group
+from antiphon.torch._work import see_through_works
 
 
 class _No:
@@ -39,6 +40,7 @@ class AntiphonBackend(Calls, Backend):
     options: Backend.Options = None  # type: ignore[assignment]
 
     def __init__(self, group: Group) -> None:
+        see_through_works()
         Backend.__init__(self, group.core.rank, group.core.size)
         self._group = group
         self.options = _Options("antiphon", group.timeout)

@@ -17,8 +17,11 @@ import torch.distributed as dist
 from antiphon._errors import ArgumentError, UnsupportedError
 from antiphon.torch._coalesced import CoalescedCalls, joined
 from antiphon.torch._group import Group
+from antiphon.torch._messages import Messages
 from antiphon.torch._monitored import monitored_barrier
-from antiphon.torch._work import PendingWork, done
+from antiphon.torch._sparse import add_sparse
+from antiphon.torch._tensors import REDUCED, dense, moved, one, place, put
+from antiphon.torch._work import PendingWork, done, done_and_waited_for
 
 _OPS = {
     dist.ReduceOp.SUM: "sum",
@@ -32,73 +35,26 @@ _BITWISE = {
     dist.ReduceOp.BOR: torch.bitwise_or,
     dist.ReduceOp.BXOR: torch.bitwise_xor,
 }
-_ANY = frozenset(_OPS.values())
-#: What the library reduces: names of types, and with which reductions.
-_REDUCED = {
-    torch.float32: ("f32", _ANY),
-    torch.float64: ("f64", _ANY),
-    torch.float16: ("f16", _ANY),
-    torch.bfloat16: ("bf16", _ANY),
-    torch.int32: ("i32", _ANY - {"avg"}),
-    torch.int64: ("i64", _ANY - {"avg"}),
-    torch.uint8: ("u8", _ANY - {"avg"}),
-    torch.int8: ("i8", frozenset({"sum", "prod"})),
-    torch.bool: ("bool", frozenset({"min", "max"})),
-}
 _LOCAL: dict[str, Callable[..., torch.Tensor]] = {
     "sum": torch.add,
     "prod": torch.mul,
     "min": torch.minimum,
     "max": torch.maximum,
 }
-#: Names of types of which only the size matters, where they are not reduced.
-_OF_SIZE = {1: "u8", 2: "u16", 4: "i32", 8: "i64", 16: "complex128"}
-_DONE = done([])
+_SUM = dist.ReduceOp.SUM
+#: Names of types that the library adds.
+_ADDED = {dtype: name for dtype, (name, ops) in REDUCED.items() if "sum" in ops}
+_DONE = done_and_waited_for()
 _NOWHERE = (0, 0)
 
 
-def moved(tensor: torch.Tensor) -> str:
-    """As what elements travel that are not reduced."""
-    known = _REDUCED.get(tensor.dtype)
-    return known[0] if known is not None else _OF_SIZE[tensor.element_size()]
+def _op_of(options: Any) -> str | None:
+    """The name of a reduction that the library has."""
+    reduction = options.reduceOp
+    return _OPS.get(getattr(reduction, "op", reduction))
 
 
-def place(tensor: torch.Tensor) -> tuple[int, int]:
-    """The address and bytes of a contiguous tensor."""
-    return tensor.data_ptr(), tensor.nbytes
-
-
-def dense(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, or a copy of it that is contiguous."""
-    if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
-        raise ArgumentError(f"the backend antiphon takes dense CPU tensors, not {tensor.layout} on {tensor.device}")
-    return tensor if tensor.is_contiguous() else tensor.contiguous()
-
-
-def put(made: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> Callable[[], None] | None:
-    """What copies results to where they are wanted, if they are not there already."""
-    pairs = [(source, target) for source, target in zip(made, wanted) if source is not target]
-    if not pairs:
-        return None
-
-    def copy() -> None:
-        with torch.no_grad():
-            for source, target in pairs:
-                target.copy_(source.view(target.shape))
-
-    return copy
-
-
-def one(tensors: Any) -> Any:
-    """The only tensor of a list: a process has one device."""
-    if isinstance(tensors, torch.Tensor):
-        return tensors
-    if len(tensors) != 1:
-        raise ArgumentError(f"a call has one tensor for each process, not {len(tensors)}")
-    return tensors[0]
-
-
-class Calls(CoalescedCalls):
+class Calls(CoalescedCalls, Messages):
     """The calls of a group."""
 
     _group: Group
@@ -126,8 +82,8 @@ class Calls(CoalescedCalls):
     ) -> Any:
         """A collective on contiguous tensors. `after` is done when it is over."""
         group = self._group
-        sends = _NOWHERE if send is None else place(send)
         receives = _NOWHERE if receive is None else place(receive)
+        sends = receives if send is receive else _NOWHERE if send is None else place(send)
         size = max(sends[1], receives[1])
         if getattr(options, "asyncOp", True):
             handle = group.core.collective_at(name, sends, receives, dtype, op, root, (send, receive))
@@ -142,9 +98,8 @@ class Calls(CoalescedCalls):
 
     def _reduced(self, tensor: torch.Tensor, options: Any) -> tuple[str, str] | None:
         """How the library reduces a tensor: the names of the reduction and of the type."""
-        reduction = options.reduceOp
-        op = _OPS.get(getattr(reduction, "op", reduction))
-        known = _REDUCED.get(tensor.dtype)
+        op = _op_of(options)
+        known = REDUCED.get(tensor.dtype)
         if op is not None and known is not None and op in known[1]:
             return op, known[0]
         return None
@@ -171,6 +126,23 @@ class Calls(CoalescedCalls):
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
         tensor = one(tensors)
         opts = opts if opts is not None else dist.AllreduceOptions()
+        dtype = _ADDED.get(tensor.dtype)
+        # The usual call on a straight way: of a short one, Python takes most of the time.
+        if (
+            dtype is not None
+            and not getattr(opts, "asyncOp", True)
+            and tensor.layout is torch.strided
+            and tensor.is_cpu
+            and tensor.is_contiguous()
+            and opts.reduceOp == _SUM
+        ):
+            group, where = self._group, (tensor.data_ptr(), tensor.nbytes)
+            since = perf_counter_ns()
+            group.core.collective_at("all_reduce", where, where, dtype, "sum", None)
+            group.count("all_reduce", where[1], dtype, perf_counter_ns() - since)
+            return _DONE
+        if tensor.layout is torch.sparse_coo:
+            return self._allreduce_sparse(tensor, opts)
         whole = self._dense(tensor)
         how = self._reduced(whole, opts)
         if how is None:
@@ -178,6 +150,13 @@ class Calls(CoalescedCalls):
             return done([tensor])
         after = None if whole is tensor else put([whole], [tensor])
         return self._make("all_reduce", whole, whole, opts, op=how[0], dtype=how[1], after=after, tensors=[tensor])
+
+    def _allreduce_sparse(self, tensor: torch.Tensor, options: Any) -> Any:
+        if _op_of(options) != "sum":
+            raise UnsupportedError("the backend antiphon only adds sparse tensors")
+        self._group.note("a sparse tensor is gathered, and added by PyTorch")
+        add_sparse(self._group.core, tensor)
+        return done([tensor])
 
     def broadcast(self, tensors: Any, opts: Any = None) -> Any:
         tensor = one(tensors)
@@ -361,26 +340,9 @@ class Calls(CoalescedCalls):
     def monitored_barrier(self, opts: Any = None, wait_all_ranks: bool = False) -> None:
         """A barrier whose error names all ranks that did not come, whatever ``wait_all_ranks`` says."""
         limit = getattr(opts, "timeout", None)
-        if not isinstance(limit, timedelta) or limit <= timedelta():
+        if not isinstance(limit, timedelta) or limit < timedelta():
             limit = self._group.timeout
-        monitored_barrier(self._group, limit.total_seconds())
-
-    # Messages.
-
-    def send(self, tensors: Any, peer: int, tag: int = 0) -> Any:
-        tensor = self._dense(one(tensors))
-        handle = self._group.tagged(tag).message_at(place(tensor), peer, True, tensor)
-        return PendingWork([handle], [tensor])
-
-    def recv(self, tensors: Any, peer: int, tag: int = 0) -> Any:
-        tensor = one(tensors)
-        whole = self._dense(tensor)
-        handle = self._group.tagged(tag).message_at(place(whole), peer, False, whole)
-        after = None if whole is tensor else put([whole], [tensor])
-        return PendingWork([handle], [tensor], after, source=peer)
-
-    def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
-        raise UnsupportedError("the backend antiphon receives from a rank that is named: give `src`")
+        monitored_barrier(self._group, limit.total_seconds(), wait_all_ranks)
 
     # Life.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from antiphon.torch._tensors import moved
 from antiphon.torch._work import PendingWork, done
 
 if TYPE_CHECKING:
@@ -74,8 +75,6 @@ class CoalescedCalls:
         return self._make("all_reduce", packed, packed, options, op=op, dtype=dtype, after=after, tensors=tensors)
 
     def _all_gather_packed(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], options: Any) -> Any:
-        from antiphon.torch._calls import moved
-
         size, staging = self._group.core.size, self._group.staging
         counts = [tensor.numel() for tensor in inputs]
         packed = staging.take(inputs[0].dtype, sum(counts))

@@ -27,6 +27,15 @@ def groups() -> list[Group]:
     return [group for group in there if group is not None and group.is_open]
 
 
+class Options:
+    """What a group is told when it is made: ``init_process_group("antiphon", pg_options=antiphon.torch.Options(table="here.json"))``,
+    and ``new_group`` in the same way."""
+
+    def __init__(self, *, table: str | os.PathLike[str] | None = None) -> None:
+        #: The tuning table of this group, and of no other. All its ranks name the same one. Without it, that of ``ANTIPHON_TABLE``.
+        self.table = table
+
+
 class Group:
     """The ranks of a process group."""
 
@@ -52,7 +61,9 @@ class Group:
         _GROUPS.append(weakref.ref(self))
 
     @classmethod
-    def of(cls, store: Any, rank: int, size: int, timeout: timedelta, name: str, ranks: list[int]) -> Group:
+    def of(
+        cls, store: Any, rank: int, size: int, timeout: timedelta, name: str, ranks: list[int], options: Any = None
+    ) -> Group:
         """The group that PyTorch asks for. All its ranks call it."""
         parent = next((group for group in groups() if group.is_root and set(ranks) <= set(group.ranks)), None)
         if parent is None:
@@ -62,6 +73,8 @@ class Group:
             core = parent.core.subset(members, parent._tag_of(name, members))
         if "ANTIPHON_TIMEOUT" not in os.environ:
             core.set_timeout(timeout.total_seconds())
+        if isinstance(options, Options) and options.table is not None:
+            core.use_table(os.fspath(options.table))
         return cls(core, name, ranks, timeout, parent is None)
 
     def _tag_of(self, name: str, members: list[int]) -> int:

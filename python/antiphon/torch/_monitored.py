@@ -17,11 +17,12 @@ _TAG = -1
 _LONGER = 5.0
 
 
-def monitored_barrier(group: Group, seconds: float) -> None:
+def monitored_barrier(group: Group, seconds: float, names_all: bool) -> None:
     """All ranks tell rank 0 that they are there; it waits ``seconds`` for them, and tells all who did not come.
 
     Only rank 0 decides who is missing: otherwise two ranks that have waited equally long would name each other. Raises
-    ``TimeoutError_`` on every rank, also on those that come too late.
+    ``TimeoutError_`` on every rank, also on those that come too late. Its text begins with all that are missing if ``names_all``,
+    otherwise with the first one.
     """
     core = group.tagged(_TAG)
     core.set_timeout(2 * seconds + _LONGER)
@@ -31,12 +32,26 @@ def monitored_barrier(group: Group, seconds: float) -> None:
         _message(core, missing, 0, False).wait()
     else:
         _gather(core, seconds, missing)
-    names = [rank for rank in range(core.size) if missing[rank]]
+    names = [group.ranks[rank] for rank in range(core.size) if missing[rank]]
     if names:
-        listed = f"rank{'s' if len(names) > 1 else ''} {', '.join(map(str, names))}"
-        error = TimeoutError_(f"{listed} did not come to the monitored barrier within {seconds:g} s")
-        error.rank = group.ranks[names[0]]
+        error = TimeoutError_(_text(names, group.ranks[core.rank] if core.rank else None, seconds, names_all))
+        error.rank = names[0]
         raise error
+
+
+def _text(names: list[int], own: int | None, seconds: float, names_all: bool) -> str:
+    """What is wrong, in the words of Gloo, which programs may look for. ``own`` is a rank that was told by rank 0."""
+    first = names if names_all else names[:1]
+    text = f"{_listed('Rank', first)} failed to pass monitoredBarrier within {seconds:g} s"
+    if len(names) > len(first):
+        text += f", and so did {_listed('rank', names[1:])}"
+    if own is None or own in names:
+        return text
+    return f"Rank {own} successfully reached monitoredBarrier, but {text[0].lower()}{text[1:]}"
+
+
+def _listed(word: str, ranks: list[int]) -> str:
+    return f"{word}{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
 def _gather(core: Any, seconds: float, missing: torch.Tensor) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -13,18 +15,73 @@ from torch._C._distributed_c10d import Work, _create_work_from_future
 from antiphon import _core
 
 
-def done(tensors: list[torch.Tensor]) -> Any:
+#: What PyTorch's own work does not hand on to that of a Python backend.
+_NOT_HANDED_ON = ("is_completed", "is_success", "exception", "result", "synchronize", "source_rank", "_source_rank")
+
+
+class _Look(threading.local):
+    """What a thread does that looks for the work behind one of PyTorch's."""
+
+    is_under_way = False
+    found: PendingWork | None = None
+
+
+_LOOK = _Look()
+#: What a work gives to who only looks for it.
+_NO_FUTURE: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+
+
+def done(tensors: list[torch.Tensor]) -> PendingWork:
     """A call that was over before it returned."""
+    return PendingWork([], tensors)
+
+
+def done_and_waited_for() -> Any:
+    """The same where nobody but PyTorch's C++ sees the work, which asks this one without calling Python."""
     future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
-    future.set_result(tensors)
+    future.set_result([])
     return _create_work_from_future(future)
+
+
+def see_through_works() -> None:
+    """Lets PyTorch's works say what ours know.
+
+    From 2.14 on, PyTorch puts the work of a Python backend into one of its own, which hands on ``wait`` and ``get_future`` only.
+    The rest would say for ever that the call is not over, and a program that asks until it is would never end. The works of other
+    backends answer as before.
+    """
+    for name in _NOT_HANDED_ON:
+        own = getattr(Work, name)
+        if not hasattr(own, "__wrapped__"):
+            setattr(Work, name, _handed_on(name, own))
+
+
+def _handed_on(name: str, own: Callable[[Work], Any]) -> Callable[[Work], Any]:
+    @functools.wraps(own)
+    def method(self: Work) -> Any:
+        work = _behind(self)
+        return own(self) if work is None else getattr(work, name)()
+
+    return method
+
+
+def _behind(work: Work) -> PendingWork | None:
+    """Our work behind one of PyTorch's, if there is one: PyTorch asks it for its future, in this thread."""
+    _LOOK.found, _LOOK.is_under_way = None, True
+    try:
+        # Works of other backends may have none.
+        with contextlib.suppress(RuntimeError):
+            work.get_future()
+    finally:
+        _LOOK.is_under_way = False
+    found, _LOOK.found = _LOOK.found, None
+    return found
 
 
 class PendingWork(Work):
     """Calls under way, which a thread of the library carries on. ``after`` is done once, when they are over.
 
-    With a backend of PyTorch 2.14 or newer, users see this through PyTorch's own ``Work``, which hands on only ``wait`` and
-    ``get_future``: there, ``get_future().done()`` tells whether the call is over, and ``is_completed`` does not.
+    With a backend of PyTorch 2.14 or newer, users see this through PyTorch's own ``Work``: see :func:`see_through_works`.
     """
 
     def __init__(
@@ -110,14 +167,21 @@ class PendingWork(Work):
         return self._source
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        if _LOOK.is_under_way:
+            _LOOK.found = self
+            return _NO_FUTURE
         if self._future is None:
-            future = self._future = torch.futures.Future()
-            left = _Countdown(len(self._handles), lambda: self._complete(future))
-            for handle in list(self._handles):
-                handle.when_over(left)
-            if not left.total:
-                self._complete(future)
+            self._future = torch.futures.Future()
+            self._promise(self._future)
         return self._future
+
+    def _promise(self, future: torch.futures.Future[list[torch.Tensor]]) -> None:
+        """Completes a future when the calls are over."""
+        left = _Countdown(len(self._handles), lambda: self._complete(future))
+        for handle in list(self._handles):
+            handle.when_over(left)
+        if not left.total:
+            self._complete(future)
 
     def _complete(self, future: torch.futures.Future[list[torch.Tensor]]) -> None:
         self._end(None)

@@ -145,9 +145,8 @@ def test_a_monitored_barrier_names_who_did_not_come(tmp_path):
         tmp_path,
         4,
         """
-# PyTorch's own function is for Gloo alone, so that of the backend is called.
 backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
-backend.monitored_barrier()
+dist.monitored_barrier()
 backend.set_timeout(datetime.timedelta(seconds=1))
 store = dist.distributed_c10d._get_default_store()
 if rank in (1, 3):
@@ -163,4 +162,6 @@ backend.monitored_barrier()
 say([store.get(f"said {of}").decode() for of in range(size)])
 """,
     )
-    assert said == [str(["ranks 1, 3 did not come to the monitored barrier within 1 s"] * 4)], said
+    missing = "ank 1 failed to pass monitoredBarrier within 1 s, and so did rank 3"
+    arrived = "Rank 2 successfully reached monitoredBarrier, but r"
+    assert said == [str([f"R{missing}", f"R{missing}", f"{arrived}{missing}", f"R{missing}"])], said

@@ -10,6 +10,7 @@ use crate::clock::Moment;
 use crate::error::{RunError, RunResult};
 use crate::interpreter::buffers::Call;
 use std::time::Duration;
+use topology::Rank;
 
 /// A call under way whose memory is borrowed, and for which nobody waits yet. It is given up if this is dropped.
 struct UnwaitedCall<'a> {
@@ -65,13 +66,36 @@ impl Session {
         buffers: RawCall,
         limit: Duration,
     ) -> RunResult<()> {
+        self.call_raw_while(held, prepared, at, buffers, limit, || true)
+    }
+
+    /// The same, but it is given up when `goes_on` says no, which is asked after each look that found the call not over, at least
+    /// every 50 ms.
+    ///
+    /// # Errors
+    /// As [`Self::call`]; [`RunError::Program`] if it was given up.
+    #[inline]
+    pub fn call_raw_while<H>(
+        &self,
+        held: H,
+        prepared: impl FnOnce(&H) -> &Prepared,
+        at: CallPlace,
+        buffers: RawCall,
+        limit: Duration,
+        goes_on: impl Fn() -> bool,
+    ) -> RunResult<()> {
         match self.call_at_once(prepared(&held), at, buffers) {
             Ok(None) => Ok(()),
             Ok(Some(ticket)) => {
                 let unwaited = UnwaitedCall { session: self, ticket };
                 drop(held);
-                std::mem::forget(unwaited);
-                self.wait(ticket, limit)
+                match self.wait_while(ticket, limit, goes_on) {
+                    Some(result) => {
+                        std::mem::forget(unwaited);
+                        result
+                    }
+                    None => Err(self.given_up()),
+                }
             }
             Err(error) => {
                 drop(held);
@@ -154,6 +178,30 @@ impl Session {
         }
         drop(engine);
         result.map(|result| result.map_err(|error| self.explain(ticket.communicator, error)))
+    }
+
+    /// Which of some ranks, each with a stream of its messages to this rank, has sent one that no call of this rank is about to
+    /// receive; its place in the list. The message stays where it is.
+    ///
+    /// # Errors
+    /// [`RunError::Lane`] if a rank cannot be reached.
+    pub fn arrived(&self, streams: &[(Rank, u64)]) -> RunResult<Option<usize>> {
+        if !self.shared.mark.is_here() {
+            return Err(forked());
+        }
+        if let Some(poller) = &self.shared.poller {
+            poller.refresh();
+        }
+        let mut engine = self.engine();
+        if engine.driver != Driver::Caller {
+            engine.carry_on(Moment::now());
+        }
+        for (place, &(peer, stream)) in streams.iter().enumerate() {
+            if !engine.has_calls_of(stream) && engine.ports.next(peer, stream)?.is_some() {
+                return Ok(Some(place));
+            }
+        }
+        Ok(None)
     }
 
     /// Gives up a call. Its buffers are the caller's again. The other ranks' calls fail.

@@ -109,6 +109,11 @@ impl Engine {
         self.queues.is_empty() && self.driver == Driver::Nobody && !has_failed
     }
 
+    /// Whether a call of a stream is under way.
+    pub(super) fn has_calls_of(&self, stream: u64) -> bool {
+        self.queues.range((stream, 0)..=(stream, u64::MAX)).next().is_some()
+    }
+
     /// A call of a queue has failed, and so will all that follow.
     #[cold]
     pub(super) fn stop(&mut self, queue: (u64, u64), why: RunError) {
