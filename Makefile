@@ -3,7 +3,7 @@ CARGO ?= cargo
 # All tests are built from one selection of packages: another selection has other features, and compiles the workspace again.
 TEST = $(CARGO) test --release --locked --workspace
 
-.PHONY: all setup build demo readme-table test test-long models install-test mpi-test python-test torch-test tested tested-wheel wheel kernels gpu-test gpu-bench cluster-test cluster-bench cluster-tuned lint bench bench-library bench-tuning install clean
+.PHONY: all setup build demo readme-table test test-long models install-test mpi-test python-test torch-test torch-old-test tested tested-wheel wheel kernels gpu-test gpu-bench cluster-test cluster-bench cluster-tuned lint bench bench-library bench-tuning install clean
 
 all: build
 
@@ -79,6 +79,11 @@ python-test: tested-wheel
 # The same with PyTorch, which it gets from PyPI without CUDA (540 MB).
 torch-test: tested-wheel
 	@if [ -x target/python/build/bin/maturin ] && .ci/setup torch; then python/torch-test.sh target/tested; fi
+
+# The same with PyTorch 2.8 and with Debian's 1.13. Not part of `make test-long`: it gets 1.2 GB more.
+torch-old-test: tested-wheel
+	@if [ -x target/python/build/bin/maturin ] && .ci/setup torch-old; then \
+		for environment in torch-2.8 torch-debian; do python/torch-test.sh target/tested $$environment || exit 1; done; fi
 
 # The interpreter kernel for GPUs, compiled anew by NVRTC from PyPI, which needs no GPU.
 kernels: setup

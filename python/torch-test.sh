@@ -1,8 +1,8 @@
 #!/bin/sh
-# Tests the wheel with PyTorch: torch-test.sh FOLDER, after `.ci/setup torch`.
+# Tests the wheel with PyTorch: torch-test.sh FOLDER [ENVIRONMENT], after `.ci/setup torch`, or `torch-old` for torch-2.8 and torch-debian.
 set -eu
 wheel=$(ls "$PWD/$1"/antiphon-*.whl)
-python=$PWD/target/python/torch/bin/python
+python=$PWD/target/python/${2:-torch}/bin/python
 "$python" -m pip install --quiet --disable-pip-version-check --no-index --no-deps --force-reinstall "$wheel"
 cd python/tests/with_torch
-exec "$python" -m pytest -q -p no:cacheprovider .
+exec "$python" -m pytest -q -rs -p no:cacheprovider .

@@ -10,6 +10,7 @@ needs no import from torch 2.14 on; with older versions, ``import antiphon.torch
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch.distributed as dist
@@ -44,7 +45,10 @@ def _create(options: Any, backend_options: Any = None) -> Any:
 def register() -> None:
     """Makes the backend known to PyTorch. PyTorch calls it by itself where it knows entry points."""
     if "ANTIPHON" not in dist.Backend._plugins:
-        dist.Backend.register_backend("antiphon", _create, extended_api=True, devices=["cpu"])
+        own = {"extended_api": True, "devices": ["cpu"]}
+        # Before 2.0, a backend was for all devices.
+        known = inspect.signature(dist.Backend.register_backend).parameters
+        dist.Backend.register_backend("antiphon", _create, **{name: value for name, value in own.items() if name in known})
 
 
 def explain() -> str:

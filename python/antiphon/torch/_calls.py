@@ -20,7 +20,7 @@ from antiphon.torch._group import Group
 from antiphon.torch._messages import Messages
 from antiphon.torch._monitored import monitored_barrier
 from antiphon.torch._sparse import add_sparse
-from antiphon.torch._tensors import REDUCED, dense, moved, one, place, put
+from antiphon.torch._tensors import REDUCED, dense, length, moved, one, place, put
 from antiphon.torch._work import PendingWork, done, done_and_waited_for
 
 _OPS = {
@@ -285,7 +285,7 @@ class Calls(CoalescedCalls, Messages):
     ) -> Any:
         core, dtype = self._group.core, moved(send)
         sizes = (place(send), sends, place(receive), receives, dtype)
-        self._group.count("all_to_all_v", max(send.nbytes, receive.nbytes), dtype, None)
+        self._group.count("all_to_all_v", max(length(send), length(receive)), dtype, None)
         if getattr(options, "asyncOp", True):
             return PendingWork([core.exchange_at(*sizes, (send, receive))], tensors, after)
         core.exchange_at(*sizes)
@@ -339,7 +339,8 @@ class Calls(CoalescedCalls, Messages):
 
     def monitored_barrier(self, opts: Any = None, wait_all_ranks: bool = False) -> None:
         """A barrier whose error names all ranks that did not come, whatever ``wait_all_ranks`` says."""
-        limit = getattr(opts, "timeout", None)
+        # A process group is told the limit itself.
+        limit = getattr(opts, "timeout", opts)
         if not isinstance(limit, timedelta) or limit < timedelta():
             limit = self._group.timeout
         monitored_barrier(self._group, limit.total_seconds(), wait_all_ranks)

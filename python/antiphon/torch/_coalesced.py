@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from antiphon.torch._tensors import moved
+from antiphon.torch._tensors import length, moved
 from antiphon.torch._work import PendingWork, done
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class Staging:
 def is_small(tensor: torch.Tensor, times: int = 1) -> bool:
     """Whether a tensor travels with others."""
     is_plain = tensor.layout is torch.strided and tensor.device.type == "cpu"
-    return is_plain and tensor.nbytes <= SMALL * times
+    return is_plain and length(tensor) <= SMALL * times
 
 
 def _sorted(

@@ -9,6 +9,7 @@ import torch
 
 from antiphon._errors import TimeoutError_
 from antiphon.torch._group import Group
+from antiphon.torch._tensors import place
 from antiphon.torch._work import PendingWork
 
 #: No user may send with this tag, so these messages wait for no others.
@@ -69,4 +70,4 @@ def _gather(core: Any, seconds: float, missing: torch.Tensor) -> None:
 
 
 def _message(core: Any, tensor: torch.Tensor, peer: int, is_sent: bool) -> PendingWork:
-    return PendingWork([core.message_at((tensor.data_ptr(), tensor.nbytes), peer, is_sent, tensor)], [tensor])
+    return PendingWork([core.message_at(place(tensor), peer, is_sent, tensor)], [tensor])

@@ -32,9 +32,14 @@ def moved(tensor: torch.Tensor) -> str:
     return known[0] if known is not None else _OF_SIZE[tensor.element_size()]
 
 
+def length(tensor: torch.Tensor) -> int:
+    """How many bytes a tensor has. Older versions of PyTorch have no ``nbytes``."""
+    return tensor.numel() * tensor.element_size()
+
+
 def place(tensor: torch.Tensor) -> tuple[int, int]:
     """The address and bytes of a contiguous tensor."""
-    return tensor.data_ptr(), tensor.nbytes
+    return tensor.data_ptr(), length(tensor)
 
 
 def dense(tensor: torch.Tensor) -> torch.Tensor:

@@ -26,7 +26,7 @@ def group_of(group: Any = None) -> Group:
     """The ranks of a process group, which must have the backend antiphon."""
     wanted = group if group is not None else dist.group.WORLD
     members = dist.get_process_group_ranks(wanted)
-    found = [own for own in groups() if own.name == wanted.group_name] or [
+    found = [own for own in groups() if own.name == getattr(wanted, "group_name", None)] or [
         own for own in groups() if own.ranks == members
     ]
     if not found:

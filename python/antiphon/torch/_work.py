@@ -31,6 +31,12 @@ _LOOK = _Look()
 _NO_FUTURE: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
 
 
+#: Before 2.0, PyTorch's C++ keeps only its own part of a work, which knows no end: works stay here until they have been waited for.
+_KEPT: set[PendingWork] | None = set() if int(torch.__version__.split(".")[0]) < 2 else None
+#: So many that nobody has waited for are kept; beyond that, those that are over go.
+_MOST_KEPT = 1000
+
+
 def done(tensors: list[torch.Tensor]) -> PendingWork:
     """A call that was over before it returned."""
     return PendingWork([], tensors)
@@ -100,6 +106,10 @@ class PendingWork(Work):
         self._is_over = False
         self._error: BaseException | None = None
         self._future: torch.futures.Future[list[torch.Tensor]] | None = None
+        if _KEPT is not None:
+            if len(_KEPT) >= _MOST_KEPT:
+                _KEPT.difference_update([work for work in _KEPT if all(map(_is_over, work._handles))])
+            _KEPT.add(self)
 
     def _end(self, timeout: float | None) -> None:
         """Waits for the end. What the call raises is kept."""
@@ -118,6 +128,8 @@ class PendingWork(Work):
                 self._after()
             self._is_over = True
             self._handles, self._after = [], None
+        if _KEPT is not None:
+            _KEPT.discard(self)
 
     def is_over_within(self, seconds: float) -> bool:
         """Whether the calls are over after so many seconds at most.

@@ -66,7 +66,8 @@ class Preloaded:
 def serve() -> tuple[int, dict] | None:
     """Forks the ranks of every job that is read. Returns the rank and its job in a rank, and nothing at the end of the input."""
     for name in MODULES:
-        with contextlib.suppress(ImportError):
+        # A ValueError: Debian's PyTorch 1.13 with its Python 3.11.
+        with contextlib.suppress(ImportError, ValueError):
             importlib.import_module(name)
     while line := sys.stdin.readline():
         job = json.loads(line)

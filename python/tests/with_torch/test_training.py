@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torchrun import says
+from torchrun import needs, says
 
 DATA = """
 import torch.nn as nn
@@ -90,14 +90,21 @@ def reference(folder, ranks, recipe):
     return says(folder, ranks, DATA + RECIPES[recipe], "gloo")
 
 
+def needs_of(recipe):
+    if "device_mesh" in RECIPES[recipe]:
+        needs("torch.distributed.device_mesh")
+
+
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_two_ranks_get_the_same_bits_as_with_gloo(tmp_path, recipe):
+    needs_of(recipe)
     ours, theirs = says(tmp_path, 2, DATA + RECIPES[recipe]), reference(tmp_path, 2, recipe)
     assert ours == theirs and ours
 
 
 @pytest.mark.parametrize("recipe", ["ddp", "fsdp2", "pipeline"])
 def test_four_ranks_train_alike(tmp_path, recipe):
+    needs_of(recipe)
     """With more than two ranks the order of additions differs, so losses agree to rounding."""
     ours, theirs = says(tmp_path, 4, DATA + RECIPES[recipe]), reference(tmp_path, 4, recipe)
     assert len(ours) == len(theirs) > 0

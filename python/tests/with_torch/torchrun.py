@@ -1,6 +1,9 @@
 """Runs a piece of code as the ranks of a job, under torchrun or without it, with the backend that it is told."""
 
+import contextlib
 import functools
+import importlib.metadata
+import importlib.util
 import os
 import pathlib
 import re
@@ -8,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
 from preloaded import Preloaded
 from ranks import free_port
 
@@ -33,13 +37,28 @@ if BACKEND == "gloo":
 dist.destroy_process_group()
 """
 DEADLINE = 150
+IS_OLD = int(importlib.metadata.version("torch").split(".")[0]) < 2
+
+
+def needs(module: str) -> None:
+    """Skips a test on versions of PyTorch that have no such module."""
+    if not has(module):
+        pytest.skip(f"this version of PyTorch has no {module}")
+
+
+def has(module: str) -> bool:
+    with contextlib.suppress(ImportError):
+        return importlib.util.find_spec(module) is not None
+    return False
 
 
 def torchrun(folder: pathlib.Path, ranks: int, code: str, options=(), end=True, **environment):
     """What rank 0 has said, with the result of torchrun."""
+    if IS_OLD:
+        pytest.skip("torchrun of Debian's PyTorch 1.13 does not start")
     variables = {**os.environ, "BACKEND": "antiphon", "OMP_NUM_THREADS": "1", **environment}
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
-    command += ["--master-port", str(free_port()), *options, str(script(folder, code, end))]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(ranks)]
+    command += ["--master_port", str(free_port()), *options, str(script(folder, code, end))]
     run = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=DEADLINE)
     return said(run.stdout), run
 
