@@ -1,5 +1,5 @@
 #!/bin/sh
-# Tests the wheel with PyTorch: torch-test.sh FOLDER [ENVIRONMENT], after `.ci/setup torch`, or `torch-old` for torch-2.8 and torch-debian.
+# Tests the wheel with PyTorch: torch-test.sh FOLDER [ENVIRONMENT], after `.ci/setup ENVIRONMENT` (torch).
 set -eu
 wheel=$(ls "$PWD/$1"/antiphon-*.whl)
 python=$PWD/target/python/${2:-torch}/bin/python

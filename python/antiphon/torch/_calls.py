@@ -200,10 +200,9 @@ class Calls(CoalescedCalls, Messages):
         send = self._dense(tensor)
         if len(wanted) != self._group.core.size or any(part.numel() != tensor.numel() for part in wanted):
             return self._allgather_uneven(wanted, send, opts)
-        all_ = send.new_empty((len(wanted), send.numel()))
-        return self._make(
-            "all_gather", send, all_, opts, dtype=moved(send), after=put(list(all_), wanted), tensors=wanted
-        )
+        all_ = self._group.staging.like(send, len(wanted) * send.numel())
+        after = self._group.staging.given_back(all_, after=put(list(all_.view(len(wanted), -1)), wanted))
+        return self._make("all_gather", send, all_, opts, dtype=moved(send), after=after, tensors=wanted)
 
     def _allgather_uneven(self, wanted: list[torch.Tensor], send: torch.Tensor, options: Any) -> Any:
         size = self._group.core.size
@@ -238,7 +237,15 @@ class Calls(CoalescedCalls, Messages):
             first = sum(part.numel() for part in parts[: self._group.core.rank])
             after = put([whole[first : first + output.numel()]], [output])
             return _then(self.allreduce([whole], _as_allreduce(opts)), after, [output])
-        return self.reduce_scatter_single(output, torch.cat([part.flatten() for part in parts]), opts)
+        opts = opts if opts is not None else dist.ReduceScatterOptions()
+        how = self._reduced(output, opts)
+        if how is None:
+            return self.reduce_scatter_single(output, torch.cat([part.flatten() for part in parts]), opts)
+        send, receive = self._group.staging.joined(parts), self._dense(output)
+        after = self._group.staging.given_back(send, after=put([receive], [output]))
+        return self._make(
+            "reduce_scatter", send, receive, opts, op=how[0], dtype=how[1], after=after, tensors=[output]
+        )
 
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         # Here the outer list is for ranks, the inner one for tensors.
@@ -266,10 +273,10 @@ class Calls(CoalescedCalls, Messages):
         size = self._group.core.size
         if len(outputs) != size or len(inputs) != size:
             raise ArgumentError(f"all_to_all has {len(inputs)} inputs and {len(outputs)} outputs for {size} ranks")
-        send = torch.cat([self._dense(tensor).flatten() for tensor in inputs])
+        send = self._group.staging.joined(inputs)
         counts = [tensor.numel() for tensor in outputs]
-        receive = send.new_empty(sum(counts))
-        after = put(receive.split(counts), outputs)
+        receive = self._group.staging.like(send, sum(counts))
+        after = self._group.staging.given_back(send, receive, after=put(receive.split(counts), outputs))
         sends = [tensor.numel() for tensor in inputs]
         return self._exchange(receive, send, counts, sends, opts, after, list(outputs))
 
@@ -300,8 +307,8 @@ class Calls(CoalescedCalls, Messages):
         wanted = one(outputs)
         if len(wanted) != self._group.core.size or any(part.numel() != send.numel() for part in wanted):
             raise ArgumentError("gather needs an output of the input's size for each rank")
-        all_ = send.new_empty((len(wanted), send.numel()))
-        after = put(list(all_), wanted)
+        all_ = self._group.staging.like(send, len(wanted) * send.numel())
+        after = self._group.staging.given_back(all_, after=put(list(all_.view(len(wanted), -1)), wanted))
         return self._make("gather", send, all_, opts, dtype=moved(send), root=root, after=after, tensors=wanted)
 
     def gather_single(self, output: torch.Tensor | None, tensor: torch.Tensor, opts: Any = None) -> Any:
@@ -315,13 +322,13 @@ class Calls(CoalescedCalls, Messages):
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         output, root = one(outputs), opts.rootRank
         receive = self._dense(output)
-        after = put([receive], [output])
         send = None
         if root == self._group.core.rank:
             parts = one(inputs)
             if len(parts) != self._group.core.size or any(part.numel() != output.numel() for part in parts):
                 raise ArgumentError("scatter needs an input of the output's size for each rank")
-            send = torch.cat([part.flatten() for part in parts])
+            send = self._group.staging.joined(parts)
+        after = self._group.staging.given_back(send, after=put([receive], [output]))
         return self._make(
             "scatter", send, receive, opts, dtype=moved(receive), root=root, after=after, tensors=[output]
         )

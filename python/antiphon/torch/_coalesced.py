@@ -112,26 +112,6 @@ class CoalescedCalls:
         return how
 
 
-class Staging:
-    """Buffers that stay where they are: the same call finds the same memory again, which the other ranks know already."""
-
-    #: Buffers that are kept, at most.
-    MOST = 32
-
-    def __init__(self) -> None:
-        self._free: dict[tuple[torch.dtype, int], list[torch.Tensor]] = {}
-
-    def take(self, dtype: torch.dtype, count: int) -> torch.Tensor:
-        """A buffer that nobody else uses until it is given back."""
-        free = self._free.get((dtype, count))
-        return free.pop() if free else torch.empty(count, dtype=dtype)
-
-    def give(self, buffer: torch.Tensor) -> None:
-        """The call that used it is over."""
-        if sum(map(len, self._free.values())) < self.MOST:
-            self._free.setdefault((buffer.dtype, buffer.numel()), []).append(buffer)
-
-
 def is_small(tensor: torch.Tensor, times: int = 1) -> bool:
     """Whether a tensor travels with others."""
     is_plain = tensor.layout is torch.strided and tensor.device.type == "cpu"

@@ -13,7 +13,7 @@ from typing import Any
 
 from antiphon import _core
 from antiphon._errors import ArgumentError
-from antiphon.torch._coalesced import Staging
+from antiphon.torch._staging import Staging
 
 #: The groups that are there, in the order in which they were made.
 _GROUPS: list[weakref.ref[Group]] = []

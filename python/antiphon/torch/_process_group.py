@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from antiphon.torch._calls import Calls
@@ -57,7 +56,3 @@ class AntiphonProcessGroup(Calls, dist.ProcessGroup):
 
     def _get_backend(self, device: Any) -> Any:
         return self
-
-    @property
-    def _device_types(self) -> list[torch.device]:
-        return [torch.device("cpu")]

@@ -33,8 +33,6 @@ _NO_FUTURE: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
 
 #: Before 2.0, PyTorch's C++ keeps only its own part of a work, which knows no end: works stay here until they have been waited for.
 _KEPT: set[PendingWork] | None = set() if int(torch.__version__.split(".")[0]) < 2 else None
-#: So many that nobody has waited for are kept; beyond that, those that are over go.
-_MOST_KEPT = 1000
 
 
 def done(tensors: list[torch.Tensor]) -> PendingWork:
@@ -107,8 +105,6 @@ class PendingWork(Work):
         self._error: BaseException | None = None
         self._future: torch.futures.Future[list[torch.Tensor]] | None = None
         if _KEPT is not None:
-            if len(_KEPT) >= _MOST_KEPT:
-                _KEPT.difference_update([work for work in _KEPT if all(map(_is_over, work._handles))])
             _KEPT.add(self)
 
     def _end(self, timeout: float | None) -> None:

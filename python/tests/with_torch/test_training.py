@@ -104,8 +104,8 @@ def test_two_ranks_get_the_same_bits_as_with_gloo(tmp_path, recipe):
 
 @pytest.mark.parametrize("recipe", ["ddp", "fsdp2", "pipeline"])
 def test_four_ranks_train_alike(tmp_path, recipe):
-    needs_of(recipe)
     """With more than two ranks the order of additions differs, so losses agree to rounding."""
+    needs_of(recipe)
     ours, theirs = says(tmp_path, 4, DATA + RECIPES[recipe]), reference(tmp_path, 4, recipe)
     assert len(ours) == len(theirs) > 0
     for own, other in zip(ours, theirs):

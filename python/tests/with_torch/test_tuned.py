@@ -106,6 +106,45 @@ assert (one[1] == 3).all() and (two[0] == 15).all()
     )
 
 
+def test_calls_of_lists_find_the_same_memory_again(tmp_path):
+    check(
+        tmp_path,
+        2,
+        """
+import antiphon.torch
+from antiphon.torch._tune import group_of
+core, seen = group_of().core, []
+class Watched:
+    # Which memory the library is given.
+    def __getattr__(self, name):
+        return getattr(core, name)
+    def collective_at(self, name, send, receive, *rest):
+        seen[-1].append((name, send, receive))
+        return core.collective_at(name, send, receive, *rest)
+    def exchange_at(self, send, counts, receive, *rest):
+        seen[-1].append(("exchange", send, receive))
+        return core.exchange_at(send, counts, receive, *rest)
+group_of().core = Watched()
+mine, parts = torch.full((1000,), rank + 1.0), [torch.empty(1000) for _ in range(size)]
+out, small = torch.empty(1000), [torch.ones(8 * at + 8) for at in range(10)]
+for step in range(1000):
+    seen.append([])
+    # In between, other memory comes and goes.
+    other = torch.empty(1000 + step % 7)
+    dist.all_gather(parts, mine)
+    dist.reduce_scatter(out, parts)
+    dist.all_to_all(parts, [mine, mine])
+    dist.gather(mine, parts if rank == 0 else None, dst=0)
+    dist.scatter(out, parts if rank == 0 else None, src=0)
+    if hasattr(dist, "all_reduce_coalesced"):
+        dist.all_reduce_coalesced(small)
+        [tensor.fill_(1) for tensor in small]
+assert all(calls == seen[1] for calls in seen[1:]), "the memory moves"
+assert torch.equal(torch.stack(parts)[:, 0], torch.tensor([1.0, 2.0])) or rank
+""",
+    )
+
+
 def test_gathers_and_scatters_of_lists(tmp_path):
     needs("torch.distributed._functional_collectives")
     check(
@@ -149,8 +188,10 @@ def test_a_monitored_barrier_names_who_did_not_come(tmp_path, level):
         4,
         """
 backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
-# Before 2.15, PyTorch's own function is for Gloo alone.
-dist.monitored_barrier() if hasattr(dist.distributed_c10d, "HealthCheckHook") else backend.monitored_barrier()
+# PyTorch's own function is for Gloo alone before 2.15, and for backends, which groups are not where it looks closely.
+whole = dist.distributed_c10d._get_default_group()
+is_known = torch.device("cpu") in (getattr(whole, "_device_types", None) or ()) and hasattr(whole, "monitored_barrier")
+dist.monitored_barrier() if is_known and torch.__version__ >= "2.15" else backend.monitored_barrier()
 backend.set_timeout(datetime.timedelta(seconds=1))
 store = dist.distributed_c10d._get_default_store()
 if rank in (1, 3):
