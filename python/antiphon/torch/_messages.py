@@ -48,28 +48,26 @@ class WorkOfAnySource(PendingWork):
         self._begins = threading.Lock()
 
     def _begin(self, timeout: float | None) -> bool:
-        """Whether a sender was found within so many seconds."""
+        """Whether a sender was found within so many seconds, or never will be."""
         with self._begins:
-            if self._source < 0:
-                peer = self._core.sender_of_next(timeout)
-                if peer is None:
-                    return False
-                self._handles = [self._core.message_at(place(self._whole), peer, False, self._whole)]
-                self._source = peer
+            if self._source < 0 and not self._is_over:
+                try:
+                    peer = self._core.sender_of_next(timeout)
+                    if peer is None:
+                        return False
+                    self._handles = [self._core.message_at(place(self._whole), peer, False, self._whole)]
+                    self._source = peer
+                except Exception as error:
+                    self._error, self._is_over = error, True
             return True
 
     def _end(self, timeout: float | None) -> None:
-        try:
-            is_begun = self._begin(timeout)
-        except Exception as error:
-            self._error, self._is_over = error, True
-            return
-        if not is_begun:
+        if not self._begin(timeout):
             raise TimeoutError_(f"no rank has sent anything within {timeout:g} s; the receive goes on")
         super()._end(timeout)
 
     def is_completed(self) -> bool:
-        return self._is_over or (self._begin(0.0) and super().is_completed())
+        return self._begin(0.0) and super().is_completed()
 
     def _promise(self, future: torch.futures.Future[list[torch.Tensor]]) -> None:
         # Nobody else would look for a sender.

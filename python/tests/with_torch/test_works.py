@@ -150,6 +150,9 @@ if rank == 0:
         assert "any rank" in str(error), error
     else:
         raise AssertionError("nobody sends")
+    # No message can come any more, so the next one is over at once.
+    work = dist.irecv(torch.zeros(1), tag=3)
+    assert work.is_completed() and not work.is_success() and "any rank" in str(work.exception())
     store.set("over", "yes")
 else:
     store.wait(["over"], datetime.timedelta(seconds=60))
