@@ -200,8 +200,8 @@ class Calls(CoalescedCalls, Messages):
         send = self._dense(tensor)
         if len(wanted) != self._group.core.size or any(part.numel() != tensor.numel() for part in wanted):
             return self._allgather_uneven(wanted, send, opts)
-        all_ = self._group.staging.like(send, len(wanted) * send.numel())
-        after = self._group.staging.given_back(all_, after=put(list(all_.view(len(wanted), -1)), wanted))
+        all_ = self._group.staging.take(send.dtype, len(wanted) * send.numel())
+        after = self._group.staging.given_back(all_, after=put(list(all_.view(len(wanted), send.numel())), wanted))
         return self._make("all_gather", send, all_, opts, dtype=moved(send), after=after, tensors=wanted)
 
     def _allgather_uneven(self, wanted: list[torch.Tensor], send: torch.Tensor, options: Any) -> Any:
@@ -275,7 +275,7 @@ class Calls(CoalescedCalls, Messages):
             raise ArgumentError(f"all_to_all has {len(inputs)} inputs and {len(outputs)} outputs for {size} ranks")
         send = self._group.staging.joined(inputs)
         counts = [tensor.numel() for tensor in outputs]
-        receive = self._group.staging.like(send, sum(counts))
+        receive = self._group.staging.take(send.dtype, sum(counts))
         after = self._group.staging.given_back(send, receive, after=put(receive.split(counts), outputs))
         sends = [tensor.numel() for tensor in inputs]
         return self._exchange(receive, send, counts, sends, opts, after, list(outputs))
@@ -307,8 +307,8 @@ class Calls(CoalescedCalls, Messages):
         wanted = one(outputs)
         if len(wanted) != self._group.core.size or any(part.numel() != send.numel() for part in wanted):
             raise ArgumentError("gather needs an output of the input's size for each rank")
-        all_ = self._group.staging.like(send, len(wanted) * send.numel())
-        after = self._group.staging.given_back(all_, after=put(list(all_.view(len(wanted), -1)), wanted))
+        all_ = self._group.staging.take(send.dtype, len(wanted) * send.numel())
+        after = self._group.staging.given_back(all_, after=put(list(all_.view(len(wanted), send.numel())), wanted))
         return self._make("gather", send, all_, opts, dtype=moved(send), root=root, after=after, tensors=wanted)
 
     def gather_single(self, output: torch.Tensor | None, tensor: torch.Tensor, opts: Any = None) -> Any:
@@ -394,4 +394,5 @@ def _then(work: Any, after: Callable[[], None] | None, tensors: list[torch.Tenso
         if after is not None:
             after()
         return done(tensors)
-    return PendingWork(work._handles, tensors, after)
+    handles, _ = work.hand_over()
+    return PendingWork(handles, tensors, after)

@@ -63,9 +63,7 @@ class CoalescedCalls:
 
     def _allreduce_packed(self, tensors: list[torch.Tensor], options: Any) -> Any:
         counts = [tensor.numel() for tensor in tensors]
-        packed = self._group.staging.take(tensors[0].dtype, sum(counts))
-        for part, tensor in zip(packed.split(counts), tensors):
-            part.view(tensor.shape).copy_(tensor.detach())
+        packed = self._group.staging.joined(tensors)
         op, dtype = self._how(tensors[0], options)
 
         def after() -> None:
@@ -77,10 +75,8 @@ class CoalescedCalls:
     def _all_gather_packed(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], options: Any) -> Any:
         size, staging = self._group.core.size, self._group.staging
         counts = [tensor.numel() for tensor in inputs]
-        packed = staging.take(inputs[0].dtype, sum(counts))
+        packed = staging.joined(inputs)
         all_ = staging.take(inputs[0].dtype, size * sum(counts))
-        for part, tensor in zip(packed.split(counts), inputs):
-            part.view(tensor.shape).copy_(tensor.detach())
 
         def after() -> None:
             columns = all_.view(size, -1).split(counts, dim=1)
@@ -142,14 +138,14 @@ def _unpack(parts: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> N
 
 def joined(works: list[Any], tensors: list[torch.Tensor]) -> Any:
     """Several calls as one."""
-    pending = [work for work in works if isinstance(work, PendingWork)]
+    pending = [work.hand_over() for work in works if isinstance(work, PendingWork)]
     if not pending:
         return done(tensors)
-    afters = [work._after for work in pending if work._after is not None]
+    afters = [then for _, then in pending if then is not None]
 
     def after() -> None:
         for then in afters:
             then()
 
-    handles = [handle for work in pending for handle in work._handles]
+    handles = [handle for own, _ in pending for handle in own]
     return PendingWork(handles, tensors, after if afters else None)

@@ -59,6 +59,7 @@ class WorkOfAnySource(PendingWork):
                     self._source = peer
                 except Exception as error:
                     self._error, self._is_over = error, True
+                    self.hand_over()
             return True
 
     def _end(self, timeout: float | None) -> None:

@@ -23,14 +23,10 @@ class Staging:
         free = self._free.get((dtype, count))
         return free.pop() if free else torch.empty(count, dtype=dtype)
 
-    def like(self, tensor: torch.Tensor, count: int) -> torch.Tensor:
-        """The same for elements as those of a tensor."""
-        return self.take(tensor.dtype, count)
-
     def joined(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
         """Tensors of one type, one after the other."""
         counts = [part.numel() for part in parts]
-        whole = self.like(parts[0], sum(counts))
+        whole = self.take(parts[0].dtype, sum(counts))
         for own, part in zip(whole.split(counts), parts):
             own.view(part.shape).copy_(part.detach())
         return whole

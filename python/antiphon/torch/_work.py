@@ -14,7 +14,6 @@ from torch._C._distributed_c10d import Work, _create_work_from_future
 
 from antiphon import _core
 
-
 #: What PyTorch's own work does not hand on to that of a Python backend.
 _NOT_HANDED_ON = ("is_completed", "is_success", "exception", "result", "synchronize", "source_rank", "_source_rank")
 
@@ -29,8 +28,6 @@ class _Look(threading.local):
 _LOOK = _Look()
 #: What a work gives to who only looks for it.
 _NO_FUTURE: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
-
-
 #: Before 2.0, PyTorch's C++ keeps only its own part of a work, which knows no end: works stay here until they have been waited for.
 _KEPT: set[PendingWork] | None = set() if int(torch.__version__.split(".")[0]) < 2 else None
 
@@ -123,9 +120,14 @@ class PendingWork(Work):
             if self._after is not None and self._error is None:
                 self._after()
             self._is_over = True
-            self._handles, self._after = [], None
+            self.hand_over()
+
+    def hand_over(self) -> tuple[list[_core.Handle], Callable[[], None] | None]:
+        """The calls, and what follows them, for a work that takes the place of this one."""
+        handed, self._handles, self._after = (self._handles, self._after), [], None
         if _KEPT is not None:
             _KEPT.discard(self)
+        return handed
 
     def is_over_within(self, seconds: float) -> bool:
         """Whether the calls are over after so many seconds at most.

@@ -55,11 +55,11 @@ def report(name: str, test: unittest.TestCase, output: pathlib.Path) -> None:
     sys.stdout.flush()
     own = [os.dup(1), os.dup(2)]
     with output.open("w") as file:
-        for at, kept in enumerate(own):
-            os.dup2(file.fileno(), at + 1)
+        for standard in (1, 2):
+            os.dup2(file.fileno(), standard)
         test.run(result)
-        for at, kept in enumerate(own):
-            os.dup2(kept, at + 1)
+        for standard, kept in zip((1, 2), own):
+            os.dup2(kept, standard)
             os.close(kept)
     faults = [text for _, text in result.failures + result.errors]
     if faults:

@@ -113,6 +113,11 @@ for is_async in (False, True):
     assert rank == 0 or torch.equal(x, square)
 empty = torch.zeros(0, 3)
 dist.all_reduce(empty), dist.broadcast(empty, 0), dist.all_gather_into_tensor(torch.zeros(0, 3), empty)
+dist.all_gather([torch.zeros(0, 3) for _ in range(size)], empty)
+dist.gather(empty, [torch.zeros(0, 3) for _ in range(size)] if rank == 0 else None, dst=0)
+dist.scatter(empty, [torch.zeros(0, 3) for _ in range(size)] if rank == 0 else None, src=0)
+dist.all_to_all([torch.zeros(0) for _ in range(size)], [torch.zeros(0) for _ in range(size)])
+dist.reduce_scatter(empty, [torch.zeros(0, 3) for _ in range(size)])
 scalar = torch.tensor(1.0)
 dist.all_reduce(scalar)
 assert scalar.item() == 2
