@@ -80,9 +80,7 @@ impl Communicator {
         let ticket = started.map_err(|error| self.refused(at, error))?;
         Ok(BegunCall::new(self.clone(), ticket))
     }
-}
 
-impl Communicator {
     /// A member whose next message to this rank has come, and is not about to be received by a call that has begun. Until it is
     /// received, the answer is the same or one before it in the order of ranks.
     ///

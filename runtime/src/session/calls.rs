@@ -50,27 +50,11 @@ impl Session {
     ) -> RunResult<()> {
         // SAFETY: the call is over when this returns.
         let buffers = unsafe { RawCall::of(&mut buffers) };
-        self.call_raw(held, prepared, at, buffers, limit)
-    }
-
-    /// The same for memory that is given by its addresses.
-    ///
-    /// # Errors
-    /// As [`Self::call`].
-    #[inline]
-    pub fn call_raw<H>(
-        &self,
-        held: H,
-        prepared: impl FnOnce(&H) -> &Prepared,
-        at: CallPlace,
-        buffers: RawCall,
-        limit: Duration,
-    ) -> RunResult<()> {
         self.call_raw_while(held, prepared, at, buffers, limit, || true)
     }
 
-    /// The same, but it is given up when `goes_on` says no, which is asked after each look that found the call not over, at least
-    /// every 50 ms.
+    /// The same for memory that is given by its addresses. It is given up when `goes_on` says no, which is asked after each look
+    /// that found the call not over, at least every 50 ms.
     ///
     /// # Errors
     /// As [`Self::call`]; [`RunError::Program`] if it was given up.
