@@ -1,29 +1,14 @@
-//! Which threads carry calls on, and how they reach Python.
+//! How threads that carry calls on reach Python.
 //!
 //! The principal function is [`with_python`]. A thread that is in Python when Python ends is torn out of it, which ends the process
 //! with an error. So Python tells this module that it is about to end ([`end`]), and waits for those that are inside.
 
 use pyo3::prelude::*;
-use std::cell::Cell;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// How long Python's end waits for a thread that is inside, which may be in code of the user.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
-
-thread_local! {
-    static CARRIES: Cell<bool> = const { Cell::new(false) };
-}
-
-/// This thread carries calls on from now on.
-pub(crate) fn begin() {
-    CARRIES.with(|carries| carries.set(true));
-}
-
-/// Whether this thread carries calls on.
-pub(crate) fn is_here() -> bool {
-    CARRIES.with(Cell::get)
-}
 
 struct PythonVisits {
     threads: usize,

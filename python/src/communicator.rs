@@ -11,7 +11,7 @@ use crate::memory::{LentMemory, NamedBuffer};
 use crate::ongoing::{CoreHandle, HeldMemory};
 use crate::operation::{CallSpec, collective_of_name, dtype_of, op_named, operate};
 use crate::waiting::{aside, wait_for_sender};
-use comm::{Collective, Communicator, Config, ConfirmationCounts, LongMessages};
+use comm::{Collective, Communicator, Config, ConfirmationCounts, LongMessages, Op};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::path::PathBuf;
@@ -44,6 +44,15 @@ impl CoreCommunicator {
 
     fn parts(&self) -> (&Communicator, &CallThread) {
         (&self.communicator, &self.thread)
+    }
+
+    /// Sums elements of a type in place: [`Self::collective_at`] without words.
+    pub(crate) fn sum_at(&self, py: Python<'_>, memory: (usize, usize), dtype: &str) -> PyResult<()> {
+        let op = Some(Op::Sum);
+        let dtype = dtype_of(kind_of_name(dtype)?, op)?;
+        let spec = CallSpec { collective: Collective::AllReduce, root: None, op, dtype };
+        // SAFETY: as for `collective_at`.
+        unsafe { operate(py, self.parts(), &spec, GivenMemory { send: at(memory), receive: at(memory) }, None) }.map(drop)
     }
 }
 

@@ -43,6 +43,9 @@ pub(crate) fn blocks(
     counts.iter().enumerate().map(|pair| block(pair).ok_or_else(short)).collect()
 }
 
+/// Messages of up to so many bytes take little time.
+const SHORT: usize = 16 << 10;
+
 /// A call's memory, for another thread.
 struct LentCall(RawCall);
 
@@ -56,12 +59,12 @@ fn make(
     py: Python<'_>,
     thread: &CallThread,
     begin: impl Send + FnOnce() -> CommResult<BegunCall>,
-    stream: u64,
+    stream: (u64, bool),
     held: Option<HeldMemory>,
 ) -> PyResult<Option<CoreHandle>> {
     let Some(held) = held else { return complete(py, begin).map(|()| None) };
     let ongoing = py.detach(|| thread.begin(begin, |begun| OngoingCall::new(begun, stream, held)));
-    Ok(Some(CoreHandle::new(ongoing.map_err(|error| raised(&error))?)))
+    Ok(Some(CoreHandle::new(ongoing.map_err(|error| raised(&error))?, thread.waker())))
 }
 
 /// Sends block i of the one buffer to rank i, and receives block i of the other from there.
@@ -85,7 +88,7 @@ pub(crate) unsafe fn exchange(
     let call = LentCall(lent([end(&sends), end(&receives)]));
     let call = &call;
     let begin = || communicator.begin_exchange(&sends, &receives, |_| call.0);
-    make(py, thread, begin, 0, held)
+    make(py, thread, begin, (0, false), held)
 }
 
 /// Sends a message, or receives one.
@@ -109,5 +112,6 @@ pub(crate) unsafe fn message(
     });
     let call = &call;
     let begin = || communicator.begin_message(call.0, bytes, peer, is_sent);
-    make(py, thread, begin, 1 + 2 * peer as u64 + u64::from(is_sent), held)
+    let stream = 1 + 2 * peer as u64 + u64::from(is_sent);
+    make(py, thread, begin, (stream, bytes <= SHORT), held)
 }

@@ -1,14 +1,17 @@
-//! A call under way, that a thread of the library carries on.
+//! A call under way, that a thread of the library carries on, or whoever waits for it.
 //!
-//! The principal types are [`OngoingCall`], which that thread and the caller share, and [`CoreHandle`], what Python has of it.
+//! The principal types are [`OngoingCall`], which the thread and the caller share, and [`CoreHandle`], what Python has of it. Whoever
+//! waits carries the call on if the thread does not: a wait that begins at once is over before the thread has woken up.
 
+use crate::call_thread::CallWaker;
 use crate::carrying;
 use crate::errors::{argument, not_over, raised};
 use crate::memory::LentMemory;
 use crate::waiting::SIGNALS;
 use comm::{BegunCall, CommError, CommResult};
 use pyo3::prelude::*;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 /// What belongs to a call until it is over.
@@ -24,9 +27,15 @@ pub(crate) struct HeldMemory {
 pub(crate) struct OngoingCall {
     /// Calls with the same number are over in the order in which they were made.
     pub(crate) stream: u64,
+    /// It takes so little time that it is worth waking nobody for it.
+    pub(crate) is_short: bool,
+    /// Held by the thread that carries the call on.
     begun: Mutex<BegunCall>,
     outcome: Mutex<Option<CommResult<()>>>,
-    is_over: Condvar,
+    /// The call is over, or nobody carries it on any more.
+    news: Condvar,
+    /// The callers that wait for it.
+    waiting: AtomicUsize,
     held: Mutex<Option<HeldMemory>>,
     /// What Python wants to have called when it is over.
     listeners: Mutex<Vec<Py<PyAny>>>,
@@ -39,40 +48,58 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl OngoingCall {
-    pub(crate) fn new(begun: BegunCall, stream: u64, held: HeldMemory) -> Self {
+    pub(crate) fn new(begun: BegunCall, (stream, is_short): (u64, bool), held: HeldMemory) -> Self {
         Self {
             stream,
+            is_short,
             begun: Mutex::new(begun),
             outcome: Mutex::new(None),
-            is_over: Condvar::new(),
+            news: Condvar::new(),
+            waiting: AtomicUsize::new(0),
             held: Mutex::new(Some(held)),
             listeners: Mutex::default(),
             process: std::process::id(),
         }
     }
 
-    /// Looks whether the call is over.
+    /// Looks whether the call is over. The call goes on if somebody else carries it on.
     pub(crate) fn is_over(&self) -> bool {
-        self.advance(BegunCall::test)
+        self.advance(BegunCall::test) == Some(true)
     }
 
-    /// Carries the call on until it is over or `goes_on` says no.
-    pub(crate) fn wait_while(&self, goes_on: impl Fn() -> bool) -> bool {
+    /// Carries the call on until it is over or `goes_on` says no. Whether it is over; `None` if somebody else carries it on.
+    pub(crate) fn wait_while(&self, goes_on: impl Fn() -> bool) -> Option<bool> {
         self.advance(|begun| begun.wait_while(goes_on))
     }
 
-    fn advance(&self, work: impl FnOnce(&mut BegunCall) -> CommResult<bool>) -> bool {
+    /// Whether a caller waits for it, and so carries it on.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.waiting.load(Ordering::Acquire) > 0
+    }
+
+    fn advance(&self, work: impl FnOnce(&mut BegunCall) -> CommResult<bool>) -> Option<bool> {
         {
-            let mut begun = locked(&self.begun);
+            let mut begun = match self.begun.try_lock() {
+                Ok(begun) => begun,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => return None,
+            };
             if locked(&self.outcome).is_some() {
-                return true;
+                return Some(true);
             }
             let result = work(&mut begun);
-            if matches!(result, Ok(false)) {
-                return false;
+            let is_over = !matches!(result, Ok(false));
+            if is_over {
+                *locked(&self.outcome) = Some(result.map(|_| ()));
             }
-            *locked(&self.outcome) = Some(result.map(|_| ()));
-            self.is_over.notify_all();
+            drop(begun);
+            // Whoever found it held begins to wait for news under this lock.
+            let outcome = locked(&self.outcome);
+            self.news.notify_all();
+            drop(outcome);
+            if !is_over {
+                return Some(false);
+            }
         }
         // If Python is about to end, there is nobody left to tell, and its objects are gone with it.
         let is_told = carrying::with_python(|py| {
@@ -82,7 +109,7 @@ impl OngoingCall {
         if !is_told {
             std::mem::forget(locked(&self.held).take());
         }
-        true
+        Some(true)
     }
 
     /// Gives the memory of a call that is over back to Python.
@@ -109,15 +136,21 @@ impl OngoingCall {
 
     /// The same, after a wait.
     fn outcome_until(&self, until: Instant) -> Option<Result<(), CommError>> {
-        let mut outcome = locked(&self.outcome);
-        while outcome.is_none() {
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        let outcome = loop {
             let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return None;
+            let is_carried = self.wait_while(|| Instant::now() < until).is_some();
+            let outcome = locked(&self.outcome);
+            if outcome.is_some() || left.is_zero() {
+                break outcome.clone();
             }
-            outcome = self.is_over.wait_timeout(outcome, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
-        outcome.clone()
+            // Whoever leaves the call tells it under the lock that is held here.
+            if !is_carried && matches!(self.begun.try_lock(), Err(TryLockError::WouldBlock)) {
+                drop(self.news.wait_timeout(outcome, left));
+            }
+        };
+        self.waiting.fetch_sub(1, Ordering::AcqRel);
+        outcome
     }
 }
 
@@ -125,11 +158,12 @@ impl OngoingCall {
 #[pyclass(frozen, module = "antiphon._core", name = "Handle")]
 pub(crate) struct CoreHandle {
     ongoing: Arc<OngoingCall>,
+    waker: CallWaker,
 }
 
 impl CoreHandle {
-    pub(crate) fn new(ongoing: Arc<OngoingCall>) -> Self {
-        Self { ongoing }
+    pub(crate) fn new(ongoing: Arc<OngoingCall>, waker: CallWaker) -> Self {
+        Self { ongoing, waker }
     }
 
     fn check_process(&self) -> PyResult<()> {
@@ -145,12 +179,11 @@ impl CoreHandle {
     /// Whether the call is over; raises what went wrong.
     fn test(&self, py: Python<'_>) -> PyResult<bool> {
         self.check_process()?;
+        py.detach(|| self.ongoing.is_over());
         match self.ongoing.outcome() {
             None => Ok(false),
             Some(outcome) => {
                 self.ongoing.release();
-                // Who asks in a loop lets the thread that has to tell others go first.
-                py.detach(|| ());
                 outcome.map(|()| true).map_err(|error| raised(&error))
             }
         }
@@ -165,13 +198,7 @@ impl CoreHandle {
         loop {
             let next = Instant::now() + SIGNALS;
             let next = until.map_or(next, |until| until.min(next));
-            let outcome = py.detach(|| {
-                if carrying::is_here() {
-                    // A listener waits in the thread that it would wait for.
-                    self.ongoing.wait_while(|| Instant::now() < next);
-                }
-                self.ongoing.outcome_until(next)
-            });
+            let outcome = py.detach(|| self.ongoing.outcome_until(next));
             if let Some(outcome) = outcome {
                 self.ongoing.release();
                 return outcome.map_err(|error| raised(&error));
@@ -187,6 +214,8 @@ impl CoreHandle {
     fn when_over(&self, py: Python<'_>, listener: Py<PyAny>) -> PyResult<()> {
         self.check_process()?;
         locked(&self.ongoing.listeners).push(listener);
+        // Nobody else may carry it on any more.
+        self.waker.wake();
         // The thread that carries the call on looks for listeners after it has told the outcome.
         if self.ongoing.outcome().is_some() {
             self.ongoing.tell(py);

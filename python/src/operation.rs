@@ -114,8 +114,8 @@ pub(crate) unsafe fn operate(
     };
     held.temporary = std::mem::take(&mut arranged.temporary);
     let ongoing = py
-        .detach(|| thread.begin(|| begin(communicator, &arranged), |begun| OngoingCall::new(begun, COLLECTIVES, held)));
-    Ok(Some(CoreHandle::new(ongoing.map_err(|error| raised(&error))?)))
+        .detach(|| thread.begin(|| begin(communicator, &arranged), |begun| OngoingCall::new(begun, (COLLECTIVES, false), held)));
+    Ok(Some(CoreHandle::new(ongoing.map_err(|error| raised(&error))?, thread.waker())))
 }
 
 fn run(communicator: &Communicator, arranged: &ArrangedCall, goes_on: &dyn Fn() -> bool) -> comm::CommResult<()> {

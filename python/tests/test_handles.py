@@ -48,11 +48,26 @@ if rank == 0:
 else:
     handle = comm.all_reduce(x, async_=True)
     until = time.monotonic() + 20
-    while not handle.test():
+    while x[5] != 2:
         assert time.monotonic() < until
     comm.barrier()
+    assert handle.test()
 """,
     )
+
+
+def test_short_messages_go_on_though_nobody_waits_for_them():
+    first, second = antiphon.Communicator.local(2)
+    count = 3000
+    come, sent = np.zeros(count), np.arange(count) + 1.0
+    # The first one begins the thread of the calls, which is awake for a while then.
+    handles = [second.receive(come[at : at + 1], 0, async_=True) for at in range(count)]
+    for at in range(count):
+        first.send(sent[at : at + 1], 1)
+    until = time.monotonic() + 20
+    while come[-1] == 0:
+        assert time.monotonic() < until
+    assert (come == sent).all() and all(handle.wait(20) is not None for handle in handles)
 
 
 def test_a_listener_may_wait_for_another_call():

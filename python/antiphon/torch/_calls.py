@@ -21,7 +21,7 @@ from antiphon.torch._messages import Messages
 from antiphon.torch._monitored import monitored_barrier
 from antiphon.torch._sparse import add_sparse
 from antiphon.torch._tensors import REDUCED, dense, length, moved, one, place, put
-from antiphon.torch._work import PendingWork, done, done_and_waited_for
+from antiphon.torch._work import DONE, PendingWork, done
 
 _OPS = {
     dist.ReduceOp.SUM: "sum",
@@ -41,10 +41,6 @@ _LOCAL: dict[str, Callable[..., torch.Tensor]] = {
     "min": torch.minimum,
     "max": torch.maximum,
 }
-_SUM = dist.ReduceOp.SUM
-#: Names of types that the library adds.
-_ADDED = {dtype: name for dtype, (name, ops) in REDUCED.items() if "sum" in ops}
-_DONE = done_and_waited_for()
 _NOWHERE = (0, 0)
 
 
@@ -94,7 +90,7 @@ class Calls(CoalescedCalls, Messages):
         group.count(name, size, dtype, perf_counter_ns() - since)
         if after is not None:
             after()
-        return _DONE
+        return DONE
 
     def _reduced(self, tensor: torch.Tensor, options: Any) -> tuple[str, str] | None:
         """How the library reduces a tensor: the names of the reduction and of the type."""
@@ -124,23 +120,10 @@ class Calls(CoalescedCalls, Messages):
     # Collectives.
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
+        if self._group.sums(tensors, opts):
+            return DONE
         tensor = one(tensors)
         opts = opts if opts is not None else dist.AllreduceOptions()
-        dtype = _ADDED.get(tensor.dtype)
-        # The usual call on a straight way: of a short one, Python takes most of the time.
-        if (
-            dtype is not None
-            and not getattr(opts, "asyncOp", True)
-            and tensor.layout is torch.strided
-            and tensor.is_cpu
-            and tensor.is_contiguous()
-            and opts.reduceOp == _SUM
-        ):
-            group, where = self._group, (tensor.data_ptr(), tensor.nbytes)
-            since = perf_counter_ns()
-            group.core.collective_at("all_reduce", where, where, dtype, "sum", None)
-            group.count("all_reduce", where[1], dtype, perf_counter_ns() - since)
-            return _DONE
         if tensor.layout is torch.sparse_coo:
             return self._allreduce_sparse(tensor, opts)
         whole = self._dense(tensor)
@@ -298,7 +281,7 @@ class Calls(CoalescedCalls, Messages):
         core.exchange_at(*sizes)
         if after is not None:
             after()
-        return _DONE
+        return DONE
 
     def gather(self, outputs: Any, tensors: Any, opts: Any = None) -> Any:
         send, root = self._dense(one(tensors)), opts.rootRank
@@ -336,7 +319,7 @@ class Calls(CoalescedCalls, Messages):
     def barrier(self, opts: Any = None) -> Any:
         begins = getattr(opts, "asyncOp", True)
         handle = self._barrier(begins)
-        return PendingWork([handle], []) if begins else _DONE
+        return PendingWork([handle], []) if begins else DONE
 
     def _barrier(self, begins: bool) -> Any:
         """A reduction of one byte, which is over when all ranks have begun it."""

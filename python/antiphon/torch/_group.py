@@ -11,9 +11,13 @@ import weakref
 from datetime import timedelta
 from typing import Any
 
+import torch
+import torch.distributed as dist
+
 from antiphon import _core
 from antiphon._errors import ArgumentError
 from antiphon.torch._staging import Staging
+from antiphon.torch._tensors import ADDED
 
 #: The groups that are there, in the order in which they were made.
 _GROUPS: list[weakref.ref[Group]] = []
@@ -51,7 +55,9 @@ class Group:
         self.is_root = is_root
         self.is_open = True
         #: For each collective, bytes and type: the plan, the calls, and the nanoseconds and number of those that were timed.
-        self.calls: dict[tuple[str, int, str], list[Any]] = {}
+        self.calls = _core.CallCounts(core)
+        #: Sums one tensor if that is all that is asked for, and says whether it did.
+        self.sums = _core.StraightSum(core, self.calls, ADDED, torch.strided, dist.ReduceOp.SUM)
         #: What was not done as it is done best, and how often.
         self.notes: dict[str, int] = {}
         self.staging = Staging()
@@ -99,13 +105,7 @@ class Group:
 
     def count(self, name: str, bytes_: int, dtype: str, nanoseconds: int | None) -> None:
         """Counts a call."""
-        counted = self.calls.get((name, bytes_, dtype))
-        if counted is None:
-            counted = self.calls[name, bytes_, dtype] = [self.core.last_plan(), 0, 0, 0]
-        counted[1] += 1
-        if nanoseconds is not None:
-            counted[2] += nanoseconds
-            counted[3] += 1
+        self.calls.add(name, bytes_, dtype, nanoseconds)
 
     def note(self, what: str) -> None:
         """Counts something that takes longer than it could. `ANTIPHON_DEBUG=info` says it the first time."""
@@ -119,7 +119,7 @@ class Group:
 
     def explain(self) -> str:
         lines = [f"group {self.name}: rank {self.core.rank} of {self.core.size}"]
-        for (name, bytes_, dtype), (plan, calls, nanoseconds, timed) in sorted(self.calls.items()):
+        for (name, bytes_, dtype), (plan, calls, nanoseconds, timed) in self.calls.items():
             took = f"{nanoseconds / timed / 1000:.1f} µs" if timed else "not timed (async)"
             lines.append(f"  {name}, {bytes_} bytes of {dtype}: {calls} calls, {took}; {plan}")
         lines += [f"  {times} times: {what}" for what, times in sorted(self.notes.items())]

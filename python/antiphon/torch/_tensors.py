@@ -22,6 +22,8 @@ REDUCED = {
     torch.int8: ("i8", frozenset({"sum", "prod"})),
     torch.bool: ("bool", frozenset({"min", "max"})),
 }
+#: Names of types that the library adds.
+ADDED = {dtype: name for dtype, (name, ops) in REDUCED.items() if "sum" in ops}
 #: Names of types of which only the size matters, where they are not reduced.
 _OF_SIZE = {1: "u8", 2: "u16", 4: "i32", 8: "i64", 16: "complex128"}
 

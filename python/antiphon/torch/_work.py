@@ -26,6 +26,8 @@ class _Look(threading.local):
 
 
 _LOOK = _Look()
+#: The result of what was over at once.
+_ENDED: list[torch.Tensor] = []
 #: What a work gives to who only looks for it.
 _NO_FUTURE: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
 #: Before 2.0, PyTorch's C++ keeps only its own part of a work, which knows no end: works stay here until they have been waited for.
@@ -40,8 +42,12 @@ def done(tensors: list[torch.Tensor]) -> PendingWork:
 def done_and_waited_for() -> Any:
     """The same where nobody but PyTorch's C++ sees the work, which asks this one without calling Python."""
     future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
-    future.set_result([])
+    future.set_result(_ENDED)
     return _create_work_from_future(future)
+
+
+#: A call that is over, where nobody but PyTorch's C++ sees the work.
+DONE = done_and_waited_for()
 
 
 def see_through_works() -> None:
@@ -72,7 +78,9 @@ def _behind(work: Work) -> PendingWork | None:
     try:
         # Works of other backends may have none.
         with contextlib.suppress(RuntimeError):
-            work.get_future()
+            future = work.get_future()
+            if _LOOK.found is None and future.done() and future.value() is _ENDED:
+                _LOOK.found = done(_ENDED)
     finally:
         _LOOK.is_under_way = False
     found, _LOOK.found = _LOOK.found, None
@@ -216,6 +224,15 @@ class _Countdown:
             is_last = self._left == 0
         if is_last:
             self._then()
+
+
+def is_done(handle: _core.Handle) -> bool:
+    """Whether a call is over and went well."""
+    try:
+        return handle.test()
+    except Exception:
+        # Whoever waits for it is told.
+        return False
 
 
 def _is_over(handle: _core.Handle) -> bool:
