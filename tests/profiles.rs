@@ -38,7 +38,7 @@ fn differences(truth: &serde_json::Value, measured: &serde_json::Value) -> Vec<S
         let known = truth["links"].as_array().unwrap().iter().find(same).unwrap();
         for cost in ["alpha_us", "beta_us_per_byte"] {
             let ratio = link[cost].as_f64().unwrap() / known[cost].as_f64().unwrap();
-            if !(0.85..1.3).contains(&ratio) {
+            if !(0.97..1.03).contains(&ratio) {
                 wrong.push(format!("{cost}: {link} measured, {known} is true"));
             }
         }
@@ -62,24 +62,15 @@ fn an_emulated_cluster_is_measured_as_it_is() {
     std::fs::write(folder.path().join("truth.yaml"), two_machines()).unwrap();
     let show = |file: &str| here(&format!("topology show ./{file} --json")).json();
     let truth = show("truth.yaml");
-    // Other tests run on the same computer and disturb the measurement, so it is repeated; at last they have ended.
-    for attempt in 1.. {
-        let ran = here(
-            "profile --ranks 4 --quick --check 4 --emulate ./truth.yaml --slowdown 4 --force --svg m.svg -o m.yaml",
-        );
-        let words = &ran.stderr;
-        assert!(ran.stdout.contains("bandwidth, row → column"), "{}", ran.stdout);
-        assert!(words.contains("Predicted and then timed: 2 single messages and 2 sets"), "{words}");
-        let measured = show("m.yaml");
-        let mut wrong = differences(&truth, &measured);
-        if measured["machines"] != truth["machines"] || !words.contains("2 machines") {
-            wrong.push(format!("ranks on other machines than {}: {words}", truth["machines"]));
-        }
-        if wrong.is_empty() {
-            break;
-        }
-        assert!(attempt < 8, "{wrong:#?}");
-    }
+    // The times of an emulated machine do not depend on what else this computer does.
+    let ran = here("profile --ranks 4 --quick --check 4 --emulate ./truth.yaml --force --svg m.svg -o m.yaml");
+    let words = &ran.stderr;
+    assert!(ran.stdout.contains("bandwidth, row → column"), "{}", ran.stdout);
+    assert!(words.contains("Predicted and then timed: 2 single messages and 2 sets"), "{words}");
+    let measured = show("m.yaml");
+    let wrong = differences(&truth, &measured);
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(measured["machines"] == truth["machines"] && words.contains("2 machines"), "{words}");
     let picture = std::fs::read_to_string(folder.path().join("m.svg")).unwrap();
     assert!(picture.starts_with("<svg") && picture.contains("0 → 2: α"));
     here("synth --topology ./m.yaml --collective allgather --size 1MB --strategy matching -o plan.json");

@@ -52,7 +52,8 @@ impl CoreCommunicator {
         let dtype = dtype_of(kind_of_name(dtype)?, op)?;
         let spec = CallSpec { collective: Collective::AllReduce, root: None, op, dtype };
         // SAFETY: as for `collective_at`.
-        unsafe { operate(py, self.parts(), &spec, GivenMemory { send: at(memory), receive: at(memory) }, None) }.map(drop)
+        unsafe { operate(py, self.parts(), &spec, GivenMemory { send: at(memory), receive: at(memory) }, None) }
+            .map(drop)
     }
 }
 

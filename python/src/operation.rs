@@ -113,8 +113,9 @@ pub(crate) unsafe fn operate(
         return while_no_signal(py, run).map(|()| None);
     };
     held.temporary = std::mem::take(&mut arranged.temporary);
-    let ongoing = py
-        .detach(|| thread.begin(|| begin(communicator, &arranged), |begun| OngoingCall::new(begun, (COLLECTIVES, false), held)));
+    let ongoing = py.detach(|| {
+        thread.begin(|| begin(communicator, &arranged), |begun| OngoingCall::new(begun, (COLLECTIVES, false), held))
+    });
     Ok(Some(CoreHandle::new(ongoing.map_err(|error| raised(&error))?, thread.waker())))
 }
 

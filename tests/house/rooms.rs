@@ -178,6 +178,8 @@ const FLOORS: &[(&str, &[&str])] = &[
             "exchange",
             "operation",
             "communicator",
+            "counts",
+            "straight",
             "tuning",
         ],
     ),
@@ -248,7 +250,7 @@ fn no_arrow_leads_back_up_between_rooms() {
 }
 
 /// The strategies that use another one: it and the other.
-const LENT: &[(&str, &str)] = &[("improve", "matching"), ("milp", "matching")];
+const LENT: &[(&str, &str)] = &[("improve", "matching"), ("milp", "matching"), ("milp", "trees")];
 
 #[test]
 fn strategies_use_each_other_only_where_they_may() {

@@ -49,8 +49,6 @@ struct Cursor {
     forwarded: Extent,
     /// On an emulated machine, the step completes no earlier.
     not_before: Moment,
-    /// Whether the step was seen with nothing left to do but to wait for that moment.
-    is_early: bool,
 }
 
 /// The outcome of a poll, of one threadblock or of all.
@@ -238,7 +236,6 @@ impl<'a> Interpreter<'a> {
         }
         let now = Moment::now();
         if cursor.not_before > now {
-            cursor.is_early = true;
             return Ok(if moved { Poll::Moved } else { Poll::Blocked(WaitFor::Moment(cursor.not_before)) });
         }
         if let Some(recorder) = &mut self.recorder {
@@ -246,8 +243,8 @@ impl<'a> Interpreter<'a> {
         }
         let wraps = cursor.step + 1 == steps;
         if wraps && cursor.tile + 1 == self.plan.geometry.tiles() {
-            // That this computer wakes a rank late is not part of an emulated machine.
-            self.ends[block] = if cursor.is_early { cursor.not_before } else { now };
+            // How late this computer wakes a rank is no part of an emulated machine.
+            self.ends[block] = if self.pacer.is_some() { cursor.not_before } else { now };
         }
         *cursor = Cursor {
             tile: cursor.tile + usize::from(wraps),

@@ -10,7 +10,8 @@
 //!
 //! Times are computed, not measured. A step is ready at the latest *stamp* of the steps that it waited for, even if the
 //! operating system woke the rank later. So delays of this computer do not add up along a path of many hops. Bytes
-//! travel before their emulated arrival, so the time for copying does not count.
+//! travel before their emulated arrival, so the time for copying does not count. Where the end of each message is asked for, as
+//! by a profile, it is its stamp.
 
 use crate::clock::{Moment, WaitFor};
 use crate::error::{RunError, RunResult};

@@ -1,7 +1,7 @@
 //! What stands for the solver where the crate is built without the feature `solver`: programs that only want textbook
 //! algorithms do not link HiGHS.
 
-use super::{Column, Controls, Model, ModelIncumbent, SolverOutcome};
+use super::{Column, Controls, Model, ModelIncumbent, Solution, SolverOutcome};
 use crate::problem::SynthError;
 
 fn none<T>() -> Result<T, SynthError> {
@@ -26,5 +26,13 @@ pub(crate) fn solve(
 /// # Errors
 /// Always.
 pub(crate) fn ray(_model: &Model, _controls: &Controls<'_>) -> Result<Option<Vec<f64>>, SynthError> {
+    none()
+}
+
+/// See `highs::prices`.
+///
+/// # Errors
+/// Always.
+pub(crate) fn prices(_model: &Model, _controls: &Controls<'_>) -> Result<Option<(Solution, Vec<f64>)>, SynthError> {
     none()
 }

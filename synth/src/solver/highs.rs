@@ -73,6 +73,31 @@ pub(crate) fn ray(model: &Model, controls: &Controls<'_>) -> Result<Option<Vec<f
     Ok(highs.dual_ray(model.rows()))
 }
 
+/// The optimum of the relaxation of `model`, and the price of each row: by how much the objective would fall if the row's bound were
+/// one less. `None` if there is no optimum, or a limit was reached first.
+///
+/// # Errors
+/// [`SynthError::Solver`] if HiGHS reports a failure instead of a result.
+pub(crate) fn prices(model: &Model, controls: &Controls<'_>) -> Result<Option<(Solution, Vec<f64>)>, SynthError> {
+    if controls.deadline.has_passed() {
+        return Ok(None);
+    }
+    let mut highs = Handle::new()?;
+    highs.configure(controls)?;
+    let relaxed = model.clone().relaxed();
+    highs.pass(&relaxed)?;
+    let mut watch = SolverWatch { controls, on_incumbent: &mut |_| {}, stopped: false, panic: None };
+    let status = highs.run(&mut watch);
+    if let Some(panic) = watch.panic {
+        resume_unwind(panic);
+    }
+    let stopped = watch.stopped;
+    match highs.ending(&relaxed, status, stopped)? {
+        Ending::Optimal(solution) => Ok(highs.row_duals(&relaxed).map(|duals| (solution, duals))),
+        _ => Ok(None),
+    }
+}
+
 /// An instance of HiGHS, freed on drop.
 struct Handle(NonNull<c_void>);
 
@@ -239,6 +264,17 @@ impl Handle {
         }
         let objective = model.cost.iter().zip(&values).map(|(cost, value)| cost * value).sum();
         Some(Solution { values, objective })
+    }
+
+    /// The duals of the rows, if HiGHS has them.
+    fn row_duals(&self, model: &Model) -> Option<Vec<f64>> {
+        let mut duals = vec![0.0; model.rows()];
+        // SAFETY: the handle is live and `duals` has one entry per row. Null means that nothing else is wanted.
+        let status = unsafe {
+            let highs = self.0.as_ptr();
+            sys::Highs_getSolution(highs, null_mut(), null_mut(), null_mut(), duals.as_mut_ptr())
+        };
+        (status != sys::kHighsStatusError).then_some(duals)
     }
 
     /// The ray with which the dual simplex method proved infeasibility.

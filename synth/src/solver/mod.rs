@@ -14,9 +14,9 @@ mod highs;
 mod refutation;
 
 #[cfg(not(feature = "solver"))]
-pub(crate) use absent::{ray, solve};
+pub(crate) use absent::{prices, ray, solve};
 #[cfg(feature = "solver")]
-pub(crate) use highs::{ray, solve};
+pub(crate) use highs::{prices, ray, solve};
 
 use crate::problem::Deadline;
 use std::collections::BTreeMap;

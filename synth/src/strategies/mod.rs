@@ -122,6 +122,11 @@ pub trait Strategy: Sync {
         Ok(())
     }
 
+    /// Whether it uses all the time that it is given, so that each half of a sum needs a part of its own.
+    fn uses_all_time(&self) -> bool {
+        false
+    }
+
     /// Proposes schedules for `problem`, one or more (ring, tree, …). The demand of `problem` reduces nothing.
     ///
     /// # Errors

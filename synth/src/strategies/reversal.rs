@@ -95,17 +95,22 @@ fn propose_halves(
     strategy: &dyn Strategy,
     label: &str,
 ) -> Result<Vec<Attempt>, SynthError> {
-    let ask = |half: &Problem| {
+    let ask = |half: &Problem, deadline: &Deadline| {
         // The incumbent is for another demand. Where there are two halves, each has its own bound.
         let bound = match halves.spread {
-            Some(_) if !context.joins_as_they_are => bounds(half, &context.deadline.part(BOUND_PART)).best().value,
+            Some(_) if !context.joins_as_they_are => bounds(half, &deadline.part(BOUND_PART)).best().value,
             _ => context.bound,
         };
-        let context = Context { incumbent: None, bound, ..*context };
+        let context = Context { incumbent: None, bound, deadline, ..*context };
         propose_copies(half, &context, strategy)
     };
-    let collected = ask(&halves.collect)?;
-    let spread = halves.spread.as_ref().map(ask).transpose()?;
+    let has_parts = halves.spread.is_some() && strategy.uses_all_time();
+    let first = if has_parts { context.deadline.part(2) } else { context.deadline.clone() };
+    let mut collected = ask(&halves.collect, &first)?;
+    let spread = halves.spread.as_ref().map(|half| ask(half, context.deadline)).transpose()?;
+    // The best one first, because there may be no time for more.
+    let makespan = |attempt: &Attempt| attempt.schedule.as_ref().map_or(f64::INFINITY, |it| it.makespan().0);
+    collected.sort_by(|a, b| makespan(a).total_cmp(&makespan(b)));
     let mut composed: Vec<Attempt> = Vec::with_capacity(collected.len());
     for collect in collected {
         if context.deadline.has_passed() && composed.iter().any(|attempt| attempt.schedule.is_some()) {

@@ -1,11 +1,12 @@
-//! `milp`: 0/1 models solved with HiGHS, in two formulations.
+//! `milp`: 0/1 models solved with HiGHS, in three formulations.
 //!
 //! The principal type is [`Milp`]. [`expanded`] cuts time into equal epochs and searches a schedule within a horizon.
-//! [`pipeline`] chooses routes first, then orders, then which chunks share a message and when each leaves. Both run at
-//! the same time, each with its own thread and HiGHS ([`solver`]). They exchange nothing and are limited by counted
-//! work, so the result does not depend on which is faster. The planner judges both and keeps the better. Then
+//! [`pipeline`] chooses routes first, then orders, then which chunks share a message and when each leaves. [`columns`] chooses
+//! whole trees for chunks. All run at the same time, each with its own thread and HiGHS ([`solver`]). They exchange nothing and are
+//! limited by counted work, so the result does not depend on which is faster. The planner judges all and keeps the best. Then
 //! [`windows`] of the best schedule are solved in exact time.
 
+mod columns;
 mod expanded;
 mod pipeline;
 mod windows;
@@ -20,7 +21,7 @@ use crate::strategies::{Attempt, Context, Strategy};
 use schedule::Schedule;
 use topology::Micros;
 
-/// The name of the strategy; its two formulations have their own.
+/// The name of the strategy; its formulations have their own.
 const NAME: &str = StrategyKind::Milp.as_str();
 
 /// The most chunks × links; with more, no model would be small enough.
@@ -28,7 +29,7 @@ const MAX_ROUTES: usize = 400_000;
 /// The same in a portfolio: larger models would not be solved in their share of the limits.
 const MAX_AMONG_OTHERS: usize = 100_000;
 
-/// Both formulations together get one part in this many of a limited time; the windows get the rest.
+/// The formulations together get one part in this many of a limited time; the windows get the rest.
 const RACE_PART: u32 = 3;
 /// The restarts of the greedy search that gives windows a start.
 const GREEDY: u32 = 8;
@@ -49,6 +50,10 @@ impl Strategy for Milp {
         &RuleKind::OF_ORDER
     }
 
+    fn uses_all_time(&self) -> bool {
+        true
+    }
+
     fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
         check_copies(problem, NAME)?;
         check_reachable(problem)?;
@@ -67,8 +72,8 @@ impl Strategy for Milp {
     }
 }
 
-/// The attempts of both formulations, and what windows make of the best schedule. Where the strategy runs alone, windows begin
-/// with a greedy schedule, too, if that is better then, so that there always is an answer.
+/// The attempts of the formulations, and what windows make of the best schedule. Where the strategy runs alone, that may be a greedy
+/// one, so that there always is an answer.
 ///
 /// # Errors
 /// Those of the formulations if there is no schedule at all, and failures of the solver.
@@ -84,32 +89,27 @@ fn with_windows(
     };
     let own = attempts.iter().filter_map(|attempt| attempt.schedule.as_ref());
     let best = own.chain(context.incumbent).min_by(|a, b| a.makespan().total_cmp(&b.makespan())).cloned();
-    let mut reached = best.as_ref().map_or(Micros(f64::INFINITY), Schedule::makespan);
-    let mut failed = None;
-    if let Some(best) = &best {
-        match windows::attempt(problem, best, context, PATIENCE) {
-            Ok(attempt) => {
-                reached = attempt.schedule.as_ref().map_or(reached, Schedule::makespan);
-                attempts.push(attempt);
-            }
-            Err(error) => failed = Some(error),
+    let reached = best.as_ref().map_or(Micros(f64::INFINITY), Schedule::makespan);
+    let found = if context.is_alone && !context.is_enough(reached) {
+        from_greedy(problem, context, PATIENCE, reached)
+    } else {
+        Ok(Vec::new())
+    };
+    let found = match (found, best) {
+        (Ok(found), Some(best)) if found.is_empty() => {
+            windows::attempt(problem, &best, context, PATIENCE).map(|attempt| vec![attempt])
         }
-    }
-    let is_over = context.is_enough(reached) || best.is_some() && context.deadline.has_passed();
-    if context.is_alone && !is_over && failed.is_none() {
-        match from_greedy(problem, context, PATIENCE, reached) {
-            Ok(found) => attempts.extend(found),
-            Err(error) => failed = Some(error),
-        }
-    }
-    match failed.or(failure) {
-        Some(error) if attempts.is_empty() => Err(error),
+        (found, _) => found,
+    };
+    match found {
+        Ok(found) => attempts.extend(found),
+        Err(error) if attempts.is_empty() => return Err(failure.unwrap_or(error)),
         // What the models have found stays found.
-        Some(error) => {
-            tracing::info!("a part of milp failed: {error}");
-            Ok(attempts)
-        }
-        None => Ok(attempts),
+        Err(error) => tracing::info!("a part of milp failed: {error}"),
+    }
+    match failure {
+        Some(error) if attempts.is_empty() => Err(error),
+        _ => Ok(attempts),
     }
 }
 
@@ -161,38 +161,36 @@ fn greedy(problem: &Problem, context: &Context<'_>) -> Result<Option<Schedule>, 
     Ok(found.into_iter().find_map(|attempt| attempt.schedule))
 }
 
-/// Runs both formulations, in parallel unless only one thread is allowed.
+/// Runs the formulations, in parallel unless only one thread is allowed.
 fn race(problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
+    let formulations: [fn(&Problem, &Context<'_>) -> Result<Attempt, SynthError>; 3] =
+        [expanded::attempt, pipeline::attempt, columns::attempt];
     if context.options.threads == Some(1) {
-        return both(expanded::attempt(problem, context), pipeline::attempt(problem, context));
+        return gathered(formulations.map(|attempt| attempt(problem, context)));
     }
     std::thread::scope(|scope| {
-        let other = scope.spawn(|| pipeline::attempt(problem, context));
-        let expanded = expanded::attempt(problem, context);
-        both(expanded, other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        let runs = formulations.map(|attempt| scope.spawn(move || attempt(problem, context)));
+        gathered(runs.map(|run| run.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))))
     })
 }
 
-/// The attempts of both formulations. If one failed, its attempt carries the error as a note.
+/// The attempts of the formulations. If one failed, its attempt carries the error as a note.
 ///
 /// # Errors
-/// The error of the first formulation, if both failed.
-fn both(
-    expanded: Result<Attempt, SynthError>,
-    pipeline: Result<Attempt, SynthError>,
-) -> Result<Vec<Attempt>, SynthError> {
+/// The error of the first formulation, if all failed.
+fn gathered(results: [Result<Attempt, SynthError>; 3]) -> Result<Vec<Attempt>, SynthError> {
     let failed = |name: &str, error: &SynthError| Attempt {
         name: name.to_owned(),
         schedule: None,
         stop: StopReason::Failed,
         note: Some(error.to_string()),
     };
-    match (expanded, pipeline) {
-        (Ok(expanded), Ok(pipeline)) => Ok(vec![expanded, pipeline]),
-        (Ok(expanded), Err(error)) => Ok(vec![expanded, failed(pipeline::NAME, &error)]),
-        (Err(error), Ok(pipeline)) => Ok(vec![failed(expanded::NAME, &error), pipeline]),
-        (Err(error), Err(_)) => Err(error),
+    if results.iter().all(Result::is_err) {
+        let [first, ..] = results;
+        return first.map(|attempt| vec![attempt]);
     }
+    let named = results.into_iter().zip([expanded::NAME, pipeline::NAME, columns::NAME]);
+    Ok(named.map(|(result, name)| result.unwrap_or_else(|error| failed(name, &error))).collect())
 }
 
 #[cfg(test)]
@@ -200,18 +198,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_one_formulation_finds_survives_the_failure_of_the_other() {
+    fn what_one_formulation_finds_survives_the_failure_of_the_others() {
         let found =
             |name: &str| Ok(Attempt { name: name.to_owned(), schedule: None, stop: StopReason::Optimal, note: None });
         let failed = || Err(SynthError::Solver("out of memory".to_owned()));
-        for (attempts, names) in
-            [(both(found("a"), failed()), ["a", pipeline::NAME]), (both(failed(), found("b")), [expanded::NAME, "b"])]
-        {
-            let attempts = attempts.expect("one of them has an answer");
-            assert_eq!([&*attempts[0].name, &*attempts[1].name], names);
-            let told = attempts.iter().find(|attempt| attempt.stop != StopReason::Optimal);
-            assert_eq!(told.and_then(|it| it.note.as_deref()), Some("solver: out of memory"));
-        }
-        assert_eq!(both(failed(), failed()).err(), Some(SynthError::Solver("out of memory".to_owned())));
+        let names = ["a", pipeline::NAME, columns::NAME];
+        let attempts = gathered([found("a"), failed(), failed()]).expect("one of them has an answer");
+        assert_eq!(attempts.iter().map(|attempt| &*attempt.name).collect::<Vec<_>>(), names);
+        let told: Vec<_> = attempts.iter().skip(1).map(|attempt| (attempt.stop, attempt.note.as_deref())).collect();
+        assert_eq!(told, [(StopReason::Failed, Some("solver: out of memory")); 2]);
+        assert_eq!(
+            gathered([failed(), failed(), failed()]).err(),
+            Some(SynthError::Solver("out of memory".to_owned()))
+        );
     }
 }

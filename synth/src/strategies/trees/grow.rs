@@ -106,6 +106,11 @@ impl<'a> Grower<'a> {
         Self { problem, machine, mean_time, free, places, bundles, of_rank, queue: BinaryHeap::new() }
     }
 
+    /// The mean time of a message over all links, in µs.
+    pub(super) fn mean_time(&self) -> f64 {
+        self.mean_time
+    }
+
     /// The links of a tree for `unit`, each after the one that feeds it, and the tree's price; the links are added to
     /// `load`. `None` if some rank cannot be reached.
     pub(super) fn grow(

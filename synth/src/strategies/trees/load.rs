@@ -22,6 +22,8 @@ pub(super) struct Load<'a> {
     growth: Vec<Vec<f64>>,
     target: f64,
     steepness: f64,
+    /// Whether prices do not depend on the load.
+    is_fixed: bool,
 }
 
 impl<'a> Load<'a> {
@@ -30,9 +32,17 @@ impl<'a> Load<'a> {
         let slots = machine.slot_count();
         let growth = (0..machine.sizes()).map(|size| vec![0.0; machine.busy(size).len()]).collect();
         let (busy, weight) = (vec![0.0; slots], vec![0.0; slots]);
-        let mut load = Self { machine, busy, weight, growth, target: target.max(1e-9), steepness: 1.0 };
+        let mut load =
+            Self { machine, busy, weight, growth, target: target.max(1e-9), steepness: 1.0, is_fixed: false };
         load.set_steepness(1.0);
         load
+    }
+
+    /// Fixed prices: of each slot, for a microsecond of its time.
+    pub(super) fn fixed(machine: &'a LoadedMachine, prices: Vec<f64>) -> Self {
+        let growth = (0..machine.sizes()).map(|size| machine.busy(size).to_vec()).collect();
+        let busy = vec![0.0; machine.slot_count()];
+        Self { machine, busy, weight: prices, growth, target: 1.0, steepness: 1.0, is_fixed: true }
     }
 
     pub(super) fn set_steepness(&mut self, steepness: f64) {
@@ -53,6 +63,9 @@ impl<'a> Load<'a> {
     }
 
     fn weigh(&mut self, slot: usize) {
+        if self.is_fixed {
+            return;
+        }
         let exponent = self.steepness * (self.busy[slot] / self.target - 1.0);
         self.weight[slot] = exponent.min(STEEPEST).exp();
     }

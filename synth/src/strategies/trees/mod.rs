@@ -5,6 +5,7 @@
 //! longer than α, and machines are too irregular for a search that decides both at once.
 
 mod both_ways;
+pub(in crate::strategies) mod choice;
 mod grow;
 mod justify;
 mod load;
