@@ -151,7 +151,12 @@ fn the_whole_chain_profile_sketch_milp_verify_run() {
     );
     here("verify plan.json --topology ./measured.yaml --sketch sketch.yaml");
     let plan: Value = serde_json::from_str(&std::fs::read_to_string(folder.path().join("plan.json")).unwrap()).unwrap();
-    assert!(plan["produced_by"]["strategy"].as_str().unwrap().starts_with("milp"), "{}", plan["produced_by"]);
+    // A start of the windows that no model makes better goes by its own name.
+    let strategy = plan["produced_by"]["strategy"].as_str().unwrap();
+    assert!(strategy.starts_with("milp") || strategy == "matching", "{}", plan["produced_by"]);
+    let candidates = plan["produced_by"]["candidates"].as_array().unwrap();
+    let is_own = |it: &&Value| it["strategy"].as_str().unwrap().starts_with("milp") && it["makespan_us"].is_number();
+    assert!(candidates.iter().any(|it| is_own(&it)), "{candidates:?}");
     for transfer in plan["transfers"].as_array().unwrap() {
         let ends = (transfer["from"].as_u64().unwrap(), transfer["to"].as_u64().unwrap());
         assert!(ends != (0, 2) && ends != (2, 0), "{transfer}");

@@ -3,7 +3,7 @@
 //! The principal type is [`CallThread`]: one for each communicator that Python has begun a call of. Its thread begins with the first
 //! such call, and ends when Python has dropped the communicator and all its calls are over.
 
-use crate::ongoing::OngoingCall;
+use crate::ongoing::{OngoingCall, ThreadWaker};
 use comm::{BegunCall, CommResult};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -50,20 +50,14 @@ impl Drop for CallThread {
     }
 }
 
-/// Wakes the thread of a communicator.
-pub(crate) struct CallWaker(Arc<ThreadState>);
-
-impl CallWaker {
-    /// Somebody wants to be told of the end of a call, and waits for nothing.
-    pub(crate) fn wake(&self) {
-        self.0.is_news.store(true, Ordering::Release);
-        self.0.news.notify_one();
-    }
-}
-
 impl CallThread {
-    pub(crate) fn waker(&self) -> CallWaker {
-        CallWaker(self.shared.clone())
+    /// What wakes the thread, because somebody wants to be told of the end of a call, and waits for nothing.
+    pub(crate) fn waker(&self) -> ThreadWaker {
+        let shared = self.shared.clone();
+        Box::new(move || {
+            shared.is_news.store(true, Ordering::Release);
+            shared.news.notify_one();
+        })
     }
 
     fn work(&self) -> MutexGuard<'_, ThreadWork> {

@@ -3,7 +3,6 @@
 //! The principal types are [`OngoingCall`], which the thread and the caller share, and [`CoreHandle`], what Python has of it. Whoever
 //! waits carries the call on if the thread does not: a wait that begins at once is over before the thread has woken up.
 
-use crate::call_thread::CallWaker;
 use crate::carrying;
 use crate::errors::{argument, not_over, raised};
 use crate::memory::LentMemory;
@@ -154,16 +153,20 @@ impl OngoingCall {
     }
 }
 
+/// Wakes a thread.
+pub(crate) type ThreadWaker = Box<dyn Fn() + Send + Sync>;
+
 /// A call under way.
 #[pyclass(frozen, module = "antiphon._core", name = "Handle")]
 pub(crate) struct CoreHandle {
     ongoing: Arc<OngoingCall>,
-    waker: CallWaker,
+    /// Wakes the thread that carries calls on.
+    wake: ThreadWaker,
 }
 
 impl CoreHandle {
-    pub(crate) fn new(ongoing: Arc<OngoingCall>, waker: CallWaker) -> Self {
-        Self { ongoing, waker }
+    pub(crate) fn new(ongoing: Arc<OngoingCall>, wake: ThreadWaker) -> Self {
+        Self { ongoing, wake }
     }
 
     fn check_process(&self) -> PyResult<()> {
@@ -215,7 +218,7 @@ impl CoreHandle {
         self.check_process()?;
         locked(&self.ongoing.listeners).push(listener);
         // Nobody else may carry it on any more.
-        self.waker.wake();
+        (self.wake)();
         // The thread that carries the call on looks for listeners after it has told the outcome.
         if self.ongoing.outcome().is_some() {
             self.ongoing.tell(py);

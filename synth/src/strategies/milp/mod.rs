@@ -90,22 +90,24 @@ fn with_windows(
     let own = attempts.iter().filter_map(|attempt| attempt.schedule.as_ref());
     let best = own.chain(context.incumbent).min_by(|a, b| a.makespan().total_cmp(&b.makespan())).cloned();
     let reached = best.as_ref().map_or(Micros(f64::INFINITY), Schedule::makespan);
-    let found = if context.is_alone && !context.is_enough(reached) {
-        from_greedy(problem, context, PATIENCE, reached)
-    } else {
-        Ok(Vec::new())
-    };
-    let found = match (found, best) {
-        (Ok(found), Some(best)) if found.is_empty() => {
-            windows::attempt(problem, &best, context, PATIENCE).map(|attempt| vec![attempt])
+    let mut found = Vec::new();
+    if context.is_alone && !context.is_enough(reached) {
+        found.push(from_greedy(problem, context, PATIENCE, reached));
+    }
+    let is_own = |attempt: &Attempt| attempt.name == windows::NAME && attempt.schedule.is_some();
+    let has_own = found.iter().flatten().flatten().any(is_own);
+    if let Some(best) = best.filter(|_| !has_own) {
+        let attempt = windows::attempt(problem, &best, context, PATIENCE);
+        // Of plans that are as fast, the first one counts.
+        found.insert(0, attempt.map(|attempt| vec![attempt]));
+    }
+    for found in found {
+        match found {
+            Ok(found) => attempts.extend(found),
+            Err(error) if attempts.is_empty() && failure.is_none() => return Err(error),
+            // What the models have found stays found.
+            Err(error) => tracing::info!("a part of milp failed: {error}"),
         }
-        (found, _) => found,
-    };
-    match found {
-        Ok(found) => attempts.extend(found),
-        Err(error) if attempts.is_empty() => return Err(failure.unwrap_or(error)),
-        // What the models have found stays found.
-        Err(error) => tracing::info!("a part of milp failed: {error}"),
     }
     match failure {
         Some(error) if attempts.is_empty() => Err(error),

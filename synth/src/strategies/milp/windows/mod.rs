@@ -27,7 +27,7 @@ use schedule::{Schedule, replay};
 use std::collections::BTreeSet;
 
 /// The name in reports and schedules.
-const NAME: &str = "milp-windows";
+pub(super) const NAME: &str = "milp-windows";
 
 /// The most messages of a schedule: all of them are in every model.
 const MOST_MESSAGES: usize = 1500;
