@@ -4,7 +4,7 @@
 
 use crate::communicator::CoreCommunicator;
 use pyo3::prelude::*;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -34,11 +34,11 @@ struct CallCount {
 pub(crate) struct CallCounts {
     core: Py<CoreCommunicator>,
     /// By bytes.
-    counts: Mutex<HashMap<usize, Vec<CallCount>>>,
+    counts: Mutex<BTreeMap<usize, Vec<CallCount>>>,
 }
 
 impl CallCounts {
-    fn counts(&self) -> MutexGuard<'_, HashMap<usize, Vec<CallCount>>> {
+    fn counts(&self) -> MutexGuard<'_, BTreeMap<usize, Vec<CallCount>>> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -163,10 +163,12 @@ fn greedy(problem: &Problem, context: &Context<'_>) -> Result<Option<Schedule>, 
     Ok(found.into_iter().find_map(|attempt| attempt.schedule))
 }
 
+/// What a formulation finds for a problem.
+type Formulation = fn(&Problem, &Context<'_>) -> Result<Attempt, SynthError>;
+
 /// Runs the formulations, in parallel unless only one thread is allowed.
 fn race(problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
-    let formulations: [fn(&Problem, &Context<'_>) -> Result<Attempt, SynthError>; 3] =
-        [expanded::attempt, pipeline::attempt, columns::attempt];
+    let formulations: [Formulation; 3] = [expanded::attempt, pipeline::attempt, columns::attempt];
     if context.options.threads == Some(1) {
         return gathered(formulations.map(|attempt| attempt(problem, context)));
     }
