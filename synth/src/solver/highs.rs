@@ -36,13 +36,7 @@ pub(crate) fn solve(
     highs.configure(controls)?;
     highs.pass(model)?;
     highs.warm_start(start)?;
-    let mut watch = SolverWatch { controls, on_incumbent, stopped: false, panic: None };
-    let status = highs.run(&mut watch);
-    if let Some(panic) = watch.panic {
-        resume_unwind(panic);
-    }
-    let stopped = watch.stopped;
-    let ending = highs.ending(model, status, stopped)?;
+    let ending = highs.run_to_end(model, controls, on_incumbent)?;
     Ok(SolverOutcome { ending, iterations: highs.iterations(), nodes: highs.nodes() })
 }
 
@@ -61,13 +55,7 @@ pub(crate) fn ray(model: &Model, controls: &Controls<'_>) -> Result<Option<Vec<f
     highs.option(c"solver", OptionValue::Text(c"simplex"))?;
     let relaxed = model.clone().relaxed();
     highs.pass(&relaxed)?;
-    let mut watch = SolverWatch { controls, on_incumbent: &mut |_| {}, stopped: false, panic: None };
-    let status = highs.run(&mut watch);
-    if let Some(panic) = watch.panic {
-        resume_unwind(panic);
-    }
-    let stopped = watch.stopped;
-    if highs.ending(&relaxed, status, stopped)? != Ending::Infeasible {
+    if highs.run_to_end(&relaxed, controls, &mut |_| {})? != Ending::Infeasible {
         return Ok(None);
     }
     Ok(highs.dual_ray(model.rows()))
@@ -86,13 +74,7 @@ pub(crate) fn prices(model: &Model, controls: &Controls<'_>) -> Result<Option<(S
     highs.configure(controls)?;
     let relaxed = model.clone().relaxed();
     highs.pass(&relaxed)?;
-    let mut watch = SolverWatch { controls, on_incumbent: &mut |_| {}, stopped: false, panic: None };
-    let status = highs.run(&mut watch);
-    if let Some(panic) = watch.panic {
-        resume_unwind(panic);
-    }
-    let stopped = watch.stopped;
-    match highs.ending(&relaxed, status, stopped)? {
+    match highs.run_to_end(&relaxed, controls, &mut |_| {})? {
         Ending::Optimal(solution) => Ok(highs.row_duals(&relaxed).map(|duals| (solution, duals))),
         _ => Ok(None),
     }
@@ -196,6 +178,22 @@ impl Handle {
             sys::Highs_setSparseSolution(self.0.as_ptr(), count, columns.as_ptr(), values.as_ptr())
         };
         check(status, || "refused the warm start".to_owned())
+    }
+
+    /// Solves `model`, which was passed before.
+    fn run_to_end(
+        &mut self,
+        model: &Model,
+        controls: &Controls<'_>,
+        on_incumbent: &mut dyn FnMut(ModelIncumbent),
+    ) -> Result<Ending, SynthError> {
+        let mut watch = SolverWatch { controls, on_incumbent, stopped: false, panic: None };
+        let status = self.run(&mut watch);
+        if let Some(panic) = watch.panic {
+            resume_unwind(panic);
+        }
+        let stopped = watch.stopped;
+        self.ending(model, status, stopped)
     }
 
     /// Runs HiGHS with callbacks into `watch`; returns its status.
