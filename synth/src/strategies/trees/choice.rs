@@ -6,16 +6,15 @@ use super::grow::{Grower, LatenessPrice};
 use super::justify::{JustifyEffort, justified};
 use super::load::Load;
 use super::machine::LoadedMachine;
-use super::merge::merged;
 use super::messages::TreeMessages;
 use super::packing::{Packing, PackingStyle, TreeUnits, pack};
-use crate::ordering::without_idle_copies;
+use super::transfers;
 use crate::problem::Problem;
 use crate::strategies::Context;
 use crate::symmetry::Mirror;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
-use schedule::{Schedule, replay};
+use schedule::Schedule;
 use std::ops::Range;
 use topology::LinkId;
 
@@ -128,10 +127,7 @@ impl<'a> TreeChoice<'a> {
         let machine = LoadedMachine::new(problem, &Mirror::plain(&problem.topology), sizes);
         let effort = JustifyEffort { passes: PASSES, bound: context.goal().0, is_symmetric: false };
         let timed = justified(problem, &machine, jobs, effort, context.deadline, random)?;
-        let messages = without_idle_copies(&timed.jobs.messages(), &problem.topology, &problem.demand);
-        let mut transfers = replay(&problem.demand, &problem.topology, &messages).ok()?;
-        transfers.sort_by(|a, b| a.start.total_cmp(&b.start));
-        let transfers = merged(problem, transfers);
+        let transfers = transfers(problem, &timed.jobs.messages())?;
         Some(Schedule::new(&problem.topology, problem.demand.clone(), transfers, name))
     }
 }

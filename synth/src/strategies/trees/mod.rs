@@ -29,7 +29,7 @@ use packing::{Packing, PackingStyle, TreeUnits, pack};
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::SeedableRng;
 use rayon::prelude::*;
-use schedule::{Message, Schedule, replay};
+use schedule::{Message, Schedule, Transfer, replay};
 use topology::quantity::show_duration;
 use topology::{Micros, counted};
 
@@ -185,12 +185,7 @@ fn attempt(problem: &Problem, context: &Context<'_>, mirror: &Mirror, idle: f64,
     if context.deadline.has_passed_for_all() {
         return None;
     }
-    let messages = reflected(mirror, timed.jobs.messages());
-    // After detours, a relay may have chunks that no rank needs from it any more.
-    let messages = without_idle_copies(&messages, &problem.topology, &problem.demand);
-    let mut transfers = replay(&problem.demand, &problem.topology, &messages).ok()?;
-    transfers.sort_by(|a, b| a.start.total_cmp(&b.start));
-    let transfers = merged(problem, transfers);
+    let transfers = transfers(problem, &reflected(mirror, timed.jobs.messages()))?;
     let name = match mirror.order() {
         1 => format!("{NAME}/{idle}"),
         order => format!("{NAME}/{order}/{idle}"),
@@ -205,6 +200,15 @@ fn attempt(problem: &Problem, context: &Context<'_>, mirror: &Mirror, idle: f64,
     );
     let stop = if context.deadline.has_passed() { StopReason::TimeLimit } else { StopReason::Done };
     Some(Attempt { name, schedule: Some(schedule), stop, note: Some(note) })
+}
+
+/// The transfers of messages in the order of their starts; neighbours are merged where that is faster.
+fn transfers(problem: &Problem, messages: &[Message]) -> Option<Vec<Transfer>> {
+    // After detours, a relay may have chunks that no rank needs from it any more.
+    let messages = without_idle_copies(messages, &problem.topology, &problem.demand);
+    let mut transfers = replay(&problem.demand, &problem.topology, &messages).ok()?;
+    transfers.sort_by(|a, b| a.start.total_cmp(&b.start));
+    Some(merged(problem, transfers))
 }
 
 /// Every message followed by its images.
