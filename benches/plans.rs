@@ -1,7 +1,7 @@
 //! Plans compared with published ones, and how they change as machines grow and the planner gets more time.
 //!
 //! `cargo bench -p antiphon --bench plans` plans every row with the binary, lets the checker of the tests judge it, and writes
-//! the tables of `BENCHMARKS.md` (see `tables`). Arguments name the tables to write (`published`, `growth`, `anytime`, `tacos`).
+//! the tables of `BENCHMARKS.md` (see `tables`). Arguments name the tables to write (`published`, `growth`, `anytime`, `tacos`, `milp`).
 #![expect(clippy::print_stdout, reason = "the rows are the progress")]
 
 #[path = "../tests/checker.rs"]
@@ -14,6 +14,7 @@ mod random;
 mod tables;
 
 use checker::{Wish, judge};
+use peers::instances::irregular_instances;
 use peers::irregular::{groups, random_graph, unequal, without_cables};
 use peers::tacos;
 use serde_json::Value;
@@ -105,9 +106,13 @@ const SECONDS: &[f64] = &[0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0];
 
 fn main() {
     let given: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
-    for (name, table) in
-        [("published", published as fn() -> String), ("growth", growth), ("anytime", anytime), ("tacos", beside_tacos)]
-    {
+    for (name, table) in [
+        ("published", published as fn() -> String),
+        ("growth", growth),
+        ("anytime", anytime),
+        ("tacos", beside_tacos),
+        ("milp", milp_alone),
+    ] {
         if given.is_empty() || given.iter().any(|it| it == name) {
             write_between(name, &table());
         }
@@ -281,6 +286,39 @@ fn beside_tacos() -> String {
         }
         columns[4].dedup();
         keep(&mut table, &format!("| {name} | {} |", columns.map(|column| column.join(", ")).join(" | ")));
+    }
+    table
+}
+
+/// `milp` alone beside the best of all other strategies, each of which has as long.
+fn milp_alone() -> String {
+    const OTHERS: [&str; 8] = ["classic", "flow", "levels", "trees", "symmetric", "matching", "improve", "orbits"];
+    const LIMIT: &str = "--time-limit 30s";
+    let mut table =
+        "| machine | collective, size | `milp` µs | by | best other µs | by | above the bound | judged by |\n\
+                     |---|---|---|---|---|---|---|---|\n"
+            .to_owned();
+    for instance in irregular_instances() {
+        let folder = tempfile::tempdir().expect("a place for topologies");
+        let file = folder.path().join("machine.json");
+        std::fs::write(&file, instance.machine.to_string()).expect("room for a topology");
+        let spec = file.display().to_string();
+        let found = |strategy: &str| {
+            let more = format!("--strategy {strategy} {LIMIT}");
+            plan(&(&spec, instance.collective, instance.size, "1", &more, ""))
+        };
+        let own = found("milp");
+        let judged = verdict(&own.folder.path().join(PLAN), &spec, instance.collective);
+        let others = OTHERS.map(|strategy| found(strategy).report);
+        let makespan = |report: &Value| report["makespan_us"].as_f64().unwrap_or(f64::INFINITY);
+        let best = others.iter().min_by(|a, b| makespan(a).total_cmp(&makespan(b))).expect("there are others");
+        let cells = [
+            format!("| {} | {} {}", instance.name, instance.collective, instance.size),
+            format!("{} | {}", short(&own.report["makespan_us"]), text(&own.report["strategy"])),
+            format!("{} | {}", short(&best["makespan_us"]), text(&best["strategy"])),
+            format!("{} | {judged} |", gap(&own.report["gap"])),
+        ];
+        keep(&mut table, &cells.join(" | "));
     }
     table
 }

@@ -1,5 +1,6 @@
 //! What the planner is compared with: another algorithm, written from its description, and machines that no SPEC names.
 
+pub(crate) mod instances;
 pub(crate) mod irregular;
 pub(crate) mod tacos;
 

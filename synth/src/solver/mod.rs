@@ -161,6 +161,9 @@ pub(crate) struct Controls<'a> {
     pub(crate) relative_gap: f64,
     /// Only solutions with a smaller objective are of interest.
     pub(crate) cutoff: Option<f64>,
+    /// Whether heuristics may solve models within the model, and the search does not begin again. Their work is not counted, and
+    /// they do not hear an interruption: only for small models.
+    pub(crate) has_inner_models: bool,
     /// Seed of the solver's own random choices.
     pub(crate) seed: u64,
     /// When to stop at the latest.
@@ -171,7 +174,15 @@ pub(crate) struct Controls<'a> {
 impl<'a> Controls<'a> {
     /// No limits: solve to the end.
     pub(crate) fn unlimited(deadline: &'a Deadline) -> Self {
-        Self { iterations: u64::MAX, nodes: u64::MAX, relative_gap: 0.0, cutoff: None, seed: 0, deadline }
+        Self {
+            iterations: u64::MAX,
+            nodes: u64::MAX,
+            relative_gap: 0.0,
+            cutoff: None,
+            has_inner_models: false,
+            seed: 0,
+            deadline,
+        }
     }
 }
 

@@ -136,6 +136,7 @@ impl<'a> ExactSearch<'a> {
             nodes: u64::MAX,
             relative_gap: 0.0,
             cutoff: None,
+            has_inner_models: false,
             seed: self.context.options.seed,
             deadline: self.context.deadline,
         };

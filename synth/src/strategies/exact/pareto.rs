@@ -210,6 +210,7 @@ impl<'a> ParetoSearch<'a> {
             nodes: u64::MAX,
             relative_gap: 0.0,
             cutoff: None,
+            has_inner_models: false,
             seed: self.options.seed,
             deadline: self.deadline,
         }

@@ -31,6 +31,8 @@ const MAX_AMONG_OTHERS: usize = 100_000;
 
 /// The formulations together get one part in this many of a limited time; the windows get the rest.
 const RACE_PART: u32 = 3;
+/// One restart in so many begins with a greedy schedule, the others with the best one.
+const GREEDY_EVERY: u64 = 4;
 /// The restarts of the greedy search that gives windows a start.
 const GREEDY: u32 = 8;
 /// How patient windows are, the first time and in restarts.
@@ -126,7 +128,7 @@ fn again(problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, Synth
         return Err(SynthError::NotApplicable { strategy: NAME, why });
     }
     match context.incumbent {
-        Some(best) if context.options.seed.count_ones().is_multiple_of(2) => {
+        Some(best) if !(context.options.seed >> 32).is_multiple_of(GREEDY_EVERY) => {
             Ok(vec![windows::attempt(problem, best, context, LONG_PATIENCE)?])
         }
         Some(_) => from_greedy(problem, context, LONG_PATIENCE, Micros(f64::INFINITY)),

@@ -202,6 +202,7 @@ impl<'a> HorizonSearch<'a> {
             nodes: u64::MAX,
             relative_gap: 0.0,
             cutoff: None,
+            has_inner_models: false,
             seed: options.seed,
             deadline: self.context.deadline,
         };

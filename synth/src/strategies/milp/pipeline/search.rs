@@ -300,6 +300,7 @@ impl<'a> PipelineSearch<'a> {
             nodes: u64::MAX,
             relative_gap: 0.0,
             cutoff: None,
+            has_inner_models: false,
             seed: options.seed,
             deadline: self.context.deadline,
         }

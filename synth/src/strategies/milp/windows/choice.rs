@@ -1,8 +1,10 @@
-//! Which messages a window frees.
+//! What a window frees.
 //!
-//! The principal function is [`chosen`].
+//! The principal functions are [`chosen`], for messages, and [`chosen_groups`], for what messages carry.
 
+use super::contents::{ChunkGroups, FreeContents};
 use super::deliveries::MOST_PARTS;
+use super::kinds::unit;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
 use schedule::{ChunkId, Schedule, Transfer};
@@ -11,6 +13,10 @@ use topology::Micros;
 
 /// A chunk that so few messages carry is freed as a whole: with a part of its way fixed, it could not take another one.
 const SHORT_WAY: usize = 4;
+/// Of a window of contents that frees all groups of chunks: the part of the makespan within which messages may wait or not, and the
+/// messages without contents for each link. Both are at most so large.
+const OPEN: f64 = 0.06;
+const ADDED: f64 = 0.25;
 /// The most steps from a late message to what it has waited for.
 const STEPS: u64 = 6;
 
@@ -65,6 +71,32 @@ pub(super) fn chosen(schedule: &Schedule, begin: f64, size: usize, random: &mut 
         }
     }
     free
+}
+
+/// What a window of contents frees: so many groups of chunks, those of a late message first. Where the size is more than all
+/// groups, the window is as many times as wide in time.
+pub(super) fn chosen_groups(
+    schedule: &Schedule,
+    begin: f64,
+    groups: &ChunkGroups,
+    (size, links): (usize, usize),
+    random: &mut Pcg64Mcg,
+) -> FreeContents {
+    let all = groups.all.len();
+    let late: Vec<&Transfer> = schedule.transfers.iter().filter(|transfer| transfer.end.0 >= begin).collect();
+    let pivot = late.get(random.next_u64() as usize % late.len().max(1));
+    let carried = pivot.into_iter().flat_map(|transfer| transfer.chunks.iter());
+    let first: BTreeSet<usize> = carried.filter_map(|&chunk| groups.of(chunk)).collect();
+    let mut order: Vec<(bool, u64, usize)> =
+        (0..all).map(|group| (!first.contains(&group), random.next_u64(), group)).collect();
+    order.sort_unstable();
+    let width = (size as f64 / all.max(1) as f64).max(1.0);
+    FreeContents {
+        groups: order.into_iter().take(size).map(|(.., group)| group).collect(),
+        open: schedule.makespan().0 * OPEN * width * unit(random),
+        added: (links as f64 * ADDED * width * unit(random)) as usize,
+        seed: random.next_u64(),
+    }
 }
 
 /// A number from 0 to 1 that differs from pair to pair.

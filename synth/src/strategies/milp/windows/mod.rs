@@ -1,13 +1,15 @@
 //! Windows of a schedule, solved in exact time.
 //!
-//! The principal function is [`attempt`]. It frees a few messages of the best schedule so far, those that decide the
-//! makespan at some time and their neighbours ([`choice`]), and lets HiGHS find better routes, messages and turns for what they
-//! deliver ([`deliveries`], [`model`]). Where all cannot arrive earlier, fewer deliveries are late, so that later windows have
-//! fewer to free. The schedule is a solution of every window, so that the result is never worse. Windows grow while they are solved
-//! to the end, and shrink where a limit left them open.
+//! The principal function is [`attempt`]. There are two kinds of windows ([`kinds`]). One frees a few messages of the best
+//! schedule so far, those that decide the makespan at some time and their neighbours ([`choice`]), and lets HiGHS find better
+//! routes, messages and turns for what they deliver ([`deliveries`], [`model`]). The other one keeps all messages, and frees what
+//! they carry ([`contents`]). Where all cannot arrive earlier, fewer deliveries are late, so that later windows have fewer to
+//! free. The schedule is a solution of every window, so that the result is never worse.
 
 mod choice;
+mod contents;
 mod deliveries;
+mod kinds;
 mod model;
 mod places;
 mod turns;
@@ -16,14 +18,16 @@ use crate::problem::constraints::RuleKind;
 use crate::problem::tolerance::beats;
 use crate::problem::{Problem, StopReason, SynthError};
 use crate::sketch::obey;
-use crate::solver::{Controls, Ending, solve};
+use crate::solver::{Column, Controls, Ending, Model, Solution, solve};
 use crate::strategies::{Attempt, Context};
-use choice::chosen;
+use choice::{chosen, chosen_groups};
+use contents::{ChunkGroups, ContentsWindow, FreeContents};
+use kinds::{WindowKind, WindowKinds};
 use model::FreedWindow;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 use rayon::prelude::*;
-use schedule::{Schedule, replay};
+use schedule::{Message, Schedule, replay};
 use std::collections::BTreeSet;
 
 /// The name in reports and schedules.
@@ -31,16 +35,11 @@ pub(super) const NAME: &str = "milp-windows";
 
 /// The most messages of a schedule: all of them are in every model.
 const MOST_MESSAGES: usize = 1500;
-/// The most deliveries that a window frees: at first, at least and at most. Each window frees about half of it to all.
-const FREE: usize = 10;
-const LEAST: usize = 6;
-const MOST: usize = 60;
 /// Windows that are solved at the same time, from the same schedule. Not the number of cores: the answer must not depend on it.
 const SIDE_BY_SIDE: usize = 2;
 /// The most windows for each call of the solver that the limits allow: windows are small.
 const WINDOWS_PER_CALL: u32 = 12;
-/// The part of the iterations of a call that one window may take, and its nodes of the search tree.
-const WINDOW_PART: u64 = 12;
+/// The most nodes of the search tree of a window.
 const NODES: u64 = 300;
 /// What is better by less (relative) is as good.
 const EQUAL: f64 = 1e-6;
@@ -72,8 +71,8 @@ pub(super) fn attempt(
     Ok(Attempt { name: NAME.to_owned(), schedule: found, stop, note: Some(format!("{solved} windows")) })
 }
 
-/// A better schedule than `schedule` ([`WindowSearch::is_better`]), if windows find one, and how many windows were solved. The search ends after `patience`
-/// times [`SIDE_BY_SIDE`] windows in a row without a gain.
+/// A better schedule than `schedule` ([`WindowSearch::is_better`]), if windows find one, and how many windows were solved. The
+/// search ends after `patience` times [`SIDE_BY_SIDE`] windows in a row without a gain.
 ///
 /// # Errors
 /// Failures of the solver.
@@ -89,29 +88,42 @@ fn improved(
     let most = context.options.limits.solver_calls.saturating_mul(WINDOWS_PER_CALL);
     let mut random = Pcg64Mcg::seed_from_u64(context.options.seed ^ 0x57_1D_0D);
     let mut best = schedule.clone();
-    let (mut size, mut stale, mut solved, mut is_other) = (FREE, 0, 0, false);
+    let groups = ChunkGroups::new(problem);
+    let mut kinds = WindowKinds::new(&groups);
+    let (mut stale, mut solved) = (0, 0);
     while stale < patience && solved < most && !context.deadline.has_passed() && !context.is_enough(best.makespan()) {
-        let searching = WindowSearch::of(problem, context, &best);
-        let windows: Vec<FreeMessages> = (0..SIDE_BY_SIDE).map(|_| searching.draw(size, &mut random)).collect();
+        let searching = WindowSearch::of(problem, context, &best, &groups);
+        let windows: Vec<DrawnWindow> = (0..SIDE_BY_SIDE).map(|_| searching.draw(&kinds, &mut random)).collect();
         let found = windows.par_iter().map(|window| searching.solve(window)).collect::<Result<Vec<_>, _>>()?;
         solved += SIDE_BY_SIDE as u32;
-        let are_proven = found.iter().all(|found| found.is_proven);
-        let better = found.into_iter().filter_map(|found| found.better);
-        let next = better.min_by(|a, b| {
+        for (window, found) in windows.iter().zip(&found) {
+            let is_gain = found.found.as_ref().is_some_and(|found| searching.is_better(found));
+            kinds.hear(window.kind(), found.is_proven, is_gain);
+        }
+        let next = found.into_iter().filter_map(|found| found.found).min_by(|a, b| {
             a.makespan().total_cmp(&b.makespan()).then(searching.lateness(a).total_cmp(&searching.lateness(b)))
         });
         stale = if next.as_ref().is_some_and(|next| beats(next.makespan(), best.makespan())) { 0 } else { stale + 1 };
-        is_other |= next.is_some();
         best = next.unwrap_or(best);
-        size = if are_proven { (size + 1).min(MOST) } else { (size * 4 / 5).max(LEAST) };
     }
-    Ok((is_other.then_some(best), solved))
+    let is_better = WindowSearch::of(problem, context, schedule, &groups).is_better(&best);
+    Ok((is_better.then_some(best), solved))
 }
 
-/// The messages that one window frees, and the seed of its costs.
-struct FreeMessages {
-    free: BTreeSet<usize>,
-    seed: u64,
+/// What one window frees.
+enum DrawnWindow {
+    /// These messages; and the seed of its costs.
+    Deliveries(BTreeSet<usize>, u64),
+    Contents(FreeContents),
+}
+
+impl DrawnWindow {
+    fn kind(&self) -> WindowKind {
+        match self {
+            Self::Deliveries(..) => WindowKind::Deliveries,
+            Self::Contents(_) => WindowKind::Contents,
+        }
+    }
 }
 
 /// One schedule whose windows are solved.
@@ -119,28 +131,39 @@ struct WindowSearch<'a> {
     problem: &'a Problem,
     context: &'a Context<'a>,
     best: &'a Schedule,
+    groups: &'a ChunkGroups,
     /// From then on, what arrives is late.
     begin: f64,
 }
 
 /// What a window has found.
 struct SolvedWindow {
-    better: Option<Schedule>,
+    /// A schedule that is no worse: to go on from one that is only different leads out of places where no window gains.
+    found: Option<Schedule>,
     is_proven: bool,
 }
 
 impl<'a> WindowSearch<'a> {
-    fn of(problem: &'a Problem, context: &'a Context<'a>, best: &'a Schedule) -> Self {
+    fn of(problem: &'a Problem, context: &'a Context<'a>, best: &'a Schedule, groups: &'a ChunkGroups) -> Self {
         let makespan = best.makespan().0;
         let begin = makespan - LATE * (makespan - context.bound.0).max(0.0);
-        Self { problem, context, best, begin }
+        Self { problem, context, best, groups, begin }
     }
 
-    /// A window of about `size` deliveries or fewer.
-    fn draw(&self, size: usize, random: &mut Pcg64Mcg) -> FreeMessages {
-        let own = size / 2 + random.next_u64() as usize % (size / 2 + 1);
-        let free = chosen(self.best, self.begin, own.min(self.best.transfers.len()), random);
-        FreeMessages { free, seed: random.next_u64() }
+    /// The next window.
+    fn draw(&self, kinds: &WindowKinds, random: &mut Pcg64Mcg) -> DrawnWindow {
+        let (kind, size) = kinds.draw(random);
+        match kind {
+            WindowKind::Deliveries => {
+                let own = size / 2 + random.next_u64() as usize % (size / 2 + 1);
+                let free = chosen(self.best, self.begin, own.min(self.best.transfers.len()), random);
+                DrawnWindow::Deliveries(free, random.next_u64())
+            }
+            WindowKind::Contents => {
+                let links = self.problem.topology.links().len();
+                DrawnWindow::Contents(chosen_groups(self.best, self.begin, self.groups, (size, links), random))
+            }
+        }
     }
 
     /// How late the chunks are together.
@@ -148,40 +171,65 @@ impl<'a> WindowSearch<'a> {
         sum_over_chunks(schedule, |end| (end - self.begin).max(0.0))
     }
 
+    /// Whether a schedule is faster, or as fast with no more that is late.
+    fn is_no_worse(&self, found: &Schedule) -> bool {
+        let is_no_later = || self.lateness(found) <= self.lateness(self.best) * (1.0 + EQUAL);
+        beats(found.makespan(), self.best.makespan()) || found.makespan() <= self.best.makespan() && is_no_later()
+    }
+
     /// Whether a schedule is faster, or as fast with less that is late, or with as little that is late and earlier arrivals.
     fn is_better(&self, found: &Schedule) -> bool {
         let best = self.best;
         let is_less = |new: f64, old: f64| new < old * (1.0 - EQUAL);
-        let (late, late_now) = (self.lateness(found), self.lateness(best));
+        let is_earlier = || is_less(self.lateness(found), self.lateness(best));
         let comes_earlier = || is_less(sum_over_chunks(found, |end| end), sum_over_chunks(best, |end| end));
-        let is_earlier = || is_less(late, late_now) || late <= late_now * (1.0 + EQUAL) && comes_earlier();
-        beats(found.makespan(), best.makespan()) || found.makespan() <= best.makespan() && is_earlier()
+        beats(found.makespan(), best.makespan()) || self.is_no_worse(found) && (is_earlier() || comes_earlier())
     }
 
-    fn solve(&self, FreeMessages { free, seed }: &FreeMessages) -> Result<SolvedWindow, SynthError> {
-        let Self { problem, context, best, begin } = *self;
-        let Some(window) = FreedWindow::new(problem, best, free, begin, *seed) else {
-            return Ok(SolvedWindow { better: None, is_proven: false });
-        };
-        let iterations = context.options.limits.solver_iterations / WINDOW_PART;
+    fn solve(&self, window: &DrawnWindow) -> Result<SolvedWindow, SynthError> {
+        let Self { problem, best, begin, groups, .. } = *self;
+        let kind = window.kind();
+        let too_large = Ok(SolvedWindow { found: None, is_proven: false });
+        match window {
+            DrawnWindow::Deliveries(free, seed) => {
+                let Some(window) = FreedWindow::new(problem, best, free, begin, *seed) else { return too_large };
+                self.solved(kind, &window.model, &window.start(), |solution| Some(window.messages(solution)))
+            }
+            DrawnWindow::Contents(free) => {
+                let Some(window) = ContentsWindow::new(problem, best, groups, free, begin) else { return too_large };
+                self.solved(kind, &window.model, &window.start(), |solution| window.messages(solution))
+            }
+        }
+    }
+
+    /// Solves a model, and looks whether the messages of its solution are no slower.
+    fn solved(
+        &self,
+        kind: WindowKind,
+        model: &Model,
+        start: &[(Column, f64)],
+        messages: impl Fn(&Solution) -> Option<Vec<Message>>,
+    ) -> Result<SolvedWindow, SynthError> {
+        let Self { problem, context, .. } = *self;
         let controls = Controls {
-            iterations,
+            iterations: context.options.limits.solver_iterations / kind.part(),
             nodes: NODES,
             relative_gap: EQUAL,
             cutoff: None,
+            has_inner_models: kind == WindowKind::Contents,
             seed: 0,
             deadline: context.deadline,
         };
-        let outcome = solve(&window.model, &window.start(), &controls, &mut |_| {})?;
-        let (solution, is_proven) = match outcome.ending {
+        let (solution, is_proven) = match solve(model, start, &controls, &mut |_| {})?.ending {
             Ending::Optimal(solution) => (Some(solution), true),
             Ending::Limit { incumbent, .. } => (incumbent, false),
             Ending::Infeasible | Ending::Unbounded => (None, true),
         };
-        let played = solution.and_then(|it| replay(&problem.demand, &problem.topology, &window.messages(&it)).ok());
+        let messages = solution.and_then(|solution| messages(&solution));
+        let played = messages.and_then(|messages| replay(&problem.demand, &problem.topology, &messages).ok());
         let found = played.map(|it| Schedule::new(&problem.topology, problem.demand.clone(), it, NAME));
         let obeys = |found: &Schedule| obey(found, &problem.topology, &problem.constraints).is_empty();
-        Ok(SolvedWindow { better: found.filter(|found| self.is_better(found) && obeys(found)), is_proven })
+        Ok(SolvedWindow { found: found.filter(|found| self.is_no_worse(found) && obeys(found)), is_proven })
     }
 }
 
@@ -239,6 +287,62 @@ mod tests {
                 assert!(played.makespan().0 <= schedule.makespan().0 * (1.0 + 1e-6), "{collective} {seed}");
             }
         }
+    }
+
+    #[test]
+    fn the_schedule_itself_solves_each_window_of_contents() {
+        let mut solved = 0;
+        for seed in 0..6 {
+            for collective in [Collective::AllGather, Collective::AllToAll, Collective::Scatter, Collective::Broadcast]
+            {
+                let problem = asked(random_machine(seed), collective, 6_000);
+                let (schedule, groups) = (poor(&problem), ChunkGroups::new(&problem));
+                let mut random = Pcg64Mcg::seed_from_u64(seed);
+                for size in 1..=groups.all.len() + 1 {
+                    let links = problem.topology.links().len();
+                    let free = chosen_groups(&schedule, 0.0, &groups, (size, links), &mut random);
+                    let Some(window) = ContentsWindow::new(&problem, &schedule, &groups, &free, 0.0) else { continue };
+                    let mut fixed = window.model.clone();
+                    window.start().into_iter().for_each(|(column, value)| fixed.fix(column, value));
+                    let Ending::Optimal(solution) = crate::solver::solved(&fixed, &[]) else {
+                        panic!("{collective} {seed}: the schedule is no solution")
+                    };
+                    let messages = window.messages(&solution).expect("ways for all chunks");
+                    let played = replay(&problem.demand, &problem.topology, &messages).expect("an order");
+                    let played = Schedule::new(&problem.topology, problem.demand.clone(), played, NAME);
+                    assert!(played.makespan().0 <= schedule.makespan().0 * (1.0 + 1e-6), "{collective} {seed}");
+                    verify(played, &problem.topology).expect("a right schedule");
+                    solved += 1;
+                }
+            }
+        }
+        assert!(solved >= 60, "only {solved} windows");
+    }
+
+    /// Solves windows of contents only, each from the schedule itself, and counts those that make it faster.
+    #[test]
+    fn other_contents_of_the_same_messages_make_poor_schedules_faster() {
+        let deadline = Deadline::default();
+        let mut faster = 0;
+        for seed in 0..4 {
+            let problem = asked(random_machine(seed), Collective::AllToAll, 6_000);
+            let (schedule, groups) = (poor(&problem), ChunkGroups::new(&problem));
+            assert_eq!(groups.all.len(), problem.topology.rank_count(), "the chunks of a rank are one group");
+            let options = SearchOptions::default();
+            let context = Context::of_test(&options, &deadline, Micros::ZERO);
+            let searching = WindowSearch::of(&problem, &context, &schedule, &groups);
+            let mut random = Pcg64Mcg::seed_from_u64(seed);
+            for size in [2, 4] {
+                let links = problem.topology.links().len();
+                let free = chosen_groups(&schedule, 0.0, &groups, (size, links), &mut random);
+                let found = searching.solve(&DrawnWindow::Contents(free)).expect("HiGHS works").found;
+                if let Some(found) = found.filter(|found| beats(found.makespan(), schedule.makespan())) {
+                    verify(found, &problem.topology).expect("a right schedule");
+                    faster += 1;
+                }
+            }
+        }
+        assert!(faster >= 2, "only {faster} of 8 windows made a schedule faster");
     }
 
     #[test]

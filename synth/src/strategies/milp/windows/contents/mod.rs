@@ -1,0 +1,349 @@
+//! A window that keeps the messages of a schedule, and decides anew what they carry.
+//!
+//! The principal type is [`ContentsWindow`]. Some groups of chunks are free ([`groups`]). Messages keep their links and their turns
+//! on them ([`slots`]). They become shorter or longer, disappear, or get contents where they had none, and of a message that
+//! arrives at a rank about when another one leaves it, the model decides whether the other one waits. So all ways of a
+//! group change at once, which no window of a few deliveries can do. The schedule is a solution. [`routes`] makes messages of
+//! single chunks again.
+//!
+//! | column | meaning |
+//! |---|---|
+//! | start\[m\] | departure of message m |
+//! | used\[m\] ∈ {0,1} | whether it carries anything; only of those that carry nothing else |
+//! | amount\[g,m\] | how many chunks of group g it carries, a whole number |
+//! | waits\[a,b\] ∈ {0,1} | whether b leaves after a has arrived, so that it can carry on what a brings |
+//! | passed\[g,a,b\] | how many chunks of g come with a and leave with b |
+//! | stays\[g,m\] | how many chunks of g stay where m brings them |
+//! | late\[m\] | by how much it arrives after a time that is given |
+//! | T | the last arrival |
+
+mod groups;
+mod routes;
+mod slots;
+
+pub(super) use groups::ChunkGroups;
+
+use super::kinds::unit;
+use super::places::{BusyPlace, places};
+use crate::problem::Problem;
+use crate::solver::{Column, Model};
+use rand_pcg::Pcg64Mcg;
+use rand_pcg::rand_core::SeedableRng;
+use schedule::{ChunkId, Schedule};
+use slots::{KeptMessage, kept_messages};
+use std::collections::{BTreeMap, BTreeSet};
+use topology::{Bytes, Latency, LinkId};
+
+/// The weight of all lateness together, relative to T, and that of all departures.
+const LATENESS: f64 = 0.05;
+const WEIGHT: f64 = 1e-4;
+/// The most columns.
+const MOST_COLUMNS: usize = 12_000;
+
+/// What a window of contents frees.
+pub(super) struct FreeContents {
+    /// The groups of chunks whose ways are free.
+    pub(super) groups: BTreeSet<usize>,
+    /// Messages that arrive or leave within this time of each other may wait or not, in microseconds.
+    pub(super) open: f64,
+    /// The number of messages without contents.
+    pub(super) added: usize,
+    /// The seed of its choices and costs.
+    pub(super) seed: u64,
+}
+
+/// Columns and coefficients, and a constant.
+struct Weighted {
+    terms: Vec<(Column, f64)>,
+    constant: f64,
+}
+
+/// Whether a message waits for another one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Waiting {
+    Always,
+    Open(Column),
+}
+
+impl Waiting {
+    fn column(self) -> Option<Column> {
+        match self {
+            Self::Always => None,
+            Self::Open(waits) => Some(waits),
+        }
+    }
+}
+
+/// The model of one window.
+pub(super) struct ContentsWindow<'a> {
+    problem: &'a Problem,
+    groups: &'a ChunkGroups,
+    pub(super) model: Model,
+    messages: Vec<KeptMessage>,
+    starts: Vec<Column>,
+    /// Of messages that carry nothing which is not free.
+    used: Vec<Option<Column>>,
+    /// By message and group.
+    amounts: Vec<BTreeMap<usize, Column>>,
+    waiting: BTreeMap<(usize, usize), Waiting>,
+    makespan: Column,
+    until: f64,
+}
+
+impl<'a> ContentsWindow<'a> {
+    /// The model; `None` if it would be too large. What arrives after `begin` is late.
+    pub(super) fn new(
+        problem: &'a Problem,
+        schedule: &Schedule,
+        groups: &'a ChunkGroups,
+        free: &FreeContents,
+        begin: f64,
+    ) -> Option<Self> {
+        let mut random = Pcg64Mcg::seed_from_u64(free.seed);
+        let until = schedule.makespan().0;
+        let messages = kept_messages(problem, schedule, groups, &free.groups, free.added, &mut random);
+        let mut model = Model::default();
+        let makespan = model.continuous(0.0, until * (1.0 + 1e-9));
+        model.set_cost(makespan, 1.0);
+        let (starts, used, amounts) = (Vec::new(), Vec::new(), Vec::new());
+        let waiting = BTreeMap::new();
+        let mut window = Self { problem, groups, model, messages, starts, used, amounts, waiting, makespan, until };
+        window.list(&free.groups);
+        window.keep_turns();
+        window.arrive(begin, &mut random);
+        window.wait(free.open);
+        if window.model.columns() > MOST_COLUMNS || !window.pass_on(&free.groups) {
+            return None;
+        }
+        Some(window)
+    }
+
+    /// The columns of each message. It is used if it carries anything.
+    fn list(&mut self, free: &BTreeSet<usize>) {
+        let topology = &self.problem.topology;
+        for message in &self.messages {
+            let link = topology.link(message.link);
+            self.starts.push(self.model.continuous(0.0, self.until));
+            let used = message.fixed.is_empty().then(|| self.model.binary());
+            let mut amounts = BTreeMap::new();
+            for &index in free {
+                let group = &self.groups.all[index];
+                let soonest = group.since[link.from.index()] + link.transfer_time(group.bytes).0;
+                if soonest > self.until || group.holders.has(link.to) || !group.may_use(message.link) {
+                    continue;
+                }
+                let amount = self.model.integer(0.0, group.most());
+                amounts.insert(index, amount);
+                if let Some(used) = used {
+                    self.model.at_most([(amount, 1.0), (used, -group.most())], 0.0);
+                }
+            }
+            self.used.push(used);
+            self.amounts.push(amounts);
+        }
+    }
+
+    /// `of` a message of so many bytes, which is linear but for messages without contents, for which it is zero.
+    fn time(&self, message: usize, of: impl Fn(Bytes) -> f64) -> Weighted {
+        let (least, fixed) = (of(Bytes(0.0)), self.problem.demand.message_bytes(&self.messages[message].fixed));
+        let amounts = self.amounts[message].iter();
+        let mut terms: Vec<(Column, f64)> =
+            amounts.map(|(&group, &amount)| (amount, of(self.groups.all[group].bytes) - least)).collect();
+        terms.extend(self.used[message].map(|used| (used, least)));
+        let constant = if self.used[message].is_some() { 0.0 } else { of(fixed) };
+        Weighted { terms, constant }
+    }
+
+    /// left ≥ start\[message\] + `time`, where a column that is given is set.
+    fn no_sooner(&mut self, left: Column, message: usize, time: Weighted, if_set: Option<Column>) {
+        let relaxed = if_set.map(|column| (column, -self.until));
+        let big = if if_set.is_some() { self.until } else { 0.0 };
+        let times = time.terms.into_iter().map(|(column, factor)| (column, -factor));
+        let own = [(left, 1.0), (self.starts[message], -1.0)];
+        self.model.row(time.constant - big, own.into_iter().chain(times).chain(relaxed), f64::INFINITY);
+    }
+
+    fn arrival_time(&self, message: usize) -> Weighted {
+        let link = self.problem.topology.link(self.messages[message].link);
+        self.time(message, |bytes| link.transfer_time(bytes).0)
+    }
+
+    /// Messages that follow each other at a link or a resource.
+    fn keep_turns(&mut self) {
+        let mut last: BTreeMap<BusyPlace, usize> = BTreeMap::new();
+        for own in 0..self.messages.len() {
+            for place in places(self.problem, self.messages[own].link).collect::<Vec<_>>() {
+                if let Some(before) = last.insert(place, own) {
+                    let link = self.messages[before].link;
+                    let busy = self.time(before, |bytes| place.busy(self.problem, link, bytes));
+                    self.no_sooner(self.starts[own], before, busy, None);
+                }
+            }
+        }
+    }
+
+    /// T ≥ arrival, late ≥ arrival − begin, and what lateness and departures cost.
+    fn arrive(&mut self, begin: f64, random: &mut Pcg64Mcg) {
+        let count = self.messages.len() as f64;
+        for own in 0..self.messages.len() {
+            self.model.set_cost(self.starts[own], (0.5 + unit(random)) * WEIGHT / count);
+            let time = self.arrival_time(own);
+            self.no_sooner(self.makespan, own, time, None);
+            let late = self.model.continuous(0.0, f64::INFINITY);
+            self.model.set_cost(late, LATENESS / count);
+            let mut time = self.arrival_time(own);
+            time.constant -= begin;
+            self.no_sooner(late, own, time, None);
+        }
+    }
+
+    /// Who waits for whom: those that always did, and those that may because they arrive and leave within `open` of each other.
+    fn wait(&mut self, open: f64) {
+        let topology = &self.problem.topology;
+        let mut into: BTreeMap<_, Vec<usize>> = BTreeMap::new();
+        for (number, message) in self.messages.iter().enumerate() {
+            into.entry(topology.link(message.link).to).or_default().push(number);
+        }
+        let mut found: Vec<(usize, usize, bool)> = Vec::new();
+        for after in 0..self.messages.len() {
+            let from = topology.link(self.messages[after].link).from;
+            for &before in into.get(&from).into_iter().flatten() {
+                let (first, second) = (&self.messages[before], &self.messages[after]);
+                let gap = second.start - first.end;
+                let slack = self.until * 1e-9;
+                let must = gap >= -slack && second.fixed.iter().any(|chunk| first.fixed.contains(chunk));
+                let returns = topology.link(first.link).from == topology.link(second.link).to;
+                let can = !returns && self.amounts[before].keys().any(|group| self.amounts[after].contains_key(group));
+                if must || can && gap >= -open.max(slack) {
+                    found.push((before, after, must || gap > open));
+                }
+            }
+        }
+        // Messages that occupy a link arrive in turn: who waits for the last of them waits for all.
+        let mut last: BTreeMap<(usize, LinkId), usize> = BTreeMap::new();
+        for &(before, after, _) in found.iter().filter(|&&(before, _, always)| always && self.is_in_turn(before)) {
+            last.insert((after, self.messages[before].link), before);
+        }
+        for (before, after, always) in found {
+            let waiting = if always { Waiting::Always } else { Waiting::Open(self.model.binary()) };
+            self.waiting.insert((before, after), waiting);
+            let is_implied = |last: &usize| always && self.is_in_turn(before) && *last != before;
+            if last.get(&(after, self.messages[before].link)).is_none_or(|last| !is_implied(last)) {
+                let time = self.arrival_time(before);
+                self.no_sooner(self.starts[after], before, time, waiting.column());
+            }
+        }
+    }
+
+    /// Whether messages over the link of a message arrive one after the other.
+    fn is_in_turn(&self, message: usize) -> bool {
+        self.problem.topology.link(self.messages[message].link).latency == Latency::Occupies
+    }
+
+    /// What leaves a rank has come there or begins there, and what is wanted stays. Returns whether few enough columns are needed.
+    fn pass_on(&mut self, free: &BTreeSet<usize>) -> bool {
+        for &group in free {
+            if self.model.columns() > MOST_COLUMNS {
+                return false;
+            }
+            if self.groups.all[group].is_copied { self.copy(group) } else { self.move_on(group) }
+        }
+        true
+    }
+
+    /// The pairs of messages of which one may bring what the other one carries on, of a group.
+    fn pairs(&self, group: usize) -> Vec<(usize, usize, Waiting)> {
+        let carries = |message: usize| self.amounts[message].contains_key(&group);
+        let all = self.waiting.iter().map(|(&(before, after), &waiting)| (before, after, waiting));
+        all.filter(|&(before, after, _)| carries(before) && carries(after)).collect()
+    }
+
+    /// The messages that may carry a group, with their columns.
+    fn carriers(&self, group: usize) -> Vec<(usize, Column)> {
+        let of = |(number, amounts): (usize, &BTreeMap<usize, Column>)| Some((number, *amounts.get(&group)?));
+        self.amounts.iter().enumerate().filter_map(of).collect()
+    }
+
+    /// amount\[b\] ≤ Σ passed\[a,b\], passed\[a,b\] ≤ amount\[a\], and each rank gets the chunk once at most.
+    fn copy(&mut self, index: usize) {
+        let (topology, group) = (&self.problem.topology, &self.groups.all[index]);
+        let mut supply: BTreeMap<usize, Vec<(Column, f64)>> = BTreeMap::new();
+        for (before, after, waiting) in self.pairs(index) {
+            let brought = self.amounts[before][&index];
+            let passed = match waiting {
+                Waiting::Always => brought,
+                Waiting::Open(waits) => {
+                    let passed = self.model.continuous(0.0, 1.0);
+                    self.model.at_most([(passed, 1.0), (waits, -1.0)], 0.0);
+                    self.model.at_most([(passed, 1.0), (brought, -1.0)], 0.0);
+                    passed
+                }
+            };
+            supply.entry(after).or_default().push((passed, -1.0));
+        }
+        let mut into: BTreeMap<_, Vec<(Column, f64)>> = BTreeMap::new();
+        for (message, amount) in self.carriers(index) {
+            let link = topology.link(self.messages[message].link);
+            if !group.holders.has(link.from) {
+                let supply = supply.remove(&message).unwrap_or_default();
+                self.model.at_most(supply.into_iter().chain([(amount, 1.0)]), 0.0);
+            }
+            into.entry(link.to).or_default().push((amount, 1.0));
+        }
+        for rank in group.wanted.keys() {
+            self.model.equal(into.remove(rank).unwrap_or_default(), 1.0);
+        }
+        into.into_values().for_each(|all| self.model.at_most(all, 1.0));
+    }
+
+    /// amount\[a\] = Σ passed\[a,b\] + stays\[a\], amount\[b\] = Σ passed\[a,b\], and as many stay as are wanted.
+    fn move_on(&mut self, index: usize) {
+        let (topology, group) = (&self.problem.topology, &self.groups.all[index]);
+        let most = group.most();
+        let mut gone: BTreeMap<usize, Vec<(Column, f64)>> = BTreeMap::new();
+        let mut come: BTreeMap<usize, Vec<(Column, f64)>> = BTreeMap::new();
+        for (before, after, waiting) in self.pairs(index) {
+            let passed = self.model.continuous(0.0, most);
+            if let Some(waits) = waiting.column() {
+                self.model.at_most([(passed, 1.0), (waits, -most)], 0.0);
+            }
+            gone.entry(before).or_default().push((passed, -1.0));
+            come.entry(after).or_default().push((passed, -1.0));
+        }
+        let mut stay: BTreeMap<_, Vec<(Column, f64)>> = BTreeMap::new();
+        for (message, amount) in self.carriers(index) {
+            let link = topology.link(self.messages[message].link);
+            let mut leaves = gone.remove(&message).unwrap_or_default();
+            if let Some(wanted) = group.wanted.get(&link.to) {
+                let stays = self.model.continuous(0.0, wanted.len() as f64);
+                leaves.push((stays, -1.0));
+                stay.entry(link.to).or_default().push((stays, 1.0));
+            }
+            self.model.equal(leaves.into_iter().chain([(amount, 1.0)]), 0.0);
+            if !group.holders.has(link.from) {
+                let come = come.remove(&message).unwrap_or_default();
+                self.model.equal(come.into_iter().chain([(amount, 1.0)]), 0.0);
+            }
+        }
+        for (rank, wanted) in &group.wanted {
+            self.model.equal(stay.remove(rank).unwrap_or_default(), wanted.len() as f64);
+        }
+    }
+
+    /// The whole numbers of the schedule that the window was taken from, as a start for the solver.
+    pub(super) fn start(&self) -> Vec<(Column, f64)> {
+        let mut values = Vec::new();
+        for (message, (used, amounts)) in self.messages.iter().zip(self.used.iter().zip(&self.amounts)) {
+            values.extend(used.map(|used| (used, f64::from(!message.now.is_empty()))));
+            let now = |group: &usize| f64::from(message.now.get(group).copied().unwrap_or(0));
+            values.extend(amounts.iter().map(|(group, &amount)| (amount, now(group))));
+        }
+        for (&(before, after), &waiting) in &self.waiting {
+            if let Some(waits) = waiting.column() {
+                let has_come = self.messages[after].start >= self.messages[before].end - self.until * 1e-9;
+                values.push((waits, f64::from(has_come)));
+            }
+        }
+        values
+    }
+}
