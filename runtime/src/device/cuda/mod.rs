@@ -2,10 +2,14 @@
 //!
 //! The principal types are [`GpuDevice`] and [`GpuRanks`].
 
+mod buffers;
+mod calls;
 mod error;
 mod gpu;
 mod ranks;
 
+pub use buffers::{GpuBuffer, GpuRankBuffers};
+pub use calls::GpuLaunch;
 pub use error::GpuError;
 pub use gpu::GpuDevice;
-pub use ranks::{GpuBuffer, GpuLaunch, GpuRankBuffers, GpuRanks};
+pub use ranks::GpuRanks;
