@@ -1,14 +1,15 @@
 // Runs programs on GPUs: one thread block of the grid for each threadblock of a program.
 //
 // A rank's memory is mapped into the address space of its peers. A message is put into the receiver's inbox, a ring of slots
-// for each connection; then the sender signals, and the receiver waits, as common.cuh says.
+// for each connection; then the sender signals, and the receiver waits, as flags.cuh says.
 //
 // All counters only grow. Each block counts its own calls in device memory, so a CUDA graph may repeat a launch. All blocks of a
 // launch must be resident at the same time.
 //
-// The structures are those of runtime/src/device/tables.rs.
+// No other headers are needed. The structures are those of runtime/src/device/tables.rs. `make kernels` makes interpreter.ptx anew.
 
-#include "common.cuh"
+#include "elements.cuh"
+#include "flags.cuh"
 
 // What a block of the grid does.
 struct Block {

@@ -10,7 +10,8 @@
 //
 // The structures are those of runtime/src/device/peers.rs.
 
-#include "common.cuh"
+#include "elements.cuh"
+#include "flags.cuh"
 
 #define MOST_RANKS 8u
 
