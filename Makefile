@@ -86,9 +86,9 @@ torch-old-test: tested-wheel
 		if [ -x target/python/build/bin/maturin ] && .ci/setup $$environment; then \
 			python/torch-test.sh target/tested $$environment || result=1; fi; done; exit $$result
 
-# The interpreter kernel for GPUs, compiled anew by NVRTC from PyPI, which needs no GPU.
+# The kernels for GPUs, compiled anew by NVRTC from PyPI, which needs no GPU.
 kernels: setup
-	@if .ci/setup gpu; then ANTIPHON_UPDATE=1 $(CARGO) test --release --locked -p runtime --lib -- long_the_kernel_is; fi
+	@if .ci/setup gpu; then ANTIPHON_UPDATE=1 $(CARGO) test --release --locked -p runtime --lib -- long_the_kernels_are; fi
 
 # The tests of the code for GPUs, with the driver, the NCCL and the PyTorch of this computer instead of the fake ones (docs/gpu.md).
 gpu-test: setup

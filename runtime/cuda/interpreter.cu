@@ -1,19 +1,15 @@
 // Runs programs on GPUs: one thread block of the grid for each threadblock of a program.
 //
 // A rank's memory is mapped into the address space of its peers. A message is put into the receiver's inbox, a ring of slots
-// for each connection; then the sender signals, and the receiver waits. Everything that a flag protects is written before
-// a release and read after an acquire, at the scope of the system between ranks, and of the GPU within a rank. One thread
-// does so for its block; barriers before a release and after an acquire extend it to all threads of the block.
+// for each connection; then the sender signals, and the receiver waits, as flags.cuh says.
 //
 // All counters only grow. Each block counts its own calls in device memory, so a CUDA graph may repeat a launch. All blocks of a
-// launch must be resident at the same time. A wait ends when the abort word is set, and sets it when it has polled too often.
+// launch must be resident at the same time.
 //
-// No header is needed. The structures are those of runtime/src/device/tables.rs. `make kernels` makes interpreter.ptx anew.
+// No other headers are needed. The structures are those of runtime/src/device/tables.rs. `make kernels` makes interpreter.ptx anew.
 
-typedef unsigned char u8;
-typedef unsigned short u16;
-typedef unsigned int u32;
-typedef unsigned long long u64;
+#include "elements.cuh"
+#include "flags.cuh"
 
 // What a block of the grid does.
 struct Block {
@@ -66,138 +62,11 @@ struct Channel {
 };
 
 enum Kind { RECEIVES = 1, SENDS = 2, READS = 4, STORES = 8, REDUCES = 16, DIVIDES = 32, PUBLISHES = 64 };
-enum Operation { SUM, PRODUCT, LEAST, GREATEST };
 
 // How many steps are kept in shared memory.
 #define WINDOW 32u
-// After so many polls a wait looks at the abort word.
-#define POLLS 64u
 // How many vectors a thread reads before it writes one.
 #define BATCH 4u
-
-__device__ __forceinline__ u64 acquire_from_system(u64 address) {
-    u64 value;
-    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
-    return value;
-}
-
-__device__ __forceinline__ u64 acquire_from_device(u64 address) {
-    u64 value;
-    asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
-    return value;
-}
-
-__device__ __forceinline__ void release_to_system(u64 address, u64 value) {
-    asm volatile("st.release.sys.global.u64 [%0], %1;" : : "l"(address), "l"(value) : "memory");
-}
-
-__device__ __forceinline__ void release_to_device(u64 address, u64 value) {
-    asm volatile("st.release.gpu.global.u64 [%0], %1;" : : "l"(address), "l"(value) : "memory");
-}
-
-__device__ __forceinline__ bool is_aborted(u64 address) {
-    u32 value;
-    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
-    return value != 0;
-}
-
-__device__ __forceinline__ void set_abort(u64 address) {
-    asm volatile("st.relaxed.sys.global.u32 [%0], %1;" : : "l"(address), "r"(1u) : "memory");
-}
-
-// Elements and their arithmetic. Every type gives the bits that the documentation of `DType` promises.
-template <typename Bits>
-struct Integer {
-    typedef Bits Raw;
-    // Signed and unsigned values have the same sums and products.
-    template <typename Value>
-    static __device__ __forceinline__ Raw reduce(u32 operation, Raw x, Raw y) {
-        switch (operation) {
-        case SUM: return (Raw)(x + y);
-        case PRODUCT: return (Raw)(x * y);
-        case LEAST: return (Value)x < (Value)y ? x : y;
-        default: return (Value)x > (Value)y ? x : y;
-        }
-    }
-};
-
-struct I32 : Integer<u32> {
-    static __device__ __forceinline__ u32 combine(u32 operation, u32 x, u32 y) { return reduce<int>(operation, x, y); }
-    static __device__ __forceinline__ u32 divide(u32 x, u32 by) { return (u32)((long long)(int)x / (long long)by); }
-};
-
-struct I64 : Integer<u64> {
-    static __device__ __forceinline__ u64 combine(u32 operation, u64 x, u64 y) { return reduce<long long>(operation, x, y); }
-    static __device__ __forceinline__ u64 divide(u64 x, u32 by) { return (u64)((long long)x / (long long)by); }
-};
-
-struct U8 : Integer<u8> {
-    static __device__ __forceinline__ u8 combine(u32 operation, u8 x, u8 y) { return reduce<u8>(operation, x, y); }
-    static __device__ __forceinline__ u8 divide(u8 x, u32 by) { return (u8)((u32)x / by); }
-};
-
-__device__ __forceinline__ u32 bits(float x) { return __float_as_uint(x); }
-__device__ __forceinline__ u64 bits(double x) { return (u64)__double_as_longlong(x); }
-__device__ __forceinline__ float number(u32 x) { return __uint_as_float(x); }
-__device__ __forceinline__ double number(u64 x) { return __longlong_as_double((long long)x); }
-
-// NaN in, NaN out; -0 is less than +0. Which NaN it is does not matter here.
-template <typename Float>
-__device__ __forceinline__ Float arithmetic(u32 operation, Float x, Float y) {
-    switch (operation) {
-    case SUM: return x + y;
-    case PRODUCT: return x * y;
-    default: break;
-    }
-    if (x != x || y != y) return x + y;
-    if (x == y) return operation == LEAST ? number(bits(x) | bits(y)) : number(bits(x) & bits(y));
-    return (x < y) == (operation == LEAST) ? x : y;
-}
-
-template <typename Bits, typename Float, Bits NAN_BITS>
-struct Plain {
-    typedef Bits Raw;
-    static __device__ __forceinline__ Raw one_nan(Float x) { return x != x ? NAN_BITS : bits(x); }
-    static __device__ __forceinline__ Raw combine(u32 operation, Raw x, Raw y) {
-        return one_nan(arithmetic<Float>(operation, number(x), number(y)));
-    }
-    static __device__ __forceinline__ Raw divide(Raw x, u32 by) { return one_nan(number(x) / (Float)by); }
-};
-
-typedef Plain<u32, float, 0x7fc00000u> F32;
-typedef Plain<u64, double, 0x7ff8000000000000ull> F64;
-
-struct F16 {
-    typedef u16 Raw;
-    static __device__ __forceinline__ float wide(u16 x) {
-        float value;
-        asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(x));
-        return value;
-    }
-    static __device__ __forceinline__ u16 narrow(float x) {
-        u16 value;
-        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(value) : "f"(x));
-        return x != x ? (u16)0x7e00 : value;
-    }
-    static __device__ __forceinline__ u16 combine(u32 operation, u16 x, u16 y) {
-        return narrow(arithmetic<float>(operation, wide(x), wide(y)));
-    }
-    static __device__ __forceinline__ u16 divide(u16 x, u32 by) { return narrow(wide(x) / (float)by); }
-};
-
-struct BF16 {
-    typedef u16 Raw;
-    static __device__ __forceinline__ float wide(u16 x) { return number((u32)x << 16); }
-    static __device__ __forceinline__ u16 narrow(float x) {
-        u32 value = bits(x);
-        // To the nearest, ties to even.
-        return x != x ? (u16)0x7fc0 : (u16)((value + 0x7fffu + ((value >> 16) & 1u)) >> 16);
-    }
-    static __device__ __forceinline__ u16 combine(u32 operation, u16 x, u16 y) {
-        return narrow(arithmetic<float>(operation, wide(x), wide(y)));
-    }
-    static __device__ __forceinline__ u16 divide(u16 x, u32 by) { return narrow(wide(x) / (float)by); }
-};
 
 // The work of one piece: where its operands and results lie. An address that is not used is 0.
 struct Move {
@@ -212,13 +81,6 @@ __device__ __forceinline__ typename Element::Raw result(const Move &move, typena
     if (move.kind & DIVIDES) x = Element::divide(x, move.divisor);
     return x;
 }
-
-// Sixteen bytes, which one access moves.
-template <typename Element>
-union Vector {
-    uint4 whole;
-    typename Element::Raw lane[16 / sizeof(typename Element::Raw)];
-};
 
 // Moves vectors `at`, `at + blockDim.x` and so on. All are read before one is written, so that one delay of the memory serves them all.
 // What is constant for the compiler costs nothing.
@@ -274,30 +136,9 @@ __device__ __forceinline__ void move_piece(const Move &move, u64 elements) {
     }
 }
 
-// Where tile `tile` of `tiles` begins in a slot: floor(length * tile / tiles), without a product that overflows.
-__device__ __forceinline__ u64 cut(u64 length, u32 tile, u32 tiles) {
-    return length / tiles * tile + length % tiles * tile / tiles;
-}
-
 // The number of a message, counted from the first call on.
 __device__ __forceinline__ u64 message(const Channel &channel, u32 ordinal, u64 round) {
     return round * channel.per_tile + ordinal;
-}
-
-// Waits until the counter has reached `target`. False: the call is aborted.
-template <bool OTHER_RANKS>
-__device__ __forceinline__ bool wait_for(const Block &block, u64 counter, u64 target) {
-    u64 polls = 0;
-    while ((OTHER_RANKS ? acquire_from_system(counter) : acquire_from_device(counter)) < target) {
-        polls++;
-        if (polls % POLLS != 0) continue;
-        if (is_aborted(block.abort)) return false;
-        if (polls >= block.poll_limit) {
-            set_abort(block.abort);
-            return false;
-        }
-    }
-    return true;
 }
 
 // What a step waits for and tells is divided among threads of different warps, so that the delays of memory do not add up.

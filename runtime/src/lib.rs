@@ -50,14 +50,17 @@ mod transport;
 mod verdict;
 
 pub use clock::Moment;
-pub use device::cuda::{GpuBuffer, GpuDevice, GpuError, GpuLaunch, GpuRankBuffers, GpuRanks};
+pub use device::cuda::{GpuAllReduce, GpuBuffer, GpuDevice, GpuError, GpuLaunch, GpuRankBuffers, GpuRanks};
 pub use device::kernel_plan::{KernelAddresses, KernelNeeds, KernelPlan, KernelTables};
 pub use device::nccl::{
     NcclCommunicator, NcclError, NcclId, NcclLibrary, NcclLibraryError, NcclRounds, NcclSearch, NcclVersion,
     RoundFailure,
 };
+pub use device::peers::{
+    PeerAddresses, PeerAlgorithm, PeerAllReduce, PeerCall, PeerCallError, PeerWait, allreduce_kernel_name,
+};
 pub use device::rounds::plan::{RankMessage, RoundPlan};
-pub use device::{KERNEL_PTX, KERNEL_SOURCE, kernel_name};
+pub use device::{ALLREDUCE_PTX, KERNEL_PTX, kernel_name};
 pub use dtype::DType;
 pub use element::Element;
 pub use error::{Breach, RunError, RunErrorKind, RunResult, Stamp, chain};

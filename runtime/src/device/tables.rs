@@ -17,11 +17,11 @@ pub(crate) trait Encode {
 }
 
 /// Appends numbers as they lie in the memory of a GPU.
-fn words<const N: usize>(out: &mut Vec<u8>, words: [u32; N]) {
+pub(super) fn words<const N: usize>(out: &mut Vec<u8>, words: [u32; N]) {
     words.iter().for_each(|word| out.extend(word.to_le_bytes()));
 }
 
-fn longs<const N: usize>(out: &mut Vec<u8>, longs: [u64; N]) {
+pub(super) fn longs<const N: usize>(out: &mut Vec<u8>, longs: [u64; N]) {
     longs.iter().for_each(|long| out.extend(long.to_le_bytes()));
 }
 

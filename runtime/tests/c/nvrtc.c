@@ -1,6 +1,8 @@
 /* Compiles a CUDA source with NVRTC, which needs neither a GPU nor a driver.
  *
- *   nvrtc LIBNVRTC SOURCE ARCH OUT     ARCH is sm_80 for a cubin, or compute_80 for PTX */
+ *   nvrtc LIBNVRTC SOURCE ARCH OUT     ARCH is sm_80 for a cubin, or compute_80 for PTX
+ *
+ * Headers are those in the folder of the source. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,10 +38,13 @@ int main(int count, char **args) {
     int (*size_of)(nvrtc_program_t, size_t *) = function(is_ptx ? "nvrtcGetPTXSize" : "nvrtcGetCUBINSize");
     int (*get)(nvrtc_program_t, char *) = function(is_ptx ? "nvrtcGetPTX" : "nvrtcGetCUBIN");
     nvrtc_program_t program;
-    if (create(&program, source, "interpreter.cu", 0, NULL, NULL)) fail("nvrtcCreateProgram", NULL);
-    char arch[64];
+    if (create(&program, source, args[2], 0, NULL, NULL)) fail("nvrtcCreateProgram", NULL);
+    char arch[64], folder[4096];
     snprintf(arch, sizeof arch, "-arch=%s", args[3]);
-    const char *options[] = {arch, "-std=c++17", "-fmad=false", "-ftz=false", "-prec-div=true", "--ptxas-options=-v"};
+    snprintf(folder, sizeof folder, "-I%s", args[2]);
+    char *name = strrchr(folder, '/');
+    if (name) *name = 0;
+    const char *options[] = {arch, folder, "-std=c++17", "-fmad=false", "-ftz=false", "-prec-div=true", "--ptxas-options=-v"};
     int failed = compile(program, sizeof options / sizeof *options, options);
     size_t size = 0;
     static char log[1 << 20];

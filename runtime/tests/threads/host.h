@@ -1,4 +1,4 @@
-/* What the interpreter kernel uses of CUDA, for g++: a thread of a block is a thread of the system.
+/* What the kernels use of CUDA, for g++: a thread of a block is a thread of the system.
  *
  * The test puts this before the kernel's source, and run.h after it. It replaces the instructions of PTX in the source by the
  * functions that begin with host_. */

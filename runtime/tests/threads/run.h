@@ -1,4 +1,4 @@
-/* Runs the kernel on an image of the memory of all ranks.
+/* Runs a kernel on an image of the memory of all ranks. The test puts the list KERNELS before it.
  *
  *   kernel IMAGE BASE GRID BLOCKS THREADS CALLS NAME
  *
@@ -49,10 +49,10 @@ int main(int count, char **args) {
     if (file < 0 || fstat(file, &status)) return 3;
     void *base = (void *)number(2);
     if (mmap(base, status.st_size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) != base) return 4;
-    void (*kernel)(const Block *) = !strcmp(args[7], "antiphon_f32") ? antiphon_f32
-        : !strcmp(args[7], "antiphon_i64") ? antiphon_i64
-        : !strcmp(args[7], "antiphon_u8") ? antiphon_u8
-        : !strcmp(args[7], "antiphon_bf16") ? antiphon_bf16 : nullptr;
+    void (*kernel)(const Block *) = nullptr;
+    for (const NamedKernel &named : KERNELS) {
+        if (!strcmp(args[7], named.name)) kernel = named.kernel;
+    }
     if (!kernel) return 5;
     for (unsigned long long call = 0; call < number(6); call++) launch(kernel, (const Block *)number(3), number(4), number(5));
     return 0;

@@ -39,14 +39,31 @@ impl Machine {
     /// # Errors
     /// The first [`Fault`].
     pub fn launch(&mut self, module: &Module, launch: &Launch<'_>) -> Result<Ran, Fault> {
-        let kernel = module.kernels.get(launch.kernel);
-        let kernel = kernel.ok_or_else(|| Fault::Launch(format!("there is no kernel {}", launch.kernel)))?;
-        if launch.parameters.len() != kernel.parameters || launch.threads == 0 {
-            return Err(Fault::Launch("another number of parameters, or no threads".to_owned()));
+        self.launch_in_order(&[(module, launch.clone())])
+    }
+
+    /// Runs kernels in the order of a stream on each device: a device begins the next one when its own blocks have ended, whatever
+    /// the other devices do. All have the same devices and threads, and the first seed counts.
+    ///
+    /// # Errors
+    /// The first [`Fault`].
+    pub fn launch_in_order(&mut self, launches: &[(&Module, Launch<'_>)]) -> Result<Ran, Fault> {
+        let mut kernels = Vec::new();
+        for (module, launch) in launches {
+            let kernel = module.kernels.get(launch.kernel);
+            let kernel = kernel.ok_or_else(|| Fault::Launch(format!("there is no kernel {}", launch.kernel)))?;
+            if launch.parameters.len() != kernel.parameters || launch.threads == 0 {
+                return Err(Fault::Launch("another number of parameters, or no threads".to_owned()));
+            }
+            if (launch.devices, launch.threads) != (launches[0].1.devices, launches[0].1.threads) {
+                return Err(Fault::Launch("other devices or threads than the first launch".to_owned()));
+            }
+            kernels.push((kernel, launch.parameters));
         }
+        let (_, first) = launches.first().ok_or_else(|| Fault::Launch("no launch".to_owned()))?;
         // What happened before a launch is visible in it.
         self.memory.forget();
-        Grid::new(&mut self.memory, kernel, launch).run()
+        Grid::new(&mut self.memory, kernels, first).run()
     }
 }
 
@@ -59,6 +76,8 @@ enum State {
 }
 
 struct Thread {
+    /// Which of the kernels it runs.
+    kernel: usize,
     registers: Vec<u64>,
     next: usize,
     state: State,
@@ -70,7 +89,8 @@ struct Thread {
 /// A launch under way.
 struct Grid<'a> {
     memory: &'a mut Regions,
-    kernel: &'a Kernel,
+    /// With their parameters.
+    kernels: Vec<(&'a Kernel, &'a [u64])>,
     launch: &'a Launch<'a>,
     shared: Vec<Regions>,
     threads: Vec<Thread>,
@@ -87,10 +107,14 @@ struct Grid<'a> {
 const TURN: u64 = 48;
 
 impl<'a> Grid<'a> {
-    fn new(memory: &'a mut Regions, kernel: &'a Kernel, launch: &'a Launch<'a>) -> Self {
+    fn new(memory: &'a mut Regions, kernels: Vec<(&'a Kernel, &'a [u64])>, launch: &'a Launch<'a>) -> Self {
         let count = launch.devices.len() * launch.threads as usize;
+        let most = |of: fn(&Kernel) -> u64| kernels.iter().map(|(kernel, _)| of(kernel)).max().unwrap_or(0);
+        let registers = most(|kernel| kernel.registers as u64) as usize;
+        let shared_bytes = most(|kernel| kernel.shared_bytes);
         let thread = |number: usize| Thread {
-            registers: vec![0; kernel.registers],
+            kernel: 0,
+            registers: vec![0; registers],
             next: 0,
             state: State::Runs,
             clock: VectorClock::new(count, number),
@@ -99,9 +123,9 @@ impl<'a> Grid<'a> {
         };
         let mut grid = Self {
             memory,
-            kernel,
+            kernels,
             launch,
-            shared: launch.devices.iter().map(|_| Regions::shared(kernel.shared_bytes)).collect(),
+            shared: launch.devices.iter().map(|_| Regions::shared(shared_bytes)).collect(),
             threads: (0..count).map(thread).collect(),
             releases: Releases::default(),
             random: launch.seed,
@@ -124,7 +148,7 @@ impl<'a> Grid<'a> {
     }
 
     fn run(mut self) -> Result<Ran, Fault> {
-        let patience = 10_000 + 4_000 * self.threads.len() as u64;
+        let patience = 100_000 + 4_000 * self.threads.len() as u64;
         let mut runnable: Vec<usize> = (0..self.threads.len()).collect();
         while !runnable.is_empty() {
             let at = self.below(runnable.len() as u64) as usize;
@@ -144,6 +168,7 @@ impl<'a> Grid<'a> {
                 if self.meet(block)? {
                     runnable.extend(self.members(block));
                 }
+                runnable.extend(self.follow(self.launch.devices[block as usize]));
             }
             if self.idle > patience {
                 return Err(self.deadlock());
@@ -155,7 +180,7 @@ impl<'a> Grid<'a> {
     fn deadlock(&self) -> Fault {
         let left = self.threads.iter().filter(|thread| thread.state != State::Ended);
         let place = |thread: &Thread| Place {
-            line: self.kernel.code.get(thread.next).map_or(0, |instruction| instruction.line),
+            line: self.kernels[thread.kernel].0.code.get(thread.next).map_or(0, |instruction| instruction.line),
             block: thread.block,
             thread: thread.index,
         };
@@ -197,6 +222,26 @@ impl<'a> Grid<'a> {
         Ok(true)
     }
 
+    /// Begins the next kernel on a device if all of its threads have ended; these threads.
+    fn follow(&mut self, device: u32) -> Vec<usize> {
+        let is_here = |number: &usize| self.launch.devices[self.threads[*number].block as usize] == device;
+        let members: Vec<usize> = (0..self.threads.len()).filter(is_here).collect();
+        let has_next = |thread: &Thread| thread.state == State::Ended && thread.kernel + 1 < self.kernels.len();
+        if !members.iter().all(|&number| has_next(&self.threads[number])) {
+            return Vec::new();
+        }
+        let mut joined = self.threads[members[0]].clock.clone();
+        members.iter().for_each(|&number| joined.join(&self.threads[number].clock));
+        for &number in &members {
+            let thread = &mut self.threads[number];
+            thread.clock.clone_from(&joined);
+            thread.clock.advance(number as u32);
+            thread.registers.fill(0);
+            (thread.kernel, thread.next, thread.state) = (thread.kernel + 1, 0, State::Runs);
+        }
+        members
+    }
+
     fn place(&self, number: usize, line: u32) -> Place {
         Place { line, block: self.threads[number].block, thread: self.threads[number].index }
     }
@@ -215,8 +260,8 @@ impl<'a> Grid<'a> {
     fn step(&mut self, number: usize) -> Result<(), Fault> {
         self.instructions += 1;
         self.idle += 1;
-        let code: &'a [Instruction] = &self.kernel.code;
         let thread = &mut self.threads[number];
+        let code: &'a [Instruction] = &self.kernels[thread.kernel].0.code;
         let Some(instruction) = code.get(thread.next) else {
             thread.state = State::Ended;
             return Ok(());
@@ -303,7 +348,8 @@ impl<'a> Grid<'a> {
         if access.space == Space::Parameter {
             let at = self.address(number, instruction, access) / 8;
             let place = self.place(number, instruction.line);
-            let value = self.launch.parameters.get(at as usize).copied().ok_or(Fault::NoResult { place })?;
+            let parameters = self.kernels[self.threads[number].kernel].1;
+            let value = parameters.get(at as usize).copied().ok_or(Fault::NoResult { place })?;
             self.set(number, instruction.to[0], value);
             return Ok(());
         }

@@ -67,6 +67,28 @@ fn a_release_and_an_acquire_order_two_blocks() {
     }
 }
 
+/// In a stream, a device begins its next kernel when its own blocks have ended, and not when those of other devices have.
+#[test]
+fn kernels_follow_each_other_on_each_device() {
+    let write =
+        "mov.u32 %r1, %ctaid.x;\nmul.wide.u32 %rd2, %r1, 4;\nadd.s64 %rd3, %rd1, %rd2;\nst.global.u32 [%rd3], 7;";
+    // Block 0 reads what block 1 has written, and the other way round.
+    let read = "mov.u32 %r1, %ctaid.x;\nxor.b32 %r1, %r1, 1;\nmul.wide.u32 %rd2, %r1, 4;\nadd.s64 %rd3, %rd1, %rd2;\n\
+                ld.global.u32 %r2, [%rd3];\nst.global.u32 [%rd3+64], %r2;";
+    let run = |devices: &[u32], seed| {
+        let (write, read) = (kernel(write), kernel(read));
+        let mut machine = Machine::new();
+        let parameters = [machine.allocate(256, 256)];
+        let launch = Launch { kernel: "k", devices, threads: 1, parameters: &parameters, seed };
+        machine.launch_in_order(&[(&write, launch.clone()), (&read, launch)])?;
+        machine.read(parameters[0] + 64, 8)
+    };
+    for seed in 0..20 {
+        assert_eq!(run(&[0, 0], seed).unwrap(), [7, 0, 0, 0, 7, 0, 0, 0], "seed {seed}");
+        assert!(matches!(run(&[0, 1], seed), Err(Fault::Race { .. })), "seed {seed}");
+    }
+}
+
 #[test]
 fn a_race_names_both_lines() {
     let module = kernel("mov.u32 %r1, %tid.x;\nst.global.u32 [%rd1], %r1;");

@@ -1,5 +1,6 @@
 //! What goes wrong with GPUs.
 
+use crate::device::peers::PeerWait;
 use cudarc::driver::DriverError;
 use std::time::Duration;
 use topology::Rank;
@@ -59,6 +60,9 @@ pub enum GpuError {
         /// The tile.
         tile: u32,
     },
+    /// A block of an AllReduce on registered buffers has waited too long for a rank.
+    #[error("rank {}: gave up waiting for rank {} at the {} of the call", .0.rank.0, .0.peer.0, if .0.is_at_end { "end" } else { "beginning" })]
+    PeerMissing(PeerWait),
     /// An earlier call has failed; the memory of the plan has to be prepared again.
     #[error("an earlier call has failed (hint: `reset` prepares the memory again)")]
     Broken,

@@ -3,7 +3,8 @@
 //! The principal type is [`GpuDevice`].
 
 use super::error::GpuError;
-use crate::device::{KERNEL_PTX, kernel_name};
+use crate::device::peers::allreduce_kernel_name;
+use crate::device::{ALLREDUCE_PTX, KERNEL_PTX, kernel_name};
 use crate::dtype::DType;
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
 use cudarc::driver::{CudaContext, CudaFunction, CudaModule, CudaStream, result};
@@ -59,8 +60,22 @@ impl GpuDevice {
 
     /// The kernel for a type of elements, and how many of its blocks can be on the GPU at the same time.
     pub(in crate::device) fn kernel(&self, dtype: DType, threads: u32) -> Result<(CudaFunction, u32), GpuError> {
-        let kernel =
-            self.module.load_function(&kernel_name(dtype)).map_err(GpuError::of_driver("finding the kernel"))?;
+        self.found(&self.module, &kernel_name(dtype), threads)
+    }
+
+    /// The same for the AllReduce on registered buffers.
+    pub(in crate::device) fn allreduce_kernel(
+        &self,
+        dtype: DType,
+        threads: u32,
+    ) -> Result<(CudaFunction, u32), GpuError> {
+        let module = self.context.load_module(Ptx::from_src(ALLREDUCE_PTX));
+        let module = module.map_err(GpuError::of_driver("loading the kernel"))?;
+        self.found(&module, &allreduce_kernel_name(dtype), threads)
+    }
+
+    fn found(&self, module: &Arc<CudaModule>, name: &str, threads: u32) -> Result<(CudaFunction, u32), GpuError> {
+        let kernel = module.load_function(name).map_err(GpuError::of_driver("finding the kernel"))?;
         let at_once = kernel.occupancy_max_active_blocks_per_multiprocessor(threads, 0, None);
         let at_once = at_once.map_err(GpuError::of_driver("asking how many blocks fit on the GPU"))?;
         Ok((kernel, at_once.saturating_mul(self.multiprocessors)))

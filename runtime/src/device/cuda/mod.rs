@@ -1,11 +1,17 @@
 //! GPUs by CUDA's driver, which is loaded at run time: everything builds and runs where there is none.
 //!
-//! The principal types are [`GpuDevice`] and [`GpuRanks`].
+//! The principal types are [`GpuDevice`], [`GpuRanks`] and [`GpuAllReduce`].
 
+mod allreduce;
+mod buffers;
+mod calls;
 mod error;
 mod gpu;
 mod ranks;
 
+pub use allreduce::GpuAllReduce;
+pub use buffers::{GpuBuffer, GpuRankBuffers};
+pub use calls::GpuLaunch;
 pub use error::GpuError;
 pub use gpu::GpuDevice;
-pub use ranks::{GpuBuffer, GpuLaunch, GpuRankBuffers, GpuRanks};
+pub use ranks::GpuRanks;

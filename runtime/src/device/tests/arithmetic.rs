@@ -8,7 +8,7 @@ use program::testing::{checked, lowered};
 use schedule::ReduceOp;
 
 /// Bits of elements: special ones, and any.
-fn elements(dtype: DType, random: &mut Random, count: usize) -> Vec<u8> {
+pub(super) fn elements(dtype: DType, random: &mut Random, count: usize) -> Vec<u8> {
     let special: &[u64] = match dtype {
         DType::F32 => {
             &[0, 1 << 31, 0x7f80_0000, 0xff80_0000, 0x7fc0_0001, 0xffc0_0000, 0x7f80_0001, 1, 0x8000_0001, 0x7f7f_ffff]

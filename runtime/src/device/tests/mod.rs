@@ -4,4 +4,6 @@ mod arithmetic;
 pub(super) mod job;
 mod mutants;
 mod nvrtc;
+mod peer_mutants;
+mod peers;
 mod programs;

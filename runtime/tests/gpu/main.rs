@@ -5,6 +5,8 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 #![expect(unsafe_code, reason = "loads a library")]
 
+mod allreduce;
+
 use libloading::Library;
 use program::testing::schedules::{
     Random, demand, direct, random_topology, random_trees, ring_allgather, ring_allreduce, ring_reducescatter,
