@@ -3,7 +3,7 @@
 //! The principal function is [`run`]. Whether a plan serves a call follows from the call's collective, size, type, reduction and
 //! root, which are the same on all ranks, and never from where its buffers lie: ranks may call in place or not as they like. So a
 //! collective has one kind of program. Where it works in the caller's one buffer, a call that is not in place is copied there first;
-//! a reduce-scatter works out of place, and a call in place gets its results from elsewhere.
+//! the others work out of place, and a call in place gets its results from elsewhere.
 
 use crate::members::{PlanMember, find, table};
 use crate::prepared::{PlanRefusal, PreparedKey, PreparedPlan};
@@ -90,8 +90,9 @@ fn op_of(collective: Collective, number: c_int) -> Result<Option<ReduceOp>, Plan
 fn has_plans(collective: Collective) -> bool {
     match collective {
         Collective::AllReduce | Collective::AllGather | Collective::ReduceScatter | Collective::Broadcast => true,
-        Collective::AllToAll | Collective::AllToAllV | Collective::Reduce | Collective::Gather => false,
-        Collective::Scatter | Collective::SendRecv | Collective::Custom => false,
+        Collective::AllToAll | Collective::Reduce => true,
+        Collective::AllToAllV | Collective::Gather | Collective::Scatter | Collective::SendRecv => false,
+        Collective::Custom => false,
     }
 }
 
@@ -172,12 +173,12 @@ fn program_of(
 }
 
 /// Whether plans work in the receive buffer alone. It must hold all of a rank's input, which it does not where ranks
-/// receive a part of the sum.
+/// receive a part of the sum, or nothing; and all blocks of an all-to-all that are not sent yet.
 fn is_planned_in_place(collective: Collective) -> bool {
     match collective {
-        Collective::ReduceScatter => false,
-        Collective::AllReduce | Collective::AllGather | Collective::Broadcast | Collective::AllToAll => true,
-        Collective::AllToAllV | Collective::Reduce | Collective::Gather | Collective::Scatter => true,
+        Collective::ReduceScatter | Collective::Reduce | Collective::AllToAll => false,
+        Collective::AllReduce | Collective::AllGather | Collective::Broadcast => true,
+        Collective::AllToAllV | Collective::Gather | Collective::Scatter => true,
         Collective::SendRecv | Collective::Custom => true,
     }
 }
@@ -192,22 +193,29 @@ fn enqueue(
 ) -> Result<(), NcclError> {
     let (send, recv) = (call.send as u64, call.recv as u64);
     let rounds = &mut prepared.rounds;
+    let is_root = Ok(comm.rank().0) == u32::try_from(call.root);
     if !is_planned_in_place(call.collective) {
-        let length = (block * comm.ranks()) as u64;
-        let overlaps = recv < send.saturating_add(length) && send < recv.saturating_add(block as u64);
-        let output = if overlaps { rounds.staging()? } else { recv };
+        let [sent, received] = call.collective.buffer_blocks(comm.ranks() as u64).map(|blocks| blocks as usize * block);
+        // Elsewhere than at the root the place for results may be anything.
+        let is_given = is_root || !call.collective.ends_at_root();
+        let overlaps = recv < send.saturating_add(sent as u64) && send < recv.saturating_add(received as u64);
+        let output = match (is_given, overlaps) {
+            (false, _) => 0,
+            (true, false) => recv,
+            (true, true) => rounds.staging()?,
+        };
         // SAFETY: NCCL's caller gives buffers of these lengths, and a stream of the communicator's GPU, which keep until the stream has
         // done the work.
         unsafe { rounds.enqueue(comm, gpu, call.stream, [send, output]) }?;
-        if overlaps {
+        if is_given && overlaps {
             // SAFETY: as above; the results are elsewhere.
-            unsafe { gpu.copy(call.stream, recv, output, block) }?;
+            unsafe { gpu.copy(call.stream, recv, output, received) }?;
         }
         return Ok(());
     }
     let own = match call.collective {
         Collective::AllGather => Some(recv + u64::from(comm.rank().0) * block as u64),
-        Collective::Broadcast => (Ok(comm.rank().0) == u32::try_from(call.root)).then_some(recv),
+        Collective::Broadcast => is_root.then_some(recv),
         Collective::AllReduce | Collective::ReduceScatter | Collective::AllToAll | Collective::AllToAllV => Some(recv),
         Collective::Reduce | Collective::Gather | Collective::Scatter => Some(recv),
         Collective::SendRecv | Collective::Custom => Some(recv),

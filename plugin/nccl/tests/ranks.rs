@@ -6,7 +6,7 @@ mod built;
 
 use built::{CRATE, compile, library, real_nccl};
 use program::testing::schedules::{
-    Random, clique, demand, random_trees, ring_allgather, ring_allreduce, ring_reducescatter,
+    Random, clique, demand, direct, random_trees, ring_allgather, ring_allreduce, ring_reducescatter,
 };
 use schedule::{Collective, VerifiedSchedule, file};
 use serde_json::{Value, json};
@@ -130,8 +130,8 @@ fn the_real_nccl_and_plans_serve_a_program_on_a_gpu() {
         assert_eq!(counted.len(), 2, "{said}");
         for calls in counted {
             // Both parts of the split have one rank, which NCCL serves.
-            let served = ["allreduce", "allgather", "reducescatter", "broadcast"];
-            assert_eq!(served.map(|name| by_plans(&calls, name)), [2, 1, 1, 1], "{said}");
+            let served = ["allreduce", "allgather", "reducescatter", "broadcast", "alltoall", "reduce"];
+            assert_eq!(served.map(|name| by_plans(&calls, name)), [2, 1, 1, 1, 1, 2], "{said}");
         }
     }
 }
@@ -178,7 +178,7 @@ fn calls_of_real_communicators_are_counted() {
             };
             // Two in the program's collectives, one of no bytes, one in a group, one of a rank alone, one where all meet, and one after
             // the communicator's end.
-            assert_eq!((count("allreduce", ""), count("broadcast", ""), count("reduce", "")), (7, 2, 1));
+            assert_eq!((count("allreduce", ""), count("broadcast", ""), count("reduce", "")), (7, 2, 3));
             seen += 1;
         }
         assert_eq!(seen, 3, "one file of each rank");
@@ -188,11 +188,13 @@ fn calls_of_real_communicators_are_counted() {
 /// A tuning table for so many ranks of one machine: a plan for each collective that plans serve, from so many bytes on.
 fn table_for(ranks: usize, from_bytes: u64) -> Value {
     let trees = |collective| random_trees(&clique(ranks), &demand(collective, ranks, 1), &mut Random(5));
-    let plans: [(&str, VerifiedSchedule); 4] = [
+    let plans: [(&str, VerifiedSchedule); 6] = [
         ("allreduce", ring_allreduce(ranks, 1)),
         ("allgather", ring_allgather(ranks, 1)),
         ("reducescatter", ring_reducescatter(ranks, 1)),
         ("broadcast", trees(Collective::Broadcast)),
+        ("alltoall", direct(&demand(Collective::AllToAll, ranks, 1))),
+        ("reduce", trees(Collective::Reduce)),
     ];
     let (mut cells, mut texts) = (Vec::new(), serde_json::Map::new());
     for (name, schedule) in plans {
@@ -251,6 +253,7 @@ fn plans_serve_programs_that_know_nothing_of_them() {
         let bytes = 20 * ranks;
         assert!(said.contains(&format!("allreduce of {ranks} ranks, 20 bytes: the plan ")), "{said}");
         assert!(said.contains(&format!("allgather of {ranks} ranks, {bytes} bytes: the plan ")), "{said}");
+        assert!(said.contains("the table chooses the plan `reduce`, but it is for another root"), "{said}");
         assert!(said.contains("0 bytes: NCCL, because the table chooses stock"), "{said}");
         assert!(said.contains("the table chooses the plan `allreduce`, but the call is inside of a group"), "{said}");
         let counted = place.counted("numbers-");
@@ -258,7 +261,7 @@ fn plans_serve_programs_that_know_nothing_of_them() {
         let mut gathered = 0;
         for calls in counted {
             let served = ["allreduce", "reducescatter", "broadcast", "alltoall", "reduce"];
-            assert_eq!(served.map(|name| by_plans(&calls, name)), [2, 1, 1, 0, 0], "{calls:?}");
+            assert_eq!(served.map(|name| by_plans(&calls, name)), [2, 1, 1, 2, 2], "{calls:?}");
             gathered += by_plans(&calls, "allgather");
         }
         let in_split = if ranks == 4 { 2 } else { 0 };

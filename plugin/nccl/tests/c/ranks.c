@@ -86,12 +86,27 @@ static void collectives(ncclComm_t comm) {
     CHECK(ncclAlltoAll(in, out, n, ncclInt32, comm, stream));
     finish("all to all", comm);
     for (int from = 0; from < ranks; from++) expect("all to all", from * n, number(from, rank * n));
+    /* NCCL does not promise that it works in place. */
+    if (!getenv("REAL_NCCL")) {
+        put(output, n * ranks, rank);
+        CHECK(ncclAlltoAll(out, out, n, ncclInt32, comm, stream));
+        finish("all to all in place", comm);
+        for (int from = 0; from < ranks; from++) expect("all to all in place", from * n + 1, number(from, rank * n + 1));
+    }
     CHECK(ncclBroadcast(in, out, n, ncclInt32, ranks - 1, comm, stream));
     finish("broadcast", comm);
     expect("broadcast", 3, number(ranks - 1, 3));
     CHECK(ncclReduce(in, out, n, ncclInt32, ncclSum, 0, comm, stream));
     finish("reduce", comm);
     expect("reduce", 4, rank == 0 ? sum + ranks * 4 : number(ranks - 1, 4));
+    /* In place at the root; the others have no place for a result. */
+    put(output, n, rank);
+    CHECK(ncclReduce(out, rank == 0 ? out : NULL, n, ncclInt32, ncclMax, 0, comm, stream));
+    finish("reduce in place", comm);
+    for (int at = 0; at < n; at++) expect("reduce in place", at, number(rank == 0 ? ranks - 1 : rank, at));
+    CHECK(ncclReduce(in, out, n, ncclInt32, ncclSum, ranks - 1, comm, stream));
+    finish("another root", comm);
+    expect("another root", 4, rank == ranks - 1 ? sum + ranks * 4 : number(rank == 0 ? ranks - 1 : rank, 4));
     CHECK(ncclAllReduce(in, out, 0, ncclInt32, ncclSum, comm, stream));
     finish("nothing", comm);
     put(input, n, rank);
