@@ -2,6 +2,7 @@
 
 use crate::choices::NcclReason;
 use crate::counters::{Counters, SeenCall, ServedBy};
+use crate::groups;
 use crate::members::asked;
 use crate::names::NcclName;
 use crate::plans::{self, AskedCall, PlannedCall};
@@ -38,18 +39,26 @@ fn look_at(call: &AskedCall, fixed: Option<NcclReason>) -> Option<c_int> {
         Some(_) => Err(PlanRefusal::NotChosen),
         None => plans::run(call),
     };
-    if let Some(counters) = Counters::of_process() {
-        count(counters, call, fixed, &served);
-    }
+    let served = match served {
+        // It is counted when it begins.
+        Ok(None) => return Some(0),
+        Ok(Some(planned)) => Ok(planned),
+        Err(why) => {
+            groups::note_stream(call.comm, call.stream);
+            Err(why)
+        }
+    };
+    count(call, fixed, &served);
     served.ok().map(|served| served.code)
 }
 
-fn count(
-    counters: &Counters,
+/// Counts a call, if anybody wants to know.
+pub(crate) fn count(
     &AskedCall { collective, count, dtype, comm, .. }: &AskedCall,
     fixed: Option<NcclReason>,
     served: &Result<PlannedCall, PlanRefusal>,
 ) {
+    let Some(counters) = Counters::of_process() else { return };
     let facts = (asked(NcclName::ncclCommCount, comm), asked(NcclName::ncclCommUserRank, comm));
     let size = usize::try_from(dtype).ok().and_then(|dtype| SIZES.get(dtype));
     let ((Some(ranks), Some(rank)), Some(size)) = (facts, size) else {
@@ -163,4 +172,26 @@ collectives! {
         send: *const c_void, recv: *mut c_void, count: usize, dtype: c_int, root: c_int,
         comm: NcclComm, stream: *mut c_void, config: *const c_void)
         = Scatter(count dtype comm Some(NcclReason::Configured); send, recv, 0, root, stream);
+}
+
+macro_rules! messages {
+    ($($name:ident($($argument:ident: $type:ty),+);)+) => { $(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name($($argument: $type),+, comm: NcclComm, stream: *mut c_void) -> c_int {
+            if !IS_INSIDE.get() {
+                let _ = catch_unwind(|| groups::note_stream(comm, stream));
+            }
+            // SAFETY: it is NCCL's function of this name, and the caller has given its arguments.
+            inside(|| unsafe {
+                let function: unsafe extern "C" fn($($type),+, NcclComm, *mut c_void) -> c_int =
+                    std::mem::transmute(address(NcclName::$name));
+                function($($argument),+, comm, stream)
+            })
+        }
+    )+ };
+}
+
+messages! {
+    ncclSend(send: *const c_void, count: usize, dtype: c_int, peer: c_int);
+    ncclRecv(recv: *mut c_void, count: usize, dtype: c_int, peer: c_int);
 }

@@ -20,6 +20,7 @@ mod abi;
 mod choices;
 mod collectives;
 mod counters;
+mod groups;
 mod lifecycle;
 mod members;
 mod names;

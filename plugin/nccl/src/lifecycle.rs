@@ -1,14 +1,16 @@
 //! NCCL's functions that make and end communicators, and its groups: each goes on to NCCL's own, and this library takes note.
 
 use crate::collectives::{NcclComm, inside, is_inside};
+use crate::groups;
 use crate::members::{made, refuse, take};
 use crate::names::NcclName;
-use crate::plans::GROUPS;
 use crate::real::address;
 use runtime::NcclId;
 use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+
+const INTERNAL_ERROR: c_int = 3;
 
 thread_local! {
     /// Where the communicators will be that are made in the group of this thread.
@@ -26,7 +28,7 @@ fn note(result: c_int, comm: *mut NcclComm) -> c_int {
         return result;
     }
     guarded(result, || {
-        if GROUPS.get() > 0 {
+        if groups::is_inside() {
             if result == 0 {
                 PENDING.with_borrow_mut(|pending| pending.push(comm as usize));
             }
@@ -120,17 +122,30 @@ enders!(ncclCommFinalize ncclCommDestroy ncclCommAbort);
 unsafe extern "C" fn ncclGroupStart() -> c_int {
     let result = go_on!(ncclGroupStart());
     if result == 0 && !is_inside() {
-        GROUPS.set(GROUPS.get() + 1);
+        groups::enter();
     }
     result
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ncclGroupEnd() -> c_int {
-    let result = go_on!(ncclGroupEnd());
     if is_inside() {
-        return result;
+        return go_on!(ncclGroupEnd());
     }
-    GROUPS.set(GROUPS.get().saturating_sub(1));
-    if GROUPS.get() > 0 { result } else { guarded(result, || note_group(result)) }
+    let Some(kept) = groups::leave() else { return go_on!(ncclGroupEnd()) };
+    let end = || {
+        let result = go_on!(ncclGroupEnd());
+        guarded(result, || note_group(result))
+    };
+    // A defect of this library may leave a group without its end, but is no reason to end the job.
+    catch_unwind(AssertUnwindSafe(|| kept.end(end))).unwrap_or(INTERNAL_ERROR)
+}
+
+/// Ends a group that does nothing but say how long it would take.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ncclGroupSimulateEnd(info: *mut c_void) -> c_int {
+    if !is_inside() {
+        drop(groups::leave());
+    }
+    go_on!(ncclGroupSimulateEnd(info: *mut c_void))
 }

@@ -10,10 +10,10 @@ use crate::real::{address, real};
 use crate::settings::{Settings, say};
 use comm::PlanTable;
 use runtime::{GpuDevice, Machine, NcclCommunicator, NcclError};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// How long all ranks may take to compare their tables.
@@ -28,6 +28,10 @@ pub(crate) struct PlanMember {
     pub(crate) gpu: Arc<GpuDevice>,
     /// The machine of each rank, counted in the order of their first ranks.
     pub(crate) machines: Vec<u32>,
+    /// A number of the communicator, which all its ranks know, and by which they order communicators.
+    pub(crate) number: u64,
+    /// Whether no process has several of its ranks. One thread could not begin their calls at the same time.
+    pub(crate) ranks_are_processes: bool,
     pub(crate) plans: PreparedPlans,
 }
 
@@ -152,6 +156,14 @@ pub(crate) fn asked(name: NcclName, comm: *mut c_void) -> Option<usize> {
     if result == SUCCESS { usize::try_from(number).ok() } else { None }
 }
 
+/// A number that nobody else has.
+fn random() -> u64 {
+    let mut bytes = [0; 8];
+    // SAFETY: there is room for so many bytes.
+    let given = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    if given == 8 { u64::from_le_bytes(bytes) } else { 0 }
+}
+
 /// What this rank would decide by: 0 if it cannot run plans, and why not.
 fn ready(gpu: &Result<Arc<GpuDevice>, String>) -> (u64, String) {
     match (table(), gpu) {
@@ -190,8 +202,11 @@ fn compare(comm: *mut c_void) -> Result<Result<PlanMember, String>, NcclError> {
     let machine = machine.map_or(0, |machine| machine.number());
     // SAFETY: the communicator was made just now, and its caller has not got it yet.
     let mut ours = unsafe { NcclCommunicator::borrowed(library, comm) }?;
-    let words = ours.gather(&opened, &[number, machine], PATIENCE)?;
-    let (numbers, hosts): (Vec<u64>, Vec<u64>) = words.chunks_exact(2).map(|pair| (pair[0], pair[1])).unzip();
+    static PROCESS: LazyLock<u64> = LazyLock::new(random);
+    let words = ours.gather(&opened, &[number, machine, *PROCESS, random()], PATIENCE)?;
+    let column = |which: usize| words.iter().copied().skip(which).step_by(4);
+    let (numbers, hosts): (Vec<u64>, Vec<u64>) = column(0).zip(column(1)).unzip();
+    let processes: BTreeSet<u64> = column(2).collect();
     if number == 0 {
         return Ok(Err(why));
     }
@@ -208,5 +223,12 @@ fn compare(comm: *mut c_void) -> Result<Result<PlanMember, String>, NcclError> {
         seen as u32
     });
     let machines = machines.collect();
-    Ok(Ok(PlanMember { comm: ours, gpu: opened, machines, plans: PreparedPlans::default() }))
+    Ok(Ok(PlanMember {
+        comm: ours,
+        gpu: opened,
+        machines,
+        number: column(3).next().unwrap_or(0),
+        ranks_are_processes: processes.len() == numbers.len() && !processes.contains(&0),
+        plans: PreparedPlans::default(),
+    }))
 }

@@ -12,7 +12,7 @@ macro_rules! with_nccl_names {
                     ncclBcast ncclBroadcast ncclBroadcastConfig ncclGather ncclGatherConfig ncclReduce ncclReduceConfig
                     ncclReduceScatter ncclReduceScatterConfig ncclScatter ncclScatterConfig ncclCommAbort ncclCommDestroy
                     ncclCommFinalize ncclCommInitAll ncclCommInitRank ncclCommInitRankConfig ncclCommInitRankScalable
-                    ncclCommSplit ncclGroupEnd ncclGroupStart;
+                    ncclCommSplit ncclGroupEnd ncclGroupSimulateEnd ncclGroupStart ncclRecv ncclSend;
             }
             forwarded {
                 result: ncclCommCount ncclCommCuDevice ncclCommDeregister
@@ -23,12 +23,12 @@ macro_rules! with_nccl_names {
                     ncclDevCommDestroy ncclGetCftDeviceLeInfo ncclGetLsaDevicePointer ncclGetLsaMultimemDevicePointer
                     ncclGetMultimemDeviceLeInfo ncclGetMultimemDevicePointer ncclGetPeerDeviceLeInfo
                     ncclGetPeerDevicePointer ncclGetUniqueId ncclGetVersion ncclGinBarrierCreateRequirement
-                    ncclGinInboxA2ACreateRequirement ncclGinOutboxCreateRequirement ncclGroupSimulateEnd
+                    ncclGinInboxA2ACreateRequirement ncclGinOutboxCreateRequirement
                     ncclLLA2ACreateRequirement ncclLsaBarrierCreateRequirement ncclMemAlloc ncclMemFree
                     ncclParamBind ncclParamGet ncclParamGetAllParameterKeys ncclParamGetI16 ncclParamGetI32
                     ncclParamGetI64 ncclParamGetI8 ncclParamGetParameter ncclParamGetStr ncclParamGetU16
-                    ncclParamGetU32 ncclParamGetU64 ncclParamGetU8 ncclPutSignal ncclRecv ncclRedOpCreatePreMulSum
-                    ncclRedOpDestroy ncclSend ncclSetEncryption ncclSignal ncclWaitSignal ncclWinGetUserPtr;
+                    ncclParamGetU32 ncclParamGetU64 ncclParamGetU8 ncclPutSignal ncclRedOpCreatePreMulSum
+                    ncclRedOpDestroy ncclSetEncryption ncclSignal ncclWaitSignal ncclWinGetUserPtr;
                 text: ncclGetErrorString ncclGetLastError;
                 other: ncclLLA2ACalcSlots ncclParamDumpAll ncclResetDebugInit ncclResetDebugInitInternal ncclTeamCft
                     ncclTeamCftMultimem ncclTeamLsa ncclTeamRail ncclTeamRankToLsa ncclTeamRankToWorld ncclTeamWorld;

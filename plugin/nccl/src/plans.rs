@@ -5,24 +5,23 @@
 //! collective has one kind of program. Where it works in the caller's one buffer, a call that is not in place is copied there first;
 //! the others work out of place, and a call in place gets its results from elsewhere.
 
+use crate::groups;
 use crate::members::{PlanMember, find, table};
-use crate::prepared::{PlanRefusal, PreparedKey, PreparedPlan};
+use crate::prepared::{PlanRefusal, PreparedKey, PreparedPlan, PreparedPlans};
 use crate::settings::say;
 use comm::RankPlaces;
 use program::{LowerOptions, check, lower};
-use runtime::{DType, NcclError, NcclRounds, RoundPlan};
+use runtime::{DType, GpuDevice, NcclCommunicator, NcclError, RoundFailure, RoundPlan};
 use schedule::{Collective, ReduceOp, Request};
-use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::fmt;
 use std::sync::{Arc, PoisonError};
 use topology::Rank;
 
-thread_local! {
-    /// How many groups this thread is inside of.
-    pub(crate) static GROUPS: Cell<u32> = const { Cell::new(0) };
-}
-
+/// Results of NCCL's functions.
+const SUCCESS: c_int = 0;
+const CUDA_ERROR: c_int = 1;
+const INTERNAL_ERROR: c_int = 3;
 /// Threads of a block of the kernel, and the bytes of its work.
 const THREADS: u32 = 256;
 const BLOCK_BYTES: u64 = 128 << 10;
@@ -96,17 +95,38 @@ fn has_plans(collective: Collective) -> bool {
     }
 }
 
-/// Puts a call into its stream by a plan.
+/// Puts a call into its stream by a plan. Nothing: it is kept until the group ends.
 ///
 /// # Errors
 /// Why NCCL has to serve it. All ranks come to the same.
-pub(crate) fn run(call: &AskedCall) -> Result<PlannedCall, PlanRefusal> {
+pub(crate) fn run(call: &AskedCall) -> Result<Option<PlannedCall>, PlanRefusal> {
     let seen = find(call.comm).ok_or(PlanRefusal::Unseen)?;
     let mut member = seen.lock().unwrap_or_else(PoisonError::into_inner);
     let member = member.as_mut().map_err(|why| PlanRefusal::Never(why.clone()))?;
-    if GROUPS.get() > 0 {
+    if groups::is_inside() && !member.ranks_are_processes {
         return Err(PlanRefusal::Grouped);
     }
+    let _current = member.gpu.current();
+    let key = key_of(call)?;
+    // SAFETY: the caller gives a stream of the communicator's GPU.
+    let is_captured = unsafe { member.gpu.is_captured(call.stream) };
+    if is_captured.unwrap_or(true) {
+        return Err(PlanRefusal::Captured);
+    }
+    let PlanMember { comm, machines, plans, .. } = member;
+    prepared(plans, comm.rank(), machines, key)?;
+    if groups::is_inside() {
+        groups::keep(call, key, &seen, member);
+        return Ok(None);
+    }
+    start(call, key, member).map(Some)
+}
+
+/// What a plan has to be prepared for.
+///
+/// # Errors
+/// Why no plan serves such calls.
+fn key_of(call: &AskedCall) -> Result<PreparedKey, PlanRefusal> {
     if !has_plans(call.collective) {
         return Err(PlanRefusal::Collective);
     }
@@ -114,37 +134,53 @@ pub(crate) fn run(call: &AskedCall) -> Result<PlannedCall, PlanRefusal> {
         return Err(PlanRefusal::Empty);
     }
     let op = op_of(call.collective, call.op)?;
-    let dtype = dtype_of(call.dtype, op)?;
+    dtype_of(call.dtype, op)?;
     let root = call.collective.is_rooted().then_some(call.root);
     let root = root.map(|root| u32::try_from(root).map(Rank).map_err(|_| PlanRefusal::NotChosen)).transpose()?;
-    let key = PreparedKey { collective: call.collective, root, op, dtype: call.dtype, count: call.count };
-    // SAFETY: the caller gives a stream of the communicator's GPU.
-    let is_captured = unsafe { member.gpu.is_captured(call.stream) };
-    if is_captured.unwrap_or(true) {
-        return Err(PlanRefusal::Captured);
-    }
-    let PlanMember { comm, gpu, machines, plans } = member;
+    Ok(PreparedKey { collective: call.collective, root, op, dtype: call.dtype, count: call.count })
+}
+
+/// The plan for such calls, which is made at the first of them. No rank has to be asked, and no memory of the GPU is needed.
+///
+/// # Errors
+/// Why there is none. All ranks come to the same.
+fn prepared<'a>(
+    plans: &'a mut PreparedPlans,
+    rank: Rank,
+    machines: &[u32],
+    key: PreparedKey,
+) -> Result<&'a mut PreparedPlan, PlanRefusal> {
     if plans.0.len() >= MOST_PLANS && !plans.0.contains_key(&key) {
         // The memory of each is given back when its calls are done.
         plans.0.clear();
     }
     let prepare = || {
+        let dtype = dtype_of(key.dtype, key.op)?;
         let (program, name) = program_of(&key, dtype, machines)?;
-        let unfit = |why: &dyn fmt::Display| PlanRefusal::Unfit(format!("{name}: {why}"));
-        let plan = RoundPlan::new(&program, comm.rank(), call.count as u64, dtype, BLOCK_BYTES);
-        let rounds = NcclRounds::new(gpu, plan.map_err(|why| unfit(&why))?, THREADS);
-        Ok(PreparedPlan { name: name.clone(), rounds: rounds.map_err(|why| unfit(&why))? })
+        let plan = RoundPlan::new(&program, rank, key.count as u64, dtype, BLOCK_BYTES);
+        let plan = plan.map_err(|why| PlanRefusal::Unfit(format!("{name}: {why}")))?;
+        Ok(PreparedPlan { name, plan, rounds: None })
     };
-    let prepared = plans.0.entry(key).or_insert_with(prepare).as_mut().map_err(|why| why.clone())?;
-    let bytes = call.count * dtype.size();
-    let code = match enqueue(call, bytes, prepared, comm, gpu) {
-        Ok(()) => 0,
+    plans.0.entry(key).or_insert_with(prepare).as_mut().map_err(|why| why.clone())
+}
+
+/// Puts a call into its stream.
+///
+/// # Errors
+/// Why no plan serves it.
+pub(crate) fn start(call: &AskedCall, key: PreparedKey, member: &mut PlanMember) -> Result<PlannedCall, PlanRefusal> {
+    let PlanMember { comm, gpu, machines, plans, .. } = member;
+    let prepared = prepared(plans, comm.rank(), machines, key)?;
+    let code = match enqueue(call, prepared, comm, gpu) {
+        Ok(()) => SUCCESS,
         Err(error) => {
             say(&format!("{}: {error}", prepared.name));
             match error {
-                NcclError::Refused { code, .. } => code,
-                NcclError::Gpu(_) => 1,
-                _ => 3,
+                NcclError::Refused { code, .. } | NcclError::Round { why: RoundFailure::Failed { code, .. }, .. } => {
+                    code
+                }
+                NcclError::Gpu(_) => CUDA_ERROR,
+                _ => INTERNAL_ERROR,
             }
         }
     };
@@ -183,35 +219,29 @@ fn is_planned_in_place(collective: Collective) -> bool {
     }
 }
 
-/// Puts the call into its stream, with the copies that it needs where the caller's buffers lie. `block` are the bytes of one block.
+/// Puts the call into its stream, with the copies that it needs where the caller's buffers lie.
 fn enqueue(
     call: &AskedCall,
-    block: usize,
     prepared: &mut PreparedPlan,
-    comm: &mut runtime::NcclCommunicator,
-    gpu: &runtime::GpuDevice,
+    comm: &mut NcclCommunicator,
+    gpu: &GpuDevice,
 ) -> Result<(), NcclError> {
+    let rounds = prepared.rounds(gpu, THREADS)?;
+    let block = call.count * rounds.plan().dtype().size();
     let (send, recv) = (call.send as u64, call.recv as u64);
-    let rounds = &mut prepared.rounds;
     let is_root = Ok(comm.rank().0) == u32::try_from(call.root);
     if !is_planned_in_place(call.collective) {
         let [sent, received] = call.collective.buffer_blocks(comm.ranks() as u64).map(|blocks| blocks as usize * block);
         // Elsewhere than at the root the place for results may be anything.
         let is_given = is_root || !call.collective.ends_at_root();
         let overlaps = recv < send.saturating_add(sent as u64) && send < recv.saturating_add(received as u64);
-        let output = match (is_given, overlaps) {
-            (false, _) => 0,
-            (true, false) => recv,
-            (true, true) => rounds.staging()?,
-        };
+        let buffers = [send, if is_given { recv } else { 0 }];
         // SAFETY: NCCL's caller gives buffers of these lengths, and a stream of the communicator's GPU, which keep until the stream has
         // done the work.
-        unsafe { rounds.enqueue(comm, gpu, call.stream, [send, output]) }?;
-        if is_given && overlaps {
-            // SAFETY: as above; the results are elsewhere.
-            unsafe { gpu.copy(call.stream, recv, output, received) }?;
-        }
-        return Ok(());
+        return match is_given && overlaps {
+            false => unsafe { rounds.enqueue(comm, gpu, call.stream, buffers) },
+            true => unsafe { rounds.enqueue_staged(comm, gpu, call.stream, buffers) },
+        };
     }
     let own = match call.collective {
         Collective::AllGather => Some(recv + u64::from(comm.rank().0) * block as u64),

@@ -131,7 +131,7 @@ fn the_real_nccl_and_plans_serve_a_program_on_a_gpu() {
         for calls in counted {
             // Both parts of the split have one rank, which NCCL serves.
             let served = ["allreduce", "allgather", "reducescatter", "broadcast", "alltoall", "reduce"];
-            assert_eq!(served.map(|name| by_plans(&calls, name)), [2, 1, 1, 1, 1, 2], "{said}");
+            assert_eq!(served.map(|name| by_plans(&calls, name)), [3, 1, 1, 1, 1, 2], "{said}");
         }
     }
 }
@@ -255,18 +255,81 @@ fn plans_serve_programs_that_know_nothing_of_them() {
         assert!(said.contains(&format!("allgather of {ranks} ranks, {bytes} bytes: the plan ")), "{said}");
         assert!(said.contains("the table chooses the plan `reduce`, but it is for another root"), "{said}");
         assert!(said.contains("0 bytes: NCCL, because the table chooses stock"), "{said}");
-        assert!(said.contains("the table chooses the plan `allreduce`, but the call is inside of a group"), "{said}");
         let counted = place.counted("numbers-");
         assert_eq!(counted.len(), ranks);
         let mut gathered = 0;
         for calls in counted {
             let served = ["allreduce", "reducescatter", "broadcast", "alltoall", "reduce"];
-            assert_eq!(served.map(|name| by_plans(&calls, name)), [2, 1, 1, 2, 2], "{calls:?}");
+            assert_eq!(served.map(|name| by_plans(&calls, name)), [3, 1, 1, 2, 2], "{calls:?}");
             gathered += by_plans(&calls, "allgather");
         }
         let in_split = if ranks == 4 { 2 } else { 0 };
         assert_eq!(gathered, ranks as u64 + in_split, "{ranks} ranks: {said}");
     }
+}
+
+impl Place {
+    /// What ranks say that have plans for everything, what this library says, and how many calls of these collectives plans have served on
+    /// each rank.
+    fn with_plans<const N: usize>(
+        &self,
+        (way, ranks): (Way, usize),
+        mode: &str,
+        collectives: [&str; N],
+        more: &[(&str, &str)],
+    ) -> (Vec<String>, String, Vec<[u64; N]>) {
+        let (table, numbers) = (self.path(&format!("table-{ranks}.json")), self.path("served-%p.json"));
+        std::fs::write(&table, table_for(ranks, 8).to_string()).unwrap();
+        let mine = [
+            ("ANTIPHON_TABLE", table.to_str().unwrap()),
+            ("ANTIPHON_STATS", numbers.to_str().unwrap()),
+            ("ANTIPHON_DEBUG", "info"),
+        ];
+        let (lines, said) = self.run(way, ranks, mode, &[&mine, more].concat());
+        let counted = self.counted("served-").into_iter();
+        (lines, said, counted.map(|calls| collectives.map(|name| by_plans(&calls, name))).collect())
+    }
+}
+
+/// Plans wait for the end of a group, begin in an order of communicators that all ranks have, and leave streams as NCCL leaves them.
+#[test]
+fn plans_serve_calls_in_groups() {
+    let place = Place::new(&[]);
+    for way in WAYS {
+        let (lines, said) = place.run(way, 3, "groups", &[PATIENT]);
+        assert!(lines.iter().all(|line| line == "right 0"), "{way:?}: {lines:?} {said}");
+    }
+    for (way, ranks, seed) in [(Way::Preloaded, 2, "1"), (Way::Instead, 3, "2"), (Way::Preloaded, 4, "3")] {
+        let served = ["allreduce", "allgather", "reduce"];
+        let more = [PATIENT, ("FAKE_CUDA_SEED", seed)];
+        let (lines, said, counted) = place.with_plans((way, ranks), "streams", served, &more);
+        assert!(lines.iter().all(|line| line == "right 0"), "{way:?}, {ranks} ranks: {lines:?} {said}");
+        // 2 in groups of one communicator, 16 in those of two, 4 and 8 in several streams, and one after what did nothing.
+        assert_eq!(counted, vec![[2 + 16 + 4 + 1, 2 + 8, 2]; ranks], "{said}");
+        assert!(!said.contains("inside of a group"), "{said}");
+    }
+    let (lines, said, counted) = place.with_plans((Way::Preloaded, 2), "pair", ["allreduce"], &[PATIENT]);
+    assert_eq!((lines, counted), (vec!["right 0".to_owned(); 2], vec![[0]; 2]), "{said}");
+    assert!(said.contains("inside of a group, and several ranks of its communicator are in one process"), "{said}");
+}
+
+/// A rank that fails inside of a group, in a message of a plan or by a wrong call, ends the others too.
+#[test]
+fn faults_in_groups_reach_all_ranks() {
+    let place = Place::new(&[]);
+    // Operation 1 compares tables; NCCL has nothing in these groups.
+    for fault in ["1:3:error", "1:6:stall", "1:9:exit"] {
+        let more = [SHORT, ("FAKE_NCCL_FAULT", fault)];
+        let (lines, said, _) = place.with_plans((Way::Instead, 3), "group fault", [], &more);
+        let is_end =
+            |line: &str| line.starts_with("after ") || line.starts_with("ncclGroupEnd() ") || line == "exit 86";
+        assert!(lines.iter().all(|line| is_end(line)), "{fault}: {lines:?} {said}");
+        assert!(fault.contains("exit") == (lines[1] == "exit 86"), "{fault}: {lines:?}");
+    }
+    let (lines, said, counted) = place.with_plans((Way::Preloaded, 3), "group error", ["allreduce"], &[SHORT]);
+    assert_eq!(lines[2], "ncclGroupEnd() 4", "{lines:?} {said}");
+    assert!(lines[..2].iter().all(|line| line.contains(" 6")), "{lines:?} {said}");
+    assert_eq!(counted, [[1], [1]], "the rank that is wrong begins nothing, and so counts nothing");
 }
 
 /// Ranks whose tables differ, that have none, that make their communicators without blocking, or whose streams record graphs: NCCL

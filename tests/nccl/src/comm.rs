@@ -43,6 +43,8 @@ pub(crate) struct Comm {
     state: Mutex<CommState>,
     changed: Condvar,
     numbers: AtomicU64,
+    /// A number that all ranks know; groups work on communicators in the order of these.
+    nonce: OnceLock<u64>,
     is_aborted: AtomicBool,
     pub(crate) is_finalized: AtomicBool,
 }
@@ -78,9 +80,14 @@ impl Comm {
             state: Mutex::new(state),
             changed: Condvar::new(),
             numbers: AtomicU64::new(1),
+            nonce: OnceLock::new(),
             is_aborted: AtomicBool::new(false),
             is_finalized: AtomicBool::new(false),
         })
+    }
+
+    pub(crate) fn nonce(&self) -> u64 {
+        self.nonce.get().copied().unwrap_or(0)
     }
 
     fn state(&self) -> MutexGuard<'_, CommState> {
@@ -107,6 +114,7 @@ impl Comm {
     /// Connects to the hub, and waits for all ranks.
     pub(crate) fn join(self: &Arc<Self>, port: u16, nonce: u64) {
         let begin = Instant::now();
+        let _ = self.nonce.set(nonce);
         let mut socket = match TcpStream::connect(("127.0.0.1", port)) {
             Ok(socket) => socket,
             Err(error) => return self.fail(SYSTEM_ERROR, &format!("the process of the unique id is gone: {error}")),

@@ -53,7 +53,19 @@ pub(crate) fn end() -> Code {
     }
 }
 
-fn finish(group: Group) -> Code {
+/// Ends a group whose work is not done, because somebody only wants to know how long it would take.
+pub(crate) fn drop_work() -> Code {
+    GROUP.with_borrow_mut(|group| match group.depth {
+        0 => INVALID_USAGE,
+        1 => std::mem::take(group).error,
+        _ => {
+            group.depth -= 1;
+            SUCCESS
+        }
+    })
+}
+
+fn finish(mut group: Group) -> Code {
     let mut code = group.error;
     for (comm, thread) in group.joining {
         let _ = thread.join();
@@ -64,6 +76,8 @@ fn finish(group: Group) -> Code {
     if code != SUCCESS {
         return code;
     }
+    // As NCCL does it, so ranks may name communicators in any order.
+    group.work.sort_by_key(|work| work.comm.nonce());
     let pushed = group.work.into_iter().map(push);
     pushed.fold(SUCCESS, |first, code| if first == SUCCESS { code } else { first })
 }

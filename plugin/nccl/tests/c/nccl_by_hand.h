@@ -21,7 +21,7 @@ ncclResult_t ncclCommSplit(ncclComm_t, int, int, ncclComm_t *, ncclConfig_t *);
 ncclResult_t ncclCommGetAsyncError(ncclComm_t, ncclResult_t *);
 ncclResult_t ncclCommCount(const ncclComm_t, int *), ncclCommUserRank(const ncclComm_t, int *);
 ncclResult_t ncclCommFinalize(ncclComm_t), ncclCommDestroy(ncclComm_t), ncclCommAbort(ncclComm_t);
-ncclResult_t ncclGroupStart(void), ncclGroupEnd(void);
+ncclResult_t ncclGroupStart(void), ncclGroupEnd(void), ncclGroupSimulateEnd(void *);
 const char *ncclGetLastError(ncclComm_t);
 ncclResult_t ncclAllReduce(const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t);
 ncclResult_t ncclReduceScatter(const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t);

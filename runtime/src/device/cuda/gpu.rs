@@ -5,7 +5,7 @@
 use super::error::GpuError;
 use crate::device::{KERNEL_PTX, kernel_name};
 use crate::dtype::DType;
-use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
+use cudarc::driver::sys::{self, CUcontext, CUdevice_attribute as Attribute};
 use cudarc::driver::{CudaContext, CudaFunction, CudaModule, CudaStream, result};
 use cudarc::nvrtc::Ptx;
 use std::ffi::c_void;
@@ -99,6 +99,24 @@ impl GpuDevice {
         copied.map_err(GpuError::of_driver("copying on the GPU"))
     }
 
+    /// The GPU that this thread uses now, before functions of this one change that.
+    pub fn current(&self) -> CurrentGpu {
+        CurrentGpu(result::ctx::get_current().unwrap_or(None))
+    }
+
+    /// What a stream is given from now on waits for all that another one was given before.
+    ///
+    /// # Errors
+    /// [`GpuError::Driver`].
+    ///
+    /// # Safety
+    /// Both are streams of this GPU.
+    pub unsafe fn follow(&self, stream: *mut c_void, other: *mut c_void) -> Result<(), GpuError> {
+        // SAFETY: the caller promises it.
+        let (stream, other) = unsafe { (self.borrowed_stream(stream), self.borrowed_stream(other)) };
+        stream.join(&other).map_err(GpuError::of_driver("joining streams"))
+    }
+
     /// Whether a stream records a graph at the moment, and so runs nothing.
     ///
     /// # Errors
@@ -113,5 +131,19 @@ impl GpuDevice {
         let asked = unsafe { sys::cuStreamIsCapturing(stream.cast(), &raw mut status) };
         asked.result().map_err(GpuError::of_driver("asking a stream"))?;
         Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+    }
+}
+
+/// The GPU that a thread uses when this value is made; the thread uses it again when the value is dropped. If there is none, the
+/// thread keeps what it uses then.
+#[derive(Debug)]
+pub struct CurrentGpu(Option<CUcontext>);
+
+impl Drop for CurrentGpu {
+    fn drop(&mut self) {
+        if let Some(context) = self.0 {
+            // SAFETY: it was the thread's own a moment ago. If it has ended meanwhile, the driver refuses it.
+            let _ = unsafe { result::ctx::set_current(context) };
+        }
     }
 }

@@ -7,5 +7,5 @@ mod gpu;
 mod ranks;
 
 pub use error::GpuError;
-pub use gpu::GpuDevice;
+pub use gpu::{CurrentGpu, GpuDevice};
 pub use ranks::{GpuBuffer, GpuLaunch, GpuRankBuffers, GpuRanks};

@@ -6,8 +6,9 @@ use super::calls::{IN_PROGRESS, NcclCalls, NcclId, RawComm, RawConfig, SUCCESS};
 use super::error::NcclError;
 use super::library::NcclLibrary;
 use crate::device::cuda::{GpuDevice, GpuError};
-use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut};
+use cudarc::driver::{CudaEvent, CudaStream, DevicePtr, DevicePtrMut};
 use std::ffi::{c_int, c_void};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use topology::Rank;
 
@@ -48,6 +49,8 @@ pub struct NcclCommunicator {
     /// It was made here, and ends with this value.
     is_owned: bool,
     is_aborted: bool,
+    /// After the work of all plans so far. Messages have no tags, so the plans of a communicator follow each other in all streams.
+    pub(super) done: Option<Arc<CudaEvent>>,
 }
 
 // SAFETY: NCCL's communicators may be used by any thread, one at a time, and a value has one user at a time.
@@ -86,7 +89,7 @@ impl NcclCommunicator {
         if code != IN_PROGRESS {
             checked(&calls, doing, code, handle)?;
         }
-        let mut made = Self { calls, handle, ranks, rank, is_owned: true, is_aborted: false };
+        let mut made = Self { calls, handle, ranks, rank, is_owned: true, is_aborted: false, done: None };
         made.settle(doing, deadline)?;
         Ok(made)
     }
@@ -107,7 +110,7 @@ impl NcclCommunicator {
             checked(&calls, "asking a communicator", code, handle).map(|()| number)
         };
         let (ranks, rank) = (asked(calls.count)? as usize, Rank(asked(calls.user_rank)? as u32));
-        Ok(Self { calls, handle, ranks, rank, is_owned: false, is_aborted: false })
+        Ok(Self { calls, handle, ranks, rank, is_owned: false, is_aborted: false, done: None })
     }
 
     /// How many ranks it has.

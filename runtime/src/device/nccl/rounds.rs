@@ -35,7 +35,7 @@ pub struct NcclRounds {
     /// Input and output that the tables have now.
     caller: [u64; 2],
     /// After the work of all calls so far.
-    done: CudaEvent,
+    done: Arc<CudaEvent>,
 }
 
 impl NcclRounds {
@@ -56,7 +56,7 @@ impl NcclRounds {
         let address = |memory: &CudaSlice<u8>| memory.device_ptr(&own).0;
         let bytes = plan.tables(address(&tables), [0, 0, address(&scratch), address(&inboxes)]);
         own.memcpy_htod(&bytes, &mut tables).map_err(&copying)?;
-        let done = own.record_event(None).map_err(&copying)?;
+        let done = Arc::new(own.record_event(None).map_err(&copying)?);
         own.synchronize().map_err(&copying)?;
         let launches = plan.launches();
         Ok(Self { plan, kernel, threads, own, tables, scratch, inboxes, launches, staging: None, caller: [0; 2], done })
@@ -67,11 +67,8 @@ impl NcclRounds {
         &self.plan
     }
 
-    /// The address of memory for results, which the caller copies behind the call in the same stream.
-    ///
-    /// # Errors
-    /// [`NcclError::Gpu`].
-    pub fn staging(&mut self) -> Result<u64, NcclError> {
+    /// The address of memory for results.
+    fn staging(&mut self) -> Result<u64, NcclError> {
         let memory = match self.staging.take() {
             Some(memory) => memory,
             None => {
@@ -101,7 +98,31 @@ impl NcclRounds {
     ) -> Result<(), NcclError> {
         // SAFETY: the caller promises it.
         let stream = unsafe { gpu.borrowed_stream(stream) };
-        self.put(comm, &stream, buffers, None, NcclDeadline::after(Duration::MAX))
+        self.put(comm, &stream, buffers, None, NcclDeadline::after(Duration::MAX))?;
+        self.finish(comm, &stream)
+    }
+
+    /// The same for a program that is not in place, where the caller's input and output overlap: the results come from elsewhere.
+    ///
+    /// # Errors
+    /// As for [`Self::enqueue`].
+    ///
+    /// # Safety
+    /// As for [`Self::enqueue`].
+    pub unsafe fn enqueue_staged(
+        &mut self,
+        comm: &mut NcclCommunicator,
+        gpu: &GpuDevice,
+        stream: *mut c_void,
+        [input, output]: [u64; 2],
+    ) -> Result<(), NcclError> {
+        let staging = self.staging()?;
+        // SAFETY: the caller promises it.
+        let borrowed = unsafe { gpu.borrowed_stream(stream) };
+        self.put(comm, &borrowed, [input, staging], None, NcclDeadline::after(Duration::MAX))?;
+        // SAFETY: both are as long as the results, and the stream has used the input before.
+        unsafe { gpu.copy(stream, output, staging, self.plan.buffer_bytes()[1] as usize) }?;
+        self.finish(comm, &borrowed)
     }
 
     /// One call, which may take so long; nothing uses the buffers when this returns. `buffers` are addresses of input and output.
@@ -122,6 +143,7 @@ impl NcclRounds {
         let stream = self.own.clone();
         let mut reached = Vec::new();
         let put = self.put(comm, &stream, buffers, Some(&mut reached), deadline);
+        let put = put.and_then(|()| self.finish(comm, &stream));
         let outcome = put.and_then(|()| self.watch(comm, &reached, deadline));
         if outcome.is_err() {
             self.drain(deadline);
@@ -136,7 +158,7 @@ impl NcclRounds {
         while !grace.is_over() && matches!(done.try_is_complete(), Ok(false)) {
             deadline.pause();
         }
-        self.done = done;
+        self.done = Arc::new(done);
     }
 
     fn put(
@@ -151,6 +173,9 @@ impl NcclRounds {
         let launching = GpuError::of_driver("putting a call into a stream");
         // The call before this one may be in another stream, and uses the same memory.
         stream.wait(&self.done).map_err(&launching)?;
+        if let Some(before) = comm.done.as_ref().filter(|before| !Arc::ptr_eq(before, &self.done)) {
+            stream.wait(before).map_err(&launching)?;
+        }
         if buffers != self.caller {
             let words = buffers.map(u64::to_le_bytes).concat();
             let tables = self.tables.device_ptr(stream).0;
@@ -168,7 +193,14 @@ impl NcclRounds {
                 reached.push(stream.record_event(None).map_err(&launching)?);
             }
         }
-        self.done = stream.record_event(None).map_err(&launching)?;
+        Ok(())
+    }
+
+    /// All that a call needs is in the stream now.
+    fn finish(&mut self, comm: &mut NcclCommunicator, stream: &CudaStream) -> Result<(), NcclError> {
+        let done = stream.record_event(None).map_err(GpuError::of_driver("putting a call into a stream"))?;
+        self.done = Arc::new(done);
+        comm.done = Some(self.done.clone());
         Ok(())
     }
 
