@@ -217,6 +217,7 @@ const FLOORS: &[(&str, &[&str])] = &[
             "plans",
             "choices",
             "counters",
+            "groups",
             "trampolines",
             "collectives",
             "lifecycle",

@@ -1,11 +1,10 @@
 //! NCCL's collectives: each is looked at, and a plan serves it, or it goes on to NCCL's own.
 
 use crate::choices::NcclReason;
-use crate::counters::{Counters, SeenCall, ServedBy};
+use crate::counters::count_call;
 use crate::groups;
-use crate::members::asked;
 use crate::names::NcclName;
-use crate::plans::{self, AskedCall, PlannedCall};
+use crate::plans::AskedCall;
 use crate::prepared::PlanRefusal;
 use crate::real::address;
 use schedule::Collective;
@@ -21,9 +20,6 @@ thread_local! {
     static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The bytes of an element, by NCCL's number of its type (`ncclDataType_t`).
-const SIZES: [u64; 12] = [1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1];
-
 /// Whether this thread is inside of NCCL, whose own calls are none of a program.
 pub(crate) fn is_inside() -> bool {
     IS_INSIDE.get()
@@ -35,42 +31,16 @@ fn look_at(call: &AskedCall, fixed: Option<NcclReason>) -> Option<c_int> {
     if IS_INSIDE.get() {
         return None;
     }
-    let served = match &fixed {
-        Some(_) => Err(PlanRefusal::NotChosen),
-        None => plans::run(call),
+    let refused = match &fixed {
+        Some(_) => PlanRefusal::NotChosen,
+        None => match groups::run(call) {
+            Ok(code) => return Some(code),
+            Err(why) => why,
+        },
     };
-    let served = match served {
-        // It is counted when it begins.
-        Ok(None) => return Some(0),
-        Ok(Some(planned)) => Ok(planned),
-        Err(why) => {
-            groups::note_stream(call.comm, call.stream);
-            Err(why)
-        }
-    };
-    count(call, fixed, &served);
-    served.ok().map(|served| served.code)
-}
-
-/// Counts a call, if anybody wants to know.
-pub(crate) fn count(
-    &AskedCall { collective, count, dtype, comm, .. }: &AskedCall,
-    fixed: Option<NcclReason>,
-    served: &Result<PlannedCall, PlanRefusal>,
-) {
-    let Some(counters) = Counters::of_process() else { return };
-    let facts = (asked(NcclName::ncclCommCount, comm), asked(NcclName::ncclCommUserRank, comm));
-    let size = usize::try_from(dtype).ok().and_then(|dtype| SIZES.get(dtype));
-    let ((Some(ranks), Some(rank)), Some(size)) = (facts, size) else {
-        let call = SeenCall { collective, bytes: 0, ranks: 0, rank: 0 };
-        return counters.count(call, Some(NcclReason::Unknown), PlanRefusal::NotChosen);
-    };
-    let bytes = (count as u64).saturating_mul(*size).saturating_mul(collective.blocks(ranks));
-    let call = SeenCall { collective, bytes, ranks, rank };
-    match served {
-        Ok(served) => counters.count_served(call, ServedBy::Plan(served.plan.clone())),
-        Err(why) => counters.count(call, fixed, why.clone()),
-    }
+    groups::note_stream(call.comm, call.stream);
+    count_call(call, fixed, &Err(refused));
+    None
 }
 
 /// Calls NCCL, and remembers meanwhile that this thread is inside of it.

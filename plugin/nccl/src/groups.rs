@@ -5,15 +5,14 @@
 //! call communicators in any order. If two ranks began with different ones, each would wait for the other; so communicators have an
 //! order that all their ranks know.
 
-use crate::collectives::count;
-use crate::members::{PlanMember, SeenMember, find};
-use crate::plans::{AskedCall, PlannedCall, start};
-use crate::prepared::PreparedKey;
+use crate::counters::count_call;
+use crate::members::find;
+use crate::plans::{AskedCall, ChosenCall, choose};
+use crate::prepared::PlanRefusal;
 use crate::settings::say;
-use runtime::{GpuDevice, GpuError};
+use runtime::GpuError;
 use std::cell::{Cell, RefCell};
 use std::ffi::{c_int, c_void};
-use std::sync::{Arc, PoisonError};
 
 thread_local! {
     /// How many groups this thread is inside of.
@@ -26,21 +25,11 @@ const CUDA_ERROR: c_int = 1;
 /// What NCCL gives for a communicator that is none.
 const INVALID_ARGUMENT: c_int = 4;
 
-/// A call that a plan will serve.
-struct KeptCall {
-    call: AskedCall,
-    key: PreparedKey,
-    seen: SeenMember,
-    /// The number of its communicator.
-    number: u64,
-    gpu: Arc<GpuDevice>,
-}
-
 /// What a thread has asked for inside of its group.
 #[derive(Default)]
 pub(crate) struct KeptGroup {
     /// As they were called.
-    calls: Vec<KeptCall>,
+    calls: Vec<ChosenCall>,
     /// Communicators and the streams of their calls, those that NCCL serves too.
     streams: Vec<(usize, usize)>,
 }
@@ -61,13 +50,33 @@ pub(crate) fn leave() -> Option<KeptGroup> {
     (!is_inside()).then(|| KEPT.with_borrow_mut(std::mem::take))
 }
 
-/// Keeps a call until the group ends.
-pub(crate) fn keep(call: &AskedCall, key: PreparedKey, seen: &SeenMember, member: &PlanMember) {
-    let (number, gpu) = (member.number, member.gpu.clone());
+/// Serves a call by a plan, now or at the end of the group. The result for the caller.
+///
+/// # Errors
+/// Why NCCL has to serve it. All ranks come to the same.
+pub(crate) fn run(call: &AskedCall) -> Result<c_int, PlanRefusal> {
+    let chosen = choose(call)?;
+    if !is_inside() {
+        let _current = chosen.gpu.current();
+        return Ok(begin(&chosen));
+    }
+    if !chosen.ranks_are_processes {
+        return Err(PlanRefusal::Grouped);
+    }
     KEPT.with_borrow_mut(|kept| {
         kept.note(call.comm, call.stream);
-        kept.calls.push(KeptCall { call: *call, key, seen: seen.clone(), number, gpu });
+        kept.calls.push(chosen);
     });
+    Ok(SUCCESS)
+}
+
+/// Puts a call into its stream and counts it. The result for the caller.
+fn begin(chosen: &ChosenCall) -> c_int {
+    let served = chosen.start();
+    // Otherwise its communicator has ended inside of the group.
+    let code = served.as_ref().map_or(INVALID_ARGUMENT, |served| served.code);
+    count_call(&chosen.call, None, &served);
+    code
 }
 
 /// NCCL serves a call of a communicator in this stream.
@@ -93,7 +102,7 @@ impl KeptGroup {
 
     /// A group is one operation in all streams of a communicator: they wait for each other before it and after it.
     fn meet(&self) -> Result<(), GpuError> {
-        for (at, KeptCall { call, gpu, .. }) in self.calls.iter().enumerate() {
+        for (at, ChosenCall { call, gpu, .. }) in self.calls.iter().enumerate() {
             if self.calls[..at].iter().any(|before| before.call.comm == call.comm) {
                 continue;
             }
@@ -119,7 +128,7 @@ impl KeptGroup {
             return result;
         }
         match met.and_then(|()| self.meet()) {
-            Ok(()) => self.begin(),
+            Ok(()) => self.begin_all(),
             Err(why) => {
                 say(&format!("a group: {why}"));
                 CUDA_ERROR
@@ -128,26 +137,16 @@ impl KeptGroup {
     }
 
     /// Begins the plans. The first error; after one, its communicator begins nothing more.
-    fn begin(mut self) -> c_int {
+    fn begin_all(mut self) -> c_int {
         let mut failed: Vec<(u64, c_int)> = Vec::new();
         self.calls = in_order(self.calls, |kept| kept.number);
-        for KeptCall { call, key, seen, number, .. } in &self.calls {
-            if failed.iter().any(|(of, _)| of == number) {
+        for chosen in &self.calls {
+            if failed.iter().any(|(of, _)| *of == chosen.number) {
                 continue;
             }
-            let mut member = seen.lock().unwrap_or_else(PoisonError::into_inner);
-            let started = member.as_mut().ok().map(|member| start(call, *key, member));
-            drop(member);
-            let code = match started {
-                Some(Ok(PlannedCall { plan, code })) => {
-                    count(call, None, &Ok(PlannedCall { plan, code }));
-                    code
-                }
-                // Its communicator has ended inside of the group.
-                _ => INVALID_ARGUMENT,
-            };
+            let code = begin(chosen);
             if code != SUCCESS {
-                failed.push((*number, code));
+                failed.push((chosen.number, code));
             }
         }
         match (failed.first(), self.meet()) {

@@ -1,18 +1,18 @@
 //! Calls that plans serve in NCCL's place.
 //!
-//! The principal function is [`run`]. Whether a plan serves a call follows from the call's collective, size, type, reduction and
+//! The principal function is [`choose`]. Whether a plan serves a call follows from the call's collective, size, type, reduction and
 //! root, which are the same on all ranks, and never from where its buffers lie: ranks may call in place or not as they like. So a
 //! collective has one kind of program. Where it works in the caller's one buffer, a call that is not in place is copied there first;
 //! the others work out of place, and a call in place gets its results from elsewhere.
 
-use crate::groups;
-use crate::members::{PlanMember, find, table};
+use crate::members::{PlanMember, SeenMember, find, table};
 use crate::prepared::{PlanRefusal, PreparedKey, PreparedPlan, PreparedPlans};
 use crate::settings::say;
 use comm::RankPlaces;
 use program::{LowerOptions, check, lower};
-use runtime::{DType, GpuDevice, NcclCommunicator, NcclError, RoundFailure, RoundPlan};
+use runtime::{DType, GpuDevice, NcclCommunicator, NcclError, NcclRounds, RoundFailure, RoundPlan};
 use schedule::{Collective, ReduceOp, Request};
+use std::collections::btree_map::Entry;
 use std::ffi::{c_int, c_void};
 use std::fmt;
 use std::sync::{Arc, PoisonError};
@@ -95,31 +95,31 @@ fn has_plans(collective: Collective) -> bool {
     }
 }
 
-/// Puts a call into its stream by a plan. Nothing: it is kept until the group ends.
+/// A call that a plan serves.
+pub(crate) struct ChosenCall {
+    pub(crate) call: AskedCall,
+    key: PreparedKey,
+    seen: SeenMember,
+    /// The number of its communicator.
+    pub(crate) number: u64,
+    pub(crate) gpu: Arc<GpuDevice>,
+    /// Whether no process has several ranks of its communicator.
+    pub(crate) ranks_are_processes: bool,
+}
+
+/// Whether a plan serves a call.
 ///
 /// # Errors
 /// Why NCCL has to serve it. All ranks come to the same.
-pub(crate) fn run(call: &AskedCall) -> Result<Option<PlannedCall>, PlanRefusal> {
+pub(crate) fn choose(call: &AskedCall) -> Result<ChosenCall, PlanRefusal> {
     let seen = find(call.comm).ok_or(PlanRefusal::Unseen)?;
-    let mut member = seen.lock().unwrap_or_else(PoisonError::into_inner);
-    let member = member.as_mut().map_err(|why| PlanRefusal::Never(why.clone()))?;
-    if groups::is_inside() && !member.ranks_are_processes {
-        return Err(PlanRefusal::Grouped);
-    }
-    let _current = member.gpu.current();
+    let mut locked = seen.lock().unwrap_or_else(PoisonError::into_inner);
+    let member = locked.as_mut().map_err(|why| PlanRefusal::Never(why.clone()))?;
     let key = key_of(call)?;
-    // SAFETY: the caller gives a stream of the communicator's GPU.
-    let is_captured = unsafe { member.gpu.is_captured(call.stream) };
-    if is_captured.unwrap_or(true) {
-        return Err(PlanRefusal::Captured);
-    }
-    let PlanMember { comm, machines, plans, .. } = member;
-    prepared(plans, comm.rank(), machines, key)?;
-    if groups::is_inside() {
-        groups::keep(call, key, &seen, member);
-        return Ok(None);
-    }
-    start(call, key, member).map(Some)
+    prepared(&mut member.plans, member.comm.rank(), &member.machines, key)?;
+    let (number, gpu, ranks_are_processes) = (member.number, member.gpu.clone(), member.ranks_are_processes);
+    drop(locked);
+    Ok(ChosenCall { call: *call, key, seen, number, gpu, ranks_are_processes })
 }
 
 /// What a plan has to be prepared for.
@@ -150,9 +150,9 @@ fn prepared<'a>(
     machines: &[u32],
     key: PreparedKey,
 ) -> Result<&'a mut PreparedPlan, PlanRefusal> {
-    if plans.0.len() >= MOST_PLANS && !plans.0.contains_key(&key) {
+    if plans.plans.len() >= MOST_PLANS && !plans.plans.contains_key(&key) {
         // The memory of each is given back when its calls are done.
-        plans.0.clear();
+        plans.plans.clear();
     }
     let prepare = || {
         let dtype = dtype_of(key.dtype, key.op)?;
@@ -161,30 +161,37 @@ fn prepared<'a>(
         let plan = plan.map_err(|why| PlanRefusal::Unfit(format!("{name}: {why}")))?;
         Ok(PreparedPlan { name, plan, rounds: None })
     };
-    plans.0.entry(key).or_insert_with(prepare).as_mut().map_err(|why| why.clone())
+    plans.plans.entry(key).or_insert_with(prepare).as_mut().map_err(|why| why.clone())
 }
 
-/// Puts a call into its stream.
-///
-/// # Errors
-/// Why no plan serves it.
-pub(crate) fn start(call: &AskedCall, key: PreparedKey, member: &mut PlanMember) -> Result<PlannedCall, PlanRefusal> {
-    let PlanMember { comm, gpu, machines, plans, .. } = member;
-    let prepared = prepared(plans, comm.rank(), machines, key)?;
-    let code = match enqueue(call, prepared, comm, gpu) {
-        Ok(()) => SUCCESS,
-        Err(error) => {
-            say(&format!("{}: {error}", prepared.name));
-            match error {
-                NcclError::Refused { code, .. } | NcclError::Round { why: RoundFailure::Failed { code, .. }, .. } => {
-                    code
-                }
-                NcclError::Gpu(_) => CUDA_ERROR,
-                _ => INTERNAL_ERROR,
-            }
+impl ChosenCall {
+    /// Puts the call into its stream.
+    ///
+    /// # Errors
+    /// Why no plan serves it now: its communicator has ended.
+    pub(crate) fn start(&self) -> Result<PlannedCall, PlanRefusal> {
+        let is_there = find(self.call.comm).is_some_and(|seen| Arc::ptr_eq(&seen, &self.seen));
+        if !is_there {
+            return Err(PlanRefusal::Unseen);
         }
-    };
-    Ok(PlannedCall { plan: prepared.name.clone(), code })
+        let mut member = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let PlanMember { comm, gpu, machines, plans, .. } =
+            member.as_mut().map_err(|why| PlanRefusal::Never(why.clone()))?;
+        let plan = prepared(plans, comm.rank(), machines, self.key)?.name.clone();
+        let code = match enqueue(&self.call, self.key, plans, comm, gpu) {
+            Ok(()) => SUCCESS,
+            Err(error) => {
+                say(&format!("{plan}: {error}"));
+                match error {
+                    NcclError::Refused { code, .. }
+                    | NcclError::Round { why: RoundFailure::Failed { code, .. }, .. } => code,
+                    NcclError::Gpu(_) => CUDA_ERROR,
+                    _ => INTERNAL_ERROR,
+                }
+            }
+        };
+        Ok(PlannedCall { plan, code })
+    }
 }
 
 /// The program for a call, and its name.
@@ -219,41 +226,70 @@ fn is_planned_in_place(collective: Collective) -> bool {
     }
 }
 
-/// Puts the call into its stream, with the copies that it needs where the caller's buffers lie.
-fn enqueue(
-    call: &AskedCall,
-    prepared: &mut PreparedPlan,
-    comm: &mut NcclCommunicator,
-    gpu: &GpuDevice,
-) -> Result<(), NcclError> {
-    let rounds = prepared.rounds(gpu, THREADS)?;
-    let block = call.count * rounds.plan().dtype().size();
+/// Where a plan finds the data of a call, and leaves the results.
+struct CallPlaces {
+    /// Input and output of the plan; the results come from elsewhere if it is staged.
+    buffers: [u64; 2],
+    is_staged: bool,
+    /// What is copied first: where to, where from, and how many bytes.
+    copy: Option<(u64, u64, usize)>,
+}
+
+/// The places of a call for a rank; `block` are the bytes of one block.
+fn places(call: &AskedCall, (rank, ranks): (Rank, usize), block: usize) -> CallPlaces {
     let (send, recv) = (call.send as u64, call.recv as u64);
-    let is_root = Ok(comm.rank().0) == u32::try_from(call.root);
+    let is_root = Ok(rank.0) == u32::try_from(call.root);
     if !is_planned_in_place(call.collective) {
-        let [sent, received] = call.collective.buffer_blocks(comm.ranks() as u64).map(|blocks| blocks as usize * block);
+        let [sent, received] = call.collective.buffer_blocks(ranks as u64).map(|blocks| blocks * block as u64);
         // Elsewhere than at the root the place for results may be anything.
         let is_given = is_root || !call.collective.ends_at_root();
-        let overlaps = recv < send.saturating_add(sent as u64) && send < recv.saturating_add(received as u64);
+        let overlaps = recv < send.saturating_add(sent) && send < recv.saturating_add(received);
         let buffers = [send, if is_given { recv } else { 0 }];
-        // SAFETY: NCCL's caller gives buffers of these lengths, and a stream of the communicator's GPU, which keep until the stream has
-        // done the work.
-        return match is_given && overlaps {
-            false => unsafe { rounds.enqueue(comm, gpu, call.stream, buffers) },
-            true => unsafe { rounds.enqueue_staged(comm, gpu, call.stream, buffers) },
-        };
+        return CallPlaces { buffers, is_staged: is_given && overlaps, copy: None };
     }
     let own = match call.collective {
-        Collective::AllGather => Some(recv + u64::from(comm.rank().0) * block as u64),
+        Collective::AllGather => Some(recv + u64::from(rank.0) * block as u64),
         Collective::Broadcast => is_root.then_some(recv),
         Collective::AllReduce | Collective::ReduceScatter | Collective::AllToAll | Collective::AllToAllV => Some(recv),
         Collective::Reduce | Collective::Gather | Collective::Scatter => Some(recv),
         Collective::SendRecv | Collective::Custom => Some(recv),
     };
-    if let Some(own) = own.filter(|own| *own != send) {
-        // SAFETY: as above; NCCL permits no other overlap.
-        unsafe { gpu.copy(call.stream, own, send, block) }?;
+    let copy = own.filter(|own| *own != send).map(|own| (own, send, block));
+    CallPlaces { buffers: [recv, recv], is_staged: false, copy }
+}
+
+/// Puts the call into its stream, or into the graph that the stream records, with the copies that it needs where the caller's buffers
+/// lie. Its plan is prepared.
+fn enqueue(
+    call: &AskedCall,
+    key: PreparedKey,
+    plans: &mut PreparedPlans,
+    comm: &mut NcclCommunicator,
+    gpu: &GpuDevice,
+) -> Result<(), NcclError> {
+    let Some(Ok(prepared)) = plans.plans.get_mut(&key) else { return Ok(()) };
+    let block = call.count * prepared.plan.dtype().size();
+    let CallPlaces { buffers, is_staged, copy } = places(call, (comm.rank(), comm.ranks()), block);
+    // SAFETY: NCCL's caller gives a stream of the communicator's GPU.
+    let is_recorded = unsafe { gpu.is_captured(call.stream) }?;
+    let rounds = match is_recorded {
+        false => prepared.rounds(gpu, THREADS)?,
+        true => match plans.recorded.entry((key, buffers)) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => place.insert(NcclRounds::new(gpu, prepared.plan.clone(), THREADS)?),
+        },
+    };
+    // SAFETY: NCCL's caller gives buffers of these lengths, which keep until the stream has done the work, or the graph is gone. They do
+    // not overlap in other ways.
+    unsafe {
+        if let Some((to, from, bytes)) = copy {
+            gpu.copy(call.stream, to, from, bytes)?;
+        }
+        match (is_recorded, is_staged) {
+            (false, false) => rounds.enqueue(comm, gpu, call.stream, buffers),
+            (false, true) => rounds.enqueue_staged(comm, gpu, call.stream, buffers),
+            (true, false) => rounds.record(comm, gpu, call.stream, buffers),
+            (true, true) => rounds.record_staged(comm, gpu, call.stream, buffers),
+        }
     }
-    // SAFETY: as above.
-    unsafe { rounds.enqueue(comm, gpu, call.stream, [recv, recv]) }
 }

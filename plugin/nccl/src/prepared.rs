@@ -19,7 +19,6 @@ pub(crate) enum PlanRefusal {
     Never(String),
     /// The call is inside of a group, and a thread may have several ranks of the communicator.
     Grouped,
-    Captured,
     /// Nothing moves.
     Empty,
     Collective,
@@ -39,7 +38,6 @@ impl fmt::Display for PlanRefusal {
             Self::Grouped => {
                 f.write_str("the call is inside of a group, and several ranks of its communicator are in one process")
             }
-            Self::Captured => f.write_str("its stream records a graph"),
             Self::Empty => f.write_str("nothing moves"),
             Self::Collective => f.write_str("plans do not serve this collective"),
             Self::Type => f.write_str("plans do not have its type of elements"),
@@ -84,6 +82,12 @@ impl PreparedPlan {
     }
 }
 
-/// The plans of a communicator for the calls so far; for some it has none, and why.
+/// The plans of a communicator.
 #[derive(Default)]
-pub(crate) struct PreparedPlans(pub(crate) BTreeMap<PreparedKey, Result<PreparedPlan, PlanRefusal>>);
+pub(crate) struct PreparedPlans {
+    /// For the calls so far; for some it has none, and why.
+    pub(crate) plans: BTreeMap<PreparedKey, Result<PreparedPlan, PlanRefusal>>,
+    /// Those that graphs have recorded, by the addresses of the caller's buffers. They stay until the communicator ends, because nobody
+    /// says when a graph does.
+    pub(crate) recorded: BTreeMap<(PreparedKey, [u64; 2]), NcclRounds>,
+}

@@ -86,8 +86,15 @@ fn finish(mut group: Group) -> Code {
 fn push(work: Collected) -> Code {
     let Some(driver) = Driver::find() else { return CUDA_ERROR };
     let Collected { comm, stream, operations } = work;
-    comm.expect_work();
     let runner = comm.clone();
+    if driver.is_recording(stream) {
+        let work = move || {
+            runner.expect_work();
+            runner.run(&operations, driver);
+        };
+        return if driver.record(stream, Box::new(work)).is_some() { SUCCESS } else { CUDA_ERROR };
+    }
+    comm.expect_work();
     match driver.push(stream, Box::new(move || runner.run(&operations, driver))) {
         Some(()) => SUCCESS,
         None => {

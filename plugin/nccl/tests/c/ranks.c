@@ -210,6 +210,55 @@ static void group_in_streams(ncclComm_t comm) {
     }
 }
 
+/* A graph with calls of all kinds, of which some are in a group, is launched again and again with other data. */
+static void graph(ncclComm_t comm) {
+    void *recorded, *executable, *in = (void *)input, *own = (void *)(output + 400), *all = (void *)(output + 800);
+    uint64_t places[] = {output, output + 200, output + 400, output + 800, output + 1600};
+    int sum = 1000 * ranks * (ranks - 1) / 2, n = 5;
+    /* One call of this size comes before the graph, so its plan is known. */
+    put(input, 100, rank);
+    CHECK(ncclAllReduce(in, (void *)output, n, ncclInt32, ncclSum, comm, stream));
+    finish("before the graph", comm);
+    for (int at = 0; at < 5; at++) put(places[at], 40, -1);
+    CHECK(cuStreamSynchronize(stream));
+    CHECK(cuStreamBeginCapture_v2(stream, 0));
+    CHECK(ncclAllReduce(in, (void *)output, n, ncclInt32, ncclSum, comm, stream));
+    CHECK(ncclAllReduce(own, own, n, ncclInt32, ncclMax, comm, stream));
+    CHECK(ncclGroupStart());
+    CHECK(ncclAllGather(in, all, n, ncclInt32, comm, stream));
+    CHECK(ncclReduce(in, rank == 0 ? (void *)(output + 200) : NULL, n, ncclInt32, ncclSum, 0, comm, stream));
+    CHECK(ncclGroupEnd());
+    /* In place, and one that takes what the one before has left. */
+    CHECK(ncclAlltoAll((void *)(output + 1600), (void *)(output + 1600), n, ncclInt32, comm, stream));
+    CHECK(ncclBroadcast((void *)output, (void *)output, n, ncclInt32, 0, comm, stream));
+    CHECK(cuStreamEndCapture(stream, &recorded));
+    CHECK(cuGraphInstantiateWithFlags(&executable, recorded, 0));
+    CHECK(cuGraphDestroy(recorded));
+    for (int at = 0; at < n; at++) expect("while the graph was recorded", at, number(-1, at));
+    for (int turn = 1; turn < 5; turn++) {
+        int of = rank + turn, more = 1000 * ranks * turn;
+        put(input, n, of);
+        put(output + 400, n, of);
+        put(output + 1600, n * ranks, of);
+        CHECK(cuGraphLaunch(executable, stream));
+        /* A call beside the graph, of the same plan. */
+        CHECK(ncclAllReduce(in, (void *)(output + 2400), n, ncclInt32, ncclMax, comm, stream));
+        if (turn % 2) finish("graph", comm);
+        for (int at = 0; at < n; at++) {
+            expect("sum in a graph", at, sum + more + ranks * at);
+            expect("maximum in a graph", 100 + at, number(ranks - 1 + turn, at));
+            expect("reduced in a graph", 50 + at, rank == 0 ? sum + more + ranks * at : number(-1, at));
+            expect("beside the graph", 600 + at, number(ranks - 1 + turn, at));
+        }
+        for (int at = 0; at < n * ranks; at++) {
+            expect("gathered in a graph", 200 + at, number(at / n + turn, at % n));
+            expect("exchanged in a graph", 400 + at, number(at / n + turn, rank * n + at % n));
+        }
+    }
+    finish("graph", comm);
+    CHECK(cuGraphExecDestroy(executable));
+}
+
 /* One thread has both ranks of a communicator, and so has to call in groups. */
 static void pair(void) {
     ncclUniqueId id;
@@ -352,7 +401,21 @@ static void run(const char *mode) {
         CHECK(ncclCommDestroy(comm));
         say("right", 0, "");
     }
+    if (!strcmp(mode, "graph")) {
+        graph(comm);
+        CHECK(ncclCommDestroy(comm));
+        say("right", 0, "");
+    }
     put(input, 100, rank);
+    if (!strcmp(mode, "graph fault")) {
+        void *recorded, *executable;
+        CHECK(cuStreamSynchronize(stream));
+        CHECK(cuStreamBeginCapture_v2(stream, 0));
+        CHECK(ncclAllReduce(in, out, 4, ncclInt32, ncclSum, comm, stream));
+        CHECK(cuStreamEndCapture(stream, &recorded));
+        CHECK(cuGraphInstantiateWithFlags(&executable, recorded, 0));
+        for (int turn = 0; turn < 3; turn++) CHECK(cuGraphLaunch(executable, stream));
+    }
     if (!strcmp(mode, "group fault") || !strcmp(mode, "group error")) {
         int is_wrong = is_last && !strcmp(mode, "group error");
         for (int turn = 0; turn < 3; turn++) {

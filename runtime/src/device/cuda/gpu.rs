@@ -134,6 +134,26 @@ impl GpuDevice {
     }
 }
 
+/// While this value lives, its thread may allocate memory and wait for streams though others record graphs, as long as it uses
+/// other streams than these.
+pub(in crate::device) struct RelaxedCapture(sys::CUstreamCaptureMode);
+
+impl RelaxedCapture {
+    pub(in crate::device) fn begin() -> Result<Self, GpuError> {
+        let mut mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: the address is that of a mode, in which the driver gives the one before.
+        let exchanged = unsafe { sys::cuThreadExchangeStreamCaptureMode(&raw mut mode) };
+        exchanged.result().map_err(GpuError::of_driver("allowing work beside a recording")).map(|()| Self(mode))
+    }
+}
+
+impl Drop for RelaxedCapture {
+    fn drop(&mut self) {
+        // SAFETY: the address is that of a mode.
+        let _ = unsafe { sys::cuThreadExchangeStreamCaptureMode(&raw mut self.0) };
+    }
+}
+
 /// The GPU that a thread uses when this value is made; the thread uses it again when the value is dropped. If there is none, the
 /// thread keeps what it uses then.
 #[derive(Debug)]

@@ -7,5 +7,6 @@ mod gpu;
 mod ranks;
 
 pub use error::GpuError;
+pub(in crate::device) use gpu::RelaxedCapture;
 pub use gpu::{CurrentGpu, GpuDevice};
 pub use ranks::{GpuBuffer, GpuLaunch, GpuRankBuffers, GpuRanks};

@@ -6,7 +6,7 @@
 use super::calls::{IN_PROGRESS, SUCCESS, type_number};
 use super::communicator::{NcclCommunicator, NcclDeadline};
 use super::error::{NcclError, RoundFailure};
-use crate::device::cuda::{GpuDevice, GpuError};
+use crate::device::cuda::{GpuDevice, GpuError, RelaxedCapture};
 use crate::device::rounds::plan::RoundPlan;
 use cudarc::driver::sys::CUstream;
 use cudarc::driver::{CudaEvent, CudaFunction, CudaSlice, CudaStream, DevicePtr, LaunchConfig, PushKernelArg, result};
@@ -21,21 +21,21 @@ const GRACE: Duration = Duration::from_secs(5);
 /// A rank's part of a program on its GPU, ready for calls one after the other.
 #[derive(Debug)]
 pub struct NcclRounds {
-    plan: RoundPlan,
+    pub(super) plan: RoundPlan,
     kernel: CudaFunction,
     threads: u32,
     /// Where its memory was made, and is given back.
-    own: Arc<CudaStream>,
-    tables: CudaSlice<u8>,
+    pub(super) own: Arc<CudaStream>,
+    pub(super) tables: CudaSlice<u8>,
     scratch: CudaSlice<u8>,
     inboxes: CudaSlice<u8>,
     launches: Vec<(u64, u32)>,
     /// For results, where the caller's place for them overlaps its input.
     staging: Option<CudaSlice<u8>>,
     /// Input and output that the tables have now.
-    caller: [u64; 2],
+    pub(super) caller: [u64; 2],
     /// After the work of all calls so far.
-    done: Arc<CudaEvent>,
+    pub(super) done: Arc<CudaEvent>,
 }
 
 impl NcclRounds {
@@ -45,6 +45,8 @@ impl NcclRounds {
     /// [`NcclError::Gpu`].
     pub fn new(gpu: &GpuDevice, plan: RoundPlan, threads: u32) -> Result<Self, NcclError> {
         let copying = GpuError::of_driver("copying tables to the GPU");
+        gpu.bind()?;
+        let _relaxed = RelaxedCapture::begin()?;
         let (kernel, _) = gpu.kernel(plan.dtype(), threads)?;
         let own = gpu.stream()?;
         let memory = |bytes: u64| {
@@ -68,10 +70,11 @@ impl NcclRounds {
     }
 
     /// The address of memory for results.
-    fn staging(&mut self) -> Result<u64, NcclError> {
+    pub(super) fn staging(&mut self) -> Result<u64, NcclError> {
         let memory = match self.staging.take() {
             Some(memory) => memory,
             None => {
+                let _relaxed = RelaxedCapture::begin()?;
                 let bytes = (self.plan.buffer_bytes()[1] as usize).max(16);
                 let made = self.own.alloc_zeros::<u8>(bytes).map_err(GpuError::of_driver("allocating memory"))?;
                 self.own.synchronize().map_err(GpuError::of_driver("allocating memory"))?;
@@ -116,6 +119,7 @@ impl NcclRounds {
         stream: *mut c_void,
         [input, output]: [u64; 2],
     ) -> Result<(), NcclError> {
+        gpu.bind()?;
         let staging = self.staging()?;
         // SAFETY: the caller promises it.
         let borrowed = unsafe { gpu.borrowed_stream(stream) };
@@ -166,7 +170,7 @@ impl NcclRounds {
         comm: &mut NcclCommunicator,
         stream: &Arc<CudaStream>,
         buffers: [u64; 2],
-        mut reached: Option<&mut Vec<CudaEvent>>,
+        reached: Option<&mut Vec<CudaEvent>>,
         deadline: NcclDeadline,
     ) -> Result<(), NcclError> {
         comm.check()?;
@@ -184,13 +188,24 @@ impl NcclRounds {
             unsafe { result::memcpy_htod_async(tables, &words, stream.cu_stream()) }.map_err(&launching)?;
             self.caller = buffers;
         }
+        self.put_rounds(comm, stream, reached, deadline)
+    }
+
+    /// The rounds themselves, for the addresses that the tables have now.
+    pub(super) fn put_rounds(
+        &mut self,
+        comm: &mut NcclCommunicator,
+        stream: &Arc<CudaStream>,
+        mut reached: Option<&mut Vec<CudaEvent>>,
+        deadline: NcclDeadline,
+    ) -> Result<(), NcclError> {
         for round in 0..self.launches.len() {
             self.launch(stream, round)?;
             if round < self.plan.exchanges().len() {
                 self.exchange(comm, stream.cu_stream(), round, deadline)?;
             }
             if let Some(reached) = &mut reached {
-                reached.push(stream.record_event(None).map_err(&launching)?);
+                reached.push(stream.record_event(None).map_err(GpuError::of_driver("putting a call into a stream"))?);
             }
         }
         Ok(())
