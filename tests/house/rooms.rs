@@ -212,6 +212,7 @@ const FLOORS: &[(&str, &[&str])] = &[
             "rules",
             "tuner",
             "real",
+            "background",
             "prepared",
             "members",
             "plans",

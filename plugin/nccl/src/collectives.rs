@@ -6,29 +6,18 @@ use crate::groups;
 use crate::names::NcclName;
 use crate::plans::AskedCall;
 use crate::prepared::PlanRefusal;
-use crate::real::address;
+use crate::real::{address, inside, is_inside};
 use schedule::Collective;
-use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// An `ncclComm_t`. It stays NCCL's own, because NCCL and others look into it.
 pub(crate) type NcclComm = *mut c_void;
 
-thread_local! {
-    /// Whether this thread is inside of NCCL, which calls some of its own functions by names that are defined here.
-    static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Whether this thread is inside of NCCL, whose own calls are none of a program.
-pub(crate) fn is_inside() -> bool {
-    IS_INSIDE.get()
-}
-
 /// Runs a call by a plan, or says why not; counts it if anybody wants to know. The result for the caller, if NCCL need not be called.
 /// `fixed` is why NCCL serves it in any case.
 fn look_at(call: &AskedCall, fixed: Option<NcclReason>) -> Option<c_int> {
-    if IS_INSIDE.get() {
+    if is_inside() {
         return None;
     }
     let refused = match &fixed {
@@ -41,14 +30,6 @@ fn look_at(call: &AskedCall, fixed: Option<NcclReason>) -> Option<c_int> {
     groups::note_stream(call.comm, call.stream);
     count_call(call, fixed, &Err(refused));
     None
-}
-
-/// Calls NCCL, and remembers meanwhile that this thread is inside of it.
-pub(crate) fn inside(call: impl FnOnce() -> c_int) -> c_int {
-    let was_inside = IS_INSIDE.replace(true);
-    let result = call();
-    IS_INSIDE.set(was_inside);
-    result
 }
 
 /// Defines functions of NCCL: their arguments, and which of them say what is called.
@@ -148,7 +129,7 @@ macro_rules! messages {
     ($($name:ident($($argument:ident: $type:ty),+);)+) => { $(
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name($($argument: $type),+, comm: NcclComm, stream: *mut c_void) -> c_int {
-            if !IS_INSIDE.get() {
+            if !is_inside() {
                 let _ = catch_unwind(|| groups::note_stream(comm, stream));
             }
             // SAFETY: it is NCCL's function of this name, and the caller has given its arguments.

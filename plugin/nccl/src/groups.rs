@@ -5,19 +5,21 @@
 //! call communicators in any order. If two ranks began with different ones, each would wait for the other; so communicators have an
 //! order that all their ranks know.
 
+use crate::background::{IN_PROGRESS, spawn};
 use crate::counters::count_call;
-use crate::members::find;
-use crate::plans::{AskedCall, ChosenCall, choose};
+use crate::members::{SeenMember, find};
+use crate::plans::{AskedCall, CallForPlan, choose};
 use crate::prepared::PlanRefusal;
 use crate::settings::say;
 use runtime::GpuError;
 use std::cell::{Cell, RefCell};
 use std::ffi::{c_int, c_void};
+use std::sync::Arc;
 
 thread_local! {
     /// How many groups this thread is inside of.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
-    static KEPT: RefCell<KeptGroup> = const { RefCell::new(KeptGroup { calls: Vec::new(), streams: Vec::new() }) };
+    static KEPT: RefCell<KeptGroup> = const { RefCell::new(KeptGroup { calls: Vec::new(), streams: Vec::new(), error: SUCCESS }) };
 }
 
 const SUCCESS: c_int = 0;
@@ -29,9 +31,11 @@ const INVALID_ARGUMENT: c_int = 4;
 #[derive(Default)]
 pub(crate) struct KeptGroup {
     /// As they were called.
-    calls: Vec<ChosenCall>,
+    calls: Vec<CallForPlan>,
     /// Communicators and the streams of their calls, those that NCCL serves too.
     streams: Vec<(usize, usize)>,
+    /// The first error of a call that did not get to NCCL.
+    error: c_int,
 }
 
 /// Whether this thread is inside of a group.
@@ -55,10 +59,19 @@ pub(crate) fn leave() -> Option<KeptGroup> {
 /// # Errors
 /// Why NCCL has to serve it. All ranks come to the same.
 pub(crate) fn run(call: &AskedCall) -> Result<c_int, PlanRefusal> {
+    if find(call.comm).is_some_and(|seen| seen.background.is_busy()) {
+        // As NCCL gives it where it has not done what it was asked for before.
+        KEPT.with_borrow_mut(|kept| kept.error = if is_inside() { INVALID_ARGUMENT } else { SUCCESS });
+        return Ok(INVALID_ARGUMENT);
+    }
     let chosen = choose(call)?;
     if !is_inside() {
         let _current = chosen.gpu.current();
-        return Ok(begin(&chosen));
+        if chosen.is_blocking {
+            return Ok(begin(&chosen));
+        }
+        let group = KeptGroup { calls: vec![chosen], ..KeptGroup::default() };
+        return Ok(group.begin_later());
     }
     if !chosen.ranks_are_processes {
         return Err(PlanRefusal::Grouped);
@@ -71,7 +84,7 @@ pub(crate) fn run(call: &AskedCall) -> Result<c_int, PlanRefusal> {
 }
 
 /// Puts a call into its stream and counts it. The result for the caller.
-fn begin(chosen: &ChosenCall) -> c_int {
+fn begin(chosen: &CallForPlan) -> c_int {
     let served = chosen.start();
     // Otherwise its communicator has ended inside of the group.
     let code = served.as_ref().map_or(INVALID_ARGUMENT, |served| served.code);
@@ -102,7 +115,7 @@ impl KeptGroup {
 
     /// A group is one operation in all streams of a communicator: they wait for each other before it and after it.
     fn meet(&self) -> Result<(), GpuError> {
-        for (at, ChosenCall { call, gpu, .. }) in self.calls.iter().enumerate() {
+        for (at, CallForPlan { call, gpu, .. }) in self.calls.iter().enumerate() {
             if self.calls[..at].iter().any(|before| before.call.comm == call.comm) {
                 continue;
             }
@@ -119,44 +132,68 @@ impl KeptGroup {
 
     /// NCCL ends the group by `end`, and then the plans begin. The result for the caller.
     pub(crate) fn end(self, end: impl FnOnce() -> c_int) -> c_int {
-        let Some(first) = self.calls.first() else { return end() };
+        let Some(first) = self.calls.first() else {
+            let result = end();
+            return if result == SUCCESS { self.error } else { result };
+        };
         let _current = first.gpu.current();
-        let met = self.meet();
+        let (met, is_blocking) = (self.meet(), first.is_blocking);
         let result = end();
-        if result != SUCCESS {
+        if result != SUCCESS && (is_blocking || result != IN_PROGRESS) {
             // NCCL has begun nothing, or not all.
             return result;
         }
-        match met.and_then(|()| self.meet()) {
-            Ok(()) => self.begin_all(),
-            Err(why) => {
+        match (met, self.error) {
+            (Ok(()), SUCCESS) if is_blocking => {
+                self.begin_all().into_iter().map(|(_, code)| code).find(|code| *code != SUCCESS).unwrap_or(SUCCESS)
+            }
+            (Ok(()), SUCCESS) => self.begin_later(),
+            (Ok(()), error) => error,
+            (Err(why), _) => {
                 say(&format!("a group: {why}"));
                 CUDA_ERROR
             }
         }
     }
 
-    /// Begins the plans. The first error; after one, its communicator begins nothing more.
-    fn begin_all(mut self) -> c_int {
-        let mut failed: Vec<(u64, c_int)> = Vec::new();
+    /// Begins the plans in the background, when NCCL has done its part. Either all communicators of a group block, or none does.
+    fn begin_later(self) -> c_int {
+        let mut seen: Vec<SeenMember> = Vec::new();
+        for chosen in &self.calls {
+            if !seen.iter().any(|other| Arc::ptr_eq(other, &chosen.seen)) {
+                seen.push(chosen.seen.clone());
+            }
+        }
+        let of = seen.iter().map(|seen| seen.background.clone()).collect();
+        spawn(of, move || {
+            let is_ready = self.calls.iter().all(|chosen| chosen.seen.background.wait_for_nccl(chosen.call.comm));
+            // If not, NCCL tells what is wrong.
+            let codes = if is_ready { self.begin_all() } else { Vec::new() };
+            let code =
+                |seen: &SeenMember| codes.iter().find(|(of, _)| Arc::ptr_eq(of, seen)).map_or(SUCCESS, |of| of.1);
+            seen.iter().map(code).collect()
+        })
+    }
+
+    /// Begins the plans. The errors; after one, its communicator begins nothing more.
+    fn begin_all(mut self) -> Vec<(SeenMember, c_int)> {
+        let mut failed: Vec<(SeenMember, c_int)> = Vec::new();
+        let before = self.meet();
         self.calls = in_order(self.calls, |kept| kept.number);
         for chosen in &self.calls {
-            if failed.iter().any(|(of, _)| *of == chosen.number) {
+            if before.is_err() || failed.iter().any(|(of, _)| Arc::ptr_eq(of, &chosen.seen)) {
                 continue;
             }
             let code = begin(chosen);
             if code != SUCCESS {
-                failed.push((chosen.number, code));
+                failed.push((chosen.seen.clone(), code));
             }
         }
-        match (failed.first(), self.meet()) {
-            (Some((_, code)), _) => *code,
-            (None, Ok(())) => SUCCESS,
-            (None, Err(why)) => {
-                say(&format!("a group: {why}"));
-                CUDA_ERROR
-            }
+        if let Err(why) = before.and_then(|()| self.meet()) {
+            say(&format!("a group: {why}"));
+            failed.extend(self.calls.iter().map(|chosen| (chosen.seen.clone(), CUDA_ERROR)));
         }
+        failed
     }
 }
 

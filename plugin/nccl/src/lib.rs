@@ -17,6 +17,7 @@
 #![expect(unsafe_code, reason = "NCCL and its callers give addresses")]
 
 mod abi;
+mod background;
 mod choices;
 mod collectives;
 mod counters;

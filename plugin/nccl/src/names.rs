@@ -11,12 +11,12 @@ macro_rules! with_nccl_names {
                 result: ncclAllGather ncclAllGatherConfig ncclAllReduce ncclAllReduceConfig ncclAlltoAll ncclAlltoAllConfig
                     ncclBcast ncclBroadcast ncclBroadcastConfig ncclGather ncclGatherConfig ncclReduce ncclReduceConfig
                     ncclReduceScatter ncclReduceScatterConfig ncclScatter ncclScatterConfig ncclCommAbort ncclCommDestroy
-                    ncclCommFinalize ncclCommInitAll ncclCommInitRank ncclCommInitRankConfig ncclCommInitRankScalable
+                    ncclCommFinalize ncclCommGetAsyncError ncclCommInitAll ncclCommInitRank ncclCommInitRankConfig ncclCommInitRankScalable
                     ncclCommSplit ncclGroupEnd ncclGroupSimulateEnd ncclGroupStart ncclRecv ncclSend;
             }
             forwarded {
                 result: ncclCommCount ncclCommCuDevice ncclCommDeregister
-                    ncclCommGetAsyncError ncclCommGetUniqueId ncclCommGrow
+                    ncclCommGetUniqueId ncclCommGrow
                     ncclCommMemStats ncclCommQueryProperties
                     ncclCommRegister ncclCommResume ncclCommRevoke ncclCommShrink ncclCommSuspend
                     ncclCommUserRank ncclCommWindowDeregister ncclCommWindowRegister ncclDevCommCreate

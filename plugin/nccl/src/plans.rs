@@ -28,6 +28,9 @@ const BLOCK_BYTES: u64 = 128 << 10;
 /// How many prepared plans a communicator keeps. Each has memory on the GPU.
 const MOST_PLANS: usize = 64;
 
+// SAFETY: its addresses are only handed on to NCCL and the driver, which take them on any thread.
+unsafe impl Send for AskedCall {}
+
 /// A call of a collective, as NCCL's functions take it.
 #[derive(Clone, Copy)]
 pub(crate) struct AskedCall {
@@ -96,30 +99,32 @@ fn has_plans(collective: Collective) -> bool {
 }
 
 /// A call that a plan serves.
-pub(crate) struct ChosenCall {
+pub(crate) struct CallForPlan {
     pub(crate) call: AskedCall,
     key: PreparedKey,
-    seen: SeenMember,
+    pub(crate) seen: SeenMember,
     /// The number of its communicator.
     pub(crate) number: u64,
     pub(crate) gpu: Arc<GpuDevice>,
     /// Whether no process has several ranks of its communicator.
     pub(crate) ranks_are_processes: bool,
+    pub(crate) is_blocking: bool,
 }
 
 /// Whether a plan serves a call.
 ///
 /// # Errors
 /// Why NCCL has to serve it. All ranks come to the same.
-pub(crate) fn choose(call: &AskedCall) -> Result<ChosenCall, PlanRefusal> {
+pub(crate) fn choose(call: &AskedCall) -> Result<CallForPlan, PlanRefusal> {
     let seen = find(call.comm).ok_or(PlanRefusal::Unseen)?;
-    let mut locked = seen.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut locked = seen.member.lock().unwrap_or_else(PoisonError::into_inner);
     let member = locked.as_mut().map_err(|why| PlanRefusal::Never(why.clone()))?;
     let key = key_of(call)?;
     prepared(&mut member.plans, member.comm.rank(), &member.machines, key)?;
-    let (number, gpu, ranks_are_processes) = (member.number, member.gpu.clone(), member.ranks_are_processes);
+    let (number, gpu) = (member.number, member.gpu.clone());
+    let (ranks_are_processes, is_blocking) = (member.ranks_are_processes, member.is_blocking);
     drop(locked);
-    Ok(ChosenCall { call: *call, key, seen, number, gpu, ranks_are_processes })
+    Ok(CallForPlan { call: *call, key, seen, number, gpu, ranks_are_processes, is_blocking })
 }
 
 /// What a plan has to be prepared for.
@@ -164,7 +169,7 @@ fn prepared<'a>(
     plans.plans.entry(key).or_insert_with(prepare).as_mut().map_err(|why| why.clone())
 }
 
-impl ChosenCall {
+impl CallForPlan {
     /// Puts the call into its stream.
     ///
     /// # Errors
@@ -174,7 +179,7 @@ impl ChosenCall {
         if !is_there {
             return Err(PlanRefusal::Unseen);
         }
-        let mut member = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut member = self.seen.member.lock().unwrap_or_else(PoisonError::into_inner);
         let PlanMember { comm, gpu, machines, plans, .. } =
             member.as_mut().map_err(|why| PlanRefusal::Never(why.clone()))?;
         let plan = prepared(plans, comm.rank(), machines, self.key)?.name.clone();

@@ -16,10 +16,11 @@ use tempfile::TempDir;
 /// The collectives, and what the library asks itself.
 const ASKED: [&str; 3] = ["ncclGetVersion", "ncclCommCount", "ncclCommUserRank"];
 /// Functions that make and end communicators and groups; `ranks.c` calls them.
-const LIFECYCLE: [&str; 13] = [
+const LIFECYCLE: [&str; 14] = [
     "ncclCommAbort",
     "ncclCommDestroy",
     "ncclCommFinalize",
+    "ncclCommGetAsyncError",
     "ncclCommInitAll",
     "ncclCommInitRank",
     "ncclCommInitRankConfig",

@@ -45,6 +45,9 @@ pub(crate) struct Comm {
     numbers: AtomicU64,
     /// A number that all ranks know; groups work on communicators in the order of these.
     nonce: OnceLock<u64>,
+    pub(crate) is_blocking: bool,
+    /// Groups that are not in their streams yet, where nothing blocks.
+    launching: AtomicU64,
     is_aborted: AtomicBool,
     pub(crate) is_finalized: AtomicBool,
 }
@@ -64,7 +67,7 @@ fn fault_of(rank: usize, number: u64) -> Option<String> {
 }
 
 impl Comm {
-    pub(crate) fn new(ranks: usize, rank: usize) -> Arc<Self> {
+    pub(crate) fn new(ranks: usize, rank: usize, is_blocking: bool) -> Arc<Self> {
         let state = CommState {
             code: IN_PROGRESS,
             text: String::new(),
@@ -81,6 +84,8 @@ impl Comm {
             changed: Condvar::new(),
             numbers: AtomicU64::new(1),
             nonce: OnceLock::new(),
+            is_blocking,
+            launching: AtomicU64::new(0),
             is_aborted: AtomicBool::new(false),
             is_finalized: AtomicBool::new(false),
         })
@@ -96,7 +101,23 @@ impl Comm {
 
     /// The result of everything so far.
     pub(crate) fn code(&self) -> Code {
-        self.state().code
+        match self.state().code {
+            SUCCESS if self.launching.load(Ordering::Acquire) > 0 => IN_PROGRESS,
+            code => code,
+        }
+    }
+
+    /// A group will be in its stream later.
+    pub(crate) fn begin_launch(&self) {
+        self.launching.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// It is there now, or something was wrong.
+    pub(crate) fn end_launch(&self, code: Code) {
+        if code != SUCCESS {
+            self.fail(code, "a group cannot be put into its stream");
+        }
+        self.launching.fetch_sub(1, Ordering::AcqRel);
     }
 
     pub(crate) fn text(&self) -> String {
@@ -176,9 +197,9 @@ impl Comm {
 
     /// Does the operations of a group, all at the same time.
     pub(crate) fn run(&self, operations: &[Operation], driver: &Driver) {
-        if self.code() == SUCCESS
-            && let Err((code, text)) = self.exchange(operations, driver)
-        {
+        // Work may be done while a later group is on its way.
+        let is_right = self.state().code == SUCCESS;
+        if is_right && let Err((code, text)) = self.exchange(operations, driver) {
             self.fail(code, &text);
         }
         self.state().outstanding -= 1;

@@ -33,12 +33,24 @@ impl Driver {
         unsafe { self.library.get(name) }.ok()
     }
 
-    /// Whether the calling thread has a context.
-    pub(crate) fn has_context(&self) -> bool {
+    /// The context of this thread.
+    pub(crate) fn context(&self) -> usize {
         let mut context = 0usize;
         let get = self.function::<unsafe extern "C" fn(*mut usize) -> i32>(b"cuCtxGetCurrent\0");
         // SAFETY: it takes the address of a handle.
-        get.is_some_and(|get| unsafe { get(&raw mut context) } == 0 && context != 0)
+        get.map_or(0, |get| if unsafe { get(&raw mut context) } == 0 { context } else { 0 })
+    }
+
+    /// Gives this thread a context.
+    pub(crate) fn use_context(&self, context: usize) {
+        let set = self.function::<unsafe extern "C" fn(usize) -> i32>(b"cuCtxSetCurrent\0");
+        // SAFETY: it takes a context, or none.
+        let _ = set.map(|set| unsafe { set(context) });
+    }
+
+    /// Whether the calling thread has a context.
+    pub(crate) fn has_context(&self) -> bool {
+        self.context() != 0
     }
 
     pub(crate) fn read(&self, from: u64, bytes: usize) -> Option<Vec<u8>> {

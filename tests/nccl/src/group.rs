@@ -4,7 +4,7 @@
 
 use crate::comm::{Comm, Operation};
 use crate::cuda::Driver;
-use crate::wire::{CUDA_ERROR, Code, INVALID_USAGE, SUCCESS};
+use crate::wire::{CUDA_ERROR, Code, IN_PROGRESS, INVALID_USAGE, SUCCESS};
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -78,8 +78,29 @@ fn finish(mut group: Group) -> Code {
     }
     // As NCCL does it, so ranks may name communicators in any order.
     group.work.sort_by_key(|work| work.comm.nonce());
+    if !group.work.iter().all(|work| work.comm.is_blocking) {
+        return push_later(group.work);
+    }
     let pushed = group.work.into_iter().map(push);
     pushed.fold(SUCCESS, |first, code| if first == SUCCESS { code } else { first })
+}
+
+/// Gives work to the streams some time after the caller has gone on.
+fn push_later(work: Vec<Collected>) -> Code {
+    let Some(driver) = Driver::find() else { return CUDA_ERROR };
+    work.iter().for_each(|work| work.comm.begin_launch());
+    let context = driver.context();
+    std::thread::spawn(move || {
+        driver.use_context(context);
+        for _ in 0..64 {
+            std::thread::yield_now();
+        }
+        for work in work {
+            let comm = work.comm.clone();
+            comm.end_launch(push(work));
+        }
+    });
+    IN_PROGRESS
 }
 
 /// Gives work to its stream.
@@ -108,7 +129,9 @@ fn push(work: Collected) -> Code {
 pub(crate) fn take(comm: Arc<Comm>, stream: usize, operation: Operation) -> Code {
     GROUP.with_borrow_mut(|group| {
         if group.depth == 0 {
-            return push(Collected { comm, stream, operations: vec![operation] });
+            let is_blocking = comm.is_blocking;
+            let work = Collected { comm, stream, operations: vec![operation] };
+            return if is_blocking { push(work) } else { push_later(vec![work]) };
         }
         match group.work.iter_mut().find(|work| Arc::ptr_eq(&work.comm, &comm)) {
             // NCCL would have to synchronize the streams.

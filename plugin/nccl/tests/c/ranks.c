@@ -345,17 +345,28 @@ static void run(const char *mode) {
     ncclComm_t comm, second;
     void *in = (void *)input, *out = (void *)output;
     ncclResult_t error = ncclInProgress;
-    if (!strcmp(mode, "early") || !strcmp(mode, "nonblocking")) {
+    if (!strcmp(mode, "early") || !strncmp(mode, "nonblocking", 11)) {
         ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
         config.blocking = 0;
-        int is_early = !strcmp(mode, "early");
+        int is_early = !strcmp(mode, "early") || !strcmp(mode, "nonblocking early abort");
         int result = ncclCommInitRankConfig(&comm, is_early ? ranks + 1 : ranks, job->ids[0], rank, &config);
         if (result != ncclInProgress) say("init", result, "");
         /* One rank is missing, so it cannot be ready. */
+        if (strstr(mode, "early abort")) {
+            CHECK(ncclCommAbort(comm));
+            say("right", 0, "");
+        }
         if (is_early) say("too early", ncclAllReduce(in, out, 1, ncclInt32, ncclSum, comm, stream), "");
         while (error == ncclInProgress) CHECK(ncclCommGetAsyncError(comm, &error));
         CHECK(error);
+        if (strstr(mode, "abort")) {
+            /* The last rank never comes to the call. */
+            if (!is_last) CHECK(ncclAllReduce(in, out, 4, ncclInt32, ncclSum, comm, stream));
+            CHECK(ncclCommAbort(comm));
+            say("right", 0, "");
+        }
         collectives(comm);
+        group_of_one(comm);
         CHECK(ncclCommDestroy(comm));
         say("right", 0, "");
     }

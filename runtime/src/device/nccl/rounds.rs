@@ -282,6 +282,7 @@ impl NcclRounds {
         loop {
             match comm.async_error() {
                 SUCCESS => return Ok(()),
+                IN_PROGRESS if comm.is_stopped() => return Err(NcclError::Aborted),
                 IN_PROGRESS if deadline.is_over() => return Err(self.late(comm, round, deadline)),
                 IN_PROGRESS => deadline.pause(),
                 code => return Err(self.failed(comm, round, code)),
