@@ -202,7 +202,8 @@ impl NcclRounds {
         for round in 0..self.launches.len() {
             self.launch(stream, round)?;
             if round < self.plan.exchanges().len() {
-                self.exchange(comm, stream.cu_stream(), round, deadline)?;
+                let before = reached.as_deref().map_or(&[][..], Vec::as_slice);
+                self.exchange(comm, stream.cu_stream(), (round, before), deadline)?;
             }
             if let Some(reached) = &mut reached {
                 reached.push(stream.record_event(None).map_err(GpuError::of_driver("putting a call into a stream"))?);
@@ -234,12 +235,12 @@ impl NcclRounds {
         Ok(())
     }
 
-    /// The messages of a round, as one group.
+    /// The messages of a round, as one group. `before` are the ends of the rounds before it, as far as somebody watches them.
     fn exchange(
         &mut self,
         comm: &mut NcclCommunicator,
         stream: CUstream,
-        round: usize,
+        (round, before): (usize, &[CudaEvent]),
         deadline: NcclDeadline,
     ) -> Result<(), NcclError> {
         let messages = &self.plan.exchanges()[round];
@@ -250,6 +251,7 @@ impl NcclRounds {
         let buffers = [self.caller[0], self.caller[1], own(&self.scratch), own(&self.inboxes)];
         let (dtype, handle) = (type_number(self.plan.dtype()), comm.handle);
         let mut code = SUCCESS;
+        let open = first_open(before);
         // SAFETY: it takes nothing.
         comm.checked("beginning a group", unsafe { (comm.calls.group_start)() })?;
         for message in messages {
@@ -273,13 +275,20 @@ impl NcclRounds {
         match code {
             SUCCESS => Ok(()),
             // It is in the stream only when NCCL says so.
-            IN_PROGRESS => self.settled(comm, round, deadline),
-            code => Err(self.failed(comm, round, code)),
+            IN_PROGRESS => self.settled(comm, (round, before), deadline),
+            code => Err(self.failed(comm, open.unwrap_or(round), code)),
         }
     }
 
-    fn settled(&self, comm: &mut NcclCommunicator, round: usize, deadline: NcclDeadline) -> Result<(), NcclError> {
+    fn settled(
+        &self,
+        comm: &mut NcclCommunicator,
+        (round, before): (usize, &[CudaEvent]),
+        deadline: NcclDeadline,
+    ) -> Result<(), NcclError> {
         loop {
+            // What is wrong may be wrong in a round before this one. A round counts only if nothing was wrong after it.
+            let round = first_open(before).unwrap_or(round);
             match comm.async_error() {
                 SUCCESS => return Ok(()),
                 IN_PROGRESS if comm.is_stopped() => return Err(NcclError::Aborted),
@@ -330,6 +339,11 @@ impl NcclRounds {
         peers.dedup();
         NcclError::Round { rank: self.plan.rank(), round, rounds: exchanges.len(), peers, why }
     }
+}
+
+/// The first round that is not done.
+fn first_open(ends: &[CudaEvent]) -> Option<usize> {
+    ends.iter().position(|end| !matches!(end.try_is_complete(), Ok(true)))
 }
 
 impl Drop for NcclRounds {
