@@ -50,7 +50,7 @@ mod transport;
 mod verdict;
 
 pub use clock::Moment;
-pub use device::cuda::{GpuAllReduce, GpuBuffer, GpuDevice, GpuError, GpuLaunch, GpuRankBuffers, GpuRanks};
+pub use device::cuda::{CurrentGpu, GpuAllReduce, GpuBuffer, GpuDevice, GpuError, GpuLaunch, GpuRankBuffers, GpuRanks};
 pub use device::kernel_plan::{KernelAddresses, KernelNeeds, KernelPlan, KernelTables};
 pub use device::nccl::{
     NcclCommunicator, NcclError, NcclId, NcclLibrary, NcclLibraryError, NcclRounds, NcclSearch, NcclVersion,

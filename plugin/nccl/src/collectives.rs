@@ -1,75 +1,35 @@
 //! NCCL's collectives: each is looked at, and a plan serves it, or it goes on to NCCL's own.
 
 use crate::choices::NcclReason;
-use crate::counters::{Counters, SeenCall, ServedBy};
-use crate::members::asked;
+use crate::counters::count_call;
+use crate::groups;
 use crate::names::NcclName;
-use crate::plans::{self, AskedCall, PlannedCall};
+use crate::plans::AskedCall;
 use crate::prepared::PlanRefusal;
-use crate::real::address;
+use crate::real::{address, inside, is_inside};
 use schedule::Collective;
-use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// An `ncclComm_t`. It stays NCCL's own, because NCCL and others look into it.
 pub(crate) type NcclComm = *mut c_void;
 
-thread_local! {
-    /// Whether this thread is inside of NCCL, which calls some of its own functions by names that are defined here.
-    static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
-}
-
-/// The bytes of an element, by NCCL's number of its type (`ncclDataType_t`).
-const SIZES: [u64; 12] = [1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1];
-
-/// Whether this thread is inside of NCCL, whose own calls are none of a program.
-pub(crate) fn is_inside() -> bool {
-    IS_INSIDE.get()
-}
-
 /// Runs a call by a plan, or says why not; counts it if anybody wants to know. The result for the caller, if NCCL need not be called.
 /// `fixed` is why NCCL serves it in any case.
 fn look_at(call: &AskedCall, fixed: Option<NcclReason>) -> Option<c_int> {
-    if IS_INSIDE.get() {
+    if is_inside() {
         return None;
     }
-    let served = match &fixed {
-        Some(_) => Err(PlanRefusal::NotChosen),
-        None => plans::run(call),
+    let refused = match &fixed {
+        Some(_) => PlanRefusal::NotChosen,
+        None => match groups::run(call) {
+            Ok(code) => return Some(code),
+            Err(why) => why,
+        },
     };
-    if let Some(counters) = Counters::of_process() {
-        count(counters, call, fixed, &served);
-    }
-    served.ok().map(|served| served.code)
-}
-
-fn count(
-    counters: &Counters,
-    &AskedCall { collective, count, dtype, comm, .. }: &AskedCall,
-    fixed: Option<NcclReason>,
-    served: &Result<PlannedCall, PlanRefusal>,
-) {
-    let facts = (asked(NcclName::ncclCommCount, comm), asked(NcclName::ncclCommUserRank, comm));
-    let size = usize::try_from(dtype).ok().and_then(|dtype| SIZES.get(dtype));
-    let ((Some(ranks), Some(rank)), Some(size)) = (facts, size) else {
-        let call = SeenCall { collective, bytes: 0, ranks: 0, rank: 0 };
-        return counters.count(call, Some(NcclReason::Unknown), PlanRefusal::NotChosen);
-    };
-    let bytes = (count as u64).saturating_mul(*size).saturating_mul(collective.blocks(ranks));
-    let call = SeenCall { collective, bytes, ranks, rank };
-    match served {
-        Ok(served) => counters.count_served(call, ServedBy::Plan(served.plan.clone())),
-        Err(why) => counters.count(call, fixed, why.clone()),
-    }
-}
-
-/// Calls NCCL, and remembers meanwhile that this thread is inside of it.
-pub(crate) fn inside(call: impl FnOnce() -> c_int) -> c_int {
-    let was_inside = IS_INSIDE.replace(true);
-    let result = call();
-    IS_INSIDE.set(was_inside);
-    result
+    groups::note_stream(call.comm, call.stream);
+    count_call(call, fixed, &Err(refused));
+    None
 }
 
 /// Defines functions of NCCL: their arguments, and which of them say what is called.
@@ -163,4 +123,26 @@ collectives! {
         send: *const c_void, recv: *mut c_void, count: usize, dtype: c_int, root: c_int,
         comm: NcclComm, stream: *mut c_void, config: *const c_void)
         = Scatter(count dtype comm Some(NcclReason::Configured); send, recv, 0, root, stream);
+}
+
+macro_rules! messages {
+    ($($name:ident($($argument:ident: $type:ty),+);)+) => { $(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name($($argument: $type),+, comm: NcclComm, stream: *mut c_void) -> c_int {
+            if !is_inside() {
+                let _ = catch_unwind(|| groups::note_stream(comm, stream));
+            }
+            // SAFETY: it is NCCL's function of this name, and the caller has given its arguments.
+            inside(|| unsafe {
+                let function: unsafe extern "C" fn($($type),+, NcclComm, *mut c_void) -> c_int =
+                    std::mem::transmute(address(NcclName::$name));
+                function($($argument),+, comm, stream)
+            })
+        }
+    )+ };
+}
+
+messages! {
+    ncclSend(send: *const c_void, count: usize, dtype: c_int, peer: c_int);
+    ncclRecv(recv: *mut c_void, count: usize, dtype: c_int, peer: c_int);
 }

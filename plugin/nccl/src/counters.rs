@@ -3,6 +3,9 @@
 //! The principal type is [`Counters`].
 
 use crate::choices::{Choices, NcclReason};
+use crate::members::asked;
+use crate::names::NcclName;
+use crate::plans::{AskedCall, PlannedCall};
 use crate::prepared::PlanRefusal;
 use crate::real::real;
 use crate::settings::{Settings, say};
@@ -123,6 +126,30 @@ impl Counters {
         if let Err(error) = std::fs::write(PathBuf::from(&name), text) {
             say(&format!("no statistics: {name}: {error}"));
         }
+    }
+}
+
+/// The bytes of an element, by NCCL's number of its type (`ncclDataType_t`).
+const SIZES: [u64; 12] = [1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1];
+
+/// Counts a call, if anybody wants to know. `fixed` is why NCCL serves it in any case.
+pub(crate) fn count_call(
+    &AskedCall { collective, count, dtype, comm, .. }: &AskedCall,
+    fixed: Option<NcclReason>,
+    served: &Result<PlannedCall, PlanRefusal>,
+) {
+    let Some(counters) = Counters::of_process() else { return };
+    let facts = (asked(NcclName::ncclCommCount, comm), asked(NcclName::ncclCommUserRank, comm));
+    let size = usize::try_from(dtype).ok().and_then(|dtype| SIZES.get(dtype));
+    let ((Some(ranks), Some(rank)), Some(size)) = (facts, size) else {
+        let call = SeenCall { collective, bytes: 0, ranks: 0, rank: 0 };
+        return counters.count(call, Some(NcclReason::Unknown), PlanRefusal::NotChosen);
+    };
+    let bytes = (count as u64).saturating_mul(*size).saturating_mul(collective.blocks(ranks));
+    let call = SeenCall { collective, bytes, ranks, rank };
+    match served {
+        Ok(served) => counters.count_served(call, ServedBy::Plan(served.plan.clone())),
+        Err(why) => counters.count(call, fixed, why.clone()),
     }
 }
 

@@ -17,9 +17,11 @@
 #![expect(unsafe_code, reason = "NCCL and its callers give addresses")]
 
 mod abi;
+mod background;
 mod choices;
 mod collectives;
 mod counters;
+mod groups;
 mod lifecycle;
 mod members;
 mod names;

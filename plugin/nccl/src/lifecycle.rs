@@ -1,18 +1,21 @@
 //! NCCL's functions that make and end communicators, and its groups: each goes on to NCCL's own, and this library takes note.
 
-use crate::collectives::{NcclComm, inside, is_inside};
-use crate::members::{made, refuse, take};
+use crate::background::IN_PROGRESS;
+use crate::collectives::NcclComm;
+use crate::groups;
+use crate::members::{Making, find, made, refuse, take};
 use crate::names::NcclName;
-use crate::plans::GROUPS;
-use crate::real::address;
+use crate::real::{address, inside, is_inside};
 use runtime::NcclId;
 use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+const INTERNAL_ERROR: c_int = 3;
+
 thread_local! {
     /// Where the communicators will be that are made in the group of this thread.
-    static PENDING: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    static PENDING: RefCell<Vec<(usize, Making)>> = const { RefCell::new(Vec::new()) };
 }
 
 /// A defect of this library is no reason to end the job.
@@ -20,38 +23,80 @@ fn guarded(result: c_int, note: impl FnOnce() -> c_int) -> c_int {
     catch_unwind(AssertUnwindSafe(note)).unwrap_or(result)
 }
 
+/// The beginning of an `ncclConfig_t`.
+#[repr(C)]
+struct ConfigHead {
+    size: usize,
+    magic: u32,
+    version: u32,
+    blocking: c_int,
+}
+
+/// How a communicator with a configuration is made; without one, or without a word about it, as `otherwise`.
+///
+/// # Safety
+/// The configuration is null or one.
+unsafe fn making(config: *const c_void, otherwise: Making) -> Making {
+    // SAFETY: the caller promises it; all versions of it have these fields.
+    match unsafe { config.cast::<ConfigHead>().as_ref() }.map(|head| head.blocking) {
+        Some(0) => Making::NonBlocking,
+        Some(1) => Making::Blocking,
+        _ => otherwise,
+    }
+}
+
+/// A part of a communicator is made as that was, or as its configuration says.
+///
+/// # Safety
+/// The configuration is null or one.
+unsafe fn making_of_part(parent: NcclComm, config: *const c_void) -> Making {
+    // A thread in the background may have it, and works only for communicators that do not block.
+    let blocks = find(parent).is_none_or(|seen| {
+        seen.member.try_lock().is_ok_and(|member| member.as_ref().map_or(true, |member| member.is_blocking))
+    });
+    // SAFETY: the caller promises it.
+    match unsafe { making(config, if blocks { Making::Blocking } else { Making::NonBlocking }) } {
+        Making::Blocking => Making::Blocking,
+        Making::NonBlocking | Making::NonBlockingSplit => Making::NonBlockingSplit,
+    }
+}
+
 /// A communicator was made, or will be when the group ends.
-fn note(result: c_int, comm: *mut NcclComm) -> c_int {
+fn note(result: c_int, comm: *mut NcclComm, making: Making) -> c_int {
     if is_inside() || comm.is_null() {
         return result;
     }
     guarded(result, || {
-        if GROUPS.get() > 0 {
-            if result == 0 {
-                PENDING.with_borrow_mut(|pending| pending.push(comm as usize));
+        if groups::is_inside() {
+            if result == 0 || result == IN_PROGRESS {
+                PENDING.with_borrow_mut(|pending| pending.push((comm as usize, making)));
             }
             return result;
         }
         // SAFETY: NCCL has written it there, or nothing, if it has failed.
-        made(if result == 0 || result == 7 { unsafe { comm.read() } } else { std::ptr::null_mut() }, result)
+        made(
+            if result == 0 || result == IN_PROGRESS { unsafe { comm.read() } } else { std::ptr::null_mut() },
+            result,
+            making,
+        )
     })
 }
 
 /// The communicators of a group exist now. Their ranks may be in one thread, so all compare at the same time.
 fn note_group(result: c_int) -> c_int {
     let pending = PENDING.with_borrow_mut(std::mem::take);
-    let note_one = |place: usize| {
-        if result != 0 && result != 7 {
+    let note_one = |(place, making): (usize, Making)| {
+        if result != 0 && result != IN_PROGRESS {
             return result;
         }
         // SAFETY: where the caller wanted its communicator; NCCL has written it there.
-        made(unsafe { (place as *const NcclComm).read() }, result)
+        made(unsafe { (place as *const NcclComm).read() }, result, making)
     };
     if let [one] = pending[..] {
         return note_one(one);
     }
     std::thread::scope(|scope| {
-        let threads: Vec<_> = pending.iter().map(|&place| scope.spawn(move || note_one(place))).collect();
+        let threads: Vec<_> = pending.iter().map(|&one| scope.spawn(move || note_one(one))).collect();
         let results = threads.into_iter().map(|thread| thread.join().unwrap_or(result));
         results.fold(result, |first, found| if first == 0 { found } else { first })
     })
@@ -69,28 +114,33 @@ macro_rules! go_on {
 }
 
 macro_rules! makers {
-    ($($name:ident($($argument:ident: $type:ty),+) makes $comm:ident;)+) => { $(
+    ($($name:ident($($argument:ident: $type:ty),+) makes $comm:ident $making:expr;)+) => { $(
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name($($argument: $type),+) -> c_int {
-            note(go_on!($name($($argument: $type),+)), $comm)
+            // SAFETY: the caller gives NCCL a configuration, or null.
+            let making = catch_unwind(AssertUnwindSafe(|| unsafe { $making })).unwrap_or(Making::Blocking);
+            note(go_on!($name($($argument: $type),+)), $comm, making)
         }
     )+ };
 }
 
 makers! {
-    ncclCommInitRank(comm: *mut NcclComm, ranks: c_int, id: NcclId, rank: c_int) makes comm;
-    ncclCommInitRankConfig(comm: *mut NcclComm, ranks: c_int, id: NcclId, rank: c_int, config: *mut c_void) makes comm;
+    ncclCommInitRank(comm: *mut NcclComm, ranks: c_int, id: NcclId, rank: c_int)
+        makes comm making(std::ptr::null(), Making::Blocking);
+    ncclCommInitRankConfig(comm: *mut NcclComm, ranks: c_int, id: NcclId, rank: c_int, config: *mut c_void)
+        makes comm making(config, Making::Blocking);
     ncclCommInitRankScalable(
         comm: *mut NcclComm, ranks: c_int, rank: c_int, ids: c_int, id: *mut c_void, config: *mut c_void)
-        makes comm;
-    ncclCommSplit(parent: NcclComm, colour: c_int, key: c_int, comm: *mut NcclComm, config: *mut c_void) makes comm;
+        makes comm making(config, Making::Blocking);
+    ncclCommSplit(parent: NcclComm, colour: c_int, key: c_int, comm: *mut NcclComm, config: *mut c_void)
+        makes comm making_of_part(parent, config);
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ncclCommInitAll(comms: *mut NcclComm, devices: c_int, list: *const c_int) -> c_int {
     let result = go_on!(ncclCommInitAll(comms: *mut NcclComm, devices: c_int, list: *const c_int));
     if devices == 1 {
-        return note(result, comms);
+        return note(result, comms, Making::Blocking);
     }
     guarded(result, || {
         for at in 0..usize::try_from(devices).unwrap_or(0) {
@@ -116,21 +166,48 @@ macro_rules! enders {
 }
 enders!(ncclCommFinalize ncclCommDestroy ncclCommAbort);
 
+/// As long as this library works for a communicator in the background, it is in progress.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ncclCommGetAsyncError(comm: NcclComm, error: *mut c_int) -> c_int {
+    if !is_inside() && !error.is_null() {
+        let state = catch_unwind(|| find(comm).and_then(|seen| seen.background.state())).unwrap_or(None);
+        if let Some(code) = state {
+            // SAFETY: NCCL's caller wants it there.
+            unsafe { error.write(code) };
+            return 0;
+        }
+    }
+    go_on!(ncclCommGetAsyncError(comm: NcclComm, error: *mut c_int))
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ncclGroupStart() -> c_int {
     let result = go_on!(ncclGroupStart());
     if result == 0 && !is_inside() {
-        GROUPS.set(GROUPS.get() + 1);
+        groups::enter();
     }
     result
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ncclGroupEnd() -> c_int {
-    let result = go_on!(ncclGroupEnd());
     if is_inside() {
-        return result;
+        return go_on!(ncclGroupEnd());
     }
-    GROUPS.set(GROUPS.get().saturating_sub(1));
-    if GROUPS.get() > 0 { result } else { guarded(result, || note_group(result)) }
+    let Some(kept) = groups::leave() else { return go_on!(ncclGroupEnd()) };
+    let end = || {
+        let result = go_on!(ncclGroupEnd());
+        guarded(result, || note_group(result))
+    };
+    // A defect of this library may leave a group without its end, but is no reason to end the job.
+    catch_unwind(AssertUnwindSafe(|| kept.end(end))).unwrap_or(INTERNAL_ERROR)
+}
+
+/// Ends a group that does nothing but say how long it would take.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ncclGroupSimulateEnd(info: *mut c_void) -> c_int {
+    if !is_inside() {
+        drop(groups::leave());
+    }
+    go_on!(ncclGroupSimulateEnd(info: *mut c_void))
 }

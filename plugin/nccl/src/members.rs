@@ -4,23 +4,23 @@
 //! of this library, and whether their GPU has the kernel. Only where all have the same, plans run, so all ranks decide each call alike
 //! without asking each other again.
 
+use crate::background::{Background, IN_PROGRESS, spawn};
 use crate::names::NcclName;
 use crate::prepared::PreparedPlans;
 use crate::real::{address, real};
 use crate::settings::{Settings, say};
 use comm::PlanTable;
 use runtime::{GpuDevice, Machine, NcclCommunicator, NcclError};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// How long all ranks may take to compare their tables.
 const PATIENCE: Duration = Duration::from_secs(60);
 const SUCCESS: c_int = 0;
 const SYSTEM_ERROR: c_int = 2;
-const IN_PROGRESS: c_int = 7;
 
 /// A rank of a communicator that runs plans.
 pub(crate) struct PlanMember {
@@ -28,11 +28,34 @@ pub(crate) struct PlanMember {
     pub(crate) gpu: Arc<GpuDevice>,
     /// The machine of each rank, counted in the order of their first ranks.
     pub(crate) machines: Vec<u32>,
+    /// A number of the communicator, which all its ranks know, and by which they order communicators.
+    pub(crate) number: u64,
+    /// Whether no process has several of its ranks. One thread could not begin their calls at the same time.
+    pub(crate) ranks_are_processes: bool,
+    /// Whether its functions return only when their work is in the stream.
+    pub(crate) is_blocking: bool,
     pub(crate) plans: PreparedPlans,
 }
 
-/// A communicator that was seen being made; if it runs no plans, why.
-pub(crate) type SeenMember = Arc<Mutex<Result<PlanMember, String>>>;
+/// A communicator that was seen being made.
+pub(crate) struct SeenCommunicator {
+    /// If it runs no plans, why.
+    pub(crate) member: Mutex<Result<PlanMember, String>>,
+    pub(crate) background: Arc<Background>,
+}
+
+/// What a thread holds of a communicator.
+pub(crate) type SeenMember = Arc<SeenCommunicator>;
+
+/// How a communicator was made.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Making {
+    Blocking,
+    /// Its functions return at once.
+    NonBlocking,
+    /// Where it will be is not known while NCCL makes it.
+    NonBlockingSplit,
+}
 
 static MEMBERS: Mutex<BTreeMap<usize, SeenMember>> = Mutex::new(BTreeMap::new());
 /// Whether there is any, so that calls of others cost nothing.
@@ -81,9 +104,11 @@ pub(crate) fn find(comm: *mut c_void) -> Option<SeenMember> {
     members().get(&(comm as usize)).cloned()
 }
 
-fn insert(comm: *mut c_void, member: Result<PlanMember, String>) {
-    members().insert(comm as usize, Arc::new(Mutex::new(member)));
+fn insert(comm: *mut c_void, member: Result<PlanMember, String>) -> SeenMember {
+    let seen = Arc::new(SeenCommunicator { member: Mutex::new(member), background: Arc::default() });
+    members().insert(comm as usize, seen.clone());
     ARE_THERE.store(true, Ordering::Release);
+    seen
 }
 
 /// A communicator ends. What is returned gives its memory back when it is dropped; that waits for NCCL, so NCCL has to end first.
@@ -91,7 +116,9 @@ pub(crate) fn take(comm: *mut c_void) -> Option<SeenMember> {
     if !ARE_THERE.load(Ordering::Acquire) {
         return None;
     }
-    members().remove(&(comm as usize))
+    let seen = members().remove(&(comm as usize))?;
+    seen.background.stop();
+    Some(seen)
 }
 
 /// A communicator that was made in a way in which its ranks do not compare their tables.
@@ -102,40 +129,74 @@ pub(crate) fn refuse(comm: *mut c_void, why: &str) {
 }
 
 /// A communicator was made, with this result. All its ranks come here; the result for the caller.
-pub(crate) fn made(comm: *mut c_void, result: c_int) -> c_int {
-    if !compares() || comm.is_null() {
+pub(crate) fn made(comm: *mut c_void, result: c_int, making: Making) -> c_int {
+    if !compares() || comm.is_null() || ![SUCCESS, IN_PROGRESS].contains(&result) {
         return result;
     }
-    match result {
-        SUCCESS => {}
-        IN_PROGRESS => {
-            refuse(comm, "it was made without blocking");
-            return result;
+    match (making, result) {
+        (Making::NonBlockingSplit, _) => refuse(comm, "it came of a split without blocking"),
+        (Making::Blocking, SUCCESS) => return compare_now(comm),
+        _ => {
+            let seen = insert(comm, Err("its ranks have not compared their tables".to_owned()));
+            let (background, comm) = (seen.background.clone(), comm as usize);
+            return spawn(vec![background], move || vec![compare_later(comm as *mut c_void, &seen)]);
         }
-        _ => return result,
     }
-    match compare(comm) {
+    result
+}
+
+/// Why ranks that do not meet make a communicator useless.
+fn say_apart(why: &NcclError) {
+    say(&format!(
+        "making a communicator fails: its ranks do not compare their tables: {why} (hint: ANTIPHON_TABLE must be set on all ranks, or \
+         on none)"
+    ));
+}
+
+/// One rank says why a communicator runs no plans.
+fn say_refused(comm: *mut c_void, member: &Result<PlanMember, String>) {
+    if let Err(why) = member
+        && asked(NcclName::ncclCommUserRank, comm) == Some(0)
+        && Settings::of_process().says_decisions
+    {
+        say(&format!("a communicator runs no plans: {why}"));
+    }
+}
+
+fn compare_now(comm: *mut c_void) -> c_int {
+    match compare(comm, None) {
         Ok(member) => {
-            if let Err(why) = &member
-                && asked(NcclName::ncclCommUserRank, comm) == Some(0)
-                && Settings::of_process().says_decisions
-            {
-                say(&format!("a communicator runs no plans: {why}"));
-            }
+            say_refused(comm, &member);
             insert(comm, member);
             SUCCESS
         }
         Err(why) => {
-            say(&format!(
-                "making a communicator fails: its ranks do not compare their tables: {why} (hint: ANTIPHON_TABLE must be set on all \
-                 ranks, or on none)"
-            ));
+            say_apart(&why);
             // SAFETY: NCCL's function takes a communicator, which its caller has not got yet.
             unsafe {
                 let abort: unsafe extern "C" fn(*mut c_void) -> c_int =
                     std::mem::transmute(address(NcclName::ncclCommAbort));
                 abort(comm);
             }
+            SYSTEM_ERROR
+        }
+    }
+}
+
+/// When NCCL has made the communicator. Its caller has got it already, and ends it if this fails.
+fn compare_later(comm: *mut c_void, seen: &SeenCommunicator) -> c_int {
+    if !seen.background.wait_for_nccl(comm) {
+        return SUCCESS;
+    }
+    match compare(comm, Some(&seen.background)) {
+        Ok(member) => {
+            say_refused(comm, &member);
+            *seen.member.lock().unwrap_or_else(PoisonError::into_inner) = member;
+            SUCCESS
+        }
+        Err(NcclError::Aborted) => SUCCESS,
+        Err(why) => {
+            say_apart(&why);
             SYSTEM_ERROR
         }
     }
@@ -150,6 +211,14 @@ pub(crate) fn asked(name: NcclName, comm: *mut c_void) -> Option<usize> {
         function(comm, &raw mut number)
     };
     if result == SUCCESS { usize::try_from(number).ok() } else { None }
+}
+
+/// A number that nobody else has.
+fn random() -> u64 {
+    let mut bytes = [0; 8];
+    // SAFETY: there is room for so many bytes.
+    let given = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    if given == 8 { u64::from_le_bytes(bytes) } else { 0 }
 }
 
 /// What this rank would decide by: 0 if it cannot run plans, and why not.
@@ -169,7 +238,7 @@ fn ready(gpu: &Result<Arc<GpuDevice>, String>) -> (u64, String) {
 ///
 /// # Errors
 /// If the ranks do not meet, and so the communicator is of no use.
-fn compare(comm: *mut c_void) -> Result<Result<PlanMember, String>, NcclError> {
+fn compare(comm: *mut c_void, later: Option<&Background>) -> Result<Result<PlanMember, String>, NcclError> {
     let library = real().map_err(|why| NcclError::Library(why.clone()))?;
     if let Err(why) = library.can_run_plans() {
         // Its version is the same on all ranks, or communicators would not work.
@@ -188,10 +257,16 @@ fn compare(comm: *mut c_void) -> Result<Result<PlanMember, String>, NcclError> {
     let host = std::env::var("ANTIPHON_HOST").ok().filter(|host| !host.is_empty());
     let machine = host.map_or_else(Machine::here, |host| Ok(Machine::named(&host)));
     let machine = machine.map_or(0, |machine| machine.number());
-    // SAFETY: the communicator was made just now, and its caller has not got it yet.
+    // SAFETY: the communicator was made just now. Its caller has not got it yet, or may not use it before this is done.
     let mut ours = unsafe { NcclCommunicator::borrowed(library, comm) }?;
-    let words = ours.gather(&opened, &[number, machine], PATIENCE)?;
-    let (numbers, hosts): (Vec<u64>, Vec<u64>) = words.chunks_exact(2).map(|pair| (pair[0], pair[1])).unzip();
+    if let Some(background) = later {
+        ours.stop_when(background.stop_flag());
+    }
+    static PROCESS: LazyLock<u64> = LazyLock::new(random);
+    let words = ours.gather(&opened, &[number, machine, *PROCESS, random()], PATIENCE)?;
+    let column = |which: usize| words.iter().copied().skip(which).step_by(4);
+    let (numbers, hosts): (Vec<u64>, Vec<u64>) = column(0).zip(column(1)).unzip();
+    let processes: BTreeSet<u64> = column(2).collect();
     if number == 0 {
         return Ok(Err(why));
     }
@@ -208,5 +283,13 @@ fn compare(comm: *mut c_void) -> Result<Result<PlanMember, String>, NcclError> {
         seen as u32
     });
     let machines = machines.collect();
-    Ok(Ok(PlanMember { comm: ours, gpu: opened, machines, plans: PreparedPlans::default() }))
+    Ok(Ok(PlanMember {
+        comm: ours,
+        gpu: opened,
+        machines,
+        number: column(3).next().unwrap_or(0),
+        ranks_are_processes: processes.len() == numbers.len() && !processes.contains(&0),
+        is_blocking: later.is_none(),
+        plans: PreparedPlans::default(),
+    }))
 }

@@ -11,24 +11,24 @@ macro_rules! with_nccl_names {
                 result: ncclAllGather ncclAllGatherConfig ncclAllReduce ncclAllReduceConfig ncclAlltoAll ncclAlltoAllConfig
                     ncclBcast ncclBroadcast ncclBroadcastConfig ncclGather ncclGatherConfig ncclReduce ncclReduceConfig
                     ncclReduceScatter ncclReduceScatterConfig ncclScatter ncclScatterConfig ncclCommAbort ncclCommDestroy
-                    ncclCommFinalize ncclCommInitAll ncclCommInitRank ncclCommInitRankConfig ncclCommInitRankScalable
-                    ncclCommSplit ncclGroupEnd ncclGroupStart;
+                    ncclCommFinalize ncclCommGetAsyncError ncclCommInitAll ncclCommInitRank ncclCommInitRankConfig ncclCommInitRankScalable
+                    ncclCommSplit ncclGroupEnd ncclGroupSimulateEnd ncclGroupStart ncclRecv ncclSend;
             }
             forwarded {
                 result: ncclCommCount ncclCommCuDevice ncclCommDeregister
-                    ncclCommGetAsyncError ncclCommGetUniqueId ncclCommGrow
+                    ncclCommGetUniqueId ncclCommGrow
                     ncclCommMemStats ncclCommQueryProperties
                     ncclCommRegister ncclCommResume ncclCommRevoke ncclCommShrink ncclCommSuspend
                     ncclCommUserRank ncclCommWindowDeregister ncclCommWindowRegister ncclDevCommCreate
                     ncclDevCommDestroy ncclGetCftDeviceLeInfo ncclGetLsaDevicePointer ncclGetLsaMultimemDevicePointer
                     ncclGetMultimemDeviceLeInfo ncclGetMultimemDevicePointer ncclGetPeerDeviceLeInfo
                     ncclGetPeerDevicePointer ncclGetUniqueId ncclGetVersion ncclGinBarrierCreateRequirement
-                    ncclGinInboxA2ACreateRequirement ncclGinOutboxCreateRequirement ncclGroupSimulateEnd
+                    ncclGinInboxA2ACreateRequirement ncclGinOutboxCreateRequirement
                     ncclLLA2ACreateRequirement ncclLsaBarrierCreateRequirement ncclMemAlloc ncclMemFree
                     ncclParamBind ncclParamGet ncclParamGetAllParameterKeys ncclParamGetI16 ncclParamGetI32
                     ncclParamGetI64 ncclParamGetI8 ncclParamGetParameter ncclParamGetStr ncclParamGetU16
-                    ncclParamGetU32 ncclParamGetU64 ncclParamGetU8 ncclPutSignal ncclRecv ncclRedOpCreatePreMulSum
-                    ncclRedOpDestroy ncclSend ncclSetEncryption ncclSignal ncclWaitSignal ncclWinGetUserPtr;
+                    ncclParamGetU32 ncclParamGetU64 ncclParamGetU8 ncclPutSignal ncclRedOpCreatePreMulSum
+                    ncclRedOpDestroy ncclSetEncryption ncclSignal ncclWaitSignal ncclWinGetUserPtr;
                 text: ncclGetErrorString ncclGetLastError;
                 other: ncclLLA2ACalcSlots ncclParamDumpAll ncclResetDebugInit ncclResetDebugInitInternal ncclTeamCft
                     ncclTeamCftMultimem ncclTeamLsa ncclTeamRail ncclTeamRankToLsa ncclTeamRankToWorld ncclTeamWorld;

@@ -1,33 +1,35 @@
 //! Calls that plans serve in NCCL's place.
 //!
-//! The principal function is [`run`]. Whether a plan serves a call follows from the call's collective, size, type, reduction and
+//! The principal function is [`choose`]. Whether a plan serves a call follows from the call's collective, size, type, reduction and
 //! root, which are the same on all ranks, and never from where its buffers lie: ranks may call in place or not as they like. So a
 //! collective has one kind of program. Where it works in the caller's one buffer, a call that is not in place is copied there first;
-//! a reduce-scatter works out of place, and a call in place gets its results from elsewhere.
+//! the others work out of place, and a call in place gets its results from elsewhere.
 
-use crate::members::{PlanMember, find, table};
-use crate::prepared::{PlanRefusal, PreparedKey, PreparedPlan};
+use crate::members::{PlanMember, SeenMember, find, table};
+use crate::prepared::{PlanRefusal, PreparedKey, PreparedPlan, PreparedPlans};
 use crate::settings::say;
 use comm::RankPlaces;
 use program::{LowerOptions, check, lower};
-use runtime::{DType, NcclError, NcclRounds, RoundPlan};
+use runtime::{DType, GpuDevice, NcclCommunicator, NcclError, NcclRounds, RoundFailure, RoundPlan};
 use schedule::{Collective, ReduceOp, Request};
-use std::cell::Cell;
+use std::collections::btree_map::Entry;
 use std::ffi::{c_int, c_void};
 use std::fmt;
 use std::sync::{Arc, PoisonError};
 use topology::Rank;
 
-thread_local! {
-    /// How many groups this thread is inside of.
-    pub(crate) static GROUPS: Cell<u32> = const { Cell::new(0) };
-}
-
+/// Results of NCCL's functions.
+const SUCCESS: c_int = 0;
+const CUDA_ERROR: c_int = 1;
+const INTERNAL_ERROR: c_int = 3;
 /// Threads of a block of the kernel, and the bytes of its work.
 const THREADS: u32 = 256;
 const BLOCK_BYTES: u64 = 128 << 10;
 /// How many prepared plans a communicator keeps. Each has memory on the GPU.
 const MOST_PLANS: usize = 64;
+
+// SAFETY: its addresses are only handed on to NCCL and the driver, which take them on any thread.
+unsafe impl Send for AskedCall {}
 
 /// A call of a collective, as NCCL's functions take it.
 #[derive(Clone, Copy)]
@@ -90,22 +92,46 @@ fn op_of(collective: Collective, number: c_int) -> Result<Option<ReduceOp>, Plan
 fn has_plans(collective: Collective) -> bool {
     match collective {
         Collective::AllReduce | Collective::AllGather | Collective::ReduceScatter | Collective::Broadcast => true,
-        Collective::AllToAll | Collective::AllToAllV | Collective::Reduce | Collective::Gather => false,
-        Collective::Scatter | Collective::SendRecv | Collective::Custom => false,
+        Collective::AllToAll | Collective::Reduce => true,
+        Collective::AllToAllV | Collective::Gather | Collective::Scatter | Collective::SendRecv => false,
+        Collective::Custom => false,
     }
 }
 
-/// Puts a call into its stream by a plan.
+/// A call that a plan serves.
+pub(crate) struct CallForPlan {
+    pub(crate) call: AskedCall,
+    key: PreparedKey,
+    pub(crate) seen: SeenMember,
+    /// The number of its communicator.
+    pub(crate) number: u64,
+    pub(crate) gpu: Arc<GpuDevice>,
+    /// Whether no process has several ranks of its communicator.
+    pub(crate) ranks_are_processes: bool,
+    pub(crate) is_blocking: bool,
+}
+
+/// Whether a plan serves a call.
 ///
 /// # Errors
 /// Why NCCL has to serve it. All ranks come to the same.
-pub(crate) fn run(call: &AskedCall) -> Result<PlannedCall, PlanRefusal> {
+pub(crate) fn choose(call: &AskedCall) -> Result<CallForPlan, PlanRefusal> {
     let seen = find(call.comm).ok_or(PlanRefusal::Unseen)?;
-    let mut member = seen.lock().unwrap_or_else(PoisonError::into_inner);
-    let member = member.as_mut().map_err(|why| PlanRefusal::Never(why.clone()))?;
-    if GROUPS.get() > 0 {
-        return Err(PlanRefusal::Grouped);
-    }
+    let mut locked = seen.member.lock().unwrap_or_else(PoisonError::into_inner);
+    let member = locked.as_mut().map_err(|why| PlanRefusal::Never(why.clone()))?;
+    let key = key_of(call)?;
+    prepared(&mut member.plans, member.comm.rank(), &member.machines, key)?;
+    let (number, gpu) = (member.number, member.gpu.clone());
+    let (ranks_are_processes, is_blocking) = (member.ranks_are_processes, member.is_blocking);
+    drop(locked);
+    Ok(CallForPlan { call: *call, key, seen, number, gpu, ranks_are_processes, is_blocking })
+}
+
+/// What a plan has to be prepared for.
+///
+/// # Errors
+/// Why no plan serves such calls.
+fn key_of(call: &AskedCall) -> Result<PreparedKey, PlanRefusal> {
     if !has_plans(call.collective) {
         return Err(PlanRefusal::Collective);
     }
@@ -113,41 +139,64 @@ pub(crate) fn run(call: &AskedCall) -> Result<PlannedCall, PlanRefusal> {
         return Err(PlanRefusal::Empty);
     }
     let op = op_of(call.collective, call.op)?;
-    let dtype = dtype_of(call.dtype, op)?;
+    dtype_of(call.dtype, op)?;
     let root = call.collective.is_rooted().then_some(call.root);
     let root = root.map(|root| u32::try_from(root).map(Rank).map_err(|_| PlanRefusal::NotChosen)).transpose()?;
-    let key = PreparedKey { collective: call.collective, root, op, dtype: call.dtype, count: call.count };
-    // SAFETY: the caller gives a stream of the communicator's GPU.
-    let is_captured = unsafe { member.gpu.is_captured(call.stream) };
-    if is_captured.unwrap_or(true) {
-        return Err(PlanRefusal::Captured);
-    }
-    let PlanMember { comm, gpu, machines, plans } = member;
-    if plans.0.len() >= MOST_PLANS && !plans.0.contains_key(&key) {
+    Ok(PreparedKey { collective: call.collective, root, op, dtype: call.dtype, count: call.count })
+}
+
+/// The plan for such calls, which is made at the first of them. No rank has to be asked, and no memory of the GPU is needed.
+///
+/// # Errors
+/// Why there is none. All ranks come to the same.
+fn prepared<'a>(
+    plans: &'a mut PreparedPlans,
+    rank: Rank,
+    machines: &[u32],
+    key: PreparedKey,
+) -> Result<&'a mut PreparedPlan, PlanRefusal> {
+    if plans.plans.len() >= MOST_PLANS && !plans.plans.contains_key(&key) {
         // The memory of each is given back when its calls are done.
-        plans.0.clear();
+        plans.plans.clear();
     }
     let prepare = || {
+        let dtype = dtype_of(key.dtype, key.op)?;
         let (program, name) = program_of(&key, dtype, machines)?;
-        let unfit = |why: &dyn fmt::Display| PlanRefusal::Unfit(format!("{name}: {why}"));
-        let plan = RoundPlan::new(&program, comm.rank(), call.count as u64, dtype, BLOCK_BYTES);
-        let rounds = NcclRounds::new(gpu, plan.map_err(|why| unfit(&why))?, THREADS);
-        Ok(PreparedPlan { name: name.clone(), rounds: rounds.map_err(|why| unfit(&why))? })
+        let plan = RoundPlan::new(&program, rank, key.count as u64, dtype, BLOCK_BYTES);
+        let plan = plan.map_err(|why| PlanRefusal::Unfit(format!("{name}: {why}")))?;
+        Ok(PreparedPlan { name, plan, rounds: None })
     };
-    let prepared = plans.0.entry(key).or_insert_with(prepare).as_mut().map_err(|why| why.clone())?;
-    let bytes = call.count * dtype.size();
-    let code = match enqueue(call, bytes, prepared, comm, gpu) {
-        Ok(()) => 0,
-        Err(error) => {
-            say(&format!("{}: {error}", prepared.name));
-            match error {
-                NcclError::Refused { code, .. } => code,
-                NcclError::Gpu(_) => 1,
-                _ => 3,
-            }
+    plans.plans.entry(key).or_insert_with(prepare).as_mut().map_err(|why| why.clone())
+}
+
+impl CallForPlan {
+    /// Puts the call into its stream.
+    ///
+    /// # Errors
+    /// Why no plan serves it now: its communicator has ended.
+    pub(crate) fn start(&self) -> Result<PlannedCall, PlanRefusal> {
+        let is_there = find(self.call.comm).is_some_and(|seen| Arc::ptr_eq(&seen, &self.seen));
+        if !is_there {
+            return Err(PlanRefusal::Unseen);
         }
-    };
-    Ok(PlannedCall { plan: prepared.name.clone(), code })
+        let mut member = self.seen.member.lock().unwrap_or_else(PoisonError::into_inner);
+        let PlanMember { comm, gpu, machines, plans, .. } =
+            member.as_mut().map_err(|why| PlanRefusal::Never(why.clone()))?;
+        let plan = prepared(plans, comm.rank(), machines, self.key)?.name.clone();
+        let code = match enqueue(&self.call, self.key, plans, comm, gpu) {
+            Ok(()) => SUCCESS,
+            Err(error) => {
+                say(&format!("{plan}: {error}"));
+                match error {
+                    NcclError::Refused { code, .. }
+                    | NcclError::Round { why: RoundFailure::Failed { code, .. }, .. } => code,
+                    NcclError::Gpu(_) => CUDA_ERROR,
+                    _ => INTERNAL_ERROR,
+                }
+            }
+        };
+        Ok(PlannedCall { plan, code })
+    }
 }
 
 /// The program for a call, and its name.
@@ -172,50 +221,80 @@ fn program_of(
 }
 
 /// Whether plans work in the receive buffer alone. It must hold all of a rank's input, which it does not where ranks
-/// receive a part of the sum.
+/// receive a part of the sum, or nothing; and all blocks of an all-to-all that are not sent yet.
 fn is_planned_in_place(collective: Collective) -> bool {
     match collective {
-        Collective::ReduceScatter => false,
-        Collective::AllReduce | Collective::AllGather | Collective::Broadcast | Collective::AllToAll => true,
-        Collective::AllToAllV | Collective::Reduce | Collective::Gather | Collective::Scatter => true,
+        Collective::ReduceScatter | Collective::Reduce | Collective::AllToAll => false,
+        Collective::AllReduce | Collective::AllGather | Collective::Broadcast => true,
+        Collective::AllToAllV | Collective::Gather | Collective::Scatter => true,
         Collective::SendRecv | Collective::Custom => true,
     }
 }
 
-/// Puts the call into its stream, with the copies that it needs where the caller's buffers lie. `block` are the bytes of one block.
-fn enqueue(
-    call: &AskedCall,
-    block: usize,
-    prepared: &mut PreparedPlan,
-    comm: &mut runtime::NcclCommunicator,
-    gpu: &runtime::GpuDevice,
-) -> Result<(), NcclError> {
+/// Where a plan finds the data of a call, and leaves the results.
+struct CallPlaces {
+    /// Input and output of the plan; the results come from elsewhere if it is staged.
+    buffers: [u64; 2],
+    is_staged: bool,
+    /// What is copied first: where to, where from, and how many bytes.
+    copy: Option<(u64, u64, usize)>,
+}
+
+/// The places of a call for a rank; `block` are the bytes of one block.
+fn places(call: &AskedCall, (rank, ranks): (Rank, usize), block: usize) -> CallPlaces {
     let (send, recv) = (call.send as u64, call.recv as u64);
-    let rounds = &mut prepared.rounds;
+    let is_root = Ok(rank.0) == u32::try_from(call.root);
     if !is_planned_in_place(call.collective) {
-        let length = (block * comm.ranks()) as u64;
-        let overlaps = recv < send.saturating_add(length) && send < recv.saturating_add(block as u64);
-        let output = if overlaps { rounds.staging()? } else { recv };
-        // SAFETY: NCCL's caller gives buffers of these lengths, and a stream of the communicator's GPU, which keep until the stream has
-        // done the work.
-        unsafe { rounds.enqueue(comm, gpu, call.stream, [send, output]) }?;
-        if overlaps {
-            // SAFETY: as above; the results are elsewhere.
-            unsafe { gpu.copy(call.stream, recv, output, block) }?;
-        }
-        return Ok(());
+        let [sent, received] = call.collective.buffer_blocks(ranks as u64).map(|blocks| blocks * block as u64);
+        // Elsewhere than at the root the place for results may be anything.
+        let is_given = is_root || !call.collective.ends_at_root();
+        let overlaps = recv < send.saturating_add(sent) && send < recv.saturating_add(received);
+        let buffers = [send, if is_given { recv } else { 0 }];
+        return CallPlaces { buffers, is_staged: is_given && overlaps, copy: None };
     }
     let own = match call.collective {
-        Collective::AllGather => Some(recv + u64::from(comm.rank().0) * block as u64),
-        Collective::Broadcast => (Ok(comm.rank().0) == u32::try_from(call.root)).then_some(recv),
+        Collective::AllGather => Some(recv + u64::from(rank.0) * block as u64),
+        Collective::Broadcast => is_root.then_some(recv),
         Collective::AllReduce | Collective::ReduceScatter | Collective::AllToAll | Collective::AllToAllV => Some(recv),
         Collective::Reduce | Collective::Gather | Collective::Scatter => Some(recv),
         Collective::SendRecv | Collective::Custom => Some(recv),
     };
-    if let Some(own) = own.filter(|own| *own != send) {
-        // SAFETY: as above; NCCL permits no other overlap.
-        unsafe { gpu.copy(call.stream, own, send, block) }?;
+    let copy = own.filter(|own| *own != send).map(|own| (own, send, block));
+    CallPlaces { buffers: [recv, recv], is_staged: false, copy }
+}
+
+/// Puts the call into its stream, or into the graph that the stream records, with the copies that it needs where the caller's buffers
+/// lie. Its plan is prepared.
+fn enqueue(
+    call: &AskedCall,
+    key: PreparedKey,
+    plans: &mut PreparedPlans,
+    comm: &mut NcclCommunicator,
+    gpu: &GpuDevice,
+) -> Result<(), NcclError> {
+    let Some(Ok(prepared)) = plans.plans.get_mut(&key) else { return Ok(()) };
+    let block = call.count * prepared.plan.dtype().size();
+    let CallPlaces { buffers, is_staged, copy } = places(call, (comm.rank(), comm.ranks()), block);
+    // SAFETY: NCCL's caller gives a stream of the communicator's GPU.
+    let is_recorded = unsafe { gpu.is_captured(call.stream) }?;
+    let rounds = match is_recorded {
+        false => prepared.rounds(gpu, THREADS)?,
+        true => match plans.recorded.entry((key, buffers)) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => place.insert(NcclRounds::new(gpu, prepared.plan.clone(), THREADS)?),
+        },
+    };
+    // SAFETY: NCCL's caller gives buffers of these lengths, which keep until the stream has done the work, or the graph is gone. They do
+    // not overlap in other ways.
+    unsafe {
+        if let Some((to, from, bytes)) = copy {
+            gpu.copy(call.stream, to, from, bytes)?;
+        }
+        match (is_recorded, is_staged) {
+            (false, false) => rounds.enqueue(comm, gpu, call.stream, buffers),
+            (false, true) => rounds.enqueue_staged(comm, gpu, call.stream, buffers),
+            (true, false) => rounds.record(comm, gpu, call.stream, buffers),
+            (true, true) => rounds.record_staged(comm, gpu, call.stream, buffers),
+        }
     }
-    // SAFETY: as above.
-    unsafe { rounds.enqueue(comm, gpu, call.stream, [recv, recv]) }
 }

@@ -2,7 +2,7 @@
 //!
 //! The principal type is [`PreparedPlans`].
 
-use runtime::NcclRounds;
+use runtime::{GpuDevice, NcclError, NcclRounds, RoundPlan};
 use schedule::{Collective, ReduceOp};
 use std::collections::BTreeMap;
 use std::ffi::c_int;
@@ -17,8 +17,8 @@ pub(crate) enum PlanRefusal {
     Unseen,
     /// The communicator runs no plans at all.
     Never(String),
+    /// The call is inside of a group, and a thread may have several ranks of the communicator.
     Grouped,
-    Captured,
     /// Nothing moves.
     Empty,
     Collective,
@@ -35,8 +35,9 @@ impl fmt::Display for PlanRefusal {
         match self {
             Self::Unseen => f.write_str("its communicator was not seen being made"),
             Self::Never(why) => write!(f, "its communicator runs no plans: {why}"),
-            Self::Grouped => f.write_str("the call is inside of a group"),
-            Self::Captured => f.write_str("its stream records a graph"),
+            Self::Grouped => {
+                f.write_str("the call is inside of a group, and several ranks of its communicator are in one process")
+            }
             Self::Empty => f.write_str("nothing moves"),
             Self::Collective => f.write_str("plans do not serve this collective"),
             Self::Type => f.write_str("plans do not have its type of elements"),
@@ -59,12 +60,34 @@ pub(crate) struct PreparedKey {
     pub(crate) count: usize,
 }
 
-/// A plan with its memory on the GPU.
+/// A plan for some calls.
 pub(crate) struct PreparedPlan {
     pub(crate) name: Arc<str>,
-    pub(crate) rounds: NcclRounds,
+    pub(crate) plan: RoundPlan,
+    /// Its memory on the GPU, from the first call on.
+    pub(crate) rounds: Option<NcclRounds>,
 }
 
-/// The plans of a communicator for the calls so far; for some it has none, and why.
+impl PreparedPlan {
+    /// The plan with its memory.
+    ///
+    /// # Errors
+    /// If the GPU has no room. Other ranks may have room, so this is no reason to leave the call to NCCL.
+    pub(crate) fn rounds(&mut self, gpu: &GpuDevice, threads: u32) -> Result<&mut NcclRounds, NcclError> {
+        let rounds = match self.rounds.take() {
+            Some(rounds) => rounds,
+            None => NcclRounds::new(gpu, self.plan.clone(), threads)?,
+        };
+        Ok(self.rounds.insert(rounds))
+    }
+}
+
+/// The plans of a communicator.
 #[derive(Default)]
-pub(crate) struct PreparedPlans(pub(crate) BTreeMap<PreparedKey, Result<PreparedPlan, PlanRefusal>>);
+pub(crate) struct PreparedPlans {
+    /// For the calls so far; for some it has none, and why.
+    pub(crate) plans: BTreeMap<PreparedKey, Result<PreparedPlan, PlanRefusal>>,
+    /// Those that graphs have recorded, by the addresses of the caller's buffers. They stay until the communicator ends, because nobody
+    /// says when a graph does.
+    pub(crate) recorded: BTreeMap<(PreparedKey, [u64; 2]), NcclRounds>,
+}

@@ -5,6 +5,7 @@
 use crate::names::{NcclName, NcclReturn};
 use crate::settings::{Settings, say};
 use runtime::{NcclLibrary, NcclLibraryError, NcclSearch};
+use std::cell::Cell;
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -14,6 +15,24 @@ pub(crate) const COUNT: usize = NcclName::ALL.len();
 
 /// Where each function is; null before its first call.
 pub(crate) static ADDRESSES: [AtomicPtr<c_void>; COUNT] = [const { AtomicPtr::new(std::ptr::null_mut()) }; COUNT];
+
+thread_local! {
+    /// Whether this thread is inside of NCCL, which calls some of its own functions by names that are defined here.
+    static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread is inside of NCCL, whose own calls are none of a program.
+pub(crate) fn is_inside() -> bool {
+    IS_INSIDE.get()
+}
+
+/// Calls NCCL, and remembers meanwhile that this thread is inside of it.
+pub(crate) fn inside(call: impl FnOnce() -> c_int) -> c_int {
+    let was_inside = IS_INSIDE.replace(true);
+    let result = call();
+    IS_INSIDE.set(was_inside);
+    result
+}
 
 /// What functions without NCCL return: `ncclSystemError`, and `ncclInvalidUsage` if only this one is missing.
 const SYSTEM_ERROR: c_int = 2;

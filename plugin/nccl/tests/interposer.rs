@@ -16,17 +16,21 @@ use tempfile::TempDir;
 /// The collectives, and what the library asks itself.
 const ASKED: [&str; 3] = ["ncclGetVersion", "ncclCommCount", "ncclCommUserRank"];
 /// Functions that make and end communicators and groups; `ranks.c` calls them.
-const LIFECYCLE: [&str; 10] = [
+const LIFECYCLE: [&str; 14] = [
     "ncclCommAbort",
     "ncclCommDestroy",
     "ncclCommFinalize",
+    "ncclCommGetAsyncError",
     "ncclCommInitAll",
     "ncclCommInitRank",
     "ncclCommInitRankConfig",
     "ncclCommInitRankScalable",
     "ncclCommSplit",
     "ncclGroupEnd",
+    "ncclGroupSimulateEnd",
     "ncclGroupStart",
+    "ncclRecv",
+    "ncclSend",
 ];
 const COLLECTIVES: [&str; 9] = [
     "ncclAllGather",

@@ -3,12 +3,14 @@
 
 use crate::device::{Code, INVALID_VALUE, SUCCESS};
 use crate::driver::{EVENTS, STREAMS, current, device, find, give};
-use std::sync::PoisonError;
+use crate::graphs;
+use std::sync::{Arc, PoisonError};
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAllocAsync(address: *mut u64, bytes: usize, stream: usize) -> Code {
     current(|device| {
         find(&STREAMS, stream)?;
+        graphs::check_unsafe()?;
         if bytes == 0 {
             return Err(INVALID_VALUE);
         }
@@ -50,6 +52,7 @@ pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(to: *mut u8, from: u64, bytes: usi
         if to.is_null() || !device.holds(from, bytes) {
             return Err(INVALID_VALUE);
         }
+        graphs::check_unsafe()?;
         // Into memory that is not pinned, the function returns when the copy is done.
         stream.synchronize();
         let copy = device.read(from, bytes).ok_or_else(|| device.fault())?;
@@ -69,11 +72,11 @@ pub extern "C" fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream:
         if !device.holds(from, bytes) || !device.holds(to, bytes) {
             return Err(INVALID_VALUE);
         }
-        stream.push(move || {
+        stream.push_repeatable(Arc::new(move || {
             if let Some(copy) = device.read(from, bytes) {
                 device.write(to, &copy);
             }
-        });
+        }));
         Ok(())
     })
 }

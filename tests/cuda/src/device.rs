@@ -22,6 +22,7 @@ pub(crate) const NOT_READY: Code = 600;
 pub(crate) const ILLEGAL_ADDRESS: Code = 700;
 pub(crate) const LAUNCH_FAILED: Code = 719;
 pub(crate) const COOPERATIVE_LAUNCH_TOO_LARGE: Code = 720;
+pub(crate) const CAPTURE_UNSUPPORTED: Code = 900;
 pub(crate) const CAPTURE_INVALIDATED: Code = 901;
 
 /// Names and meanings of the results.
@@ -43,6 +44,11 @@ pub(crate) const CODES: &[(Code, &str, &str)] = &[
         COOPERATIVE_LAUNCH_TOO_LARGE,
         "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE\0",
         "too many blocks in cooperative launch\0",
+    ),
+    (
+        CAPTURE_UNSUPPORTED,
+        "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED\0",
+        "operation not permitted while a stream records\0",
     ),
     (
         CAPTURE_INVALIDATED,

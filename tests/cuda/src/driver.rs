@@ -6,6 +6,7 @@ use crate::device::{
     NOT_INITIALIZED, NOT_READY, SUCCESS,
 };
 use crate::events::Event;
+use crate::graphs;
 use crate::streams::Stream;
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -189,6 +190,7 @@ pub extern "C" fn cuCtxSetCurrent(context: usize) -> Code {
 #[unsafe(no_mangle)]
 pub extern "C" fn cuCtxSynchronize() -> Code {
     current(|device| {
+        graphs::check_unsafe()?;
         let streams: Vec<_> = STREAMS.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
         streams.iter().for_each(|stream| stream.synchronize());
         match device.fault() {
@@ -215,6 +217,7 @@ pub extern "C" fn cuStreamDestroy_v2(stream: usize) -> Code {
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamSynchronize(stream: usize) -> Code {
     current(|device| {
+        graphs::check_unsafe()?;
         find(&STREAMS, stream)?.synchronize();
         match device.fault() {
             SUCCESS => Ok(()),
@@ -224,11 +227,38 @@ pub extern "C" fn cuStreamSynchronize(stream: usize) -> Code {
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuStreamWaitEvent(stream: usize, event: usize, _flags: c_uint) -> Code {
+pub extern "C" fn cuStreamWaitEvent(stream: usize, event: usize, flags: c_uint) -> Code {
     current(|_| {
         let (stream, event) = (find(&STREAMS, stream)?, find(&EVENTS, event)?);
+        if is_external(&stream, flags)? {
+            stream.push_repeatable(Arc::new(move || event.wait(event.latest())));
+            return Ok(());
+        }
+        // A graph that is being recorded is spoilt by an event that is none of it.
         let record = event.latest();
         stream.push(move || event.wait(record));
+        Ok(())
+    })
+}
+
+/// Whether a node of a graph is for an event outside of it. Only a stream that records can have one.
+fn is_external(stream: &Stream, flags: c_uint) -> Result<bool, Code> {
+    match flags {
+        0 => Ok(false),
+        1 if stream.is_recording() => Ok(true),
+        _ => Err(INVALID_VALUE),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuEventRecordWithFlags(event: usize, stream: usize, flags: c_uint) -> Code {
+    current(|_| {
+        let (stream, event) = (find(&STREAMS, stream)?, find(&EVENTS, event)?);
+        if is_external(&stream, flags)? {
+            stream.push_repeatable(Arc::new(move || event.reach(event.record())));
+        } else {
+            stream.record(&event);
+        }
         Ok(())
     })
 }
@@ -254,7 +284,10 @@ pub extern "C" fn cuEventRecord(event: usize, stream: usize) -> Code {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventQuery(event: usize) -> Code {
-    current(|_| if find(&EVENTS, event)?.is_done() { Ok(()) } else { Err(NOT_READY) })
+    current(|_| {
+        graphs::check_unsafe()?;
+        if find(&EVENTS, event)?.is_done() { Ok(()) } else { Err(NOT_READY) }
+    })
 }
 
 /// Milliseconds between two events that were made to measure time, as all are here.
@@ -271,6 +304,7 @@ pub unsafe extern "C" fn cuEventElapsedTime(millis: *mut f32, begin: usize, end:
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventSynchronize(event: usize) -> Code {
     current(|_| {
+        graphs::check_unsafe()?;
         let event = find(&EVENTS, event)?;
         event.wait(event.latest());
         Ok(())

@@ -1,12 +1,15 @@
-//! The functions for graphs, by their names and arguments in CUDA. A graph here is a row of launches.
+//! The functions for graphs, by their names and arguments in CUDA. A graph here is a row of launches, copies on the device, functions of
+//! the host, and nodes for events outside of it.
 #![allow(missing_docs, clippy::missing_safety_doc, reason = "CUDA's documentation describes its functions")]
 
-use crate::device::{CAPTURE_INVALIDATED, Code, ILLEGAL_STATE, INVALID_VALUE};
+use crate::device::{CAPTURE_INVALIDATED, CAPTURE_UNSUPPORTED, Code, ILLEGAL_STATE, INVALID_VALUE};
 use crate::driver::{STREAMS, current, find, give, initialized, insert, remove};
 use crate::streams::RepeatableWork;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_ulonglong};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::ThreadId;
 
 type Graph = Arc<Vec<RepeatableWork>>;
 
@@ -18,27 +21,73 @@ pub(crate) fn held() -> usize {
     [&GRAPHS, &EXECUTABLES].map(|all| all.lock().unwrap_or_else(PoisonError::into_inner).len()).iter().sum()
 }
 
+/// The streams that record, how strictly, and for which thread.
+static RECORDING: Mutex<BTreeMap<usize, (c_int, ThreadId)>> = Mutex::new(BTreeMap::new());
+
+/// How strict a thread or a recording is: about all threads, about its own, or about none.
+const GLOBAL: c_int = 0;
+const OF_THREAD: c_int = 1;
+const RELAXED: c_int = 2;
+
+thread_local! {
+    static MODE: Cell<c_int> = const { Cell::new(GLOBAL) };
+}
+
+/// Whether this thread may do what waits or allocates. Recordings that forbid it are spoilt if it may not.
+pub(crate) fn check_unsafe() -> Result<(), Code> {
+    let recording = RECORDING.lock().unwrap_or_else(PoisonError::into_inner);
+    let mine = std::thread::current().id();
+    let forbids = |(mode, thread): (c_int, ThreadId)| match (MODE.get(), mode) {
+        (RELAXED, _) | (_, RELAXED) => false,
+        (GLOBAL, GLOBAL) => true,
+        _ => thread == mine,
+    };
+    let forbidding: Vec<_> = recording.iter().filter(|(_, by)| forbids(**by)).map(|(stream, _)| *stream).collect();
+    forbidding.iter().filter_map(|stream| find(&STREAMS, *stream).ok()).for_each(|stream| stream.spoil());
+    if forbidding.is_empty() { Ok(()) } else { Err(CAPTURE_UNSUPPORTED) }
+}
+
 #[unsafe(no_mangle)]
-pub extern "C" fn cuStreamBeginCapture_v2(stream: usize, _mode: c_int) -> Code {
-    current(|_| if find(&STREAMS, stream)?.begin_recording() { Ok(()) } else { Err(ILLEGAL_STATE) })
+pub unsafe extern "C" fn cuThreadExchangeStreamCaptureMode(mode: *mut c_int) -> Code {
+    current(|_| {
+        // SAFETY: as the caller of the driver promises: null, or a mode.
+        let wanted = unsafe { mode.as_ref() }.copied().filter(|mode| [GLOBAL, OF_THREAD, RELAXED].contains(mode));
+        let before = MODE.replace(wanted.ok_or(INVALID_VALUE)?);
+        // SAFETY: as above.
+        unsafe { give(mode, before) }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuStreamBeginCapture_v2(stream: usize, mode: c_int) -> Code {
+    current(|_| {
+        if ![GLOBAL, OF_THREAD, RELAXED].contains(&mode) {
+            return Err(INVALID_VALUE);
+        }
+        if !find(&STREAMS, stream)?.begin_recording() {
+            return Err(ILLEGAL_STATE);
+        }
+        let by = (mode, std::thread::current().id());
+        RECORDING.lock().unwrap_or_else(PoisonError::into_inner).insert(stream, by);
+        Ok(())
+    })
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamEndCapture(stream: usize, graph: *mut usize) -> Code {
     current(|_| {
         let recorded = find(&STREAMS, stream)?.end_recording().ok_or(ILLEGAL_STATE)?;
+        RECORDING.lock().unwrap_or_else(PoisonError::into_inner).remove(&stream);
         let recorded = recorded.ok_or(CAPTURE_INVALIDATED)?;
         // SAFETY: as the caller of the driver promises.
         unsafe { give(graph, insert(&GRAPHS, Arc::new(recorded))) }
     })
 }
 
-/// With `FAKE_CUDA_CAPTURES=1` all streams say that they record a graph, and do their work all the same.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamIsCapturing(stream: usize, status: *mut c_int) -> Code {
-    let all_do = std::env::var("FAKE_CUDA_CAPTURES").is_ok_and(|value| value == "1");
     current(|_| {
-        let is_captured = find(&STREAMS, stream)?.is_recording() || all_do;
+        let is_captured = find(&STREAMS, stream)?.is_recording();
         // SAFETY: as the caller of the driver promises.
         unsafe { give(status, c_int::from(is_captured)) }
     })

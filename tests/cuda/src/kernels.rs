@@ -150,8 +150,8 @@ pub unsafe extern "C" fn cuLaunchHostFunc(
     current(|_| {
         let (stream, function) = (find(&STREAMS, stream)?, function.ok_or(INVALID_VALUE)?);
         let data = data as usize;
-        // SAFETY: the caller gives data that the function takes, on another thread.
-        stream.push(move || unsafe { function(data as *mut c_void) });
+        // SAFETY: the caller gives data that the function takes, on another thread, as often as a graph is launched.
+        stream.push_repeatable(Arc::new(move || unsafe { function(data as *mut c_void) }));
         Ok(())
     })
 }

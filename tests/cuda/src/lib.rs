@@ -6,8 +6,8 @@
 //! resident is refused. A kernel runs as the PTX that was loaded, on [`ptx::Machine`], which finds races and deadlocks. After a
 //! fault, all calls fail. The name of its device says that it is a fake.
 //!
-//! What it is not: kernels never run at the same time, copies do not overtake them, graphs have only launches, and there are neither
-//! peers nor memory of other processes.
+//! What it is not: kernels never run at the same time, copies do not overtake them, graphs have one stream, and there are neither peers nor
+//! memory of other processes.
 
 #![expect(unsafe_code, reason = "its callers give addresses, as to any driver")]
 

@@ -42,6 +42,13 @@ impl Stream {
         Self { queue: Mutex::new(Some(queue)), recording: Mutex::default(), thread: Mutex::new(Some(thread)) }
     }
 
+    /// What it records is of no use any more.
+    pub(crate) fn spoil(&self) {
+        if let Some(recorded) = &mut *self.recording.lock().unwrap_or_else(PoisonError::into_inner) {
+            *recorded = None;
+        }
+    }
+
     /// Begins to record. False: it does so already.
     pub(crate) fn begin_recording(&self) -> bool {
         let mut recording = self.recording.lock().unwrap_or_else(PoisonError::into_inner);

@@ -34,6 +34,7 @@ fn what_is_wrong_is_refused() {
         ok(cuCtxSetCurrent(context));
         ok(cuStreamCreate(&raw mut stream, 1));
         memory_is_guarded(stream);
+        recordings_are_guarded(stream);
         kernels_are_guarded(stream);
         assert_eq!(fakeCudaHeld(), 1, "the stream");
     }
@@ -67,6 +68,48 @@ unsafe fn memory_is_guarded(stream: usize) {
         assert_eq!(cuMemsetD8Async(second, 0, 4, stream), 1, "freed");
         ok(cuMemFreeAsync(first, stream));
         ok(cuStreamSynchronize(stream));
+    }
+}
+
+/// While a stream records, nobody may wait or allocate, unless they say that they know what they do.
+///
+/// # Safety
+/// The stream is one of the driver.
+unsafe fn recordings_are_guarded(stream: usize) {
+    let (mut other, mut event, mut graph, mut made, mut address) = (0, 0, 0, 0, 0u64);
+    // SAFETY: as above.
+    unsafe {
+        ok(cuStreamCreate(&raw mut other, 1));
+        ok(cuEventCreate(&raw mut event, 0));
+        assert_eq!(cuEventRecordWithFlags(event, stream, 1), 1, "no graph is recorded");
+        assert_eq!(cuStreamWaitEvent(stream, event, 1), 1, "no graph is recorded");
+        for forbidden in [|other, _| cuStreamSynchronize(other), |other, address| cuMemAllocAsync(address, 4, other)] {
+            ok(cuStreamBeginCapture_v2(stream, 0));
+            assert_eq!(forbidden(other, &raw mut address), 900);
+            assert_eq!(cuStreamEndCapture(stream, &raw mut graph), 901, "it was spoilt");
+        }
+        ok(cuStreamBeginCapture_v2(stream, 0));
+        ok(cuStreamWaitEvent(stream, event, 0));
+        assert_eq!(cuStreamEndCapture(stream, &raw mut graph), 901, "the event is none of the graph");
+        ok(cuStreamBeginCapture_v2(stream, 0));
+        let mut mode = 2;
+        ok(cuThreadExchangeStreamCaptureMode(&raw mut mode));
+        assert_eq!(mode, 0);
+        ok(cuStreamSynchronize(other));
+        ok(cuThreadExchangeStreamCaptureMode(&raw mut mode));
+        ok(cuStreamWaitEvent(stream, event, 1));
+        ok(cuEventRecordWithFlags(event, stream, 1));
+        ok(cuStreamEndCapture(stream, &raw mut graph));
+        ok(cuGraphInstantiateWithFlags(&raw mut made, graph, 0));
+        for _ in 0..2 {
+            ok(cuGraphLaunch(made, stream));
+        }
+        ok(cuStreamSynchronize(stream));
+        ok(cuEventQuery(event));
+        ok(cuGraphDestroy(graph));
+        ok(cuGraphExecDestroy(made));
+        ok(cuEventDestroy_v2(event));
+        ok(cuStreamDestroy_v2(other));
     }
 }
 

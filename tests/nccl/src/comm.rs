@@ -43,6 +43,11 @@ pub(crate) struct Comm {
     state: Mutex<CommState>,
     changed: Condvar,
     numbers: AtomicU64,
+    /// A number that all ranks know; groups work on communicators in the order of these.
+    nonce: OnceLock<u64>,
+    pub(crate) is_blocking: bool,
+    /// Groups that are not in their streams yet, where nothing blocks.
+    launching: AtomicU64,
     is_aborted: AtomicBool,
     pub(crate) is_finalized: AtomicBool,
 }
@@ -62,7 +67,7 @@ fn fault_of(rank: usize, number: u64) -> Option<String> {
 }
 
 impl Comm {
-    pub(crate) fn new(ranks: usize, rank: usize) -> Arc<Self> {
+    pub(crate) fn new(ranks: usize, rank: usize, is_blocking: bool) -> Arc<Self> {
         let state = CommState {
             code: IN_PROGRESS,
             text: String::new(),
@@ -78,9 +83,16 @@ impl Comm {
             state: Mutex::new(state),
             changed: Condvar::new(),
             numbers: AtomicU64::new(1),
+            nonce: OnceLock::new(),
+            is_blocking,
+            launching: AtomicU64::new(0),
             is_aborted: AtomicBool::new(false),
             is_finalized: AtomicBool::new(false),
         })
+    }
+
+    pub(crate) fn nonce(&self) -> u64 {
+        self.nonce.get().copied().unwrap_or(0)
     }
 
     fn state(&self) -> MutexGuard<'_, CommState> {
@@ -89,7 +101,23 @@ impl Comm {
 
     /// The result of everything so far.
     pub(crate) fn code(&self) -> Code {
-        self.state().code
+        match self.state().code {
+            SUCCESS if self.launching.load(Ordering::Acquire) > 0 => IN_PROGRESS,
+            code => code,
+        }
+    }
+
+    /// A group will be in its stream later.
+    pub(crate) fn begin_launch(&self) {
+        self.launching.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// It is there now, or something was wrong.
+    pub(crate) fn end_launch(&self, code: Code) {
+        if code != SUCCESS {
+            self.fail(code, "a group cannot be put into its stream");
+        }
+        self.launching.fetch_sub(1, Ordering::AcqRel);
     }
 
     pub(crate) fn text(&self) -> String {
@@ -107,6 +135,7 @@ impl Comm {
     /// Connects to the hub, and waits for all ranks.
     pub(crate) fn join(self: &Arc<Self>, port: u16, nonce: u64) {
         let begin = Instant::now();
+        let _ = self.nonce.set(nonce);
         let mut socket = match TcpStream::connect(("127.0.0.1", port)) {
             Ok(socket) => socket,
             Err(error) => return self.fail(SYSTEM_ERROR, &format!("the process of the unique id is gone: {error}")),
@@ -168,9 +197,9 @@ impl Comm {
 
     /// Does the operations of a group, all at the same time.
     pub(crate) fn run(&self, operations: &[Operation], driver: &Driver) {
-        if self.code() == SUCCESS
-            && let Err((code, text)) = self.exchange(operations, driver)
-        {
+        // Work may be done while a later group is on its way.
+        let is_right = self.state().code == SUCCESS;
+        if is_right && let Err((code, text)) = self.exchange(operations, driver) {
             self.fail(code, &text);
         }
         self.state().outstanding -= 1;

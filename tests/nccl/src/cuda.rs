@@ -6,6 +6,9 @@ use libloading::{Library, Symbol};
 use std::ffi::c_void;
 use std::sync::OnceLock;
 
+/// `cuLaunchHostFunc`: the stream, the function, and what it is given.
+type HostLaunch = unsafe extern "C" fn(usize, unsafe extern "C" fn(*mut c_void), *mut c_void) -> i32;
+
 /// The driver of this process, if it is the fake one.
 pub(crate) struct Driver {
     library: Library,
@@ -30,12 +33,24 @@ impl Driver {
         unsafe { self.library.get(name) }.ok()
     }
 
-    /// Whether the calling thread has a context.
-    pub(crate) fn has_context(&self) -> bool {
+    /// The context of this thread.
+    pub(crate) fn context(&self) -> usize {
         let mut context = 0usize;
         let get = self.function::<unsafe extern "C" fn(*mut usize) -> i32>(b"cuCtxGetCurrent\0");
         // SAFETY: it takes the address of a handle.
-        get.is_some_and(|get| unsafe { get(&raw mut context) } == 0 && context != 0)
+        get.map_or(0, |get| if unsafe { get(&raw mut context) } == 0 { context } else { 0 })
+    }
+
+    /// Gives this thread a context.
+    pub(crate) fn use_context(&self, context: usize) {
+        let set = self.function::<unsafe extern "C" fn(usize) -> i32>(b"cuCtxSetCurrent\0");
+        // SAFETY: it takes a context, or none.
+        let _ = set.map(|set| unsafe { set(context) });
+    }
+
+    /// Whether the calling thread has a context.
+    pub(crate) fn has_context(&self) -> bool {
+        self.context() != 0
     }
 
     pub(crate) fn read(&self, from: u64, bytes: usize) -> Option<Vec<u8>> {
@@ -51,15 +66,36 @@ impl Driver {
         (unsafe { write(to, data.as_ptr(), data.len()) } == 0).then_some(())
     }
 
+    /// Whether a stream records a graph.
+    pub(crate) fn is_recording(&self, stream: usize) -> bool {
+        let mut status = 0;
+        let asked = self.function::<unsafe extern "C" fn(usize, *mut i32) -> i32>(b"cuStreamIsCapturing\0");
+        // SAFETY: it takes the address of a number.
+        asked.is_some_and(|asked| unsafe { asked(stream, &raw mut status) } == 0 && status != 0)
+    }
+
+    /// Puts work into the graph that a stream records, which does it as often as it is launched.
+    pub(crate) fn record(&self, stream: usize, work: Box<dyn Fn() + Send + Sync>) -> Option<()> {
+        unsafe extern "C" fn run(work: *mut c_void) {
+            // SAFETY: it is the box that `record` gave, and nobody frees it.
+            let work = unsafe { &*work.cast::<Box<dyn Fn() + Send + Sync>>() };
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+        }
+        let launch = self.function::<HostLaunch>(b"cuLaunchHostFunc\0")?;
+        // Nobody says when a graph ends.
+        let work: *mut Box<dyn Fn() + Send + Sync> = Box::leak(Box::new(work));
+        // SAFETY: `run` takes this box.
+        (unsafe { launch(stream, run, work.cast()) } == 0).then_some(())
+    }
+
     /// Puts work at the end of a stream.
     pub(crate) fn push(&self, stream: usize, work: Box<dyn FnOnce() + Send>) -> Option<()> {
-        type Launch = unsafe extern "C" fn(usize, unsafe extern "C" fn(*mut c_void), *mut c_void) -> i32;
         unsafe extern "C" fn run(work: *mut c_void) {
             // SAFETY: it is the box that `push` gave, and the driver calls it once.
             let work = unsafe { Box::from_raw(work.cast::<Box<dyn FnOnce() + Send>>()) };
             let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
         }
-        let launch = self.function::<Launch>(b"cuLaunchHostFunc\0")?;
+        let launch = self.function::<HostLaunch>(b"cuLaunchHostFunc\0")?;
         let work = Box::into_raw(Box::new(work));
         // SAFETY: `run` takes this box.
         if unsafe { launch(stream, run, work.cast()) } == 0 {

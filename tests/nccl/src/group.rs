@@ -4,7 +4,7 @@
 
 use crate::comm::{Comm, Operation};
 use crate::cuda::Driver;
-use crate::wire::{CUDA_ERROR, Code, INVALID_USAGE, SUCCESS};
+use crate::wire::{CUDA_ERROR, Code, IN_PROGRESS, INVALID_USAGE, SUCCESS};
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -53,7 +53,19 @@ pub(crate) fn end() -> Code {
     }
 }
 
-fn finish(group: Group) -> Code {
+/// Ends a group whose work is not done, because somebody only wants to know how long it would take.
+pub(crate) fn drop_work() -> Code {
+    GROUP.with_borrow_mut(|group| match group.depth {
+        0 => INVALID_USAGE,
+        1 => std::mem::take(group).error,
+        _ => {
+            group.depth -= 1;
+            SUCCESS
+        }
+    })
+}
+
+fn finish(mut group: Group) -> Code {
     let mut code = group.error;
     for (comm, thread) in group.joining {
         let _ = thread.join();
@@ -64,16 +76,46 @@ fn finish(group: Group) -> Code {
     if code != SUCCESS {
         return code;
     }
+    // As NCCL does it, so ranks may name communicators in any order.
+    group.work.sort_by_key(|work| work.comm.nonce());
+    if !group.work.iter().all(|work| work.comm.is_blocking) {
+        return push_later(group.work);
+    }
     let pushed = group.work.into_iter().map(push);
     pushed.fold(SUCCESS, |first, code| if first == SUCCESS { code } else { first })
+}
+
+/// Gives work to the streams some time after the caller has gone on.
+fn push_later(work: Vec<Collected>) -> Code {
+    let Some(driver) = Driver::find() else { return CUDA_ERROR };
+    work.iter().for_each(|work| work.comm.begin_launch());
+    let context = driver.context();
+    std::thread::spawn(move || {
+        driver.use_context(context);
+        for _ in 0..64 {
+            std::thread::yield_now();
+        }
+        for work in work {
+            let comm = work.comm.clone();
+            comm.end_launch(push(work));
+        }
+    });
+    IN_PROGRESS
 }
 
 /// Gives work to its stream.
 fn push(work: Collected) -> Code {
     let Some(driver) = Driver::find() else { return CUDA_ERROR };
     let Collected { comm, stream, operations } = work;
-    comm.expect_work();
     let runner = comm.clone();
+    if driver.is_recording(stream) {
+        let work = move || {
+            runner.expect_work();
+            runner.run(&operations, driver);
+        };
+        return if driver.record(stream, Box::new(work)).is_some() { SUCCESS } else { CUDA_ERROR };
+    }
+    comm.expect_work();
     match driver.push(stream, Box::new(move || runner.run(&operations, driver))) {
         Some(()) => SUCCESS,
         None => {
@@ -87,7 +129,9 @@ fn push(work: Collected) -> Code {
 pub(crate) fn take(comm: Arc<Comm>, stream: usize, operation: Operation) -> Code {
     GROUP.with_borrow_mut(|group| {
         if group.depth == 0 {
-            return push(Collected { comm, stream, operations: vec![operation] });
+            let is_blocking = comm.is_blocking;
+            let work = Collected { comm, stream, operations: vec![operation] };
+            return if is_blocking { push(work) } else { push_later(vec![work]) };
         }
         match group.work.iter_mut().find(|work| Arc::ptr_eq(&work.comm, &comm)) {
             // NCCL would have to synchronize the streams.

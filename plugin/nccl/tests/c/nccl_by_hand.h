@@ -21,7 +21,7 @@ ncclResult_t ncclCommSplit(ncclComm_t, int, int, ncclComm_t *, ncclConfig_t *);
 ncclResult_t ncclCommGetAsyncError(ncclComm_t, ncclResult_t *);
 ncclResult_t ncclCommCount(const ncclComm_t, int *), ncclCommUserRank(const ncclComm_t, int *);
 ncclResult_t ncclCommFinalize(ncclComm_t), ncclCommDestroy(ncclComm_t), ncclCommAbort(ncclComm_t);
-ncclResult_t ncclGroupStart(void), ncclGroupEnd(void);
+ncclResult_t ncclGroupStart(void), ncclGroupEnd(void), ncclGroupSimulateEnd(void *);
 const char *ncclGetLastError(ncclComm_t);
 ncclResult_t ncclAllReduce(const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t);
 ncclResult_t ncclReduceScatter(const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t);
@@ -35,5 +35,8 @@ ncclResult_t ncclRecv(void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStrea
 
 int cuInit(unsigned), cuDeviceGet(int *, int), cuDevicePrimaryCtxRetain(void **, int), cuCtxSetCurrent(void *);
 int cuStreamCreate(cudaStream_t *, unsigned), cuStreamSynchronize(cudaStream_t);
+int cuStreamBeginCapture_v2(cudaStream_t, int), cuStreamEndCapture(cudaStream_t, void **);
+int cuGraphInstantiateWithFlags(void **, void *, unsigned long long), cuGraphLaunch(void *, cudaStream_t);
+int cuGraphExecDestroy(void *), cuGraphDestroy(void *);
 int cuMemAllocAsync(uint64_t *, size_t, cudaStream_t);
 int cuMemcpyHtoDAsync_v2(uint64_t, const void *, size_t, cudaStream_t), cuMemcpyDtoHAsync_v2(void *, uint64_t, size_t, cudaStream_t);

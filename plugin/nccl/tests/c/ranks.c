@@ -86,12 +86,27 @@ static void collectives(ncclComm_t comm) {
     CHECK(ncclAlltoAll(in, out, n, ncclInt32, comm, stream));
     finish("all to all", comm);
     for (int from = 0; from < ranks; from++) expect("all to all", from * n, number(from, rank * n));
+    /* NCCL does not promise that it works in place. */
+    if (!getenv("REAL_NCCL")) {
+        put(output, n * ranks, rank);
+        CHECK(ncclAlltoAll(out, out, n, ncclInt32, comm, stream));
+        finish("all to all in place", comm);
+        for (int from = 0; from < ranks; from++) expect("all to all in place", from * n + 1, number(from, rank * n + 1));
+    }
     CHECK(ncclBroadcast(in, out, n, ncclInt32, ranks - 1, comm, stream));
     finish("broadcast", comm);
     expect("broadcast", 3, number(ranks - 1, 3));
     CHECK(ncclReduce(in, out, n, ncclInt32, ncclSum, 0, comm, stream));
     finish("reduce", comm);
     expect("reduce", 4, rank == 0 ? sum + ranks * 4 : number(ranks - 1, 4));
+    /* In place at the root; the others have no place for a result. */
+    put(output, n, rank);
+    CHECK(ncclReduce(out, rank == 0 ? out : NULL, n, ncclInt32, ncclMax, 0, comm, stream));
+    finish("reduce in place", comm);
+    for (int at = 0; at < n; at++) expect("reduce in place", at, number(rank == 0 ? ranks - 1 : rank, at));
+    CHECK(ncclReduce(in, out, n, ncclInt32, ncclSum, ranks - 1, comm, stream));
+    finish("another root", comm);
+    expect("another root", 4, rank == ranks - 1 ? sum + ranks * 4 : number(rank == 0 ? ranks - 1 : rank, 4));
     CHECK(ncclAllReduce(in, out, 0, ncclInt32, ncclSum, comm, stream));
     finish("nothing", comm);
     put(input, n, rank);
@@ -115,6 +130,175 @@ static void messages(ncclComm_t comm) {
     CHECK(ncclGroupEnd());
     finish("messages", comm);
     for (int peer = 0; peer < ranks; peer++) expect("messages", peer * 3 + 1, number(peer, rank * 3 + 1));
+}
+
+/* Nothing of a group happens before its end. In the second turn NCCL has something to do in it, too. */
+static void group_of_one(ncclComm_t comm) {
+    void *in = (void *)input, *out = (void *)output, *far = (void *)(output + 400);
+    int sum = 1000 * ranks * (ranks - 1) / 2, n = 5, next = (rank + 1) % ranks, before = (rank + ranks - 1) % ranks;
+    for (int turn = 0; turn < 2; turn++) {
+        put(output, 300, -1);
+        put(input, n, rank);
+        CHECK(ncclGroupStart());
+        CHECK(ncclAllReduce(in, out, n, ncclInt32, ncclSum, comm, stream));
+        CHECK(ncclGroupStart());
+        CHECK(ncclAllGather(in, far, n, ncclInt32, comm, stream));
+        CHECK(ncclGroupEnd());
+        if (turn) {
+            CHECK(ncclAllReduce(in, out, 0, ncclInt32, ncclSum, comm, stream));
+            CHECK(ncclSend(in, 2, ncclInt32, next, comm, stream));
+            CHECK(ncclRecv((void *)(output + 800), 2, ncclInt32, before, comm, stream));
+        }
+        CHECK(ncclReduce(in, rank == 0 ? (void *)(output + 40) : NULL, n, ncclInt32, ncclMax, 0, comm, stream));
+        for (int at = 0; at < 300; at++) expect("before the end", at, number(-1, at));
+        CHECK(ncclGroupEnd());
+        finish("group", comm);
+        for (int at = 0; at < n; at++) expect("sum in a group", at, sum + ranks * at);
+        for (int at = 0; at < n; at++) expect("maximum in a group", 10 + at, rank == 0 ? number(ranks - 1, at) : number(-1, 10 + at));
+        for (int at = 0; at < n * ranks; at++) expect("gathered in a group", 100 + at, number(at / n, at % n));
+        if (turn) expect("message in a group", 201, number(before, 1));
+    }
+}
+
+/* Two communicators in one group. Ranks name them in different orders, in one stream and in two. */
+static void group_of_two(ncclComm_t comm, ncclComm_t second) {
+    int sum = 1000 * ranks * (ranks - 1) / 2, n = 5;
+    cudaStream_t other;
+    CHECK(cuStreamCreate(&other, 1));
+    for (int turn = 0; turn < 4; turn++) {
+        put(output, 300, -1);
+        put(input, n, rank);
+        CHECK(cuStreamSynchronize(stream));
+        CHECK(ncclGroupStart());
+        for (int call = 0; call < 4; call++) {
+            int is_second = (call + rank) % 2;
+            CHECK(ncclAllReduce((void *)input, (void *)(output + 400 * is_second + 40 * (call / 2)), n, ncclInt32, call / 2 ? ncclMax : ncclSum,
+                                is_second ? second : comm, is_second && turn % 2 ? other : stream));
+        }
+        CHECK(ncclGroupEnd());
+        CHECK(cuStreamSynchronize(other));
+        finish("two communicators", comm);
+        finish("two communicators", second);
+        for (int at = 0; at < n; at++) {
+            expect("first", at, sum + ranks * at);
+            expect("first", 10 + at, number(ranks - 1, at));
+            expect("second", 100 + at, sum + ranks * at);
+            expect("second", 110 + at, number(ranks - 1, at));
+        }
+    }
+}
+
+/* A communicator in two streams of a group: whatever comes later in either waits for both, and they wait for what came before. */
+static void group_in_streams(ncclComm_t comm) {
+    int n = 5, sum = 1000 * ranks * (ranks - 1) / 2;
+    cudaStream_t other;
+    CHECK(cuStreamCreate(&other, 1));
+    for (int turn = 0; turn < 4; turn++) {
+        put(output, 300, -1);
+        put(input, n, rank + turn);
+        CHECK(ncclGroupStart());
+        CHECK(ncclAllGather((void *)input, (void *)(output + 400), n, ncclInt32, comm, other));
+        CHECK(ncclAllReduce((void *)input, (void *)output, n, ncclInt32, ncclSum, comm, stream));
+        CHECK(ncclAllGather((void *)input, (void *)(output + 800), n, ncclInt32, comm, other));
+        CHECK(ncclGroupEnd());
+        finish("streams", comm);
+        for (int at = 0; at < n; at++) expect("sum in streams", at, sum + 1000 * ranks * turn + ranks * at);
+        for (int at = 0; at < n * ranks; at++) {
+            expect("gathered in streams", 100 + at, number(at / n + turn, at % n));
+            expect("gathered last in streams", 200 + at, number(at / n + turn, at % n));
+        }
+    }
+}
+
+/* A graph with calls of all kinds, of which some are in a group, is launched again and again with other data. */
+static void graph(ncclComm_t comm) {
+    void *recorded, *executable, *in = (void *)input, *own = (void *)(output + 400), *all = (void *)(output + 800);
+    uint64_t places[] = {output, output + 200, output + 400, output + 800, output + 1600};
+    int sum = 1000 * ranks * (ranks - 1) / 2, n = 5;
+    /* One call of this size comes before the graph, so its plan is known. */
+    put(input, 100, rank);
+    CHECK(ncclAllReduce(in, (void *)output, n, ncclInt32, ncclSum, comm, stream));
+    finish("before the graph", comm);
+    for (int at = 0; at < 5; at++) put(places[at], 40, -1);
+    CHECK(cuStreamSynchronize(stream));
+    CHECK(cuStreamBeginCapture_v2(stream, 0));
+    CHECK(ncclAllReduce(in, (void *)output, n, ncclInt32, ncclSum, comm, stream));
+    CHECK(ncclAllReduce(own, own, n, ncclInt32, ncclMax, comm, stream));
+    CHECK(ncclGroupStart());
+    CHECK(ncclAllGather(in, all, n, ncclInt32, comm, stream));
+    CHECK(ncclReduce(in, rank == 0 ? (void *)(output + 200) : NULL, n, ncclInt32, ncclSum, 0, comm, stream));
+    CHECK(ncclGroupEnd());
+    /* In place, and one that takes what the one before has left. */
+    CHECK(ncclAlltoAll((void *)(output + 1600), (void *)(output + 1600), n, ncclInt32, comm, stream));
+    CHECK(ncclBroadcast((void *)output, (void *)output, n, ncclInt32, 0, comm, stream));
+    CHECK(cuStreamEndCapture(stream, &recorded));
+    CHECK(cuGraphInstantiateWithFlags(&executable, recorded, 0));
+    CHECK(cuGraphDestroy(recorded));
+    for (int at = 0; at < n; at++) expect("while the graph was recorded", at, number(-1, at));
+    for (int turn = 1; turn < 5; turn++) {
+        int of = rank + turn, more = 1000 * ranks * turn;
+        put(input, n, of);
+        put(output + 400, n, of);
+        put(output + 1600, n * ranks, of);
+        CHECK(cuGraphLaunch(executable, stream));
+        /* A call beside the graph, of the same plan. */
+        CHECK(ncclAllReduce(in, (void *)(output + 2400), n, ncclInt32, ncclMax, comm, stream));
+        if (turn % 2) finish("graph", comm);
+        for (int at = 0; at < n; at++) {
+            expect("sum in a graph", at, sum + more + ranks * at);
+            expect("maximum in a graph", 100 + at, number(ranks - 1 + turn, at));
+            expect("reduced in a graph", 50 + at, rank == 0 ? sum + more + ranks * at : number(-1, at));
+            expect("beside the graph", 600 + at, number(ranks - 1 + turn, at));
+        }
+        for (int at = 0; at < n * ranks; at++) {
+            expect("gathered in a graph", 200 + at, number(at / n + turn, at % n));
+            expect("exchanged in a graph", 400 + at, number(at / n + turn, rank * n + at % n));
+        }
+    }
+    finish("graph", comm);
+    CHECK(cuGraphExecDestroy(executable));
+}
+
+/* One thread has both ranks of a communicator, and so has to call in groups. */
+static void pair(void) {
+    ncclUniqueId id;
+    ncclComm_t both[2];
+    cudaStream_t streams[2] = {stream};
+    CHECK(cuStreamCreate(&streams[1], 1));
+    CHECK(ncclGetUniqueId(&id));
+    CHECK(ncclGroupStart());
+    for (int at = 0; at < 2; at++) CHECK(ncclCommInitRank(&both[at], 2, id, at));
+    CHECK(ncclGroupEnd());
+    put(input, 8, rank);
+    CHECK(cuStreamSynchronize(stream));
+    CHECK(ncclGroupStart());
+    for (int at = 0; at < 2; at++)
+        CHECK(ncclAllReduce((void *)(input + 16 * at), (void *)(output + 400 * at), 4, ncclInt32, ncclSum, both[at], streams[at]));
+    CHECK(ncclGroupEnd());
+    for (int at = 0; at < 2; at++) CHECK(cuStreamSynchronize(streams[at]));
+    for (int at = 0; at < 8; at++) expect("pair", at / 4 * 100 + at % 4, number(rank, at % 4) + number(rank, at % 4 + 4));
+    for (int at = 0; at < 2; at++) CHECK(ncclCommDestroy(both[at]));
+    say("right", 0, "");
+}
+
+/* A group that is only simulated, and one with a call that is wrong, do nothing; calls after them do. */
+static void group_of_nothing(ncclComm_t comm) {
+    int n = 5, sum = 1000 * ranks * (ranks - 1) / 2;
+    put(output, 100, -1);
+    put(input, n, rank);
+    CHECK(ncclGroupStart());
+    CHECK(ncclAllReduce((void *)input, (void *)output, n, ncclInt32, ncclSum, comm, stream));
+    CHECK(ncclGroupSimulateEnd(NULL));
+    CHECK(ncclGroupStart());
+    CHECK(ncclAllReduce((void *)input, (void *)output, n, ncclInt32, ncclSum, comm, stream));
+    ncclSend((void *)input, 1, ncclInt32, ranks, comm, stream);
+    int code = ncclGroupEnd();
+    if (code != ncclInvalidArgument) say("wrong group", code, "");
+    finish("nothing", comm);
+    for (int at = 0; at < 100; at++) expect("nothing", at, number(-1, at));
+    CHECK(ncclAllReduce((void *)input, (void *)output, n, ncclInt32, ncclSum, comm, stream));
+    finish("after nothing", comm);
+    for (int at = 0; at < n; at++) expect("after nothing", at, sum + ranks * at);
 }
 
 /* Even and odd ranks, in descending order; where there are more than two, the last rank is in neither. */
@@ -161,20 +345,32 @@ static void run(const char *mode) {
     ncclComm_t comm, second;
     void *in = (void *)input, *out = (void *)output;
     ncclResult_t error = ncclInProgress;
-    if (!strcmp(mode, "early") || !strcmp(mode, "nonblocking")) {
+    if (!strcmp(mode, "early") || !strncmp(mode, "nonblocking", 11)) {
         ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
         config.blocking = 0;
-        int is_early = !strcmp(mode, "early");
+        int is_early = !strcmp(mode, "early") || !strcmp(mode, "nonblocking early abort");
         int result = ncclCommInitRankConfig(&comm, is_early ? ranks + 1 : ranks, job->ids[0], rank, &config);
         if (result != ncclInProgress) say("init", result, "");
         /* One rank is missing, so it cannot be ready. */
+        if (strstr(mode, "early abort")) {
+            CHECK(ncclCommAbort(comm));
+            say("right", 0, "");
+        }
         if (is_early) say("too early", ncclAllReduce(in, out, 1, ncclInt32, ncclSum, comm, stream), "");
         while (error == ncclInProgress) CHECK(ncclCommGetAsyncError(comm, &error));
         CHECK(error);
+        if (strstr(mode, "abort")) {
+            /* The last rank never comes to the call. */
+            if (!is_last) CHECK(ncclAllReduce(in, out, 4, ncclInt32, ncclSum, comm, stream));
+            CHECK(ncclCommAbort(comm));
+            say("right", 0, "");
+        }
         collectives(comm);
+        group_of_one(comm);
         CHECK(ncclCommDestroy(comm));
         say("right", 0, "");
     }
+    if (!strcmp(mode, "pair")) pair();
     CHECK(ncclCommInitRank(&comm, ranks, job->ids[0], rank));
     if (!strcmp(mode, "right")) {
         /* The second communicator numbers the ranks the other way round. */
@@ -206,7 +402,41 @@ static void run(const char *mode) {
         CHECK(ncclCommDestroy(comm));
         say("right", 0, "");
     }
+    if (!strcmp(mode, "groups") || !strcmp(mode, "streams")) {
+        CHECK(ncclCommInitRank(&second, ranks, job->ids[1], ranks - 1 - rank));
+        group_of_one(comm);
+        group_of_two(comm, second);
+        if (!strcmp(mode, "streams")) group_in_streams(comm);
+        if (!getenv("REAL_NCCL")) group_of_nothing(comm);
+        CHECK(ncclCommDestroy(second));
+        CHECK(ncclCommDestroy(comm));
+        say("right", 0, "");
+    }
+    if (!strcmp(mode, "graph")) {
+        graph(comm);
+        CHECK(ncclCommDestroy(comm));
+        say("right", 0, "");
+    }
     put(input, 100, rank);
+    if (!strcmp(mode, "graph fault")) {
+        void *recorded, *executable;
+        CHECK(cuStreamSynchronize(stream));
+        CHECK(cuStreamBeginCapture_v2(stream, 0));
+        CHECK(ncclAllReduce(in, out, 4, ncclInt32, ncclSum, comm, stream));
+        CHECK(cuStreamEndCapture(stream, &recorded));
+        CHECK(cuGraphInstantiateWithFlags(&executable, recorded, 0));
+        for (int turn = 0; turn < 3; turn++) CHECK(cuGraphLaunch(executable, stream));
+    }
+    if (!strcmp(mode, "group fault") || !strcmp(mode, "group error")) {
+        int is_wrong = is_last && !strcmp(mode, "group error");
+        for (int turn = 0; turn < 3; turn++) {
+            CHECK(ncclGroupStart());
+            CHECK(ncclAllReduce(in, out, 4, ncclInt32, ncclSum, comm, stream));
+            CHECK(ncclAllGather(in, (void *)(output + 400), 4, ncclInt32, comm, stream));
+            if (is_wrong) ncclSend(in, 1, ncclInt32, ranks, comm, stream);
+            CHECK(ncclGroupEnd());
+        }
+    }
     if (!strcmp(mode, "counts")) CHECK(ncclAllReduce(in, out, 4 + is_last, ncclInt32, ncclSum, comm, stream));
     if (!strcmp(mode, "operations")) CHECK(ncclAllReduce(in, out, 4, ncclInt32, is_last ? ncclMax : ncclSum, comm, stream));
     if (!strcmp(mode, "kinds"))

@@ -6,7 +6,7 @@ use super::error::GpuError;
 use crate::device::peers::allreduce_kernel_name;
 use crate::device::{ALLREDUCE_PTX, KERNEL_PTX, kernel_name};
 use crate::dtype::DType;
-use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
+use cudarc::driver::sys::{self, CUcontext, CUdevice_attribute as Attribute};
 use cudarc::driver::{CudaContext, CudaFunction, CudaModule, CudaStream, result};
 use cudarc::nvrtc::Ptx;
 use std::ffi::c_void;
@@ -114,6 +114,24 @@ impl GpuDevice {
         copied.map_err(GpuError::of_driver("copying on the GPU"))
     }
 
+    /// The GPU that this thread uses now, before functions of this one change that.
+    pub fn current(&self) -> CurrentGpu {
+        CurrentGpu(result::ctx::get_current().unwrap_or(None))
+    }
+
+    /// What a stream is given from now on waits for all that another one was given before.
+    ///
+    /// # Errors
+    /// [`GpuError::Driver`].
+    ///
+    /// # Safety
+    /// Both are streams of this GPU.
+    pub unsafe fn follow(&self, stream: *mut c_void, other: *mut c_void) -> Result<(), GpuError> {
+        // SAFETY: the caller promises it.
+        let (stream, other) = unsafe { (self.borrowed_stream(stream), self.borrowed_stream(other)) };
+        stream.join(&other).map_err(GpuError::of_driver("joining streams"))
+    }
+
     /// Whether a stream records a graph at the moment, and so runs nothing.
     ///
     /// # Errors
@@ -128,5 +146,39 @@ impl GpuDevice {
         let asked = unsafe { sys::cuStreamIsCapturing(stream.cast(), &raw mut status) };
         asked.result().map_err(GpuError::of_driver("asking a stream"))?;
         Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+    }
+}
+
+/// While this value lives, its thread may allocate memory and wait for streams though others record graphs, as long as it uses
+/// other streams than these.
+pub(in crate::device) struct RelaxedCapture(sys::CUstreamCaptureMode);
+
+impl RelaxedCapture {
+    pub(in crate::device) fn begin() -> Result<Self, GpuError> {
+        let mut mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: the address is that of a mode, in which the driver gives the one before.
+        let exchanged = unsafe { sys::cuThreadExchangeStreamCaptureMode(&raw mut mode) };
+        exchanged.result().map_err(GpuError::of_driver("allowing work beside a recording")).map(|()| Self(mode))
+    }
+}
+
+impl Drop for RelaxedCapture {
+    fn drop(&mut self) {
+        // SAFETY: the address is that of a mode.
+        let _ = unsafe { sys::cuThreadExchangeStreamCaptureMode(&raw mut self.0) };
+    }
+}
+
+/// The GPU that a thread uses when this value is made; the thread uses it again when the value is dropped. If there is none, the
+/// thread keeps what it uses then.
+#[derive(Debug)]
+pub struct CurrentGpu(Option<CUcontext>);
+
+impl Drop for CurrentGpu {
+    fn drop(&mut self) {
+        if let Some(context) = self.0 {
+            // SAFETY: it was the thread's own a moment ago. If it has ended meanwhile, the driver refuses it.
+            let _ = unsafe { result::ctx::set_current(context) };
+        }
     }
 }

@@ -13,5 +13,6 @@ pub use allreduce::GpuAllReduce;
 pub use buffers::{GpuBuffer, GpuRankBuffers};
 pub use calls::GpuLaunch;
 pub use error::GpuError;
-pub use gpu::GpuDevice;
+pub(in crate::device) use gpu::RelaxedCapture;
+pub use gpu::{CurrentGpu, GpuDevice};
 pub use ranks::GpuRanks;

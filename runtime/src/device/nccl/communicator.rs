@@ -6,8 +6,10 @@ use super::calls::{IN_PROGRESS, NcclCalls, NcclId, RawComm, RawConfig, SUCCESS};
 use super::error::NcclError;
 use super::library::NcclLibrary;
 use crate::device::cuda::{GpuDevice, GpuError};
-use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut};
+use cudarc::driver::{CudaEvent, CudaStream, DevicePtr, DevicePtrMut};
 use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use topology::Rank;
 
@@ -48,6 +50,10 @@ pub struct NcclCommunicator {
     /// It was made here, and ends with this value.
     is_owned: bool,
     is_aborted: bool,
+    /// After the work of all plans so far. Messages have no tags, so the plans of a communicator follow each other in all streams.
+    pub(super) done: Option<Arc<CudaEvent>>,
+    /// Whoever waits in it gives up when this is set.
+    stop: Option<Arc<AtomicBool>>,
 }
 
 // SAFETY: NCCL's communicators may be used by any thread, one at a time, and a value has one user at a time.
@@ -86,7 +92,7 @@ impl NcclCommunicator {
         if code != IN_PROGRESS {
             checked(&calls, doing, code, handle)?;
         }
-        let mut made = Self { calls, handle, ranks, rank, is_owned: true, is_aborted: false };
+        let mut made = Self { calls, handle, ranks, rank, is_owned: true, is_aborted: false, done: None, stop: None };
         made.settle(doing, deadline)?;
         Ok(made)
     }
@@ -107,7 +113,16 @@ impl NcclCommunicator {
             checked(&calls, "asking a communicator", code, handle).map(|()| number)
         };
         let (ranks, rank) = (asked(calls.count)? as usize, Rank(asked(calls.user_rank)? as u32));
-        Ok(Self { calls, handle, ranks, rank, is_owned: false, is_aborted: false })
+        Ok(Self { calls, handle, ranks, rank, is_owned: false, is_aborted: false, done: None, stop: None })
+    }
+
+    /// Calls that wait give up, with [`NcclError::Aborted`], when this is set, because the communicator is about to end.
+    pub fn stop_when(&mut self, stop: Arc<AtomicBool>) {
+        self.stop = Some(stop);
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Acquire))
     }
 
     /// How many ranks it has.
@@ -142,6 +157,7 @@ impl NcclCommunicator {
         loop {
             match self.async_error() {
                 SUCCESS => return Ok(()),
+                IN_PROGRESS if self.is_stopped() => return Err(NcclError::Aborted),
                 IN_PROGRESS if deadline.is_over() => {
                     self.abort();
                     return Err(NcclError::Late { doing, limit: deadline.limit });
@@ -195,6 +211,9 @@ impl NcclCommunicator {
         let waiting = GpuError::of_driver("waiting for NCCL");
         let done = stream.record_event(None).map_err(&waiting)?;
         while !done.try_is_complete().map_err(&waiting)? {
+            if self.is_stopped() {
+                return Err(NcclError::Aborted);
+            }
             if deadline.is_over() {
                 self.abort();
                 return Err(NcclError::Late { doing, limit: deadline.limit });

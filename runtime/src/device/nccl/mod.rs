@@ -7,6 +7,7 @@ mod communicator;
 mod error;
 mod exports;
 mod library;
+mod recorded;
 mod rounds;
 mod version;
 

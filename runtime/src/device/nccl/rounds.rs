@@ -6,7 +6,7 @@
 use super::calls::{IN_PROGRESS, SUCCESS, type_number};
 use super::communicator::{NcclCommunicator, NcclDeadline};
 use super::error::{NcclError, RoundFailure};
-use crate::device::cuda::{GpuDevice, GpuError};
+use crate::device::cuda::{GpuDevice, GpuError, RelaxedCapture};
 use crate::device::rounds::plan::RoundPlan;
 use cudarc::driver::sys::CUstream;
 use cudarc::driver::{CudaEvent, CudaFunction, CudaSlice, CudaStream, DevicePtr, LaunchConfig, PushKernelArg, result};
@@ -21,21 +21,21 @@ const GRACE: Duration = Duration::from_secs(5);
 /// A rank's part of a program on its GPU, ready for calls one after the other.
 #[derive(Debug)]
 pub struct NcclRounds {
-    plan: RoundPlan,
+    pub(super) plan: RoundPlan,
     kernel: CudaFunction,
     threads: u32,
     /// Where its memory was made, and is given back.
-    own: Arc<CudaStream>,
-    tables: CudaSlice<u8>,
+    pub(super) own: Arc<CudaStream>,
+    pub(super) tables: CudaSlice<u8>,
     scratch: CudaSlice<u8>,
     inboxes: CudaSlice<u8>,
     launches: Vec<(u64, u32)>,
     /// For results, where the caller's place for them overlaps its input.
     staging: Option<CudaSlice<u8>>,
     /// Input and output that the tables have now.
-    caller: [u64; 2],
+    pub(super) caller: [u64; 2],
     /// After the work of all calls so far.
-    done: CudaEvent,
+    pub(super) done: Arc<CudaEvent>,
 }
 
 impl NcclRounds {
@@ -45,6 +45,8 @@ impl NcclRounds {
     /// [`NcclError::Gpu`].
     pub fn new(gpu: &GpuDevice, plan: RoundPlan, threads: u32) -> Result<Self, NcclError> {
         let copying = GpuError::of_driver("copying tables to the GPU");
+        gpu.bind()?;
+        let _relaxed = RelaxedCapture::begin()?;
         let (kernel, _) = gpu.kernel(plan.dtype(), threads)?;
         let own = gpu.stream()?;
         let memory = |bytes: u64| {
@@ -56,7 +58,7 @@ impl NcclRounds {
         let address = |memory: &CudaSlice<u8>| memory.device_ptr(&own).0;
         let bytes = plan.tables(address(&tables), [0, 0, address(&scratch), address(&inboxes)]);
         own.memcpy_htod(&bytes, &mut tables).map_err(&copying)?;
-        let done = own.record_event(None).map_err(&copying)?;
+        let done = Arc::new(own.record_event(None).map_err(&copying)?);
         own.synchronize().map_err(&copying)?;
         let launches = plan.launches();
         Ok(Self { plan, kernel, threads, own, tables, scratch, inboxes, launches, staging: None, caller: [0; 2], done })
@@ -67,14 +69,12 @@ impl NcclRounds {
         &self.plan
     }
 
-    /// The address of memory for results, which the caller copies behind the call in the same stream.
-    ///
-    /// # Errors
-    /// [`NcclError::Gpu`].
-    pub fn staging(&mut self) -> Result<u64, NcclError> {
+    /// The address of memory for results.
+    pub(super) fn staging(&mut self) -> Result<u64, NcclError> {
         let memory = match self.staging.take() {
             Some(memory) => memory,
             None => {
+                let _relaxed = RelaxedCapture::begin()?;
                 let bytes = (self.plan.buffer_bytes()[1] as usize).max(16);
                 let made = self.own.alloc_zeros::<u8>(bytes).map_err(GpuError::of_driver("allocating memory"))?;
                 self.own.synchronize().map_err(GpuError::of_driver("allocating memory"))?;
@@ -101,7 +101,32 @@ impl NcclRounds {
     ) -> Result<(), NcclError> {
         // SAFETY: the caller promises it.
         let stream = unsafe { gpu.borrowed_stream(stream) };
-        self.put(comm, &stream, buffers, None, NcclDeadline::after(Duration::MAX))
+        self.put(comm, &stream, buffers, None, NcclDeadline::after(Duration::MAX))?;
+        self.finish(comm, &stream)
+    }
+
+    /// The same for a program that is not in place, where the caller's input and output overlap: the results come from elsewhere.
+    ///
+    /// # Errors
+    /// As for [`Self::enqueue`].
+    ///
+    /// # Safety
+    /// As for [`Self::enqueue`].
+    pub unsafe fn enqueue_staged(
+        &mut self,
+        comm: &mut NcclCommunicator,
+        gpu: &GpuDevice,
+        stream: *mut c_void,
+        [input, output]: [u64; 2],
+    ) -> Result<(), NcclError> {
+        gpu.bind()?;
+        let staging = self.staging()?;
+        // SAFETY: the caller promises it.
+        let borrowed = unsafe { gpu.borrowed_stream(stream) };
+        self.put(comm, &borrowed, [input, staging], None, NcclDeadline::after(Duration::MAX))?;
+        // SAFETY: both are as long as the results, and the stream has used the input before.
+        unsafe { gpu.copy(stream, output, staging, self.plan.buffer_bytes()[1] as usize) }?;
+        self.finish(comm, &borrowed)
     }
 
     /// One call, which may take so long; nothing uses the buffers when this returns. `buffers` are addresses of input and output.
@@ -122,6 +147,7 @@ impl NcclRounds {
         let stream = self.own.clone();
         let mut reached = Vec::new();
         let put = self.put(comm, &stream, buffers, Some(&mut reached), deadline);
+        let put = put.and_then(|()| self.finish(comm, &stream));
         let outcome = put.and_then(|()| self.watch(comm, &reached, deadline));
         if outcome.is_err() {
             self.drain(deadline);
@@ -136,7 +162,7 @@ impl NcclRounds {
         while !grace.is_over() && matches!(done.try_is_complete(), Ok(false)) {
             deadline.pause();
         }
-        self.done = done;
+        self.done = Arc::new(done);
     }
 
     fn put(
@@ -144,13 +170,16 @@ impl NcclRounds {
         comm: &mut NcclCommunicator,
         stream: &Arc<CudaStream>,
         buffers: [u64; 2],
-        mut reached: Option<&mut Vec<CudaEvent>>,
+        reached: Option<&mut Vec<CudaEvent>>,
         deadline: NcclDeadline,
     ) -> Result<(), NcclError> {
         comm.check()?;
         let launching = GpuError::of_driver("putting a call into a stream");
         // The call before this one may be in another stream, and uses the same memory.
         stream.wait(&self.done).map_err(&launching)?;
+        if let Some(before) = comm.done.as_ref().filter(|before| !Arc::ptr_eq(before, &self.done)) {
+            stream.wait(before).map_err(&launching)?;
+        }
         if buffers != self.caller {
             let words = buffers.map(u64::to_le_bytes).concat();
             let tables = self.tables.device_ptr(stream).0;
@@ -159,16 +188,35 @@ impl NcclRounds {
             unsafe { result::memcpy_htod_async(tables, &words, stream.cu_stream()) }.map_err(&launching)?;
             self.caller = buffers;
         }
+        self.put_rounds(comm, stream, reached, deadline)
+    }
+
+    /// The rounds themselves, for the addresses that the tables have now.
+    pub(super) fn put_rounds(
+        &mut self,
+        comm: &mut NcclCommunicator,
+        stream: &Arc<CudaStream>,
+        mut reached: Option<&mut Vec<CudaEvent>>,
+        deadline: NcclDeadline,
+    ) -> Result<(), NcclError> {
         for round in 0..self.launches.len() {
             self.launch(stream, round)?;
             if round < self.plan.exchanges().len() {
-                self.exchange(comm, stream.cu_stream(), round, deadline)?;
+                let before = reached.as_deref().map_or(&[][..], Vec::as_slice);
+                self.exchange(comm, stream.cu_stream(), (round, before), deadline)?;
             }
             if let Some(reached) = &mut reached {
-                reached.push(stream.record_event(None).map_err(&launching)?);
+                reached.push(stream.record_event(None).map_err(GpuError::of_driver("putting a call into a stream"))?);
             }
         }
-        self.done = stream.record_event(None).map_err(&launching)?;
+        Ok(())
+    }
+
+    /// All that a call needs is in the stream now.
+    fn finish(&mut self, comm: &mut NcclCommunicator, stream: &CudaStream) -> Result<(), NcclError> {
+        let done = stream.record_event(None).map_err(GpuError::of_driver("putting a call into a stream"))?;
+        self.done = Arc::new(done);
+        comm.done = Some(self.done.clone());
         Ok(())
     }
 
@@ -187,12 +235,12 @@ impl NcclRounds {
         Ok(())
     }
 
-    /// The messages of a round, as one group.
+    /// The messages of a round, as one group. `before` are the ends of the rounds before it, as far as somebody watches them.
     fn exchange(
         &mut self,
         comm: &mut NcclCommunicator,
         stream: CUstream,
-        round: usize,
+        (round, before): (usize, &[CudaEvent]),
         deadline: NcclDeadline,
     ) -> Result<(), NcclError> {
         let messages = &self.plan.exchanges()[round];
@@ -203,6 +251,7 @@ impl NcclRounds {
         let buffers = [self.caller[0], self.caller[1], own(&self.scratch), own(&self.inboxes)];
         let (dtype, handle) = (type_number(self.plan.dtype()), comm.handle);
         let mut code = SUCCESS;
+        let open = first_open(before);
         // SAFETY: it takes nothing.
         comm.checked("beginning a group", unsafe { (comm.calls.group_start)() })?;
         for message in messages {
@@ -226,15 +275,23 @@ impl NcclRounds {
         match code {
             SUCCESS => Ok(()),
             // It is in the stream only when NCCL says so.
-            IN_PROGRESS => self.settled(comm, round, deadline),
-            code => Err(self.failed(comm, round, code)),
+            IN_PROGRESS => self.settled(comm, (round, before), deadline),
+            code => Err(self.failed(comm, open.unwrap_or(round), code)),
         }
     }
 
-    fn settled(&self, comm: &mut NcclCommunicator, round: usize, deadline: NcclDeadline) -> Result<(), NcclError> {
+    fn settled(
+        &self,
+        comm: &mut NcclCommunicator,
+        (round, before): (usize, &[CudaEvent]),
+        deadline: NcclDeadline,
+    ) -> Result<(), NcclError> {
         loop {
+            // What is wrong may be wrong in a round before this one. A round counts only if nothing was wrong after it.
+            let round = first_open(before).unwrap_or(round);
             match comm.async_error() {
                 SUCCESS => return Ok(()),
+                IN_PROGRESS if comm.is_stopped() => return Err(NcclError::Aborted),
                 IN_PROGRESS if deadline.is_over() => return Err(self.late(comm, round, deadline)),
                 IN_PROGRESS => deadline.pause(),
                 code => return Err(self.failed(comm, round, code)),
@@ -282,6 +339,11 @@ impl NcclRounds {
         peers.dedup();
         NcclError::Round { rank: self.plan.rank(), round, rounds: exchanges.len(), peers, why }
     }
+}
+
+/// The first round that is not done.
+fn first_open(ends: &[CudaEvent]) -> Option<usize> {
+    ends.iter().position(|end| !matches!(end.try_is_complete(), Ok(true)))
 }
 
 impl Drop for NcclRounds {

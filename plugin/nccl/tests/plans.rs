@@ -1,0 +1,168 @@
+//! Ranks that are processes call NCCL's functions, and plans serve them: over the fake NCCL of `tests/nccl` and the fake driver of `tests/cuda`,
+//! with this library preloaded and in NCCL's place.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod built;
+mod place;
+
+use place::{PATIENT, Place, SHORT, WAYS, Way, by_plans, table_for};
+
+/// The same programs as without plans, unchanged: several communicators, one with the ranks the other way round, calls in place, split
+/// communicators, groups, and calls after the end.
+#[test]
+fn plans_serve_programs_that_know_nothing_of_them() {
+    let place = Place::new(&[]);
+    let numbers = place.path("numbers-%p.json");
+    for (way, ranks) in [(Way::Preloaded, 2), (Way::Instead, 3), (Way::Preloaded, 4)] {
+        // The ranks 0 and 2 of four have a communicator of their own, with a table of its own.
+        let tables = place.path(&format!("tables-{ranks}"));
+        std::fs::create_dir(&tables).unwrap();
+        for of in [2, ranks] {
+            std::fs::write(tables.join(format!("{of}.json")), table_for(of, 8).to_string()).unwrap();
+        }
+        let variables = [
+            PATIENT,
+            ("ANTIPHON_TABLE", tables.to_str().unwrap()),
+            ("ANTIPHON_STATS", numbers.to_str().unwrap()),
+            ("ANTIPHON_DEBUG", "info"),
+        ];
+        let (lines, said) = place.run(way, ranks, "right", &variables);
+        assert!(lines.iter().all(|line| line == "right 0"), "{way:?}, {ranks} ranks: {lines:?} {said}");
+        let bytes = 20 * ranks;
+        assert!(said.contains(&format!("allreduce of {ranks} ranks, 20 bytes: the plan ")), "{said}");
+        assert!(said.contains(&format!("allgather of {ranks} ranks, {bytes} bytes: the plan ")), "{said}");
+        assert!(said.contains("the table chooses the plan `reduce`, but it is for another root"), "{said}");
+        assert!(said.contains("0 bytes: NCCL, because the table chooses stock"), "{said}");
+        let counted = place.counted("numbers-");
+        assert_eq!(counted.len(), ranks);
+        let mut gathered = 0;
+        for calls in counted {
+            let served = ["allreduce", "reducescatter", "broadcast", "alltoall", "reduce"];
+            assert_eq!(served.map(|name| by_plans(&calls, name)), [3, 1, 1, 2, 2], "{calls:?}");
+            gathered += by_plans(&calls, "allgather");
+        }
+        let in_split = if ranks == 4 { 2 } else { 0 };
+        assert_eq!(gathered, ranks as u64 + in_split, "{ranks} ranks: {said}");
+    }
+}
+
+impl Place {
+    /// What ranks say that have plans for everything, what this library says, and how many calls of these collectives plans have served on
+    /// each rank.
+    fn with_plans<const N: usize>(
+        &self,
+        (way, ranks): (Way, usize),
+        mode: &str,
+        collectives: [&str; N],
+        more: &[(&str, &str)],
+    ) -> (Vec<String>, String, Vec<[u64; N]>) {
+        let (table, numbers) = (self.path(&format!("table-{ranks}.json")), self.path("served-%p.json"));
+        std::fs::write(&table, table_for(ranks, 8).to_string()).unwrap();
+        let mine = [
+            ("ANTIPHON_TABLE", table.to_str().unwrap()),
+            ("ANTIPHON_STATS", numbers.to_str().unwrap()),
+            ("ANTIPHON_DEBUG", "info"),
+        ];
+        let (lines, said) = self.run(way, ranks, mode, &[&mine, more].concat());
+        let counted = self.counted("served-").into_iter();
+        (lines, said, counted.map(|calls| collectives.map(|name| by_plans(&calls, name))).collect())
+    }
+}
+
+/// Plans wait for the end of a group, begin in an order of communicators that all ranks have, and leave streams as NCCL leaves them.
+#[test]
+fn plans_serve_calls_in_groups() {
+    let place = Place::new(&[]);
+    for way in WAYS {
+        let (lines, said) = place.run(way, 3, "groups", &[PATIENT]);
+        assert!(lines.iter().all(|line| line == "right 0"), "{way:?}: {lines:?} {said}");
+    }
+    for (way, ranks, seed) in [(Way::Preloaded, 2, "1"), (Way::Instead, 3, "2"), (Way::Preloaded, 4, "3")] {
+        let served = ["allreduce", "allgather", "reduce"];
+        let more = [PATIENT, ("FAKE_CUDA_SEED", seed)];
+        let (lines, said, counted) = place.with_plans((way, ranks), "streams", served, &more);
+        assert!(lines.iter().all(|line| line == "right 0"), "{way:?}, {ranks} ranks: {lines:?} {said}");
+        // 2 in groups of one communicator, 16 in those of two, 4 and 8 in several streams, and one after what did nothing.
+        assert_eq!(counted, vec![[2 + 16 + 4 + 1, 2 + 8, 2]; ranks], "{said}");
+        assert!(!said.contains("inside of a group"), "{said}");
+    }
+    let (lines, said, counted) = place.with_plans((Way::Preloaded, 2), "pair", ["allreduce"], &[PATIENT]);
+    assert_eq!((lines, counted), (vec!["right 0".to_owned(); 2], vec![[0]; 2]), "{said}");
+    assert!(said.contains("inside of a group, and several ranks of its communicator are in one process"), "{said}");
+}
+
+/// A graph has the rounds of its calls, and each launch is right.
+#[test]
+fn graphs_record_plans() {
+    let place = Place::new(&[]);
+    for way in WAYS {
+        let (lines, said) = place.run(way, 2, "graph", &[PATIENT]);
+        assert!(lines.iter().all(|line| line == "right 0"), "{way:?}: {lines:?} {said}");
+    }
+    for (way, ranks, seed) in [(Way::Preloaded, 2, "1"), (Way::Instead, 3, "2"), (Way::Preloaded, 4, "3")] {
+        let served = ["allreduce", "allgather", "reduce", "alltoall", "broadcast"];
+        let more = [PATIENT, ("FAKE_CUDA_SEED", seed)];
+        let (lines, said, counted) = place.with_plans((way, ranks), "graph", served, &more);
+        assert!(lines.iter().all(|line| line == "right 0"), "{way:?}, {ranks} ranks: {lines:?} {said}");
+        // One before the graph, those in it, and one beside each launch.
+        assert_eq!(counted, vec![[1 + 2 + 4, 1, 1, 1, 1]; ranks], "{said}");
+    }
+    // Operation 1 compares tables, and an allreduce has 8 operations on each of 3 ranks; so these are in the first launch and the second.
+    for fault in ["1:4:error", "1:12:stall", "1:13:exit"] {
+        let more = [SHORT, ("FAKE_NCCL_FAULT", fault)];
+        let (lines, said, _) = place.with_plans((Way::Instead, 3), "graph fault", [], &more);
+        assert!(lines.iter().all(|line| line.starts_with("after ") || line == "exit 86"), "{fault}: {lines:?} {said}");
+        assert!(fault.contains("exit") == (lines[1] == "exit 86"), "{fault}: {lines:?}");
+        assert!(lines.iter().all(|line| !line.starts_with("after 0")), "{fault}: {lines:?}");
+    }
+}
+
+/// A rank that fails inside of a group, in a message of a plan or by a wrong call, ends the others too.
+#[test]
+fn faults_in_groups_reach_all_ranks() {
+    let place = Place::new(&[]);
+    // Operation 1 compares tables; NCCL has nothing in these groups.
+    for fault in ["1:3:error", "1:6:stall", "1:9:exit"] {
+        let more = [SHORT, ("FAKE_NCCL_FAULT", fault)];
+        let (lines, said, _) = place.with_plans((Way::Instead, 3), "group fault", [], &more);
+        let is_end =
+            |line: &str| line.starts_with("after ") || line.starts_with("ncclGroupEnd() ") || line == "exit 86";
+        assert!(lines.iter().all(|line| is_end(line)), "{fault}: {lines:?} {said}");
+        assert!(fault.contains("exit") == (lines[1] == "exit 86"), "{fault}: {lines:?}");
+    }
+    let (lines, said, counted) = place.with_plans((Way::Preloaded, 3), "group error", ["allreduce"], &[SHORT]);
+    assert_eq!(lines[2], "ncclGroupEnd() 4", "{lines:?} {said}");
+    assert!(lines[..2].iter().all(|line| line.contains(" 6")), "{lines:?} {said}");
+    assert_eq!(counted.len(), 2, "the rank that is wrong begins nothing, and so counts nothing");
+    assert!(counted.iter().all(|[sums]| *sums > 0), "{counted:?}");
+}
+
+/// Functions return before ranks have compared their tables, and before a plan has begun; `ncclCommGetAsyncError` says when they have.
+#[test]
+fn communicators_without_blocking_run_plans() {
+    let place = Place::new(&[]);
+    for (way, ranks, seed) in [(Way::Preloaded, 2, "1"), (Way::Instead, 3, "2"), (Way::Preloaded, 4, "3")] {
+        let served = ["allreduce", "allgather", "reduce"];
+        let more = [PATIENT, ("FAKE_CUDA_SEED", seed)];
+        let (lines, said, counted) = place.with_plans((way, ranks), "nonblocking", served, &more);
+        assert!(lines.iter().all(|line| line == "right 0"), "{way:?}, {ranks} ranks: {lines:?} {said}");
+        assert_eq!(counted, vec![[3 + 2, 1 + 2, 2 + 2]; ranks], "{said}");
+    }
+    // Aborts end what waits: for ranks that are not there, or do not call.
+    for mode in ["nonblocking early abort", "nonblocking abort"] {
+        let begin = std::time::Instant::now();
+        let (lines, said, _) = place.with_plans((Way::Instead, 3), mode, [], &[PATIENT]);
+        assert!(lines.iter().all(|line| line == "right 0"), "{mode}: {lines:?} {said}");
+        assert!(begin.elapsed() < std::time::Duration::from_secs(50), "{mode}: before the limit of the fake");
+    }
+}
+
+/// The same program with NCCL's own header.
+#[test]
+fn long_programs_for_the_real_header_use_plans() {
+    let Some(place) = Place::with_real_header() else { return };
+    for (mode, sums) in [("streams", 23), ("graph", 7)] {
+        let (lines, said, counted) = place.with_plans((Way::Preloaded, 2), mode, ["allreduce"], &[PATIENT]);
+        assert_eq!((lines, counted), (vec!["right 0".to_owned(); 2], vec![[sums]; 2]), "{mode}: {said}");
+    }
+}

@@ -1,0 +1,104 @@
+//! Rounds in CUDA graphs.
+//!
+//! The principal function is [`NcclRounds::record`]. A graph has the addresses that were there when it was recorded, so memory and tables
+//! stay as they are then.
+
+use super::communicator::{NcclCommunicator, NcclDeadline};
+use super::error::NcclError;
+use super::rounds::NcclRounds;
+use crate::device::cuda::{GpuDevice, GpuError, RelaxedCapture};
+use cudarc::driver::sys::{CUevent_record_flags, CUevent_wait_flags, cuEventRecordWithFlags};
+use cudarc::driver::{CudaStream, result};
+use std::ffi::c_void;
+use std::sync::Arc;
+use std::time::Duration;
+
+impl NcclRounds {
+    /// As [`Self::enqueue`], for a stream that records a graph: the call happens when the graph is launched, as often as it is. This
+    /// value is for calls with these addresses only from then on, and lives at least as long as the graph.
+    ///
+    /// # Errors
+    /// As for [`Self::enqueue`].
+    ///
+    /// # Safety
+    /// As for [`Self::enqueue`], whenever the graph is launched.
+    pub unsafe fn record(
+        &mut self,
+        comm: &mut NcclCommunicator,
+        gpu: &GpuDevice,
+        stream: *mut c_void,
+        buffers: [u64; 2],
+    ) -> Result<(), NcclError> {
+        comm.check()?;
+        gpu.bind()?;
+        // SAFETY: the caller promises it.
+        let stream = unsafe { gpu.borrowed_stream(stream) };
+        self.write_addresses(buffers)?;
+        self.record_rounds(comm, &stream, None)
+    }
+
+    /// [`Self::record`] as [`Self::enqueue_staged`] does it.
+    ///
+    /// # Errors
+    /// As for [`Self::enqueue`].
+    ///
+    /// # Safety
+    /// As for [`Self::record`].
+    pub unsafe fn record_staged(
+        &mut self,
+        comm: &mut NcclCommunicator,
+        gpu: &GpuDevice,
+        stream: *mut c_void,
+        [input, output]: [u64; 2],
+    ) -> Result<(), NcclError> {
+        comm.check()?;
+        gpu.bind()?;
+        let staging = self.staging()?;
+        // SAFETY: the caller promises it.
+        let stream = unsafe { gpu.borrowed_stream(stream) };
+        self.write_addresses([input, staging])?;
+        self.record_rounds(comm, &stream, Some(output))
+    }
+
+    /// Writes the addresses of input and output into the tables, in a stream of its own: a graph would copy what lies in the host's
+    /// memory when it is launched.
+    fn write_addresses(&mut self, buffers: [u64; 2]) -> Result<(), NcclError> {
+        if buffers == self.caller {
+            return Ok(());
+        }
+        let copying = GpuError::of_driver("copying tables to the GPU");
+        let _relaxed = RelaxedCapture::begin()?;
+        self.own.wait(&self.done).map_err(&copying)?;
+        let words = buffers.map(u64::to_le_bytes).concat();
+        self.own.memcpy_htod(&words, &mut self.tables.slice_mut(..words.len())).map_err(&copying)?;
+        self.own.synchronize().map_err(&copying)?;
+        self.caller = buffers;
+        Ok(())
+    }
+
+    /// The rounds between two nodes for the event `done`, which is outside of the graph: calls with this memory follow each other, in
+    /// whichever graphs they are.
+    fn record_rounds(
+        &mut self,
+        comm: &mut NcclCommunicator,
+        stream: &Arc<CudaStream>,
+        result: Option<u64>,
+    ) -> Result<(), NcclError> {
+        let recording = GpuError::of_driver("recording a call");
+        let done = self.done.cu_event();
+        // SAFETY: the event lives as long as this value, and so as long as the graph.
+        unsafe { result::stream::wait_event(stream.cu_stream(), done, CUevent_wait_flags::CU_EVENT_WAIT_EXTERNAL) }
+            .map_err(&recording)?;
+        self.put_rounds(comm, stream, None, NcclDeadline::after(Duration::MAX))?;
+        if let Some(output) = result {
+            let bytes = self.plan.buffer_bytes()[1] as usize;
+            // SAFETY: both are as long as the results, and the stream has used the input before.
+            unsafe { result::memcpy_dtod_async(output, self.caller[1], bytes, stream.cu_stream()) }
+                .map_err(&recording)?;
+        }
+        let external = CUevent_record_flags::CU_EVENT_RECORD_EXTERNAL as u32;
+        // SAFETY: as above.
+        unsafe { cuEventRecordWithFlags(done, stream.cu_stream(), external) }.result().map_err(&recording)?;
+        Ok(())
+    }
+}
