@@ -108,7 +108,7 @@ impl Handle {
         self.option(c"threads", OptionValue::Int(1))?;
         self.option(c"parallel", OptionValue::Text(c"off"))?;
         self.option(c"random_seed", OptionValue::Int(seed))?;
-        // Both heuristics solve MIPs inside the MIP, where the callback that counts work is not called.
+        // Two heuristics solve MIPs inside the MIP, where the callback that counts work is not called.
         self.option(c"mip_heuristic_run_rens", OptionValue::Bool(controls.has_inner_models))?;
         self.option(c"mip_heuristic_run_rins", OptionValue::Bool(controls.has_inner_models))?;
         self.option(c"mip_allow_restart", OptionValue::Bool(!controls.has_inner_models))?;

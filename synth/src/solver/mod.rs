@@ -161,8 +161,8 @@ pub(crate) struct Controls<'a> {
     pub(crate) relative_gap: f64,
     /// Only solutions with a smaller objective are of interest.
     pub(crate) cutoff: Option<f64>,
-    /// Whether heuristics may solve models within the model, and the search does not begin again. Their work is not counted, and
-    /// they do not hear an interruption: only for small models.
+    /// Whether heuristics may solve models within the model, and the search does not begin again. Their work is counted when they
+    /// end, and they do not hear an interruption: only for small models.
     pub(crate) has_inner_models: bool,
     /// Seed of the solver's own random choices.
     pub(crate) seed: u64,

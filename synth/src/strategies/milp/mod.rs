@@ -117,8 +117,8 @@ fn with_windows(
     }
 }
 
-/// What windows find with another seed: from the best schedule, or in every other restart from a greedy one, which is the only one
-/// for halves of sums.
+/// What windows find with another seed: from the best schedule, or in one of [`GREEDY_EVERY`] restarts from a greedy one, which is the
+/// only one for halves of sums.
 ///
 /// # Errors
 /// [`SynthError::NotApplicable`] where windows can free nothing, and failures of the solver.

@@ -13,9 +13,9 @@ use topology::Micros;
 
 /// A chunk that so few messages carry is freed as a whole: with a part of its way fixed, it could not take another one.
 const SHORT_WAY: usize = 4;
-/// Of a window of contents that frees all groups of chunks: the part of the makespan within which messages may wait or not, and the
-/// messages without contents for each link. Both are at most so large.
-const OPEN: f64 = 0.06;
+/// Of a window of contents: the most of the makespan within which messages may wait or not, and the most messages without contents for
+/// each link; both times the width of the window.
+const MARGIN: f64 = 0.06;
 const ADDED: f64 = 0.25;
 /// The most steps from a late message to what it has waited for.
 const STEPS: u64 = 6;
@@ -73,8 +73,8 @@ pub(super) fn chosen(schedule: &Schedule, begin: f64, size: usize, random: &mut 
     free
 }
 
-/// What a window of contents frees: so many groups of chunks, those of a late message first. Where the size is more than all
-/// groups, the window is as many times as wide in time.
+/// What a window of contents frees: so many groups of chunks, those of a late message first. Where the size is more than the number
+/// of groups, the window is as many times as wide in time.
 pub(super) fn chosen_groups(
     schedule: &Schedule,
     begin: f64,
@@ -93,7 +93,7 @@ pub(super) fn chosen_groups(
     let width = (size as f64 / all.max(1) as f64).max(1.0);
     FreeContents {
         groups: order.into_iter().take(size).map(|(.., group)| group).collect(),
-        open: schedule.makespan().0 * OPEN * width * unit(random),
+        margin: schedule.makespan().0 * MARGIN * width * unit(random),
         added: (links as f64 * ADDED * width * unit(random)) as usize,
         seed: random.next_u64(),
     }

@@ -19,10 +19,11 @@
 //! big Ms are small.
 
 use super::deliveries::{OpenDelivery, deliveries};
+use super::kinds::unit;
 use crate::problem::Problem;
 use crate::solver::{Column, Model, Solution};
 use rand_pcg::Pcg64Mcg;
-use rand_pcg::rand_core::{Rng, SeedableRng};
+use rand_pcg::rand_core::SeedableRng;
 use schedule::{ChunkId, Message, Schedule, Transfer, TransferKind};
 use std::collections::{BTreeMap, BTreeSet};
 use topology::{Bytes, LinkId};
@@ -48,6 +49,19 @@ impl Sum {
         self.constant += constant;
         self.terms.extend(terms);
         self
+    }
+
+    /// left ≥ this sum − M·(number of `if_set` that are 0).
+    pub(super) fn precedes(self, left: Column, big: f64, if_set: &[Column], model: &mut Model) {
+        let terms = self.terms.into_iter().map(|(column, factor)| (column, -factor));
+        let relaxed = if_set.iter().map(|&column| (column, -big));
+        let all: Vec<(Column, f64)> = std::iter::once((left, 1.0)).chain(terms).chain(relaxed).collect();
+        model.row(self.constant - big * if_set.len() as f64, all, f64::INFINITY);
+    }
+
+    /// Its value in a solution.
+    pub(super) fn value(&self, solution: &Solution) -> f64 {
+        self.constant + self.terms.iter().map(|&(column, factor)| factor * solution.value(column)).sum::<f64>()
     }
 }
 
@@ -176,10 +190,7 @@ impl<'a> FreedWindow<'a> {
 
     /// left ≥ right − M·(number of `if_set` that are 0).
     pub(super) fn no_sooner(&mut self, left: Column, right: Sum, big: f64, if_set: &[Column]) {
-        let terms = right.terms.into_iter().map(|(column, factor)| (column, -factor));
-        let relaxed = if_set.iter().map(|&column| (column, -big));
-        let all: Vec<(Column, f64)> = std::iter::once((left, 1.0)).chain(terms).chain(relaxed).collect();
-        self.model.row(right.constant - big * if_set.len() as f64, all, f64::INFINITY);
+        right.precedes(left, big, if_set, &mut self.model);
     }
 
     /// arrival ≥ that of the message of its own, and of the message that it is part of. T ≥ arrival.
@@ -205,7 +216,7 @@ impl<'a> FreedWindow<'a> {
         let mut random = Pcg64Mcg::seed_from_u64(seed);
         let count = self.all.iter().map(|own| own.chunks.len()).sum::<usize>() as f64;
         for own in 0..self.all.len() {
-            let share = f64::from(random.next_u32()) / f64::from(u32::MAX);
+            let share = unit(&mut random);
             let DeliveryColumns { start, arrival, .. } = self.columns[own];
             let chunks = self.all[own].chunks.len() as f64;
             self.model.set_cost(arrival.unwrap_or(start), (0.5 + share) * chunks * WEIGHT / count);

@@ -1,7 +1,7 @@
 //! A window that keeps the messages of a schedule, and decides anew what they carry.
 //!
 //! The principal type is [`ContentsWindow`]. Some groups of chunks are free ([`groups`]). Messages keep their links and their turns
-//! on them ([`slots`]). They become shorter or longer, disappear, or get contents where they had none, and of a message that
+//! on them ([`kept`]). They become shorter or longer, disappear, or get contents where they had none, and of a message that
 //! arrives at a rank about when another one leaves it, the model decides whether the other one waits. So all ways of a
 //! group change at once, which no window of a few deliveries can do. The schedule is a solution. [`routes`] makes messages of
 //! single chunks again.
@@ -18,19 +18,21 @@
 //! | T | the last arrival |
 
 mod groups;
+mod kept;
 mod routes;
-mod slots;
 
 pub(super) use groups::ChunkGroups;
 
 use super::kinds::unit;
+use super::model::Sum;
 use super::places::{BusyPlace, places};
 use crate::problem::Problem;
 use crate::solver::{Column, Model};
+use kept::{KeptMessage, kept_messages};
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::SeedableRng;
 use schedule::{ChunkId, Schedule};
-use slots::{KeptMessage, kept_messages};
+
 use std::collections::{BTreeMap, BTreeSet};
 use topology::{Bytes, Latency, LinkId};
 
@@ -44,18 +46,12 @@ const MOST_COLUMNS: usize = 12_000;
 pub(super) struct FreeContents {
     /// The groups of chunks whose ways are free.
     pub(super) groups: BTreeSet<usize>,
-    /// Messages that arrive or leave within this time of each other may wait or not, in microseconds.
-    pub(super) open: f64,
+    /// A message that leaves a rank within this time of an arrival there may wait for it or not, in microseconds.
+    pub(super) margin: f64,
     /// The number of messages without contents.
     pub(super) added: usize,
     /// The seed of its choices and costs.
     pub(super) seed: u64,
-}
-
-/// Columns and coefficients, and a constant.
-struct Weighted {
-    terms: Vec<(Column, f64)>,
-    constant: f64,
 }
 
 /// Whether a message waits for another one.
@@ -108,14 +104,13 @@ impl<'a> ContentsWindow<'a> {
         let (starts, used, amounts) = (Vec::new(), Vec::new(), Vec::new());
         let waiting = BTreeMap::new();
         let mut window = Self { problem, groups, model, messages, starts, used, amounts, waiting, makespan, until };
+        if window.messages.len().saturating_mul(free.groups.len()) > MOST_COLUMNS {
+            return None;
+        }
         window.list(&free.groups);
         window.keep_turns();
         window.arrive(begin, &mut random);
-        window.wait(free.open);
-        if window.model.columns() > MOST_COLUMNS || !window.pass_on(&free.groups) {
-            return None;
-        }
-        Some(window)
+        (window.wait(free.margin) && window.pass_on(&free.groups)).then_some(window)
     }
 
     /// The columns of each message. It is used if it carries anything.
@@ -144,26 +139,21 @@ impl<'a> ContentsWindow<'a> {
     }
 
     /// `of` a message of so many bytes, which is linear but for messages without contents, for which it is zero.
-    fn time(&self, message: usize, of: impl Fn(Bytes) -> f64) -> Weighted {
+    fn time(&self, message: usize, of: impl Fn(Bytes) -> f64) -> Sum {
         let (least, fixed) = (of(Bytes(0.0)), self.problem.demand.message_bytes(&self.messages[message].fixed));
         let amounts = self.amounts[message].iter();
-        let mut terms: Vec<(Column, f64)> =
-            amounts.map(|(&group, &amount)| (amount, of(self.groups.all[group].bytes) - least)).collect();
-        terms.extend(self.used[message].map(|used| (used, least)));
-        let constant = if self.used[message].is_some() { 0.0 } else { of(fixed) };
-        Weighted { terms, constant }
+        let carried = amounts.map(|(&group, &amount)| (amount, of(self.groups.all[group].bytes) - least));
+        let used = self.used[message].map(|used| (used, least));
+        Sum::default().plus(if used.is_some() { 0.0 } else { of(fixed) }, carried.chain(used))
     }
 
     /// left ≥ start\[message\] + `time`, where a column that is given is set.
-    fn no_sooner(&mut self, left: Column, message: usize, time: Weighted, if_set: Option<Column>) {
-        let relaxed = if_set.map(|column| (column, -self.until));
-        let big = if if_set.is_some() { self.until } else { 0.0 };
-        let times = time.terms.into_iter().map(|(column, factor)| (column, -factor));
-        let own = [(left, 1.0), (self.starts[message], -1.0)];
-        self.model.row(time.constant - big, own.into_iter().chain(times).chain(relaxed), f64::INFINITY);
+    fn no_sooner(&mut self, left: Column, message: usize, time: Sum, if_set: Option<Column>) {
+        let sum = time.plus(0.0, [(self.starts[message], 1.0)]);
+        sum.precedes(left, self.until, if_set.as_slice(), &mut self.model);
     }
 
-    fn arrival_time(&self, message: usize) -> Weighted {
+    fn arrival_time(&self, message: usize) -> Sum {
         let link = self.problem.topology.link(self.messages[message].link);
         self.time(message, |bytes| link.transfer_time(bytes).0)
     }
@@ -182,23 +172,27 @@ impl<'a> ContentsWindow<'a> {
         }
     }
 
-    /// T ≥ arrival, late ≥ arrival − begin, and what lateness and departures cost.
+    /// T ≥ arrival, late ≥ arrival − begin, and what lateness and departures cost. A message counts as often as it carries chunks now.
     fn arrive(&mut self, begin: f64, random: &mut Pcg64Mcg) {
         let count = self.messages.len() as f64;
+        let chunks = self.messages.iter().map(KeptMessage::carried_now).sum::<usize>() as f64;
         for own in 0..self.messages.len() {
             self.model.set_cost(self.starts[own], (0.5 + unit(random)) * WEIGHT / count);
             let time = self.arrival_time(own);
             self.no_sooner(self.makespan, own, time, None);
-            let late = self.model.continuous(0.0, f64::INFINITY);
-            self.model.set_cost(late, LATENESS / count);
-            let mut time = self.arrival_time(own);
-            time.constant -= begin;
-            self.no_sooner(late, own, time, None);
+            let carried = self.messages[own].carried_now();
+            if carried > 0 {
+                let late = self.model.continuous(0.0, f64::INFINITY);
+                self.model.set_cost(late, carried as f64 * LATENESS / chunks);
+                let time = self.arrival_time(own).plus(-begin, []);
+                self.no_sooner(late, own, time, None);
+            }
         }
     }
 
-    /// Who waits for whom: those that always did, and those that may because they arrive and leave within `open` of each other.
-    fn wait(&mut self, open: f64) {
+    /// Who waits for whom: those that always did, and those that may because they arrive and leave within `margin` of each other.
+    /// Returns whether few enough columns are needed.
+    fn wait(&mut self, margin: f64) -> bool {
         let topology = &self.problem.topology;
         let mut into: BTreeMap<_, Vec<usize>> = BTreeMap::new();
         for (number, message) in self.messages.iter().enumerate() {
@@ -207,15 +201,18 @@ impl<'a> ContentsWindow<'a> {
         let mut found: Vec<(usize, usize, bool)> = Vec::new();
         for after in 0..self.messages.len() {
             let from = topology.link(self.messages[after].link).from;
+            if found.len() > MOST_COLUMNS {
+                return false;
+            }
             for &before in into.get(&from).into_iter().flatten() {
                 let (first, second) = (&self.messages[before], &self.messages[after]);
                 let gap = second.start - first.end;
                 let slack = self.until * 1e-9;
-                let must = gap >= -slack && second.fixed.iter().any(|chunk| first.fixed.contains(chunk));
+                let must = gap >= -slack && second.fixed.iter().any(|chunk| first.fixed.binary_search(chunk).is_ok());
                 let returns = topology.link(first.link).from == topology.link(second.link).to;
                 let can = !returns && self.amounts[before].keys().any(|group| self.amounts[after].contains_key(group));
-                if must || can && gap >= -open.max(slack) {
-                    found.push((before, after, must || gap > open));
+                if must || can && gap >= -margin.max(slack) {
+                    found.push((before, after, must || gap > margin));
                 }
             }
         }
@@ -233,6 +230,7 @@ impl<'a> ContentsWindow<'a> {
                 self.no_sooner(self.starts[after], before, time, waiting.column());
             }
         }
+        true
     }
 
     /// Whether messages over the link of a message arrive one after the other.
@@ -243,10 +241,11 @@ impl<'a> ContentsWindow<'a> {
     /// What leaves a rank has come there or begins there, and what is wanted stays. Returns whether few enough columns are needed.
     fn pass_on(&mut self, free: &BTreeSet<usize>) -> bool {
         for &group in free {
-            if self.model.columns() > MOST_COLUMNS {
+            let pairs = self.pairs(group);
+            if self.model.columns() + pairs.len() > MOST_COLUMNS {
                 return false;
             }
-            if self.groups.all[group].is_copied { self.copy(group) } else { self.move_on(group) }
+            if self.groups.all[group].is_copied { self.copy(group, pairs) } else { self.move_on(group, pairs) }
         }
         true
     }
@@ -265,10 +264,10 @@ impl<'a> ContentsWindow<'a> {
     }
 
     /// amount\[b\] ≤ Σ passed\[a,b\], passed\[a,b\] ≤ amount\[a\], and each rank gets the chunk once at most.
-    fn copy(&mut self, index: usize) {
+    fn copy(&mut self, index: usize, pairs: Vec<(usize, usize, Waiting)>) {
         let (topology, group) = (&self.problem.topology, &self.groups.all[index]);
         let mut supply: BTreeMap<usize, Vec<(Column, f64)>> = BTreeMap::new();
-        for (before, after, waiting) in self.pairs(index) {
+        for (before, after, waiting) in pairs {
             let brought = self.amounts[before][&index];
             let passed = match waiting {
                 Waiting::Always => brought,
@@ -297,12 +296,12 @@ impl<'a> ContentsWindow<'a> {
     }
 
     /// amount\[a\] = Σ passed\[a,b\] + stays\[a\], amount\[b\] = Σ passed\[a,b\], and as many stay as are wanted.
-    fn move_on(&mut self, index: usize) {
+    fn move_on(&mut self, index: usize, pairs: Vec<(usize, usize, Waiting)>) {
         let (topology, group) = (&self.problem.topology, &self.groups.all[index]);
         let most = group.most();
         let mut gone: BTreeMap<usize, Vec<(Column, f64)>> = BTreeMap::new();
         let mut come: BTreeMap<usize, Vec<(Column, f64)>> = BTreeMap::new();
-        for (before, after, waiting) in self.pairs(index) {
+        for (before, after, waiting) in pairs {
             let passed = self.model.continuous(0.0, most);
             if let Some(waits) = waiting.column() {
                 self.model.at_most([(passed, 1.0), (waits, -most)], 0.0);

@@ -4,7 +4,7 @@
 //! carries. Here each of them gets a way, in the order of time: a message takes any of those that have come. The rank where a way
 //! ends decides which chunk it is.
 
-use super::{ChunkId, ContentsWindow, Weighted};
+use super::{ChunkId, ContentsWindow};
 use crate::solver::Solution;
 use schedule::{Message, TransferKind};
 use std::collections::BTreeMap;
@@ -50,7 +50,7 @@ impl ContentsWindow<'_> {
                         left -= 1;
                         chunk.way.push(own);
                         chunk.at = link.to;
-                        chunk.since = start(own) + self.time_of(own, solution);
+                        chunk.since = start(own) + self.arrival_time(own).value(solution);
                     }
                 }
                 if left > 0 {
@@ -72,12 +72,6 @@ impl ContentsWindow<'_> {
             Message { chunks: chunks.into(), link: self.messages[own].link, kind: TransferKind::Copy }
         };
         Some(carrying.map(message).collect())
-    }
-
-    /// How long a message takes, in a solution.
-    fn time_of(&self, message: usize, solution: &Solution) -> f64 {
-        let Weighted { terms, constant } = self.arrival_time(message);
-        constant + terms.into_iter().map(|(column, factor)| factor * solution.value(column)).sum::<f64>()
     }
 
     /// A way without what leads back to a rank that it has been at.
