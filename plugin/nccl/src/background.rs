@@ -57,6 +57,11 @@ impl Background {
         self.progress().pieces > 0
     }
 
+    /// Whether the communicator is about to end.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
     /// Is set when the communicator is about to end.
     pub(crate) fn stop_flag(&self) -> Arc<AtomicBool> {
         self.stop.clone()
@@ -84,7 +89,7 @@ impl Background {
     /// Waits until NCCL has done what it was given, however long NCCL takes for it. False: it has failed, as NCCL will say, or is
     /// about to end.
     pub(crate) fn wait_for_nccl(&self, comm: *mut c_void) -> bool {
-        while !self.stop.load(Ordering::Acquire) {
+        while !self.is_stopped() {
             let mut code = SUCCESS;
             // SAFETY: NCCL's function takes a communicator, which ends only after this has returned, and the address of a number.
             let asked = unsafe {

@@ -106,13 +106,13 @@ mod tests {
         let none = Choices::default();
         assert_eq!(none.reason(Collective::AllReduce, 8, 4, PlanRefusal::Unseen), NcclReason::NoTable);
         let choices = Choices { tables: vec![TuningTable::parse(TABLE, "t").unwrap()] };
-        let reason = |bytes| choices.reason(Collective::AllReduce, bytes, 4, PlanRefusal::Grouped);
+        let reason = |bytes| choices.reason(Collective::AllReduce, bytes, 4, PlanRefusal::Empty);
         assert_eq!([0, 99].map(reason), [NcclReason::Stock, NcclReason::Stock]);
         assert!([100, 199].into_iter().all(|bytes| reason(bytes) == NcclReason::Tuner("ring with ll".to_owned())));
         assert!(
             [200, u64::MAX]
                 .into_iter()
-                .all(|bytes| reason(bytes) == NcclReason::Refused("ours".to_owned(), PlanRefusal::Grouped))
+                .all(|bytes| reason(bytes) == NcclReason::Refused("ours".to_owned(), PlanRefusal::Empty))
         );
         assert_eq!(choices.reason(Collective::AllReduce, 8, 3, PlanRefusal::Unseen), NcclReason::OtherRanks);
         assert_eq!(choices.reason(Collective::AllGather, 8, 4, PlanRefusal::Unseen), NcclReason::NoRange);

@@ -20,6 +20,9 @@ fn look_at(call: &AskedCall, fixed: Option<NcclReason>) -> Option<c_int> {
     if is_inside() {
         return None;
     }
+    if let Some(refused) = groups::refused_as_busy(call.comm) {
+        return Some(refused);
+    }
     let refused = match &fixed {
         Some(_) => PlanRefusal::NotChosen,
         None => match groups::run(call) {
@@ -129,8 +132,8 @@ macro_rules! messages {
     ($($name:ident($($argument:ident: $type:ty),+);)+) => { $(
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name($($argument: $type),+, comm: NcclComm, stream: *mut c_void) -> c_int {
-            if !is_inside() {
-                let _ = catch_unwind(|| groups::note_stream(comm, stream));
+            if let Ok(Some(refused)) = catch_unwind(|| groups::noted(comm, stream)) {
+                return refused;
             }
             // SAFETY: it is NCCL's function of this name, and the caller has given its arguments.
             inside(|| unsafe {

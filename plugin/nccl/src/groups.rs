@@ -54,16 +54,22 @@ pub(crate) fn leave() -> Option<KeptGroup> {
     (!is_inside()).then(|| KEPT.with_borrow_mut(std::mem::take))
 }
 
+/// What NCCL gives where it has not done what a communicator was asked for before, if this library is at work for it.
+pub(crate) fn refused_as_busy(comm: *mut c_void) -> Option<c_int> {
+    if crate::real::is_inside() || !find(comm).is_some_and(|seen| seen.background.is_busy()) {
+        return None;
+    }
+    if is_inside() {
+        KEPT.with_borrow_mut(|kept| kept.error = INVALID_ARGUMENT);
+    }
+    Some(INVALID_ARGUMENT)
+}
+
 /// Serves a call by a plan, now or at the end of the group. The result for the caller.
 ///
 /// # Errors
 /// Why NCCL has to serve it. All ranks come to the same.
 pub(crate) fn run(call: &AskedCall) -> Result<c_int, PlanRefusal> {
-    if find(call.comm).is_some_and(|seen| seen.background.is_busy()) {
-        // As NCCL gives it where it has not done what it was asked for before.
-        KEPT.with_borrow_mut(|kept| kept.error = if is_inside() { INVALID_ARGUMENT } else { SUCCESS });
-        return Ok(INVALID_ARGUMENT);
-    }
     let chosen = choose(call)?;
     if !is_inside() {
         let _current = chosen.gpu.current();
@@ -72,9 +78,6 @@ pub(crate) fn run(call: &AskedCall) -> Result<c_int, PlanRefusal> {
         }
         let group = KeptGroup { calls: vec![chosen], ..KeptGroup::default() };
         return Ok(group.begin_later());
-    }
-    if !chosen.ranks_are_processes {
-        return Err(PlanRefusal::Grouped);
     }
     KEPT.with_borrow_mut(|kept| {
         kept.note(call.comm, call.stream);
@@ -85,11 +88,25 @@ pub(crate) fn run(call: &AskedCall) -> Result<c_int, PlanRefusal> {
 
 /// Puts a call into its stream and counts it. The result for the caller.
 fn begin(chosen: &CallForPlan) -> c_int {
-    let served = chosen.start();
-    // Otherwise its communicator has ended inside of the group.
-    let code = served.as_ref().map_or(INVALID_ARGUMENT, |served| served.code);
-    count_call(&chosen.call, None, &served);
-    code
+    match chosen.start() {
+        // Its communicator has ended inside of the group, and must not be asked for anything any more.
+        Err(PlanRefusal::Unseen) => INVALID_ARGUMENT,
+        served => {
+            let code = served.as_ref().map_or(INVALID_ARGUMENT, |served| served.code);
+            count_call(&chosen.call, None, &served);
+            code
+        }
+    }
+}
+
+/// A message is sent or received in this stream. The result for the caller, if NCCL must not be called.
+pub(crate) fn noted(comm: *mut c_void, stream: *mut c_void) -> Option<c_int> {
+    if crate::real::is_inside() {
+        return None;
+    }
+    let refused = refused_as_busy(comm);
+    note_stream(comm, stream);
+    refused
 }
 
 /// NCCL serves a call of a communicator in this stream.
@@ -115,8 +132,9 @@ impl KeptGroup {
 
     /// A group is one operation in all streams of a communicator: they wait for each other before it and after it.
     fn meet(&self) -> Result<(), GpuError> {
-        for (at, CallForPlan { call, gpu, .. }) in self.calls.iter().enumerate() {
-            if self.calls[..at].iter().any(|before| before.call.comm == call.comm) {
+        for (at, CallForPlan { call, gpu, seen, .. }) in self.calls.iter().enumerate() {
+            let is_known = self.calls[..at].iter().any(|before| before.call.comm == call.comm);
+            if is_known || seen.background.is_stopped() {
                 continue;
             }
             let streams = self.streams.iter().filter(|(comm, _)| *comm == call.comm as usize);
@@ -138,10 +156,15 @@ impl KeptGroup {
         };
         let _current = first.gpu.current();
         let (met, is_blocking) = (self.meet(), first.is_blocking);
+        let is_mixed = self.calls.iter().any(|chosen| chosen.is_blocking != is_blocking);
         let result = end();
-        if result != SUCCESS && (is_blocking || result != IN_PROGRESS) {
+        if result != SUCCESS && result != IN_PROGRESS {
             // NCCL has begun nothing, or not all.
             return result;
+        }
+        if is_mixed || is_blocking && result == IN_PROGRESS {
+            say("a group: some of its communicators block, and some do not; its plans do not run");
+            return INVALID_ARGUMENT;
         }
         match (met, self.error) {
             (Ok(()), SUCCESS) if is_blocking => {
@@ -156,22 +179,26 @@ impl KeptGroup {
         }
     }
 
-    /// Begins the plans in the background, when NCCL has done its part. Either all communicators of a group block, or none does.
-    fn begin_later(self) -> c_int {
-        let mut seen: Vec<SeenMember> = Vec::new();
-        for chosen in &self.calls {
-            if !seen.iter().any(|other| Arc::ptr_eq(other, &chosen.seen)) {
-                seen.push(chosen.seen.clone());
+    /// Begins the plans in the background, when NCCL has done its part for all communicators of the group. None of them blocks.
+    fn begin_later(mut self) -> c_int {
+        let mut seen: Vec<(usize, SeenMember)> = Vec::new();
+        let kept = self.calls.iter().map(|chosen| (chosen.call.comm as usize, chosen.seen.clone()));
+        let noted = self.streams.iter().filter_map(|&(comm, _)| Some((comm, find(comm as *mut c_void)?)));
+        for (comm, member) in kept.chain(noted) {
+            if !seen.iter().any(|(_, other)| Arc::ptr_eq(other, &member)) {
+                seen.push((comm, member));
             }
         }
-        let of = seen.iter().map(|seen| seen.background.clone()).collect();
+        let of = seen.iter().map(|(_, seen)| seen.background.clone()).collect();
         spawn(of, move || {
-            let is_ready = self.calls.iter().all(|chosen| chosen.seen.background.wait_for_nccl(chosen.call.comm));
-            // If not, NCCL tells what is wrong.
-            let codes = if is_ready { self.begin_all() } else { Vec::new() };
+            // Where NCCL has failed, it tells what is wrong. The ranks of the others wait for their plans.
+            let failed = |(comm, seen): &&(usize, SeenMember)| !seen.background.wait_for_nccl(*comm as *mut c_void);
+            let failed: Vec<&SeenMember> = seen.iter().filter(failed).map(|(_, seen)| seen).collect();
+            self.calls.retain(|chosen| !failed.iter().any(|seen| Arc::ptr_eq(seen, &chosen.seen)));
+            let codes = self.begin_all();
             let code =
                 |seen: &SeenMember| codes.iter().find(|(of, _)| Arc::ptr_eq(of, seen)).map_or(SUCCESS, |of| of.1);
-            seen.iter().map(code).collect()
+            seen.iter().map(|(_, seen)| code(seen)).collect()
         })
     }
 

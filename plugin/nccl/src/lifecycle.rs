@@ -3,7 +3,7 @@
 use crate::background::IN_PROGRESS;
 use crate::collectives::NcclComm;
 use crate::groups;
-use crate::members::{Making, find, made, refuse, take};
+use crate::members::{Making, find, give_back, made, refuse, take};
 use crate::names::NcclName;
 use crate::real::{address, inside, is_inside};
 use runtime::NcclId;
@@ -55,8 +55,8 @@ unsafe fn making_of_part(parent: NcclComm, config: *const c_void) -> Making {
         seen.member.try_lock().is_ok_and(|member| member.as_ref().map_or(true, |member| member.is_blocking))
     });
     // SAFETY: the caller promises it.
-    match unsafe { making(config, if blocks { Making::Blocking } else { Making::NonBlocking }) } {
-        Making::Blocking => Making::Blocking,
+    match unsafe { making(config, if blocks { Making::Split } else { Making::NonBlockingSplit }) } {
+        Making::Blocking | Making::Split => Making::Split,
         Making::NonBlocking | Making::NonBlockingSplit => Making::NonBlockingSplit,
     }
 }
@@ -153,18 +153,42 @@ unsafe extern "C" fn ncclCommInitAll(comms: *mut NcclComm, devices: c_int, list:
     })
 }
 
+/// Ends a communicator by NCCL's function. If NCCL refuses, it lives on as before, with its plans.
+fn ended(comm: NcclComm, end: impl FnOnce() -> c_int) -> c_int {
+    let gone = if is_inside() { None } else { catch_unwind(|| take(comm)).unwrap_or(None) };
+    let result = end();
+    let after = || match gone {
+        Some(seen) if result != 0 && result != IN_PROGRESS => give_back(comm, seen),
+        gone => drop(gone),
+    };
+    guarded(result, || {
+        after();
+        result
+    })
+}
+
 macro_rules! enders {
     ($($name:ident)+) => { $(
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(comm: NcclComm) -> c_int {
-            let gone = if is_inside() { None } else { catch_unwind(|| take(comm)).unwrap_or(None) };
-            let result = go_on!($name(comm: NcclComm));
-            let _ = catch_unwind(AssertUnwindSafe(|| drop(gone)));
-            result
+            // As NCCL gives it where it has not done what it was asked for before.
+            match groups::refused_as_busy(comm) {
+                Some(refused) => refused,
+                None => ended(comm, || go_on!($name(comm: NcclComm))),
+            }
         }
     )+ };
 }
-enders!(ncclCommFinalize ncclCommDestroy ncclCommAbort);
+enders!(ncclCommFinalize ncclCommDestroy);
+
+/// Ends what this library does for the communicator first.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ncclCommAbort(comm: NcclComm) -> c_int {
+    if !is_inside() {
+        let _ = catch_unwind(|| find(comm).inspect(|seen| seen.background.stop()));
+    }
+    ended(comm, || go_on!(ncclCommAbort(comm: NcclComm)))
+}
 
 /// As long as this library works for a communicator in the background, it is in progress.
 #[unsafe(no_mangle)]
@@ -207,7 +231,8 @@ unsafe extern "C" fn ncclGroupEnd() -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ncclGroupSimulateEnd(info: *mut c_void) -> c_int {
     if !is_inside() {
-        drop(groups::leave());
+        // Its communicators are made by no group, either.
+        let _ = catch_unwind(|| drop((groups::leave(), PENDING.with_borrow_mut(std::mem::take))));
     }
     go_on!(ncclGroupSimulateEnd(info: *mut c_void))
 }

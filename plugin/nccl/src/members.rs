@@ -30,8 +30,6 @@ pub(crate) struct PlanMember {
     pub(crate) machines: Vec<u32>,
     /// A number of the communicator, which all its ranks know, and by which they order communicators.
     pub(crate) number: u64,
-    /// Whether no process has several of its ranks. One thread could not begin their calls at the same time.
-    pub(crate) ranks_are_processes: bool,
     /// Whether its functions return only when their work is in the stream.
     pub(crate) is_blocking: bool,
     pub(crate) plans: PreparedPlans,
@@ -53,6 +51,8 @@ pub(crate) enum Making {
     Blocking,
     /// Its functions return at once.
     NonBlocking,
+    /// By a split that blocks.
+    Split,
     /// Where it will be is not known while NCCL makes it.
     NonBlockingSplit,
 }
@@ -111,14 +111,18 @@ fn insert(comm: *mut c_void, member: Result<PlanMember, String>) -> SeenMember {
     seen
 }
 
-/// A communicator ends. What is returned gives its memory back when it is dropped; that waits for NCCL, so NCCL has to end first.
+/// A communicator is about to end. What is returned gives its memory back when it is dropped; that waits for NCCL, so NCCL has to end
+/// first.
 pub(crate) fn take(comm: *mut c_void) -> Option<SeenMember> {
     if !ARE_THERE.load(Ordering::Acquire) {
         return None;
     }
-    let seen = members().remove(&(comm as usize))?;
-    seen.background.stop();
-    Some(seen)
+    members().remove(&(comm as usize))
+}
+
+/// NCCL has refused to end a communicator.
+pub(crate) fn give_back(comm: *mut c_void, seen: SeenMember) {
+    members().insert(comm as usize, seen);
 }
 
 /// A communicator that was made in a way in which its ranks do not compare their tables.
@@ -134,8 +138,10 @@ pub(crate) fn made(comm: *mut c_void, result: c_int, making: Making) -> c_int {
         return result;
     }
     match (making, result) {
-        (Making::NonBlockingSplit, _) => refuse(comm, "it came of a split without blocking"),
-        (Making::Blocking, SUCCESS) => return compare_now(comm),
+        (Making::NonBlockingSplit, _) | (Making::Split, IN_PROGRESS) => {
+            refuse(comm, "it came of a split without blocking");
+        }
+        (Making::Blocking | Making::Split, SUCCESS) => return compare_now(comm),
         _ => {
             let seen = insert(comm, Err("its ranks have not compared their tables".to_owned()));
             let (background, comm) = (seen.background.clone(), comm as usize);
@@ -270,6 +276,11 @@ fn compare(comm: *mut c_void, later: Option<&Background>) -> Result<Result<PlanM
     if number == 0 {
         return Ok(Err(why));
     }
+    // One thread may have several of its ranks, and would put the whole plan of one into a stream before that of the next. It has to
+    // call in groups, and other processes need not: so this must not depend on groups.
+    if processes.len() < numbers.len() || processes.contains(&0) {
+        return Ok(Err("several of its ranks are in one process".to_owned()));
+    }
     if let Some(other) = numbers.iter().position(|other| *other != number) {
         let what = if numbers[other] == 0 { "has no plans" } else { "has another table, or another version" };
         return Ok(Err(format!("rank {other} {what}")));
@@ -288,7 +299,6 @@ fn compare(comm: *mut c_void, later: Option<&Background>) -> Result<Result<PlanM
         gpu: opened,
         machines,
         number: column(3).next().unwrap_or(0),
-        ranks_are_processes: processes.len() == numbers.len() && !processes.contains(&0),
         is_blocking: later.is_none(),
         plans: PreparedPlans::default(),
     }))

@@ -106,8 +106,6 @@ pub(crate) struct CallForPlan {
     /// The number of its communicator.
     pub(crate) number: u64,
     pub(crate) gpu: Arc<GpuDevice>,
-    /// Whether no process has several ranks of its communicator.
-    pub(crate) ranks_are_processes: bool,
     pub(crate) is_blocking: bool,
 }
 
@@ -122,9 +120,9 @@ pub(crate) fn choose(call: &AskedCall) -> Result<CallForPlan, PlanRefusal> {
     let key = key_of(call)?;
     prepared(&mut member.plans, member.comm.rank(), &member.machines, key)?;
     let (number, gpu) = (member.number, member.gpu.clone());
-    let (ranks_are_processes, is_blocking) = (member.ranks_are_processes, member.is_blocking);
+    let is_blocking = member.is_blocking;
     drop(locked);
-    Ok(CallForPlan { call: *call, key, seen, number, gpu, ranks_are_processes, is_blocking })
+    Ok(CallForPlan { call: *call, key, seen, number, gpu, is_blocking })
 }
 
 /// What a plan has to be prepared for.

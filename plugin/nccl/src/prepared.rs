@@ -17,8 +17,6 @@ pub(crate) enum PlanRefusal {
     Unseen,
     /// The communicator runs no plans at all.
     Never(String),
-    /// The call is inside of a group, and a thread may have several ranks of the communicator.
-    Grouped,
     /// Nothing moves.
     Empty,
     Collective,
@@ -35,9 +33,6 @@ impl fmt::Display for PlanRefusal {
         match self {
             Self::Unseen => f.write_str("its communicator was not seen being made"),
             Self::Never(why) => write!(f, "its communicator runs no plans: {why}"),
-            Self::Grouped => {
-                f.write_str("the call is inside of a group, and several ranks of its communicator are in one process")
-            }
             Self::Empty => f.write_str("nothing moves"),
             Self::Collective => f.write_str("plans do not serve this collective"),
             Self::Type => f.write_str("plans do not have its type of elements"),

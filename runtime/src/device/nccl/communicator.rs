@@ -155,9 +155,12 @@ impl NcclCommunicator {
     /// Waits until NCCL has taken everything that it was given.
     pub(super) fn settle(&mut self, doing: &'static str, deadline: NcclDeadline) -> Result<(), NcclError> {
         loop {
+            // Whoever has set it may end the communicator soon.
+            if self.is_stopped() {
+                return Err(NcclError::Aborted);
+            }
             match self.async_error() {
                 SUCCESS => return Ok(()),
-                IN_PROGRESS if self.is_stopped() => return Err(NcclError::Aborted),
                 IN_PROGRESS if deadline.is_over() => {
                     self.abort();
                     return Err(NcclError::Late { doing, limit: deadline.limit });

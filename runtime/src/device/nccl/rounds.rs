@@ -200,6 +200,9 @@ impl NcclRounds {
         deadline: NcclDeadline,
     ) -> Result<(), NcclError> {
         for round in 0..self.launches.len() {
+            if comm.is_stopped() {
+                return Err(NcclError::Aborted);
+            }
             self.launch(stream, round)?;
             if round < self.plan.exchanges().len() {
                 let before = reached.as_deref().map_or(&[][..], Vec::as_slice);
@@ -289,9 +292,11 @@ impl NcclRounds {
         loop {
             // What is wrong may be wrong in a round before this one. A round counts only if nothing was wrong after it.
             let round = first_open(before).unwrap_or(round);
+            if comm.is_stopped() {
+                return Err(NcclError::Aborted);
+            }
             match comm.async_error() {
                 SUCCESS => return Ok(()),
-                IN_PROGRESS if comm.is_stopped() => return Err(NcclError::Aborted),
                 IN_PROGRESS if deadline.is_over() => return Err(self.late(comm, round, deadline)),
                 IN_PROGRESS => deadline.pause(),
                 code => return Err(self.failed(comm, round, code)),
