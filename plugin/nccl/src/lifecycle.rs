@@ -73,12 +73,10 @@ fn note(result: c_int, comm: *mut NcclComm, making: Making) -> c_int {
             }
             return result;
         }
-        // SAFETY: NCCL has written it there, or nothing, if it has failed.
-        made(
-            if result == 0 || result == IN_PROGRESS { unsafe { comm.read() } } else { std::ptr::null_mut() },
-            result,
-            making,
-        )
+        let is_there = result == 0 || result == IN_PROGRESS;
+        // SAFETY: NCCL has written it there.
+        let comm = if is_there { unsafe { comm.read() } } else { std::ptr::null_mut() };
+        made(comm, result, making)
     })
 }
 
