@@ -3,7 +3,7 @@ CARGO ?= cargo
 # All tests are built from one selection of packages: another selection has other features, and compiles the workspace again.
 TEST = $(CARGO) test --release --locked --workspace
 
-.PHONY: all setup build demo readme-table test test-long models install-test mpi-test python-test torch-test torch-old-test tested tested-wheel wheel kernels gpu-test gpu-bench cluster-test cluster-bench cluster-tuned lint bench bench-library bench-tuning install clean
+.PHONY: all setup build demo readme-table test test-long models install-test mpi-test python-test torch-test torch-old-test tested tested-wheel wheel portable kernels gpu-test gpu-bench cluster-test cluster-bench cluster-tuned lint bench bench-library bench-tuning install clean
 
 all: build
 
@@ -85,6 +85,11 @@ torch-old-test: tested-wheel
 	@result=0; for environment in torch-2.8 torch-debian; do \
 		if [ -x target/python/build/bin/maturin ] && .ci/setup $$environment; then \
 			python/torch-test.sh target/tested $$environment || result=1; fi; done; exit $$result
+
+# libantiphon_nccl.so for all Linux systems with glibc 2.28 or newer, for x86-64 and aarch64, in target/portable. The compiler zig comes
+# from PyPI (400 MB).
+portable: setup
+	@if .ci/setup python; then plugin/nccl/portable.sh target/portable; fi
 
 # The kernels for GPUs, compiled anew by NVRTC from PyPI, which needs no GPU.
 kernels: setup
