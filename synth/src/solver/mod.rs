@@ -170,12 +170,11 @@ pub(crate) struct Controls<'a> {
     pub(crate) deadline: &'a Deadline,
 }
 
-#[cfg(test)]
 impl<'a> Controls<'a> {
-    /// No limits: solve to the end.
-    pub(crate) fn unlimited(deadline: &'a Deadline) -> Self {
+    /// So many iterations, and otherwise to the end, with the first seed.
+    pub(crate) fn within(iterations: u64, deadline: &'a Deadline) -> Self {
         Self {
-            iterations: u64::MAX,
+            iterations,
             nodes: u64::MAX,
             relative_gap: 0.0,
             cutoff: None,
@@ -183,6 +182,12 @@ impl<'a> Controls<'a> {
             seed: 0,
             deadline,
         }
+    }
+
+    /// No limits: solve to the end.
+    #[cfg(test)]
+    pub(crate) fn unlimited(deadline: &'a Deadline) -> Self {
+        Self::within(u64::MAX, deadline)
     }
 }
 

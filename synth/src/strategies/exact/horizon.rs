@@ -241,15 +241,7 @@ pub fn horizon(
     if combines || super::routes(spreading) > effort.departures {
         return Ok(Vec::new());
     }
-    let controls = Controls {
-        iterations: effort.iterations,
-        nodes: u64::MAX,
-        relative_gap: 0.0,
-        cutoff: None,
-        has_inner_models: false,
-        seed: 0,
-        deadline,
-    };
+    let controls = Controls::within(effort.iterations, deadline);
     let mut bounds = Vec::new();
     for messages in [MessageCapacity::Merged, MessageCapacity::Single] {
         let start = match messages {

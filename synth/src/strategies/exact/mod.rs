@@ -132,13 +132,8 @@ impl<'a> ExactSearch<'a> {
     /// The answers to up to two questions, asked in parallel unless only one thread is allowed.
     fn ask(&self, periods: &Periods<'_>, ends: &[Micros]) -> Result<Vec<EndVerdict>, SynthError> {
         let controls = Controls {
-            iterations: self.context.options.limits.solver_iterations,
-            nodes: u64::MAX,
-            relative_gap: 0.0,
-            cutoff: None,
-            has_inner_models: false,
             seed: self.context.options.seed,
-            deadline: self.context.deadline,
+            ..Controls::within(self.context.options.limits.solver_iterations, self.context.deadline)
         };
         let activity = format!("can it end before {:.3} µs", ends[0].0);
         (self.context.progress)(Progress { strategy: NAME, incumbent: self.best, bound: None, activity });

@@ -205,15 +205,7 @@ impl<'a> ParetoSearch<'a> {
     }
 
     fn controls(&self) -> Controls<'a> {
-        Controls {
-            iterations: self.options.limits.solver_iterations,
-            nodes: u64::MAX,
-            relative_gap: 0.0,
-            cutoff: None,
-            has_inner_models: false,
-            seed: self.options.seed,
-            deadline: self.deadline,
-        }
+        Controls { seed: self.options.seed, ..Controls::within(self.options.limits.solver_iterations, self.deadline) }
     }
 
     /// Finds the useful points of `steps` steps.

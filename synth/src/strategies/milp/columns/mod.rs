@@ -135,15 +135,7 @@ fn chosen(pool: &TreePool<'_>, weight: f64, context: &Context<'_>) -> Result<Vec
 
 fn controls<'a>(context: &Context<'a>, part: u64) -> Controls<'a> {
     let iterations = context.options.limits.solver_iterations / part;
-    Controls {
-        iterations,
-        nodes: NODES,
-        relative_gap: CLOSE,
-        cutoff: None,
-        has_inner_models: false,
-        seed: 0,
-        deadline: context.deadline,
-    }
+    Controls { nodes: NODES, relative_gap: CLOSE, ..Controls::within(iterations, context.deadline) }
 }
 
 #[cfg(test)]

@@ -341,15 +341,7 @@ mod tests {
         }
         assert!(missing.is_empty(), "no column for {missing:?}: the test would show nothing");
         let deadline = Deadline::default();
-        let controls = Controls {
-            iterations: 10_000,
-            nodes: 100,
-            relative_gap: 0.0,
-            cutoff: None,
-            has_inner_models: false,
-            seed: 0,
-            deadline: &deadline,
-        };
+        let controls = Controls { nodes: 100, ..Controls::within(10_000, &deadline) };
         match solve(&expansion.model, &[], &controls, &mut |_| {}).unwrap().ending {
             Ending::Optimal(_) => true,
             Ending::Infeasible => false,

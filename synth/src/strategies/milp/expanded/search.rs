@@ -197,15 +197,7 @@ impl<'a> HorizonSearch<'a> {
         self.calls_left -= 1;
         let activity = format!("{horizon} epochs of {:.3}, {} columns", grid.epoch, expansion.model.columns());
         self.announce(activity.clone());
-        let controls = Controls {
-            iterations,
-            nodes: u64::MAX,
-            relative_gap: 0.0,
-            cutoff: None,
-            has_inner_models: false,
-            seed: options.seed,
-            deadline: self.context.deadline,
-        };
+        let controls = Controls { seed: options.seed, ..Controls::within(iterations, self.context.deadline) };
         // Only the models near the best schedule contain it.
         let best = self.found.as_ref().or(self.context.incumbent).filter(|_| scope == ModelScope::Nearby);
         let start = best.map_or_else(Vec::new, |best| expansion.start(best, grid));

@@ -296,13 +296,8 @@ impl<'a> PipelineSearch<'a> {
         let options = self.context.options;
         let share = options.limits.solver_iterations / share;
         Controls {
-            iterations: share * FULL_COLUMNS / (columns as u64).max(FULL_COLUMNS),
-            nodes: u64::MAX,
-            relative_gap: 0.0,
-            cutoff: None,
-            has_inner_models: false,
             seed: options.seed,
-            deadline: self.context.deadline,
+            ..Controls::within(share * FULL_COLUMNS / (columns as u64).max(FULL_COLUMNS), self.context.deadline)
         }
     }
 

@@ -216,14 +216,12 @@ impl<'a> WindowSearch<'a> {
         messages: impl Fn(&Solution) -> Option<Vec<Message>>,
     ) -> Result<SolvedWindow, SynthError> {
         let Self { problem, context, .. } = *self;
+        let iterations = context.options.limits.solver_iterations / kind.part();
         let controls = Controls {
-            iterations: context.options.limits.solver_iterations / kind.part(),
             nodes: NODES,
             relative_gap: EQUAL,
-            cutoff: None,
             has_inner_models: kind == WindowKind::Contents,
-            seed: 0,
-            deadline: context.deadline,
+            ..Controls::within(iterations, context.deadline)
         };
         let (solution, end) = match solve(model, start, &controls, &mut |_| {})?.ending {
             Ending::Optimal(solution) => (Some(solution), WindowEnd::Proven),

@@ -52,7 +52,7 @@ pub(super) fn kept_messages(
         fixed.sort_unstable();
         all.push(KeptMessage { link: transfer.link, start: transfer.start.0, end: transfer.end.0, now, fixed });
     }
-    let mut room = room(problem, schedule);
+    let mut room = if added > 0 { room(problem, schedule) } else { Vec::new() };
     room.retain(|&(link, _)| free.iter().any(|&group| groups.all[group].may_use(link)));
     for _ in 0..added.min(room.len()) {
         let (link, at) = room[random.next_u64() as usize % room.len()];

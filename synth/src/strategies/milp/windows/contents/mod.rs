@@ -32,7 +32,6 @@ use kept::{KeptMessage, kept_messages};
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::SeedableRng;
 use schedule::{ChunkId, Schedule};
-
 use std::collections::{BTreeMap, BTreeSet};
 use topology::{Bytes, Latency, LinkId};
 
@@ -98,15 +97,15 @@ impl<'a> ContentsWindow<'a> {
         let mut random = Pcg64Mcg::seed_from_u64(free.seed);
         let until = schedule.makespan().0;
         let messages = kept_messages(problem, schedule, groups, &free.groups, free.added, &mut random);
+        if messages.len().saturating_mul(free.groups.len()) > MOST_COLUMNS {
+            return None;
+        }
         let mut model = Model::default();
         let makespan = model.continuous(0.0, until * (1.0 + 1e-9));
         model.set_cost(makespan, 1.0);
         let (starts, used, amounts) = (Vec::new(), Vec::new(), Vec::new());
         let waiting = BTreeMap::new();
         let mut window = Self { problem, groups, model, messages, starts, used, amounts, waiting, makespan, until };
-        if window.messages.len().saturating_mul(free.groups.len()) > MOST_COLUMNS {
-            return None;
-        }
         window.list(&free.groups);
         window.keep_turns();
         window.arrive(begin, &mut random);
