@@ -33,6 +33,16 @@ pub fn reduce_of_gather(gather: &[Transfer], forward: &Demand, ranks: usize) -> 
     useful
 }
 
+/// The copying messages, in playing order, that reverse reducing `transfers`: each tree that adds a chunk up, turned around,
+/// spreads it on the *reversed* topology.
+///
+/// They have an order only where each rank sends a chunk on once at most, after all that it adds to it has come.
+pub fn gather_of_reduce(transfers: &[Transfer]) -> Vec<Message> {
+    let mut by_start: Vec<&Transfer> = transfers.iter().collect();
+    by_start.sort_by(|a, b| b.start.total_cmp(&a.start).then(b.end.total_cmp(&a.end)));
+    by_start.into_iter().map(|transfer| Message { kind: TransferKind::Copy, ..Message::from(transfer) }).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -73,5 +83,25 @@ mod tests {
             transfer(&[1, 2], (2, 1), 7, 2.0), // rank 1 starts with 1
         ];
         assert_eq!(reversed(&gather), [(vec![2], 7), (vec![0, 1], 5)]);
+    }
+
+    #[test]
+    fn a_gather_of_a_reduce_of_a_gather_is_that_gather() {
+        let gather = [
+            transfer(&[0], (0, 1), 7, 0.0),
+            transfer(&[0, 1], (1, 2), 8, 1.0),
+            transfer(&[2], (2, 1), 5, 1.5),
+            transfer(&[1, 2], (1, 0), 9, 3.0),
+        ];
+        let forward = Demand::new(Request::new(Collective::AllGather, 3, 3)).unwrap();
+        let reduces = reduce_of_gather(&gather, &forward, 3);
+        // Each message of the reduce departs after the one before it, as in a schedule.
+        let timed = reduces.iter().zip(0..).map(|(message, at)| {
+            let ends = gather.iter().find(|it| it.link == message.link).map(|it| (it.to.0, it.from.0));
+            let chunks: Vec<u32> = message.chunks.iter().map(|chunk| chunk.0).collect();
+            transfer(&chunks, ends.unwrap(), message.link.0, f64::from(at))
+        });
+        let back = gather_of_reduce(&timed.collect::<Vec<_>>());
+        assert_eq!(back, gather.iter().map(Message::from).collect::<Vec<_>>());
     }
 }

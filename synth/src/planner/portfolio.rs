@@ -44,13 +44,12 @@ pub(super) struct StrategyLine {
     pub(super) restarts: Restarts,
 }
 
-/// When a strategy runs again with another seed, because it draws random numbers.
+/// When a strategy runs again with another seed, because it draws random numbers. One that was named does so only where time is limited.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Restarts {
     Never,
-    /// If it was named and time is limited, always with the same effort. Among others, those that always restart find more.
+    /// If it was named. Among others, those that always restart find more.
     Alone,
-    /// If it is one of several.
     Always,
 }
 
@@ -125,7 +124,11 @@ pub(super) enum Auto {
 impl StrategyLine {
     /// Whether it runs again if it was named, or if it is one of several.
     pub(super) fn restarts(&self, is_alone: bool) -> bool {
-        self.restarts == if is_alone { Restarts::Alone } else { Restarts::Always }
+        match self.restarts {
+            Restarts::Never => false,
+            Restarts::Alone => is_alone,
+            Restarts::Always => true,
+        }
     }
 
     pub(super) fn kind(&self) -> StrategyKind {

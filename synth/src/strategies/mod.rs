@@ -127,6 +127,11 @@ pub trait Strategy: Sync {
         false
     }
 
+    /// Whether the halves of a sum that several ranks want are planned, before [`Self::propose_directly`].
+    fn plans_halves(&self, _context: &Context<'_>) -> bool {
+        true
+    }
+
     /// Proposes schedules for `problem`, one or more (ring, tree, …). The demand of `problem` reduces nothing.
     ///
     /// # Errors

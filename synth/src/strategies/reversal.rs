@@ -14,8 +14,11 @@ use crate::problem::reach::check_reachable;
 use crate::problem::reversed::{Halves, choices};
 use crate::problem::{Deadline, Problem, StopReason, SynthError};
 use crate::strategies::{Attempt, Context, Strategy};
-use schedule::{Message, ReplayError, Schedule, Transfer, reduce_of_gather, replay};
+use schedule::{Message, ReplayError, Schedule, Transfer, gather_of_reduce, reduce_of_gather, replay};
 
+/// Where a strategy uses all its time, a half may take one part in this many of the time left: the first a quarter of all, the second
+/// as much, so that one half is left for the whole.
+const HALVES: [u32; 2] = [4, 3];
 /// The bound of a half may take one part in this many of the time left.
 const BOUND_PART: u32 = 20;
 
@@ -44,7 +47,9 @@ pub(crate) fn propose(
     }
     let mut attempts = Vec::new();
     let mut refusal = None;
-    for collectors in choices(problem) {
+    let has_halves = problem.demand.chunks().iter().any(|chunk| chunk.combine && chunk.wanted_by.len() > 1);
+    let collecting = if !has_halves || strategy.plans_halves(context) { choices(problem) } else { Vec::new() };
+    for collectors in collecting {
         if !attempts.is_empty() && context.deadline.has_passed() {
             break;
         }
@@ -63,7 +68,10 @@ pub(crate) fn propose(
     let has_none = attempts.iter().all(|attempt| attempt.schedule.is_none());
     let is_honoured = !problem.constraints.exceeds(strategy.honours());
     if is_honoured && !context.was_planned_as_one && (has_none || !context.deadline.has_passed()) {
-        attempts.extend(strategy.propose_directly(problem, context)?);
+        let found = attempts.iter().filter_map(|attempt: &Attempt| attempt.schedule.as_ref()).chain(context.incumbent);
+        let incumbent = found.min_by(|a, b| a.makespan().total_cmp(&b.makespan()));
+        let direct = strategy.propose_directly(problem, &Context { incumbent, ..*context })?;
+        attempts.extend(direct);
     }
     if attempts.is_empty() {
         let why = "under this sketch no sum can be complete at one rank and then reach the others".to_owned();
@@ -95,19 +103,23 @@ fn propose_halves(
     strategy: &dyn Strategy,
     label: &str,
 ) -> Result<Vec<Attempt>, SynthError> {
+    let turned = match halves.spread {
+        Some(_) => None,
+        None => context.incumbent.and_then(|incumbent| turned_around(incumbent, &halves.collect)),
+    };
     let ask = |half: &Problem, deadline: &Deadline| {
-        // The incumbent is for another demand. Where there are two halves, each has its own bound.
+        // Where there are two halves, each has its own bound, and the incumbent is for another demand.
         let bound = match halves.spread {
             Some(_) if !context.joins_as_they_are => bounds(half, &deadline.part(BOUND_PART)).best().value,
             _ => context.bound,
         };
-        let context = Context { incumbent: None, bound, deadline, ..*context };
+        let context = Context { incumbent: turned.as_ref(), bound, deadline, ..*context };
         propose_copies(half, &context, strategy)
     };
     let has_parts = halves.spread.is_some() && strategy.uses_all_time();
-    let first = if has_parts { context.deadline.part(2) } else { context.deadline.clone() };
-    let mut collected = ask(&halves.collect, &first)?;
-    let spread = halves.spread.as_ref().map(|half| ask(half, context.deadline)).transpose()?;
+    let part = |of: u32| if has_parts { context.deadline.part(of) } else { context.deadline.clone() };
+    let mut collected = ask(&halves.collect, &part(HALVES[0]))?;
+    let spread = halves.spread.as_ref().map(|half| ask(half, &part(HALVES[1]))).transpose()?;
     if strategy.uses_all_time() {
         // The best one first, because there may be no time for more.
         let makespan = |attempt: &Attempt| attempt.schedule.as_ref().map_or(f64::INFINITY, |it| it.makespan().0);
@@ -121,6 +133,14 @@ fn propose_halves(
         composed.push(compose(halves, collect, spread.as_deref(), context, label)?);
     }
     Ok(composed)
+}
+
+/// A schedule that adds each chunk up at one rank, as one that spreads it from there on the reversed topology; `None` where ranks
+/// send a chunk more than once.
+fn turned_around(sums: &Schedule, spreading: &Problem) -> Option<Schedule> {
+    let Problem { topology, demand, .. } = spreading;
+    let transfers = replay(demand, topology, &gather_of_reduce(&sums.transfers)).ok()?;
+    Some(Schedule::new(topology, demand.clone(), transfers, &sums.produced_by.strategy))
 }
 
 /// Composes one attempt from one attempt at each half.

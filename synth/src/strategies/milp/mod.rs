@@ -33,8 +33,8 @@ const MAX_AMONG_OTHERS: usize = 100_000;
 const RACE_PART: u32 = 3;
 /// One restart in so many begins with a greedy schedule, the others with the best one.
 const GREEDY_EVERY: u64 = 4;
-/// The restarts of the greedy search that gives windows a start.
-const GREEDY: u32 = 8;
+/// The most restarts of the greedy search that gives windows a start.
+const GREEDY: u32 = 48;
 /// How patient windows are, the first time and in restarts.
 const PATIENCE: u32 = 16;
 const LONG_PATIENCE: u32 = 120;
@@ -54,6 +54,20 @@ impl Strategy for Milp {
 
     fn uses_all_time(&self) -> bool {
         true
+    }
+
+    /// Where windows can go on from a whole plan, halves are planned as seldom as other restarts begin with a greedy plan.
+    fn plans_halves(&self, context: &Context<'_>) -> bool {
+        !context.is_restart || context.incumbent.is_none() || is_greedy_turn(context)
+    }
+
+    /// Windows of the best plan of a sum as a whole; not beside other strategies without a time limit, where they would take longest.
+    fn propose_directly(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
+        let has_halves = problem.demand.chunks().iter().any(|chunk| chunk.is_sum() && chunk.wanted_by.len() > 1);
+        let has_time = context.is_alone || context.options.time_limit.is_some();
+        let whole = context.incumbent.filter(|whole| has_halves && has_time && windows::can_free(problem, whole));
+        let patience = if context.is_restart { LONG_PATIENCE } else { PATIENCE };
+        whole.map(|whole| windows::attempt(problem, whole, context, patience)).into_iter().collect()
     }
 
     fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
@@ -128,12 +142,15 @@ fn again(problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, Synth
         return Err(SynthError::NotApplicable { strategy: NAME, why });
     }
     match context.incumbent {
-        Some(best) if !(context.options.seed >> 32).is_multiple_of(GREEDY_EVERY) => {
-            Ok(vec![windows::attempt(problem, best, context, LONG_PATIENCE)?])
-        }
+        Some(best) if !is_greedy_turn(context) => Ok(vec![windows::attempt(problem, best, context, LONG_PATIENCE)?]),
         Some(_) => from_greedy(problem, context, LONG_PATIENCE, Micros(f64::INFINITY)),
         None => from_greedy(problem, context, PATIENCE, Micros(f64::INFINITY)),
     }
+}
+
+/// Whether a restart begins with a greedy schedule.
+fn is_greedy_turn(context: &Context<'_>) -> bool {
+    (context.options.seed >> 32).is_multiple_of(GREEDY_EVERY)
 }
 
 /// What windows make of a greedy schedule that takes less than `most`.
@@ -157,9 +174,10 @@ fn from_greedy(
     Ok(vec![Attempt { name, schedule: Some(greedy), stop, note }, attempt])
 }
 
-/// A schedule of the greedy search, with few restarts.
+/// A schedule of the greedy search.
 fn greedy(problem: &Problem, context: &Context<'_>) -> Result<Option<Schedule>, SynthError> {
-    let limits = Limits { restarts: GREEDY, ..context.options.limits };
+    let restarts = context.options.limits.restarts.min(GREEDY);
+    let limits = Limits { restarts, ..context.options.limits };
     let options = SearchOptions { limits, ..context.options.clone() };
     let found = Matching.propose(problem, &Context { options: &options, ..*context })?;
     Ok(found.into_iter().find_map(|attempt| attempt.schedule))

@@ -7,7 +7,7 @@ use super::deliveries::MOST_PARTS;
 use super::kinds::unit;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
-use schedule::{ChunkId, Schedule, Transfer};
+use schedule::{ChunkId, Schedule, Transfer, TransferKind};
 use std::collections::{BTreeMap, BTreeSet};
 use topology::Micros;
 
@@ -20,10 +20,14 @@ const ADDED: f64 = 0.25;
 /// The most steps from a late message to what it has waited for.
 const STEPS: u64 = 6;
 
-/// Messages of about `size` deliveries to free: a late one, and others near it in time, at its ranks first.
+/// Messages of about `size` deliveries to free, which copy: a late one, and others near it in time, at its ranks first.
 pub(super) fn chosen(schedule: &Schedule, begin: f64, size: usize, random: &mut Pcg64Mcg) -> BTreeSet<usize> {
     let transfers = &schedule.transfers;
-    let mut late: Vec<usize> = (0..transfers.len()).collect();
+    let copies = |index: &usize| transfers[*index].kind == TransferKind::Copy;
+    let mut late: Vec<usize> = (0..transfers.len()).filter(copies).collect();
+    if late.is_empty() {
+        return BTreeSet::new();
+    }
     late.sort_by(|&a, &b| transfers[b].end.total_cmp(&transfers[a].end).then(a.cmp(&b)));
     // From a late message, go back a random number of steps along what made it late.
     let all_late = late.iter().take_while(|&&index| transfers[index].end.0 > begin).count();
@@ -37,24 +41,26 @@ pub(super) fn chosen(schedule: &Schedule, begin: f64, size: usize, random: &mut 
         let Some(&before) = late.iter().find(waited_for) else { break };
         pivot = before;
     }
-    let same_chunk = random.next_u64().is_multiple_of(2);
+    // Messages of the same chunk are near at any time, as near as those at the same ranks, or nothing special.
+    let nearness = random.next_u64() % 3;
     let near = |index: usize| {
         let (other, own): (&Transfer, &Transfer) = (&transfers[index], &transfers[pivot]);
         let shared = [own.from, own.to].iter().filter(|&&rank| other.from == rank || other.to == rank).count();
-        let shared = if same_chunk && other.chunks.iter().any(|chunk| own.chunks.binary_search(chunk).is_ok()) {
-            2
-        } else {
-            shared
+        let has_same_chunk = other.chunks.iter().any(|chunk| own.chunks.binary_search(chunk).is_ok());
+        let (shared, weight) = match nearness {
+            0 if has_same_chunk => (2, 0.0),
+            1 if has_same_chunk => (2, 1.0),
+            _ => (shared, 1.0),
         };
         let apart = Micros((other.start.0 - own.start.0).abs());
         let blur = 1.0 + (random_unit(index, pivot) - 0.5) * 0.5;
-        apart.0 * blur + schedule.makespan().0 * 0.25 * (2 - shared) as f64
+        weight * apart.0 * blur + schedule.makespan().0 * 0.25 * (2 - shared) as f64
     };
-    let mut order: Vec<usize> = (0..transfers.len()).collect();
-    let distances: Vec<f64> = order.iter().map(|&index| near(index)).collect();
+    let distances: Vec<f64> = (0..transfers.len()).map(near).collect();
+    let mut order: Vec<usize> = (0..transfers.len()).filter(copies).collect();
     order.sort_by(|&a, &b| distances[a].total_cmp(&distances[b]).then(a.cmp(&b)));
     let mut carriers: BTreeMap<ChunkId, Vec<usize>> = BTreeMap::new();
-    for (index, transfer) in transfers.iter().enumerate() {
+    for (index, transfer) in transfers.iter().enumerate().filter(|(index, _)| copies(index)) {
         transfer.chunks.iter().for_each(|&chunk| carriers.entry(chunk).or_default().push(index));
     }
     let mut free = BTreeSet::new();

@@ -6,8 +6,9 @@
 //! chunk may become a relay of it.
 
 use super::places::{BusyPlace, places};
+use super::sums::SumTrees;
 use crate::problem::Problem;
-use schedule::{ChunkId, Schedule, Transfer};
+use schedule::{ChunkId, Schedule, Transfer, TransferKind};
 use std::collections::{BTreeMap, BTreeSet};
 use topology::{Bytes, LinkId, Rank};
 
@@ -42,6 +43,8 @@ pub(super) struct MergeOption {
 #[derive(Clone, Debug)]
 pub(super) struct OpenDelivery {
     pub(super) chunks: Vec<ChunkId>,
+    /// What is added is not free.
+    pub(super) kind: TransferKind,
     pub(super) bytes: Bytes,
     pub(super) ways: Vec<OpenWay>,
     pub(super) merges: Vec<MergeOption>,
@@ -74,9 +77,15 @@ impl OpenDelivery {
     }
 }
 
-/// All deliveries of a schedule where the messages `free` are free.
-pub(super) fn deliveries(problem: &Problem, schedule: &Schedule, free: &BTreeSet<usize>) -> Vec<OpenDelivery> {
-    let mut opening = Opening { problem, transfers: &schedule.transfers, all: Vec::new(), first: BTreeMap::new() };
+/// All deliveries of a schedule where the messages `free` are free, which copy. All of its sums go along trees.
+pub(super) fn deliveries(
+    problem: &Problem,
+    schedule: &Schedule,
+    sums: &SumTrees,
+    free: &BTreeSet<usize>,
+) -> Vec<OpenDelivery> {
+    let (first, added) = (BTreeMap::new(), BTreeMap::new());
+    let mut opening = Opening { problem, transfers: &schedule.transfers, sums, all: Vec::new(), first, added };
     opening.list(free);
     opening.open_ways();
     opening.open_relays();
@@ -90,9 +99,12 @@ pub(super) fn deliveries(problem: &Problem, schedule: &Schedule, free: &BTreeSet
 struct Opening<'a> {
     problem: &'a Problem,
     transfers: &'a [Transfer],
+    sums: &'a SumTrees,
     all: Vec<OpenDelivery>,
     /// What brings a chunk to a rank.
     first: BTreeMap<(ChunkId, Rank), usize>,
+    /// What brings parts of a sum to a rank, to be added.
+    added: BTreeMap<(ChunkId, Rank), Vec<usize>>,
 }
 
 impl Opening<'_> {
@@ -105,18 +117,25 @@ impl Opening<'_> {
             for (number, chunks) in lists.into_iter().enumerate() {
                 for &chunk in &chunks {
                     let new = self.all.len();
+                    if transfer.kind == TransferKind::Reduce {
+                        self.added.entry((chunk, transfer.to)).or_default().push(new);
+                        continue;
+                    }
                     let known = *self.first.entry((chunk, transfer.to)).or_insert(new);
                     if known < new && self.arrives(&[known]) > transfer.end.0 {
                         self.first.insert((chunk, transfer.to), new);
                     }
                 }
-                self.add(chunks, is_free, Some((index, number == 0)));
+                self.add(chunks, transfer.kind, is_free, Some((index, number == 0)));
             }
         }
         for own in 0..self.all.len() {
             let Some((index, is_first)) = self.all[own].now else { continue };
             let transfer = &self.transfers[index];
-            let brought_by = self.brought(&self.all[own].chunks, transfer.from, own).unwrap_or_default();
+            let brought_by = match transfer.kind {
+                TransferKind::Copy => self.brought(&self.all[own].chunks, transfer.from, own).unwrap_or_default(),
+                TransferKind::Reduce => self.parts_of(&self.all[own].chunks, transfer.from),
+            };
             if is_first {
                 self.all[own].ways.push(OpenWay { link: transfer.link, brought_by });
             } else {
@@ -127,11 +146,12 @@ impl Opening<'_> {
         }
     }
 
-    fn add(&mut self, chunks: Vec<ChunkId>, is_free: bool, now: Option<(usize, bool)>) {
+    fn add(&mut self, chunks: Vec<ChunkId>, kind: TransferKind, is_free: bool, now: Option<(usize, bool)>) {
         let bytes = self.problem.demand.message_bytes(&chunks);
         let (ways, merges) = (Vec::new(), Vec::new());
         self.all.push(OpenDelivery {
             chunks,
+            kind,
             bytes,
             ways,
             merges,
@@ -145,9 +165,22 @@ impl Opening<'_> {
 
     /// The deliveries that bring chunks to a rank; `None` if it never gets one of them, but from `own`.
     fn brought(&self, chunks: &[ChunkId], rank: Rank, own: usize) -> Option<Vec<usize>> {
-        let lacking = chunks.iter().filter(|&&chunk| !self.problem.demand.chunk(chunk).holders.has(rank));
-        let bringing = lacking.map(|&chunk| self.first.get(&(chunk, rank)).copied().filter(|&by| by != own));
-        Some(Vec::from_iter(bringing.collect::<Option<BTreeSet<usize>>>()?))
+        let mut all = BTreeSet::new();
+        for &chunk in chunks {
+            let demanded = self.problem.demand.chunk(chunk);
+            match self.sums.collector(chunk) {
+                Some(collector) if collector == rank => all.extend(self.parts_of(&[chunk], rank)),
+                None if demanded.holders.has(rank) => {}
+                _ => _ = all.insert(self.first.get(&(chunk, rank)).copied().filter(|&by| by != own)?),
+            }
+        }
+        Some(Vec::from_iter(all))
+    }
+
+    /// The deliveries that bring what a rank adds to chunks.
+    fn parts_of(&self, chunks: &[ChunkId], rank: Rank) -> Vec<usize> {
+        let all = chunks.iter().filter_map(|&chunk| self.added.get(&(chunk, rank)));
+        Vec::from_iter(all.flatten().copied().collect::<BTreeSet<usize>>())
     }
 
     /// When a delivery arrives, as the schedule is now; a relay that does not exist yet never does.
@@ -196,8 +229,9 @@ impl Opening<'_> {
             let mut found: Vec<(f64, LinkId, Vec<OpenWay>)> = Vec::new();
             for &link in topology.incoming(to) {
                 let relay = topology.link(link).from;
-                let lacks = !self.problem.demand.chunk(chunk).holders.has(relay)
-                    && self.first.get(&(chunk, relay)).is_none_or(|&by| self.all[by].now.is_none());
+                let has =
+                    self.problem.demand.chunk(chunk).holders.has(relay) || self.sums.collector(chunk) == Some(relay);
+                let lacks = !has && self.first.get(&(chunk, relay)).is_none_or(|&by| self.all[by].now.is_none());
                 if !lacks || !self.problem.allows(chunk, link) {
                     continue;
                 }
@@ -214,7 +248,7 @@ impl Opening<'_> {
                 let relay = topology.link(link).from;
                 let by = *self.first.entry((chunk, relay)).or_insert(self.all.len());
                 if by == self.all.len() {
-                    self.add(vec![chunk], true, None);
+                    self.add(vec![chunk], TransferKind::Copy, true, None);
                     self.all[by].ways = ways;
                 }
                 self.all[own].ways.push(OpenWay { link, brought_by: vec![by] });
@@ -234,7 +268,12 @@ impl Opening<'_> {
                 let transfer = &self.transfers[index];
                 let known = self.all[own].merges.iter().any(|merge| merge.into == into);
                 // Of two free ones, the later is part of the earlier.
-                if transfer.to != to || into == own || other.is_free && into > own || known {
+                if transfer.kind != TransferKind::Copy
+                    || transfer.to != to
+                    || into == own
+                    || other.is_free && into > own
+                    || known
+                {
                     continue;
                 }
                 let allowed = chunks.iter().all(|&chunk| self.problem.allows(chunk, transfer.link));

@@ -3,7 +3,7 @@
 //! The principal type is [`WindowKinds`]. A kind that makes the schedule better comes more often. Windows of a kind grow while they
 //! are solved to the end, and shrink where a limit left them open.
 
-use super::contents::ChunkGroups;
+use super::contents::{ChunkGroups, GroupKind};
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
 
@@ -20,8 +20,8 @@ impl WindowKind {
     /// A window may take one in so many of the iterations that the limits allow for a call of the solver.
     pub(super) fn part(self) -> u64 {
         match self {
-            Self::Deliveries => 12,
-            Self::Contents => 30,
+            Self::Deliveries => 20,
+            Self::Contents => 50,
         }
     }
 }
@@ -42,9 +42,10 @@ const MEMORY: f64 = 0.95;
 const MEMORY_OF_TOO_LARGE: f64 = 0.5;
 /// The least gains: each kind comes again at some time.
 const LEAST_GAINS: f64 = 0.05;
-/// The gains that are assumed before any window, of deliveries and of contents: where chunks are alike, and where each is copied.
+/// The gains that are assumed before any window, of deliveries and of contents: where chunks are alike, copied, or sums.
 const ALIKE: [f64; 2] = [0.1, 1.0];
-const COPIED: [f64; 2] = [1.0, 0.1];
+const COPIED: [f64; 2] = [1.0, 0.6];
+const SUMMED: [f64; 2] = [0.5, 1.0];
 /// The deliveries that a window frees: at first, at least and at most. Each window frees about half of it to all.
 const DELIVERIES: [usize; 3] = [10, 6, 60];
 /// The groups of chunks that a window of contents frees at first and at least; at most, it frees all, and is so many times as wide.
@@ -75,7 +76,12 @@ impl WindowKinds {
     /// For a problem with these groups of chunks.
     pub(super) fn new(groups: &ChunkGroups) -> Self {
         let contents = [GROUPS[0], GROUPS[1], groups.all.len() * WIDEST];
-        let gains = if groups.all.iter().any(|group| group.is_copied) { COPIED } else { ALIKE };
+        let has = |kind| groups.all.iter().any(|group| group.kind == kind);
+        let gains = match () {
+            () if has(GroupKind::Summed) => SUMMED,
+            () if has(GroupKind::Copied) => COPIED,
+            () => ALIKE,
+        };
         Self { deliveries: KindRecord::new(DELIVERIES, gains[0]), contents: KindRecord::new(contents, gains[1]) }
     }
 

@@ -4,7 +4,8 @@
 //! schedule so far, those that decide the makespan at some time and their neighbours ([`choice`]), and lets HiGHS find better
 //! routes, messages and turns for what they deliver ([`deliveries`], [`model`]). The other one keeps all messages, and frees what
 //! they carry ([`contents`]). Where all cannot arrive earlier, fewer deliveries are late, so that later windows have fewer to
-//! free. The schedule is a solution of every window, so that the result is never worse.
+//! free. The schedule is a solution of every window, so that the result is never worse. Sums go along trees ([`sums`]). To free
+//! single messages that add, the schedule is turned around in time.
 
 mod choice;
 mod contents;
@@ -12,6 +13,7 @@ mod deliveries;
 mod kinds;
 mod model;
 mod places;
+mod sums;
 mod turns;
 
 use crate::ordering::without_idle_copies;
@@ -30,6 +32,7 @@ use rand_pcg::rand_core::{Rng, SeedableRng};
 use rayon::prelude::*;
 use schedule::{Message, Schedule, replay};
 use std::collections::BTreeSet;
+use sums::{SumTrees, TurnedSums};
 
 /// The name in reports and schedules.
 pub(super) const NAME: &str = "milp-windows";
@@ -37,7 +40,7 @@ pub(super) const NAME: &str = "milp-windows";
 /// The most messages of a schedule: all of them are in every model.
 const MOST_MESSAGES: usize = 1500;
 /// Windows that are solved at the same time, from the same schedule. Not the number of cores: the answer must not depend on it.
-const SIDE_BY_SIDE: usize = 2;
+const SIDE_BY_SIDE: usize = 4;
 /// The most windows for each call of the solver that the limits allow: windows are small.
 const WINDOWS_PER_CALL: u32 = 12;
 /// The most nodes of the search tree of a window.
@@ -47,10 +50,10 @@ const EQUAL: f64 = 1e-6;
 /// What arrives in the last part of the time above the bound is late.
 const LATE: f64 = 0.1;
 
-/// Whether the schedule is small enough, and solutions can be judged by all rules that the models do not know.
+/// Whether the schedule is small enough, its sums go along trees, and solutions can be judged by all rules that the models do not know.
 pub(super) fn can_free(problem: &Problem, schedule: &Schedule) -> bool {
-    let is_plain = !problem.constraints.exceeds(&RuleKind::OF_WAYS) && !problem.demand.has_sums();
-    is_plain && schedule.transfers.len() <= MOST_MESSAGES
+    let is_plain = !problem.constraints.exceeds(&RuleKind::OF_WAYS);
+    is_plain && schedule.transfers.len() <= MOST_MESSAGES && SumTrees::of(problem, schedule).has_all(problem)
 }
 
 /// What windows make of a schedule: a faster one, or one that is as fast and less late in its last messages, if they find one.
@@ -117,15 +120,19 @@ fn improved(
 
 /// What one window frees.
 enum DrawnWindow {
-    /// These messages; and the seed of its costs.
-    Deliveries(BTreeSet<usize>, u64),
+    /// These messages, of the schedule turned around or as it is; and the seed of its costs.
+    Deliveries {
+        free: BTreeSet<usize>,
+        is_turned: bool,
+        seed: u64,
+    },
     Contents(FreeContents),
 }
 
 impl DrawnWindow {
     fn kind(&self) -> WindowKind {
         match self {
-            Self::Deliveries(..) => WindowKind::Deliveries,
+            Self::Deliveries { .. } => WindowKind::Deliveries,
             Self::Contents(_) => WindowKind::Contents,
         }
     }
@@ -137,6 +144,9 @@ struct WindowSearch<'a> {
     context: &'a Context<'a>,
     best: &'a Schedule,
     groups: &'a ChunkGroups,
+    sums: SumTrees,
+    /// Of sums: the same schedule turned around in time.
+    turned: Option<TurnedSums>,
     /// From then on, what arrives is late.
     begin: f64,
 }
@@ -152,7 +162,9 @@ impl<'a> WindowSearch<'a> {
     fn of(problem: &'a Problem, context: &'a Context<'a>, best: &'a Schedule, groups: &'a ChunkGroups) -> Self {
         let makespan = best.makespan().0;
         let begin = makespan - LATE * (makespan - context.bound.0).max(0.0);
-        Self { problem, context, best, groups, begin }
+        let sums = SumTrees::of(problem, best);
+        let turned = problem.demand.has_sums().then(|| TurnedSums::of(problem, best, &sums)).flatten();
+        Self { problem, context, best, groups, sums, turned, begin }
     }
 
     /// The next window.
@@ -161,8 +173,10 @@ impl<'a> WindowSearch<'a> {
         match kind {
             WindowKind::Deliveries => {
                 let own = size / 2 + random.next_u64() as usize % (size / 2 + 1);
-                let free = chosen(self.best, self.begin, own.min(self.best.transfers.len()), random);
-                DrawnWindow::Deliveries(free, random.next_u64())
+                let turned = self.turned.as_ref().filter(|_| random.next_u64().is_multiple_of(2));
+                let schedule = turned.map_or(self.best, |turned| &turned.schedule);
+                let free = chosen(schedule, self.begin, own.min(schedule.transfers.len()), random);
+                DrawnWindow::Deliveries { free, is_turned: turned.is_some(), seed: random.next_u64() }
             }
             WindowKind::Contents => {
                 let links = self.problem.topology.links().len();
@@ -192,16 +206,23 @@ impl<'a> WindowSearch<'a> {
     }
 
     fn solve(&self, window: &DrawnWindow) -> Result<SolvedWindow, SynthError> {
-        let Self { problem, best, begin, groups, .. } = *self;
+        let Self { problem, best, begin, groups, ref sums, .. } = *self;
         let kind = window.kind();
         let too_large = Ok(SolvedWindow { found: None, end: WindowEnd::TooLarge });
         match window {
-            DrawnWindow::Deliveries(free, seed) => {
-                let Some(window) = FreedWindow::new(problem, best, free, begin, *seed) else { return too_large };
-                self.solved(kind, &window.model, &window.start(), |solution| Some(window.messages(solution)))
+            DrawnWindow::Deliveries { free, is_turned, seed } => {
+                let turned = self.turned.as_ref().filter(|_| *is_turned);
+                let (problem, best) = turned.map_or((problem, best), |turned| (&turned.problem, &turned.schedule));
+                let window = FreedWindow::new(problem, best, sums, free, begin, *seed);
+                let Some(window) = window else { return too_large };
+                self.solved(kind, &window.model, &window.start(), |solution| {
+                    let messages = window.messages(solution);
+                    turned.map_or(Some(messages.clone()), |turned| turned.back(&messages))
+                })
             }
             DrawnWindow::Contents(free) => {
-                let Some(window) = ContentsWindow::new(problem, best, groups, free, begin) else { return too_large };
+                let window = ContentsWindow::new(problem, best, (groups, sums), free, begin);
+                let Some(window) = window else { return too_large };
                 self.solved(kind, &window.model, &window.start(), |solution| window.messages(solution))
             }
         }
@@ -230,7 +251,10 @@ impl<'a> WindowSearch<'a> {
         };
         let found = solution.and_then(|solution| messages(&solution)).and_then(|messages| played(problem, &messages));
         let obeys = |found: &Schedule| obey(found, &problem.topology, &problem.constraints).is_empty();
-        Ok(SolvedWindow { found: found.filter(|found| self.is_no_worse(found) && obeys(found)), end })
+        // Where sums are turned around, what is late is something else.
+        let is_as_fast = |found: &Schedule| self.turned.is_some() && found.makespan() <= self.best.makespan();
+        let found = found.filter(|found| (self.is_no_worse(found) || is_as_fast(found)) && obeys(found));
+        Ok(SolvedWindow { found, end })
     }
 }
 
@@ -255,52 +279,105 @@ mod tests {
     use crate::strategies::Strategy;
     use crate::strategies::classic::Classic;
     use crate::strategies::milp::Milp;
+    use crate::strategies::reversal;
     use schedule::{ChunkId, Collective, Demand, Message, Request, TransferKind, verify};
     use std::sync::Arc;
     use topology::{Latency, Link, LinkId, Micros, MicrosPerByte, Rank, Topology, TopologyParts, resolve};
 
-    /// The worst textbook algorithm.
+    /// The worst textbook algorithm, of sums one along trees.
     fn poor(problem: &Problem) -> Schedule {
         let (options, deadline) = (SearchOptions::default(), Deadline::default());
         let context = Context::of_test(&options, &deadline, Micros::ZERO);
-        let attempts = Classic.propose(problem, &context).expect("textbook algorithms").into_iter();
-        let all = attempts.filter_map(|attempt| attempt.schedule);
+        let attempts = reversal::propose(problem, &context, &Classic).expect("textbook algorithms").into_iter();
+        let all = attempts.filter_map(|attempt| attempt.schedule).filter(|schedule| can_free(problem, schedule));
         all.max_by(|a, b| a.makespan().total_cmp(&b.makespan())).expect("at least one")
+    }
+
+    /// Looks whether a schedule is a solution of the window that frees `free`.
+    fn solves_window_of_deliveries(problem: &Problem, schedule: &Schedule, free: &BTreeSet<usize>, seed: u64) -> bool {
+        let sums = SumTrees::of(problem, schedule);
+        let Some(window) = FreedWindow::new(problem, schedule, &sums, free, 0.0, seed) else { return false };
+        // With its routes and orders as they are, the model has a solution no later than the schedule.
+        let mut fixed = window.model.clone();
+        let orders = window.whole_columns();
+        for (column, value) in window.start().into_iter().filter(|(column, _)| orders.contains(column)) {
+            assert!(value == 0.0 || value == 1.0);
+            fixed.fix(column, value);
+        }
+        let Ending::Optimal(solution) = crate::solver::solved(&fixed, &[]) else {
+            panic!("seed {seed}: the schedule is no solution")
+        };
+        let found = replay(&problem.demand, &problem.topology, &window.messages(&solution)).expect("an order");
+        let found = Schedule::new(&problem.topology, problem.demand.clone(), found, NAME);
+        assert!(found.makespan().0 <= schedule.makespan().0 * (1.0 + 1e-6), "seed {seed}");
+        verify(found, &problem.topology).expect("a right schedule");
+        true
     }
 
     #[test]
     fn the_schedule_itself_solves_each_of_its_windows() {
+        let mut solved = 0;
         for seed in 0..6 {
-            for collective in [Collective::AllGather, Collective::AllToAll, Collective::Scatter] {
+            for collective in [Collective::AllGather, Collective::AllToAll, Collective::Scatter, Collective::AllReduce]
+            {
                 let problem = asked(random_machine(seed), collective, 6_000);
                 let schedule = poor(&problem);
                 let mut random = Pcg64Mcg::seed_from_u64(seed);
                 let free = chosen(&schedule, 0.0, 6.min(schedule.transfers.len()), &mut random);
-                let Some(window) = FreedWindow::new(&problem, &schedule, &free, 0.0, seed) else {
-                    continue;
-                };
-                // With its routes and orders as they are, the model has a solution no later than the schedule.
-                let mut fixed = window.model.clone();
-                let is_whole = |value: f64| value == 0.0 || value == 1.0;
-                let orders = window.whole_columns();
-                for (column, value) in window.start().into_iter().filter(|(column, _)| orders.contains(column)) {
-                    assert!(is_whole(value));
-                    fixed.fix(column, value);
+                solved += usize::from(solves_window_of_deliveries(&problem, &schedule, &free, seed));
+                let turned = TurnedSums::of(&problem, &schedule, &SumTrees::of(&problem, &schedule));
+                assert_eq!(turned.is_some(), collective == Collective::AllReduce);
+                if let Some(turned) = turned {
+                    let free = chosen(&turned.schedule, 0.0, 6, &mut random);
+                    solved += usize::from(solves_window_of_deliveries(&turned.problem, &turned.schedule, &free, seed));
                 }
-                let Ending::Optimal(solution) = crate::solver::solved(&fixed, &[]) else {
-                    panic!("{collective} {seed}: the schedule is no solution")
-                };
-                let played = replay(&problem.demand, &problem.topology, &window.messages(&solution)).expect("an order");
-                let played = Schedule::new(&problem.topology, problem.demand.clone(), played, NAME);
-                assert!(played.makespan().0 <= schedule.makespan().0 * (1.0 + 1e-6), "{collective} {seed}");
             }
         }
+        assert!(solved >= 24, "only {solved} windows");
+    }
+
+    #[test]
+    fn sums_that_are_turned_around_twice_are_as_before() {
+        for seed in 0..6 {
+            let problem = asked(random_machine(seed), Collective::AllReduce, 6_000);
+            let schedule = poor(&problem);
+            let turned = TurnedSums::of(&problem, &schedule, &SumTrees::of(&problem, &schedule)).expect("trees");
+            verify(turned.schedule.clone(), &turned.problem.topology).expect("a right schedule");
+            let messages: Vec<Message> = turned.schedule.transfers.iter().map(Message::from).collect();
+            let back = played(&problem, &turned.back(&messages).expect("an order")).expect("an order");
+            let all = |schedule: &Schedule| {
+                let of = |transfer: &schedule::Transfer| (transfer.link, transfer.kind as u8, transfer.chunks.to_vec());
+                schedule.transfers.iter().map(of).collect::<BTreeSet<_>>()
+            };
+            assert_eq!(all(&back), all(&schedule));
+            verify(back, &problem.topology).expect("a right schedule");
+        }
+    }
+
+    #[test]
+    fn windows_of_sums_move_their_roots_and_make_them_faster() {
+        let (mut faster, mut moved) = (0, 0);
+        for seed in 0..4 {
+            let problem = asked(random_machine(seed), Collective::AllReduce, 6_000);
+            let schedule = poor(&problem);
+            let (options, deadline) = (SearchOptions::default(), Deadline::default());
+            let context = Context::of_test(&options, &deadline, Micros::ZERO);
+            let Some(found) = improved(&problem, &schedule, &context, 6).expect("HiGHS works").0 else { continue };
+            verify(found.clone(), &problem.topology).expect("a right schedule");
+            faster += usize::from(beats(found.makespan(), schedule.makespan()));
+            let roots = |schedule: &Schedule| {
+                let sums = SumTrees::of(&problem, schedule);
+                problem.demand.chunk_ids().map(|chunk| sums.collector(chunk)).collect::<Vec<_>>()
+            };
+            moved += usize::from(roots(&found) != roots(&schedule));
+        }
+        assert!(faster >= 2 && moved >= 1, "{faster} faster, {moved} with other roots");
     }
 
     /// Whether a schedule is a solution of a window of contents, if the model is not too large.
     fn solves_its_window(problem: &Problem, schedule: &Schedule, free: &FreeContents) -> bool {
-        let groups = ChunkGroups::new(problem);
-        let Some(window) = ContentsWindow::new(problem, schedule, &groups, free, 0.0) else { return false };
+        let (groups, sums) = (ChunkGroups::new(problem), SumTrees::of(problem, schedule));
+        let Some(window) = ContentsWindow::new(problem, schedule, (&groups, &sums), free, 0.0) else { return false };
         let mut fixed = window.model.clone();
         window.start().into_iter().for_each(|(column, value)| fixed.fix(column, value));
         let Ending::Optimal(solution) = crate::solver::solved(&fixed, &[]) else {
@@ -317,10 +394,16 @@ mod tests {
     fn the_schedule_itself_solves_each_window_of_contents() {
         let mut solved = 0;
         for seed in 0..6 {
-            for collective in [Collective::AllGather, Collective::AllToAll, Collective::Scatter, Collective::Broadcast]
-            {
+            for collective in [
+                Collective::AllGather,
+                Collective::AllToAll,
+                Collective::Scatter,
+                Collective::Broadcast,
+                Collective::AllReduce,
+            ] {
                 let problem = asked(random_machine(seed), collective, 6_000);
-                let (schedule, groups) = (poor(&problem), ChunkGroups::new(&problem));
+                let schedule = poor(&problem);
+                let groups = ChunkGroups::new(&problem);
                 let mut random = Pcg64Mcg::seed_from_u64(seed);
                 for size in 1..=groups.all.len() + 1 {
                     let links = problem.topology.links().len();
@@ -346,9 +429,10 @@ mod tests {
             parts.links.iter_mut().for_each(|link| link.latency = Latency::Pipelines);
             let pipelined = Topology::new(parts).expect("a valid machine");
             for machine in [machine, pipelined] {
-                for collective in [Collective::AllGather, Collective::AllToAll] {
+                for collective in [Collective::AllGather, Collective::AllToAll, Collective::AllReduce] {
                     let problem = asked(machine.clone(), collective, 64_000);
-                    let (schedule, groups) = (poor(&problem), ChunkGroups::new(&problem));
+                    let schedule = poor(&problem);
+                    let groups = ChunkGroups::new(&problem);
                     let margin = schedule.makespan().0 * 0.02;
                     for seed in 0..3 {
                         let groups = (0..groups.all.len().min(2)).collect();
@@ -367,7 +451,8 @@ mod tests {
         let demand =
             Arc::new(Demand::from_matrix(Request::new(Collective::AllToAllV, 3, 100), &matrix).expect("sizes"));
         let problem = Problem::new(Arc::new(resolve("ring:3").expect("a family")), demand);
-        let (schedule, groups) = (poor(&problem), ChunkGroups::new(&problem));
+        let schedule = poor(&problem);
+        let groups = ChunkGroups::new(&problem);
         assert_eq!(groups.all.len(), 4, "only ranks 1 and 2 send chunks that are alike");
         let free = FreeContents { groups: (0..4).collect(), margin: schedule.makespan().0, added: 6, seed: 1 };
         assert!(solves_its_window(&problem, &schedule, &free));
@@ -380,7 +465,8 @@ mod tests {
         let mut faster = 0;
         for seed in 0..4 {
             let problem = asked(random_machine(seed), Collective::AllToAll, 6_000);
-            let (schedule, groups) = (poor(&problem), ChunkGroups::new(&problem));
+            let schedule = poor(&problem);
+            let groups = ChunkGroups::new(&problem);
             assert_eq!(groups.all.len(), problem.topology.rank_count(), "the chunks of a rank are one group");
             let options = SearchOptions::default();
             let context = Context::of_test(&options, &deadline, Micros::ZERO);

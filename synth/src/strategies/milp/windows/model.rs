@@ -20,6 +20,7 @@
 
 use super::deliveries::{OpenDelivery, deliveries};
 use super::kinds::unit;
+use super::sums::SumTrees;
 use crate::problem::Problem;
 use crate::solver::{Column, Model, Solution};
 use rand_pcg::Pcg64Mcg;
@@ -100,17 +101,18 @@ pub(super) struct FreedWindow<'a> {
 }
 
 impl<'a> FreedWindow<'a> {
-    /// The model that frees the messages `free` of a schedule that only copies; `None` if too many orders
+    /// The model that frees the messages `free` of a schedule, which copy; `None` if too many orders
     /// are open. What arrives after `begin` is late. `seed` decides which of equally good solutions costs least.
     pub(super) fn new(
         problem: &'a Problem,
         schedule: &'a Schedule,
+        sums: &SumTrees,
         free: &BTreeSet<usize>,
         begin: f64,
         seed: u64,
     ) -> Option<Self> {
         let (transfers, until) = (&schedule.transfers[..], schedule.makespan().0);
-        let all = deliveries(problem, schedule, free);
+        let all = deliveries(problem, schedule, sums, free);
         let mut model = Model::default();
         let makespan = model.continuous(0.0, until * (1.0 + 1e-9));
         model.set_cost(makespan, 1.0);
@@ -300,7 +302,7 @@ impl<'a> FreedWindow<'a> {
                 chunks[own.merges[merge].into].extend(&own.chunks);
             }
         }
-        let mut order: Vec<(f64, f64, LinkId, Vec<ChunkId>)> = Vec::new();
+        let mut order: Vec<(f64, f64, LinkId, TransferKind, Vec<ChunkId>)> = Vec::new();
         for (index, (own, columns)) in self.all.iter().zip(&self.columns).enumerate() {
             let way = match columns.over.is_empty() {
                 true => (!own.ways.is_empty()).then_some(0),
@@ -309,14 +311,14 @@ impl<'a> FreedWindow<'a> {
             if let Some(way) = way {
                 let now = self.departure(own);
                 let all = own.chunks.iter().chain(&chunks[index]).copied().collect();
-                order.push((solution.value(columns.start), now, own.ways[way].link, all));
+                order.push((solution.value(columns.start), now, own.ways[way].link, own.kind, all));
             }
         }
         order.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
-        let message = |(.., link, mut chunks): (f64, f64, LinkId, Vec<ChunkId>)| {
+        let message = |(.., link, kind, mut chunks): (f64, f64, LinkId, TransferKind, Vec<ChunkId>)| {
             chunks.sort_unstable();
             chunks.dedup();
-            Message { chunks: chunks.into(), link, kind: TransferKind::Copy }
+            Message { chunks: chunks.into(), link, kind }
         };
         order.into_iter().map(message).collect()
     }

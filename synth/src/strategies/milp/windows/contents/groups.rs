@@ -5,20 +5,30 @@
 
 use crate::problem::Problem;
 use crate::problem::distance::PathTree;
-use schedule::{ChunkId, RankSet};
+use schedule::{ChunkId, RankSet, TransferKind};
 use std::collections::BTreeMap;
-use topology::{Bytes, LinkId, Rank};
+use topology::{Bytes, Link, LinkId, Rank};
+
+/// What may happen to the chunks of a group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in super::super) enum GroupKind {
+    /// They are alike: all begin at one rank, and each is wanted by one rank.
+    Alike,
+    /// Its one chunk is copied on the way.
+    Copied,
+    /// Its one chunk is a sum, which is added up along a tree, and copied along another one from the rank where it is complete.
+    Summed,
+}
 
 /// Chunks of one rank and of the same size, each wanted by one rank; or one chunk that several ranks have or want.
 pub(in super::super) struct ChunkGroup {
     pub(super) chunks: Vec<ChunkId>,
     /// The size of each.
     pub(super) bytes: Bytes,
-    /// The ranks that have them from the beginning.
+    pub(in super::super) kind: GroupKind,
+    /// The ranks that have them from the beginning; of a sum, those that contribute. At any of those it may be complete.
     pub(super) holders: RankSet,
-    /// Whether its one chunk is copied on the way.
-    pub(in super::super) is_copied: bool,
-    /// The chunks that each rank wants and lacks.
+    /// The chunks that each rank wants and lacks; of a sum, it lacks it even where it contributes.
     pub(super) wanted: BTreeMap<Rank, Vec<ChunkId>>,
     /// The links over which it may not travel.
     refused: Vec<LinkId>,
@@ -30,6 +40,19 @@ impl ChunkGroup {
     /// Whether its chunks may travel over a link.
     pub(super) fn may_use(&self, link: LinkId) -> bool {
         self.refused.binary_search(&link).is_err()
+    }
+
+    /// Whether a message of a kind may take them from a rank to another one that they can reach by then, if it arrives at `until`.
+    pub(super) fn may_take(&self, kind: TransferKind, link: &Link, until: f64) -> bool {
+        match (self.kind, kind) {
+            (GroupKind::Summed, TransferKind::Copy) => true,
+            (GroupKind::Summed, TransferKind::Reduce) => self.holders.has(link.from) && self.holders.has(link.to),
+            (GroupKind::Alike | GroupKind::Copied, TransferKind::Copy) => {
+                let soonest = self.since[link.from.index()] + link.transfer_time(self.bytes).0;
+                soonest <= until && !self.holders.has(link.to)
+            }
+            (GroupKind::Alike | GroupKind::Copied, TransferKind::Reduce) => false,
+        }
     }
 
     /// The most of its chunks in one message.
@@ -50,23 +73,32 @@ impl ChunkGroups {
         let mut groups = Self { all: Vec::new(), of: BTreeMap::new() };
         let mut known: BTreeMap<(Vec<Rank>, u64, Vec<LinkId>), usize> = BTreeMap::new();
         for (id, chunk) in demand.chunk_ids().zip(demand.chunks()) {
-            let lacking: Vec<Rank> = chunk.lacking().collect();
+            let lacking: Vec<Rank> = match chunk.is_sum() {
+                true => chunk.wanted_by.to_vec(),
+                false => chunk.lacking().collect(),
+            };
             if lacking.is_empty() {
                 continue;
             }
             let refused: Vec<LinkId> = topology.link_ids().filter(|&link| !problem.allows(id, link)).collect();
             let bytes = demand.bytes_of(id);
             let new = groups.all.len();
-            let is_copied = lacking.len() > 1 || chunk.holders.len() > 1;
-            let group = match is_copied {
-                false => *known.entry((chunk.holders.to_vec(), bytes.0.to_bits(), refused.clone())).or_insert(new),
-                true => new,
+            let kind = match () {
+                () if chunk.is_sum() => GroupKind::Summed,
+                () if lacking.len() > 1 || chunk.holders.len() > 1 => GroupKind::Copied,
+                () => GroupKind::Alike,
+            };
+            let group = match kind {
+                GroupKind::Alike => {
+                    *known.entry((chunk.holders.to_vec(), bytes.0.to_bits(), refused.clone())).or_insert(new)
+                }
+                GroupKind::Copied | GroupKind::Summed => new,
             };
             if group == new {
                 let length = |link| problem.allows(id, link).then(|| topology.link(link).transfer_time(bytes).0);
                 let since = PathTree::new(topology, chunk.holders.iter().copied(), length).distance;
                 let (chunks, holders, wanted) = (Vec::new(), chunk.holders.clone(), BTreeMap::new());
-                groups.all.push(ChunkGroup { chunks, bytes, holders, is_copied, wanted, refused, since });
+                groups.all.push(ChunkGroup { chunks, bytes, kind, holders, wanted, refused, since });
             }
             groups.of.insert(id, group);
             let group = &mut groups.all[group];

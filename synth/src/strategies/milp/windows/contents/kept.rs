@@ -3,17 +3,18 @@
 //! The principal type is [`KeptMessage`].
 
 use super::super::places::{BusyPlace, places};
-use super::groups::ChunkGroups;
+use super::groups::{ChunkGroups, GroupKind};
 use crate::problem::Problem;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
-use schedule::{ChunkId, Schedule};
+use schedule::{ChunkId, Schedule, Transfer, TransferKind};
 use std::collections::{BTreeMap, BTreeSet};
 use topology::LinkId;
 
 /// A message of the model, of the schedule or added, over a link and in a turn that it keeps.
 pub(super) struct KeptMessage {
     pub(super) link: LinkId,
+    pub(super) kind: TransferKind,
     /// Its departure and arrival in the schedule. Of an added one, both are when its link is free.
     pub(super) start: f64,
     pub(super) end: f64,
@@ -50,13 +51,19 @@ pub(super) fn kept_messages(
             }
         }
         fixed.sort_unstable();
-        all.push(KeptMessage { link: transfer.link, start: transfer.start.0, end: transfer.end.0, now, fixed });
+        let Transfer { link, kind, start, end, .. } = *transfer;
+        all.push(KeptMessage { link, kind, start: start.0, end: end.0, now, fixed });
     }
     let mut room = if added > 0 { room(problem, schedule) } else { Vec::new() };
     room.retain(|&(link, _)| free.iter().any(|&group| groups.all[group].may_use(link)));
+    let adds = free.iter().any(|&group| groups.all[group].kind == GroupKind::Summed);
     for _ in 0..added.min(room.len()) {
         let (link, at) = room[random.next_u64() as usize % room.len()];
-        all.push(KeptMessage { link, start: at, end: at, now: BTreeMap::new(), fixed: Vec::new() });
+        let kind = match adds && random.next_u64().is_multiple_of(2) {
+            true => TransferKind::Reduce,
+            false => TransferKind::Copy,
+        };
+        all.push(KeptMessage { link, kind, start: at, end: at, now: BTreeMap::new(), fixed: Vec::new() });
     }
     all.sort_by(|a, b| a.start.total_cmp(&b.start).then(a.end.total_cmp(&b.end)));
     all

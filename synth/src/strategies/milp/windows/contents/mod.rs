@@ -12,6 +12,7 @@
 //! | used\[m\] ∈ {0,1} | whether it carries anything; only of those that carry nothing else |
 //! | amount\[g,m\] | how many chunks of group g it carries, a whole number |
 //! | waits\[a,b\] ∈ {0,1} | whether b leaves after a has arrived, so that it can carry on what a brings |
+//! | root\[g,r\] ∈ {0,1} | whether the sum g is complete at rank r |
 //! | passed\[g,a,b\] | how many chunks of g come with a and leave with b |
 //! | stays\[g,m\] | how many chunks of g stay where m brings them |
 //! | late\[m\] | by how much it arrives after a time that is given |
@@ -19,21 +20,23 @@
 
 mod groups;
 mod kept;
+mod passing;
 mod routes;
 
-pub(super) use groups::ChunkGroups;
+pub(super) use groups::{ChunkGroups, GroupKind};
 
 use super::kinds::unit;
 use super::model::Sum;
 use super::places::{BusyPlace, places};
+use super::sums::SumTrees;
 use crate::problem::Problem;
 use crate::solver::{Column, Model};
 use kept::{KeptMessage, kept_messages};
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::SeedableRng;
-use schedule::{ChunkId, Schedule};
+use schedule::{ChunkId, Schedule, TransferKind};
 use std::collections::{BTreeMap, BTreeSet};
-use topology::{Bytes, Latency, LinkId};
+use topology::{Bytes, Latency, LinkId, Rank};
 
 /// The weight of all lateness together, relative to T, and that of all departures.
 const LATENESS: f64 = 0.05;
@@ -81,6 +84,9 @@ pub(super) struct ContentsWindow<'a> {
     /// By message and group.
     amounts: Vec<BTreeMap<usize, Column>>,
     waiting: BTreeMap<(usize, usize), Waiting>,
+    /// By group and rank, of sums; and where they are complete now.
+    roots: BTreeMap<(usize, Rank), Column>,
+    sums: &'a SumTrees,
     makespan: Column,
     until: f64,
 }
@@ -90,7 +96,7 @@ impl<'a> ContentsWindow<'a> {
     pub(super) fn new(
         problem: &'a Problem,
         schedule: &Schedule,
-        groups: &'a ChunkGroups,
+        (groups, sums): (&'a ChunkGroups, &'a SumTrees),
         free: &FreeContents,
         begin: f64,
     ) -> Option<Self> {
@@ -104,8 +110,9 @@ impl<'a> ContentsWindow<'a> {
         let makespan = model.continuous(0.0, until * (1.0 + 1e-9));
         model.set_cost(makespan, 1.0);
         let (starts, used, amounts) = (Vec::new(), Vec::new(), Vec::new());
-        let waiting = BTreeMap::new();
-        let mut window = Self { problem, groups, model, messages, starts, used, amounts, waiting, makespan, until };
+        let (waiting, roots) = (BTreeMap::new(), BTreeMap::new());
+        #[rustfmt::skip]
+        let mut window = Self { problem, groups, sums, model, messages, starts, used, amounts, waiting, roots, makespan, until };
         window.list(&free.groups);
         window.keep_turns();
         window.arrive(begin, &mut random);
@@ -122,8 +129,7 @@ impl<'a> ContentsWindow<'a> {
             let mut amounts = BTreeMap::new();
             for &index in free {
                 let group = &self.groups.all[index];
-                let soonest = group.since[link.from.index()] + link.transfer_time(group.bytes).0;
-                if soonest > self.until || group.holders.has(link.to) || !group.may_use(message.link) {
+                if !group.may_use(message.link) || !group.may_take(message.kind, link, self.until) {
                     continue;
                 }
                 let amount = self.model.integer(0.0, group.most());
@@ -208,9 +214,7 @@ impl<'a> ContentsWindow<'a> {
                 let gap = second.start - first.end;
                 let slack = self.until * 1e-9;
                 let must = gap >= -slack && second.fixed.iter().any(|chunk| first.fixed.binary_search(chunk).is_ok());
-                let returns = topology.link(first.link).from == topology.link(second.link).to;
-                let can = !returns && self.amounts[before].keys().any(|group| self.amounts[after].contains_key(group));
-                if must || can && gap >= -margin.max(slack) {
+                if must || gap >= -margin.max(slack) && self.may_pass_on(before, after) {
                     found.push((before, after, must || gap > margin));
                 }
             }
@@ -232,100 +236,22 @@ impl<'a> ContentsWindow<'a> {
         true
     }
 
+    /// Whether a message may carry on something that another one brings to its sender.
+    fn may_pass_on(&self, before: usize, after: usize) -> bool {
+        let [first, second] = [before, after].map(|message| &self.messages[message]);
+        let [from, to] = [first, second].map(|message| self.problem.topology.link(message.link));
+        let passes = match (first.kind, second.kind) {
+            (TransferKind::Reduce, TransferKind::Copy) => true,
+            (TransferKind::Copy, TransferKind::Reduce) => false,
+            // What comes back brings nothing new.
+            _ => from.from != to.to,
+        };
+        passes && self.amounts[before].keys().any(|group| self.amounts[after].contains_key(group))
+    }
+
     /// Whether messages over the link of a message arrive one after the other.
     fn is_in_turn(&self, message: usize) -> bool {
         self.problem.topology.link(self.messages[message].link).latency == Latency::Occupies
-    }
-
-    /// What leaves a rank has come there or begins there, and what is wanted stays. Returns whether few enough columns are needed.
-    fn pass_on(&mut self, free: &BTreeSet<usize>) -> bool {
-        for &group in free {
-            let pairs = self.pairs(group);
-            if self.model.columns() + pairs.len() > MOST_COLUMNS {
-                return false;
-            }
-            if self.groups.all[group].is_copied { self.copy(group, pairs) } else { self.move_on(group, pairs) }
-        }
-        true
-    }
-
-    /// The pairs of messages of which one may bring what the other one carries on, of a group.
-    fn pairs(&self, group: usize) -> Vec<(usize, usize, Waiting)> {
-        let carries = |message: usize| self.amounts[message].contains_key(&group);
-        let all = self.waiting.iter().map(|(&(before, after), &waiting)| (before, after, waiting));
-        all.filter(|&(before, after, _)| carries(before) && carries(after)).collect()
-    }
-
-    /// The messages that may carry a group, with their columns.
-    fn carriers(&self, group: usize) -> Vec<(usize, Column)> {
-        let of = |(number, amounts): (usize, &BTreeMap<usize, Column>)| Some((number, *amounts.get(&group)?));
-        self.amounts.iter().enumerate().filter_map(of).collect()
-    }
-
-    /// amount\[b\] ≤ Σ passed\[a,b\], passed\[a,b\] ≤ amount\[a\], and each rank gets the chunk once at most.
-    fn copy(&mut self, index: usize, pairs: Vec<(usize, usize, Waiting)>) {
-        let (topology, group) = (&self.problem.topology, &self.groups.all[index]);
-        let mut supply: BTreeMap<usize, Vec<(Column, f64)>> = BTreeMap::new();
-        for (before, after, waiting) in pairs {
-            let brought = self.amounts[before][&index];
-            let passed = match waiting {
-                Waiting::Always => brought,
-                Waiting::Open(waits) => {
-                    let passed = self.model.continuous(0.0, 1.0);
-                    self.model.at_most([(passed, 1.0), (waits, -1.0)], 0.0);
-                    self.model.at_most([(passed, 1.0), (brought, -1.0)], 0.0);
-                    passed
-                }
-            };
-            supply.entry(after).or_default().push((passed, -1.0));
-        }
-        let mut into: BTreeMap<_, Vec<(Column, f64)>> = BTreeMap::new();
-        for (message, amount) in self.carriers(index) {
-            let link = topology.link(self.messages[message].link);
-            if !group.holders.has(link.from) {
-                let supply = supply.remove(&message).unwrap_or_default();
-                self.model.at_most(supply.into_iter().chain([(amount, 1.0)]), 0.0);
-            }
-            into.entry(link.to).or_default().push((amount, 1.0));
-        }
-        for rank in group.wanted.keys() {
-            self.model.equal(into.remove(rank).unwrap_or_default(), 1.0);
-        }
-        into.into_values().for_each(|all| self.model.at_most(all, 1.0));
-    }
-
-    /// amount\[a\] = Σ passed\[a,b\] + stays\[a\], amount\[b\] = Σ passed\[a,b\], and as many stay as are wanted.
-    fn move_on(&mut self, index: usize, pairs: Vec<(usize, usize, Waiting)>) {
-        let (topology, group) = (&self.problem.topology, &self.groups.all[index]);
-        let most = group.most();
-        let mut gone: BTreeMap<usize, Vec<(Column, f64)>> = BTreeMap::new();
-        let mut come: BTreeMap<usize, Vec<(Column, f64)>> = BTreeMap::new();
-        for (before, after, waiting) in pairs {
-            let passed = self.model.continuous(0.0, most);
-            if let Some(waits) = waiting.column() {
-                self.model.at_most([(passed, 1.0), (waits, -most)], 0.0);
-            }
-            gone.entry(before).or_default().push((passed, -1.0));
-            come.entry(after).or_default().push((passed, -1.0));
-        }
-        let mut stay: BTreeMap<_, Vec<(Column, f64)>> = BTreeMap::new();
-        for (message, amount) in self.carriers(index) {
-            let link = topology.link(self.messages[message].link);
-            let mut leaves = gone.remove(&message).unwrap_or_default();
-            if let Some(wanted) = group.wanted.get(&link.to) {
-                let stays = self.model.continuous(0.0, wanted.len() as f64);
-                leaves.push((stays, -1.0));
-                stay.entry(link.to).or_default().push((stays, 1.0));
-            }
-            self.model.equal(leaves.into_iter().chain([(amount, 1.0)]), 0.0);
-            if !group.holders.has(link.from) {
-                let come = come.remove(&message).unwrap_or_default();
-                self.model.equal(come.into_iter().chain([(amount, 1.0)]), 0.0);
-            }
-        }
-        for (rank, wanted) in &group.wanted {
-            self.model.equal(stay.remove(rank).unwrap_or_default(), wanted.len() as f64);
-        }
     }
 
     /// The whole numbers of the schedule that the window was taken from, as a start for the solver.
@@ -341,6 +267,10 @@ impl<'a> ContentsWindow<'a> {
                 let has_come = self.messages[after].start >= self.messages[before].end - self.until * 1e-9;
                 values.push((waits, f64::from(has_come)));
             }
+        }
+        for (&(group, rank), &root) in &self.roots {
+            let collector = self.groups.all[group].chunks.first().and_then(|&chunk| self.sums.collector(chunk));
+            values.push((root, f64::from(collector == Some(rank))));
         }
         values
     }

@@ -4,9 +4,10 @@
 //! carries. Here each of them gets a way, in the order of time: a message takes any of those that have come. The rank where a way
 //! ends decides which chunk it is.
 
-use super::{ChunkId, ContentsWindow};
+use super::groups::GroupKind;
+use super::{ChunkId, ContentsWindow, KeptMessage};
 use crate::solver::Solution;
-use schedule::{Message, TransferKind};
+use schedule::Message;
 use std::collections::BTreeMap;
 use topology::Rank;
 
@@ -36,7 +37,7 @@ impl ContentsWindow<'_> {
             for (&index, &amount) in &self.amounts[own] {
                 let group = &self.groups.all[index];
                 let amount = solution.value(amount).round() as usize;
-                if group.is_copied {
+                if group.kind != GroupKind::Alike {
                     chunks[own].extend(group.chunks.iter().take(amount));
                     continue;
                 }
@@ -69,7 +70,8 @@ impl ContentsWindow<'_> {
         let message = |own: usize| {
             let mut chunks = chunks[own].clone();
             chunks.sort_unstable();
-            Message { chunks: chunks.into(), link: self.messages[own].link, kind: TransferKind::Copy }
+            let KeptMessage { link, kind, .. } = self.messages[own];
+            Message { chunks: chunks.into(), link, kind }
         };
         Some(carrying.map(message).collect())
     }
