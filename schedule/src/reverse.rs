@@ -39,8 +39,8 @@ pub fn reduce_of_gather(gather: &[Transfer], forward: &Demand, ranks: usize) -> 
 /// They have an order only where each rank sends a chunk on once at most, after all that it adds to it has come.
 pub fn gather_of_reduce(transfers: &[Transfer]) -> Vec<Message> {
     let mut by_start: Vec<&Transfer> = transfers.iter().collect();
-    by_start.sort_by(|a, b| b.start.total_cmp(&a.start).then(b.end.total_cmp(&a.end)));
-    by_start.into_iter().map(|transfer| Message { kind: TransferKind::Copy, ..Message::from(transfer) }).collect()
+    by_start.sort_by(|a, b| a.start.total_cmp(&b.start).then(a.end.total_cmp(&b.end)));
+    by_start.into_iter().rev().map(|transfer| Message { kind: TransferKind::Copy, ..Message::from(transfer) }).collect()
 }
 
 #[cfg(test)]

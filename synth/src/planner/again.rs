@@ -162,7 +162,7 @@ mod tests {
         // Local search ends on this machine long before the limit, and above the bound.
         let problem = problem("mesh2d:3x5", Collective::AllToAll, 15_000);
         let limit = Duration::from_millis(2500);
-        for strategy in [None, Some(StrategyKind::Milp)] {
+        for strategy in [None, Some(StrategyKind::Milp), Some(StrategyKind::Improve), Some(StrategyKind::Matching)] {
             let time_limit = Some(limit);
             let options = SearchOptions { strategy, time_limit, gap: DEFAULT_GAP, ..SearchOptions::default() };
             let started = Instant::now();

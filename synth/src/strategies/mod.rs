@@ -127,7 +127,12 @@ pub trait Strategy: Sync {
         false
     }
 
-    /// Whether the halves of a sum that several ranks want are planned, before [`Self::propose_directly`].
+    /// Whether [`Self::propose_directly`] goes on from the best plan of all sums, so that the halves have to leave it time.
+    fn goes_on_from_whole(&self, _problem: &Problem, _context: &Context<'_>) -> bool {
+        false
+    }
+
+    /// Whether the halves of sums that several ranks want are planned at all, where [`Self::goes_on_from_whole`].
     fn plans_halves(&self, _context: &Context<'_>) -> bool {
         true
     }

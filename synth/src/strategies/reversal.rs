@@ -14,11 +14,14 @@ use crate::problem::reach::check_reachable;
 use crate::problem::reversed::{Halves, choices};
 use crate::problem::{Deadline, Problem, StopReason, SynthError};
 use crate::strategies::{Attempt, Context, Strategy};
-use schedule::{Message, ReplayError, Schedule, Transfer, gather_of_reduce, reduce_of_gather, replay};
+use schedule::{ChunkId, Message, ReplayError, Schedule, Transfer, gather_of_reduce, reduce_of_gather, replay};
+use std::collections::BTreeSet;
+use topology::Rank;
 
-/// Where a strategy uses all its time, a half may take one part in this many of the time left: the first a quarter of all, the second
-/// as much, so that one half is left for the whole.
-const HALVES: [u32; 2] = [4, 3];
+/// Where a strategy goes on from a whole plan, all halves may take one part in this many of the time left.
+const HALVES_PART: u32 = 2;
+/// Larger plans are not turned around for strategies to go on from: that takes time for each of them.
+const MOST_TURNED: usize = 1 << 16;
 /// The bound of a half may take one part in this many of the time left.
 const BOUND_PART: u32 = 20;
 
@@ -47,14 +50,16 @@ pub(crate) fn propose(
     }
     let mut attempts = Vec::new();
     let mut refusal = None;
-    let has_halves = problem.demand.chunks().iter().any(|chunk| chunk.combine && chunk.wanted_by.len() > 1);
-    let collecting = if !has_halves || strategy.plans_halves(context) { choices(problem) } else { Vec::new() };
-    for collectors in collecting {
+    let goes_on = has_shared_sums(problem) && strategy.goes_on_from_whole(problem, context);
+    let collecting = if goes_on && !strategy.plans_halves(context) { Vec::new() } else { choices(problem) };
+    let for_halves = if goes_on { context.deadline.part(HALVES_PART) } else { context.deadline.clone() };
+    for (collectors, left) in collecting.iter().zip((1..=collecting.len() as u32).rev()) {
         if !attempts.is_empty() && context.deadline.has_passed() {
             break;
         }
-        let halves = Halves::new(problem, &collectors)?;
-        match propose_halves(&halves, context, strategy, collectors.label) {
+        let halves = Halves::new(problem, collectors)?;
+        let deadline = if goes_on { for_halves.part(left) } else { for_halves.clone() };
+        match propose_halves(&halves, &Context { deadline: &deadline, ..*context }, strategy, collectors.label) {
             Ok(found) => attempts.extend(found),
             // These halves may be impossible although the problem is not: they require each sum to be complete at one
             // rank.
@@ -78,6 +83,11 @@ pub(crate) fn propose(
         return Err(refusal.unwrap_or(SynthError::NotApplicable { strategy: strategy.name(), why }));
     }
     Ok(attempts)
+}
+
+/// Whether several ranks want a sum, so that there are two halves.
+pub(crate) fn has_shared_sums(problem: &Problem) -> bool {
+    problem.demand.chunks().iter().any(|chunk| chunk.combine && chunk.wanted_by.len() > 1)
 }
 
 /// What `strategy` proposes for a problem without sums; among others only where that is worthwhile.
@@ -105,6 +115,7 @@ fn propose_halves(
 ) -> Result<Vec<Attempt>, SynthError> {
     let turned = match halves.spread {
         Some(_) => None,
+        None if context.deadline.has_passed() => None,
         None => context.incumbent.and_then(|incumbent| turned_around(incumbent, &halves.collect)),
     };
     let ask = |half: &Problem, deadline: &Deadline| {
@@ -117,9 +128,9 @@ fn propose_halves(
         propose_copies(half, &context, strategy)
     };
     let has_parts = halves.spread.is_some() && strategy.uses_all_time();
-    let part = |of: u32| if has_parts { context.deadline.part(of) } else { context.deadline.clone() };
-    let mut collected = ask(&halves.collect, &part(HALVES[0]))?;
-    let spread = halves.spread.as_ref().map(|half| ask(half, &part(HALVES[1]))).transpose()?;
+    let first = if has_parts { context.deadline.part(2) } else { context.deadline.clone() };
+    let mut collected = ask(&halves.collect, &first)?;
+    let spread = halves.spread.as_ref().map(|half| ask(half, context.deadline)).transpose()?;
     if strategy.uses_all_time() {
         // The best one first, because there may be no time for more.
         let makespan = |attempt: &Attempt| attempt.schedule.as_ref().map_or(f64::INFINITY, |it| it.makespan().0);
@@ -130,14 +141,24 @@ fn propose_halves(
         if context.deadline.has_passed() && composed.iter().any(|attempt| attempt.schedule.is_some()) {
             break;
         }
-        composed.push(compose(halves, collect, spread.as_deref(), context, label)?);
+        let name = format!("{}{label}", collect.name);
+        composed.push(match compose(halves, collect, spread.as_deref(), context, label) {
+            // The others may be right.
+            Err(error @ SynthError::Order { .. }) => {
+                Attempt { name, schedule: None, stop: StopReason::Failed, note: Some(error.to_string()) }
+            }
+            composed => composed?,
+        });
     }
     Ok(composed)
 }
 
-/// A schedule that adds each chunk up at one rank, as one that spreads it from there on the reversed topology; `None` where ranks
-/// send a chunk more than once.
+/// A schedule that adds each chunk up at one rank, as one that spreads it from there on the reversed topology; `None` where it is large
+/// or has no such order.
 fn turned_around(sums: &Schedule, spreading: &Problem) -> Option<Schedule> {
+    if sums.transfers.len() > MOST_TURNED {
+        return None;
+    }
     let Problem { topology, demand, .. } = spreading;
     let transfers = replay(demand, topology, &gather_of_reduce(&sums.transfers)).ok()?;
     Some(Schedule::new(topology, demand.clone(), transfers, &sums.produced_by.strategy))
@@ -199,10 +220,26 @@ fn joined_by(
 ) -> Result<Schedule, SynthError> {
     let Problem { topology, demand, .. } = halves.problem;
     let mut messages = reduce_of_gather(collect, &halves.collect.demand, topology.rank_count());
+    keep_held(&mut messages, halves.problem);
     messages.extend(spread.iter().map(Message::from));
     let order = |error| SynthError::Order { strategy: "reversal", error };
     let transfers = times(&messages).map_err(order)?;
     Ok(Schedule::new(topology, demand.clone(), transfers, name))
+}
+
+/// Leaves out what a rank would send that neither contributes nor has got anything to add: turned around, a copy that nobody used.
+fn keep_held(messages: &mut Vec<Message>, problem: &Problem) {
+    let Problem { topology, demand, .. } = problem;
+    let mut held: BTreeSet<(ChunkId, Rank)> = BTreeSet::new();
+    for message in messages.iter_mut() {
+        let link = topology.link(message.link);
+        let has = |chunk: ChunkId| demand.chunk(chunk).holders.has(link.from) || held.contains(&(chunk, link.from));
+        message.chunks.retain(|chunk: &mut ChunkId| has(*chunk));
+        held.extend(
+            message.chunks.iter().filter(|&&it| !demand.chunk(it).holders.has(link.to)).map(|&it| (it, link.to)),
+        );
+    }
+    messages.retain(|message| !message.chunks.is_empty());
 }
 
 /// The spreading half that goes with `collected`: the one of the same name, else the fastest.

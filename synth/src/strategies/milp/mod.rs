@@ -16,7 +16,7 @@ use crate::problem::reach::check_reachable;
 use crate::problem::tolerance::beats;
 use crate::problem::{Limits, Problem, SearchOptions, StopReason, StrategyKind, SynthError};
 use crate::strategies::matching::Matching;
-use crate::strategies::reversal::check_copies;
+use crate::strategies::reversal::{check_copies, has_shared_sums};
 use crate::strategies::{Attempt, Context, Strategy};
 use schedule::Schedule;
 use topology::Micros;
@@ -56,17 +56,21 @@ impl Strategy for Milp {
         true
     }
 
-    /// Where windows can go on from a whole plan, halves are planned as seldom as other restarts begin with a greedy plan.
+    /// Windows of whole plans of sums take time: without a limit, only where the strategy runs alone.
+    fn goes_on_from_whole(&self, problem: &Problem, context: &Context<'_>) -> bool {
+        let has_time = context.is_alone || context.options.time_limit.is_some();
+        has_time && context.incumbent.map_or(windows::may_free(problem), |whole| windows::can_free(problem, whole))
+    }
+
     fn plans_halves(&self, context: &Context<'_>) -> bool {
         !context.is_restart || context.incumbent.is_none() || is_greedy_turn(context)
     }
 
-    /// Windows of the best plan of a sum as a whole; not beside other strategies without a time limit, where they would take longest.
+    /// Windows of the best plan of sums that several ranks want.
     fn propose_directly(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
-        let has_halves = problem.demand.chunks().iter().any(|chunk| chunk.is_sum() && chunk.wanted_by.len() > 1);
-        let has_time = context.is_alone || context.options.time_limit.is_some();
-        let whole = context.incumbent.filter(|whole| has_halves && has_time && windows::can_free(problem, whole));
+        let goes_on = has_shared_sums(problem) && self.goes_on_from_whole(problem, context);
         let patience = if context.is_restart { LONG_PATIENCE } else { PATIENCE };
+        let whole = context.incumbent.filter(|_| goes_on);
         whole.map(|whole| windows::attempt(problem, whole, context, patience)).into_iter().collect()
     }
 

@@ -170,7 +170,7 @@ impl Opening<'_> {
             let demanded = self.problem.demand.chunk(chunk);
             match self.sums.collector(chunk) {
                 Some(collector) if collector == rank => all.extend(self.parts_of(&[chunk], rank)),
-                None if demanded.holders.has(rank) => {}
+                None if demanded.holders.has(rank) && !demanded.is_sum() => {}
                 _ => _ = all.insert(self.first.get(&(chunk, rank)).copied().filter(|&by| by != own)?),
             }
         }
@@ -229,9 +229,11 @@ impl Opening<'_> {
             let mut found: Vec<(f64, LinkId, Vec<OpenWay>)> = Vec::new();
             for &link in topology.incoming(to) {
                 let relay = topology.link(link).from;
-                let has =
-                    self.problem.demand.chunk(chunk).holders.has(relay) || self.sums.collector(chunk) == Some(relay);
-                let lacks = !has && self.first.get(&(chunk, relay)).is_none_or(|&by| self.all[by].now.is_none());
+                let demanded = self.problem.demand.chunk(chunk);
+                // A sum reaches no rank that does not want it.
+                let lacks = !demanded.is_sum()
+                    && !demanded.holders.has(relay)
+                    && self.first.get(&(chunk, relay)).is_none_or(|&by| self.all[by].now.is_none());
                 if !lacks || !self.problem.allows(chunk, link) {
                     continue;
                 }

@@ -30,7 +30,7 @@ use model::FreedWindow;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 use rayon::prelude::*;
-use schedule::{Message, Schedule, replay};
+use schedule::{Chunk, Message, Schedule, replay, verify};
 use std::collections::BTreeSet;
 use sums::{SumTrees, TurnedSums};
 
@@ -54,6 +54,13 @@ const LATE: f64 = 0.1;
 pub(super) fn can_free(problem: &Problem, schedule: &Schedule) -> bool {
     let is_plain = !problem.constraints.exceeds(&RuleKind::OF_WAYS);
     is_plain && schedule.transfers.len() <= MOST_MESSAGES && SumTrees::of(problem, schedule).has_all(problem)
+}
+
+/// The same, as far as it is known without a schedule: for one whose messages carry one chunk each.
+pub(super) fn may_free(problem: &Problem) -> bool {
+    let deliveries = |chunk: &Chunk| chunk.wanted_by.len() + if chunk.is_sum() { chunk.holders.len() } else { 0 };
+    let deliveries: usize = problem.demand.chunks().iter().map(deliveries).sum();
+    !problem.constraints.exceeds(&RuleKind::OF_WAYS) && deliveries <= MOST_MESSAGES
 }
 
 /// What windows make of a schedule: a faster one, or one that is as fast and less late in its last messages, if they find one.
@@ -215,7 +222,8 @@ impl<'a> WindowSearch<'a> {
                 let (problem, best) = turned.map_or((problem, best), |turned| (&turned.problem, &turned.schedule));
                 let window = FreedWindow::new(problem, best, sums, free, begin, *seed);
                 let Some(window) = window else { return too_large };
-                self.solved(kind, &window.model, &window.start(), |solution| {
+                let (model, start) = (&window.model, window.start());
+                self.solved(kind, (model, &start), turned.is_some(), |solution| {
                     let messages = window.messages(solution);
                     turned.map_or(Some(messages.clone()), |turned| turned.back(&messages))
                 })
@@ -223,17 +231,17 @@ impl<'a> WindowSearch<'a> {
             DrawnWindow::Contents(free) => {
                 let window = ContentsWindow::new(problem, best, (groups, sums), free, begin);
                 let Some(window) = window else { return too_large };
-                self.solved(kind, &window.model, &window.start(), |solution| window.messages(solution))
+                self.solved(kind, (&window.model, &window.start()), false, |solution| window.messages(solution))
             }
         }
     }
 
-    /// Solves a model, and looks whether the messages of its solution are no slower.
+    /// Solves a model from a start, and looks whether the messages of its solution are no slower.
     fn solved(
         &self,
         kind: WindowKind,
-        model: &Model,
-        start: &[(Column, f64)],
+        (model, start): (&Model, &[(Column, f64)]),
+        is_turned: bool,
         messages: impl Fn(&Solution) -> Option<Vec<Message>>,
     ) -> Result<SolvedWindow, SynthError> {
         let Self { problem, context, .. } = *self;
@@ -250,10 +258,14 @@ impl<'a> WindowSearch<'a> {
             Ending::Infeasible | Ending::Unbounded => (None, WindowEnd::Proven),
         };
         let found = solution.and_then(|solution| messages(&solution)).and_then(|messages| played(problem, &messages));
-        let obeys = |found: &Schedule| obey(found, &problem.topology, &problem.constraints).is_empty();
-        // Where sums are turned around, what is late is something else.
-        let is_as_fast = |found: &Schedule| self.turned.is_some() && found.makespan() <= self.best.makespan();
-        let found = found.filter(|found| (self.is_no_worse(found) || is_as_fast(found)) && obeys(found));
+        // Where the schedule is turned around, what is late is something else.
+        let is_as_fast = |found: &Schedule| is_turned && found.makespan() <= self.best.makespan();
+        let is_right = |found: &Schedule| {
+            let adds_up =
+                || SumTrees::of(problem, found).has_all(problem) && verify(found.clone(), &problem.topology).is_ok();
+            obey(found, &problem.topology, &problem.constraints).is_empty() && (!problem.demand.has_sums() || adds_up())
+        };
+        let found = found.filter(|found| (self.is_no_worse(found) || is_as_fast(found)) && is_right(found));
         Ok(SolvedWindow { found, end })
     }
 }
@@ -274,14 +286,16 @@ fn sum_over_chunks(schedule: &Schedule, of: impl Fn(f64) -> f64) -> f64 {
 mod tests {
     use super::*;
     use crate::bounds::bounds;
+    use crate::planner::synthesize;
     use crate::problem::by_hand::{asked, random_machine};
-    use crate::problem::{Deadline, Limits, SearchOptions};
+    use crate::problem::{Candidate, Deadline, Limits, SearchOptions, StrategyKind};
     use crate::strategies::Strategy;
     use crate::strategies::classic::Classic;
     use crate::strategies::milp::Milp;
     use crate::strategies::reversal;
-    use schedule::{ChunkId, Collective, Demand, Message, Request, TransferKind, verify};
+    use schedule::{ChunkId, Collective, Demand, Message, Request, TransferKind};
     use std::sync::Arc;
+    use std::time::{Duration, Instant};
     use topology::{Latency, Link, LinkId, Micros, MicrosPerByte, Rank, Topology, TopologyParts, resolve};
 
     /// The worst textbook algorithm, of sums one along trees.
@@ -351,6 +365,25 @@ mod tests {
             };
             assert_eq!(all(&back), all(&schedule));
             verify(back, &problem.topology).expect("a right schedule");
+        }
+    }
+
+    #[test]
+    fn sums_of_some_ranks_stay_right_where_others_could_relay_them() {
+        for (spec, members) in [("mesh2d:3x3", 0..8), ("torus2d:3x3", 0..7), ("hypercube:3", 0..6)] {
+            let topology = Arc::new(resolve(spec).expect("a family"));
+            let members = members.map(Rank).collect();
+            let request = Request { members, ..Request::new(Collective::AllReduce, topology.rank_count(), 64_000) };
+            let problem = Problem::new(topology, Arc::new(Demand::new(request).expect("a valid request")));
+            let options = SearchOptions { strategy: Some(StrategyKind::Milp), ..SearchOptions::default() };
+            let time_limit = Some(Duration::from_secs(4));
+            let options = SearchOptions { time_limit, ..options };
+            let started = Instant::now();
+            let found = synthesize(std::slice::from_ref(&problem), &options, &|_| {}).expect("a plan");
+            let failed = |it: &&Candidate| it.note.as_deref().is_some_and(|note| note.contains("impossible"));
+            assert!(found.report.candidates.iter().find(failed).is_none(), "{spec}: {:?}", found.report.candidates);
+            let is_done = found.report.gap.is_some_and(|gap| gap < 1e-3);
+            assert!(is_done || started.elapsed().as_secs_f64() > 3.6, "{spec}: {:?}", started.elapsed());
         }
     }
 

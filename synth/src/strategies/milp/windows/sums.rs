@@ -15,6 +15,8 @@ use topology::Rank;
 #[derive(Default)]
 pub(super) struct SumTrees {
     collectors: BTreeMap<ChunkId, Rank>,
+    /// Whether anything is sent to be added that is no sum.
+    adds_others: bool,
 }
 
 impl SumTrees {
@@ -30,7 +32,10 @@ impl SumTrees {
             }
         }
         let collector = |(chunk, ways): (ChunkId, SumWays)| Some((chunk, ways.collector(problem, chunk)?));
-        Self { collectors: ways.into_iter().filter_map(collector).collect() }
+        let is_other = |&chunk: &ChunkId| !problem.demand.chunk(chunk).is_sum();
+        let adds = schedule.transfers.iter().filter(|transfer| transfer.kind == TransferKind::Reduce);
+        let adds_others = adds.flat_map(|transfer| &transfer.chunks).any(is_other);
+        Self { collectors: ways.into_iter().filter_map(collector).collect(), adds_others }
     }
 
     /// Where a chunk is complete; `None` if it is no sum, or goes along no tree.
@@ -38,9 +43,10 @@ impl SumTrees {
         self.collectors.get(&chunk).copied()
     }
 
-    /// Whether all sums go along trees.
+    /// Whether all sums go along trees, and nothing else is added.
     pub(super) fn has_all(&self, problem: &Problem) -> bool {
-        problem.demand.chunks().iter().filter(|chunk| chunk.is_sum()).count() == self.collectors.len()
+        !self.adds_others
+            && problem.demand.chunks().iter().filter(|chunk| chunk.is_sum()).count() == self.collectors.len()
     }
 }
 
@@ -90,10 +96,12 @@ impl TurnedSums {
     }
 }
 
-/// The messages of transfers, the last arrival first: each adds what it has copied, or copies what it has added.
+/// The messages of transfers, the last arrival first, and of those that take no time the last in the order: each adds what it has
+/// copied, or copies what it has added.
 fn turned(transfers: &[Transfer]) -> Vec<Message> {
     let mut by_end: Vec<&Transfer> = transfers.iter().collect();
-    by_end.sort_by(|a, b| b.end.total_cmp(&a.end).then(b.start.total_cmp(&a.start)));
+    by_end.sort_by(|a, b| a.end.total_cmp(&b.end).then(a.start.total_cmp(&b.start)));
+    by_end.reverse();
     let turn = |transfer: &Transfer| {
         let kind = match transfer.kind {
             TransferKind::Copy => TransferKind::Reduce,

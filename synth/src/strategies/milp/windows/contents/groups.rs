@@ -45,7 +45,7 @@ impl ChunkGroup {
     /// Whether a message of a kind may take them from a rank to another one that they can reach by then, if it arrives at `until`.
     pub(super) fn may_take(&self, kind: TransferKind, link: &Link, until: f64) -> bool {
         match (self.kind, kind) {
-            (GroupKind::Summed, TransferKind::Copy) => true,
+            (GroupKind::Summed, TransferKind::Copy) => self.wanted.contains_key(&link.to),
             (GroupKind::Summed, TransferKind::Reduce) => self.holders.has(link.from) && self.holders.has(link.to),
             (GroupKind::Alike | GroupKind::Copied, TransferKind::Copy) => {
                 let soonest = self.since[link.from.index()] + link.transfer_time(self.bytes).0;
