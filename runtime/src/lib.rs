@@ -56,6 +56,9 @@ pub use device::nccl::{
     NcclCommunicator, NcclError, NcclId, NcclLibrary, NcclLibraryError, NcclRounds, NcclSearch, NcclVersion,
     RoundFailure,
 };
+pub use device::peer_memory::{
+    GpuRankAllReduce, PeerExchange, PeerMemory, PeerMemoryError, PeerTerms, PeerWay,
+};
 pub use device::peers::{
     PeerAddresses, PeerAlgorithm, PeerAllReduce, PeerCall, PeerCallError, PeerWait, allreduce_kernel_name,
 };

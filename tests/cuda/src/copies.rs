@@ -127,5 +127,6 @@ pub unsafe extern "C" fn fakeCudaWrite(to: u64, from: *const u8, bytes: usize) -
 pub extern "C" fn fakeCudaHeld() -> usize {
     let streams = STREAMS.lock().unwrap_or_else(PoisonError::into_inner).len();
     let events = EVENTS.lock().unwrap_or_else(PoisonError::into_inner).len();
-    device().allocations() + streams + events + crate::graphs::held()
+    let shared = crate::handles::held() + crate::virtual_memory::held();
+    device().allocations() + streams + events + shared + crate::graphs::held()
 }
