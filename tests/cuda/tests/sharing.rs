@@ -16,8 +16,8 @@ fn ok(code: i32) {
 /// `CUmemAllocationProp` and `CUmemAccessDesc`, as C has them.
 #[repr(C)]
 struct Properties([i32; 4], u64, u64);
-const SHAREABLE: Properties = Properties([1, 1, 1, 0], 0, 0);
-const ACCESS: [i32; 3] = [1, 0, 3];
+static SHAREABLE: Properties = Properties([1, 1, 1, 0], 0, 0);
+static ACCESS: [i32; 3] = [1, 0, 3];
 
 /// A context, and a stream.
 fn begin() -> usize {

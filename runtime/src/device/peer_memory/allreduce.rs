@@ -6,7 +6,7 @@
 //! [`GpuAllReduce`]: crate::device::cuda::GpuAllReduce
 
 use super::error::PeerMemoryError;
-use super::exchange::{PeerExchange, RankFailure, meet};
+use super::gather::{PeerGather, RankFailure, meet};
 use super::memory::{PeerMemory, PeerTerms, PeerWay, clear};
 use crate::device::cuda::{GpuBuffer, GpuCalls, GpuDevice, GpuError, GpuLaunch, bytes_of, memory};
 use crate::device::peers::{PeerAddresses, PeerAllReduce, PeerWait};
@@ -17,6 +17,8 @@ use topology::Rank;
 
 /// What lies in the memory of a rank begins at a multiple of it.
 const ALIGN: usize = 256;
+/// Between two looks at whether all ranks are there.
+const LOOK: Duration = Duration::from_millis(1);
 /// How long a call may go on without a rank that is gone.
 const GRACE: Duration = Duration::from_millis(200);
 
@@ -54,7 +56,7 @@ fn number_of(plan: &PeerAllReduce) -> u64 {
 }
 
 impl GpuRankAllReduce {
-    /// Shares memory with the ranks of the exchange, as many as the call has. Blocks have `threads` threads, at most 512. A wait of
+    /// Shares memory with the ranks that gather, as many as the call has. Blocks have `threads` threads, at most 512. A wait of
     /// the kernel looks at most `poll_limit` times. All ranks call it, and wait for the sockets of each other at most for `limit`.
     ///
     /// # Errors
@@ -62,7 +64,7 @@ impl GpuRankAllReduce {
     pub fn new(
         gpu: &GpuDevice,
         plan: PeerAllReduce,
-        exchange: &mut dyn PeerExchange,
+        gather: &mut dyn PeerGather,
         (threads, poll_limit): (u32, u64),
         limit: Duration,
     ) -> Result<Self, PeerMemoryError> {
@@ -75,14 +77,14 @@ impl GpuRankAllReduce {
         };
         let made = made();
         let mut ready = made.as_ref().map(drop).map_err(ToString::to_string);
-        if exchange.ranks() != call.ranks {
-            ready = Err(format!("the call has {} ranks, and {} meet", call.ranks, exchange.ranks()));
+        if gather.ranks() != call.ranks {
+            ready = Err(format!("the call has {} ranks, and {} meet", call.ranks, gather.ranks()));
         }
         let terms = PeerTerms { bytes: layout(&plan)[3], number: number_of(&plan), ready, limit };
-        let memory = PeerMemory::new(gpu, exchange, &terms)?;
+        let memory = PeerMemory::new(gpu, gather, &terms)?;
         let (calls, private) = made?;
         let mut made = Self { plan, calls, private, poll_limit, memory };
-        made.reset(gpu, exchange)?;
+        made.reset(gpu, gather)?;
         Ok(made)
     }
 
@@ -90,14 +92,14 @@ impl GpuRankAllReduce {
     /// before all have.
     ///
     /// # Errors
-    /// [`PeerMemoryError::Failed`] on all ranks, [`PeerMemoryError::Exchange`].
-    pub fn reset(&mut self, gpu: &GpuDevice, exchange: &mut dyn PeerExchange) -> Result<(), PeerMemoryError> {
+    /// [`PeerMemoryError::Failed`] on all ranks, [`PeerMemoryError::Gather`].
+    pub fn reset(&mut self, gpu: &GpuDevice, gather: &mut dyn PeerGather) -> Result<(), PeerMemoryError> {
         // Nobody raises a flag of the calls before any more.
         let ended = self.calls.stream().synchronize().map_err(GpuError::of_driver("ending a call"));
         let ended = ended.map_err(|error| RankFailure::Said(error.to_string()));
-        meet(exchange, "ending the calls before", &ended, &[])?;
+        meet(gather, "ending the calls before", &ended, &[])?;
         let prepared = self.prepare(gpu).map_err(|error| RankFailure::Said(error.to_string()));
-        meet(exchange, "preparing a first call", &prepared, &[]).map(drop)
+        meet(gather, "preparing a first call", &prepared, &[]).map(drop)
     }
 
     fn prepare(&mut self, gpu: &GpuDevice) -> Result<(), GpuError> {
@@ -190,9 +192,13 @@ impl GpuRankAllReduce {
     /// As for [`Self::call`].
     pub fn repeat(&mut self, calls: u32, launch: GpuLaunch, limit: Duration) -> Result<Duration, GpuError> {
         let (rank, memory, mut gone) = (self.memory.rank(), &self.memory, None);
+        let mut looked = Instant::now();
         let mut stop = || {
+            if gone.is_none() && looked.elapsed() > LOOK {
+                looked = Instant::now();
+                gone = memory.gone().map(|peer| (peer, looked));
+            }
             // It may have done its part of the calls before.
-            gone = gone.or_else(|| Some((memory.gone()?, Instant::now())));
             gone.is_some_and(|(_, since)| since.elapsed() > GRACE)
         };
         let outcome = self.calls.repeat_unless(calls, launch, limit, &mut stop);
@@ -218,11 +224,11 @@ impl GpuRankAllReduce {
     ///
     /// # Errors
     /// As for [`PeerMemory::close`].
-    pub fn close(self, exchange: &mut dyn PeerExchange) -> Result<(), PeerMemoryError> {
+    pub fn close(self, gather: &mut dyn PeerGather) -> Result<(), PeerMemoryError> {
         let Self { calls, private, memory, .. } = self;
         let ended = calls.stream().synchronize().map_err(GpuError::of_driver("ending the calls"));
         drop((calls, private));
-        memory.close(exchange)?;
+        memory.close(gather)?;
         Ok(ended?)
     }
 }

@@ -3,18 +3,18 @@
 use crate::device::cuda::GpuError;
 use topology::Rank;
 
-/// Why the memory of GPUs is not mapped. All ranks that are left have the same reason, apart from [`Self::Exchange`] and
+/// Why the memory of GPUs is not mapped. All ranks that are left have the same reason, apart from [`Self::Gather`] and
 /// [`Self::Gpu`], which are about this one.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PeerMemoryError {
     /// Not all ranks told each other what they have.
     #[error("rank {}: the ranks did not meet for {doing}: {why}", .rank.0)]
-    Exchange {
+    Gather {
         /// This rank.
         rank: Rank,
         /// For what.
         doing: &'static str,
-        /// What the exchange says.
+        /// What the gathering says.
         why: String,
     },
     /// A rank speaks another language.

@@ -7,7 +7,7 @@ use super::driver::{
     may_access,
 };
 use super::error::PeerMemoryError;
-use super::exchange::{PeerExchange, RankFailure, RankOutcome, exchanged, meet};
+use super::gather::{PeerGather, RankFailure, RankOutcome, gathered, meet};
 use super::sockets::{PeerListener, PeerSockets, SocketDeadline, SocketName, process_number};
 use crate::device::cuda::{GpuDevice, GpuError};
 use cudarc::driver::result;
@@ -43,7 +43,7 @@ pub struct PeerTerms {
     pub number: u64,
     /// Whether this rank can take part at all, or why not.
     pub ready: Result<(), String>,
-    /// How long this rank may wait for the sockets of others. Exchanges have a deadline of their own.
+    /// How long this rank may wait for the sockets of others. Gathering has a deadline of its own.
     pub limit: Duration,
 }
 
@@ -181,34 +181,34 @@ pub(super) fn clear(gpu: &GpuDevice, address: u64, bytes: usize) -> Result<(), G
 }
 
 impl PeerMemory {
-    /// Shares memory of zeros with all ranks of the exchange. All ranks call it, and all come to the same: all have it, or none.
+    /// Shares memory of zeros with all ranks that gather. All ranks call it, and all come to the same: all have it, or none.
     ///
     /// # Errors
     /// [`PeerMemoryError`]; nothing is mapped then.
     pub fn new(
         gpu: &GpuDevice,
-        exchange: &mut dyn PeerExchange,
+        gather: &mut dyn PeerGather,
         terms: &PeerTerms,
     ) -> Result<Self, PeerMemoryError> {
-        let (rank, deadline) = (exchange.rank(), SocketDeadline::after(terms.limit));
+        let (rank, deadline) = (gather.rank(), SocketDeadline::after(terms.limit));
         let mut ready: RankOutcome = terms.ready.clone().map_err(RankFailure::Said);
         let listener = note(&mut ready, PeerListener::new());
         let own = introduced(gpu, terms, listener.as_ref(), &mut ready);
-        let told = exchanged(exchange, "comparing what drivers have", &own.encoded())?;
+        let told = gathered(gather, "comparing what drivers have", &own.encoded())?;
         let all: Vec<Introduction> = told.iter().map(|bytes| Introduction::decoded(bytes)).collect();
         let way = decide(&all)?;
         let prepared = prepare(gpu, (way, terms.bytes), &all, rank, (listener, deadline), ready);
         let handle = prepared.as_ref().map_or([0; HANDLE], |(own, _)| own.handle);
-        let handles = meet(exchange, "allocating memory", &outcome_of(&prepared), &handle)?;
+        let handles = meet(gather, "allocating memory", &outcome_of(&prepared), &handle)?;
         // Whoever has failed has told it, and does not come here.
         let (own, sockets) = prepared.map_err(|why| PeerMemoryError::Failed { rank, why: format!("{why:?}") })?;
         let mapped = map_all(gpu, (way, terms.bytes), rank, &own, &sockets, (&handles, deadline));
-        let met = meet(exchange, "mapping memory", &outcome_of(&mapped), &[]);
+        let met = meet(gather, "mapping memory", &outcome_of(&mapped), &[]);
         let mut ranks = mapped.unwrap_or_default();
         if let Err(why) = met {
             // What others have opened is freed when they have closed it.
             drop(ranks);
-            let is_closed = exchanged(exchange, "unmapping memory", &[0]).is_ok();
+            let is_closed = gathered(gather, "unmapping memory", &[0]).is_ok();
             if !is_closed && way == PeerWay::Handles {
                 std::mem::forget(own.mapped);
             }
@@ -255,11 +255,11 @@ impl PeerMemory {
     /// Unmaps the memory of others, and frees this rank's own when all ranks have done so.
     ///
     /// # Errors
-    /// [`PeerMemoryError::Exchange`] if they do not all come. As descriptors, the memory is freed all the same; an allocation that has
+    /// [`PeerMemoryError::Gather`] if they do not all come. As descriptors, the memory is freed all the same; an allocation that has
     /// a handle is kept until the process ends, because another process may still use it.
-    pub fn close(mut self, exchange: &mut dyn PeerExchange) -> Result<(), PeerMemoryError> {
+    pub fn close(mut self, gather: &mut dyn PeerGather) -> Result<(), PeerMemoryError> {
         self.unmap();
-        exchanged(exchange, "unmapping memory", &[0])?;
+        gathered(gather, "unmapping memory", &[0])?;
         self.ranks.clear();
         Ok(())
     }
@@ -270,7 +270,7 @@ impl PeerMemory {
     }
 
     /// Something may use the memory for ever: it stays as it is until the process ends.
-    pub(super) fn keep(&mut self) {
+    pub(in crate::device) fn keep(&mut self) {
         self.ranks.drain(..).for_each(std::mem::forget);
     }
 }
@@ -292,7 +292,15 @@ fn outcome_of<T>(of: &Result<T, RankFailure>) -> RankOutcome {
 
 /// What came of something; the first failure is noted.
 fn note<T, E: ToString>(outcome: &mut RankOutcome, of: Result<T, E>) -> Option<T> {
-    of.map_err(|error| drop(outcome.is_ok().then(|| *outcome = Err(said(error))))).ok()
+    match of {
+        Ok(value) => Some(value),
+        Err(error) => {
+            if outcome.is_ok() {
+                *outcome = Err(said(error));
+            }
+            None
+        }
+    }
 }
 
 /// Who this rank is, and what it wants. What it cannot tell is zero, and noted.
@@ -303,8 +311,9 @@ fn introduced(
     ready: &mut RankOutcome,
 ) -> Introduction {
     let descriptors = if has_descriptors(gpu) { PeerWay::Descriptors.bit() } else { 0 };
-    let probe = PlainMemory::new(gpu, 1).and_then(|memory| memory.handle());
-    let handles = if probe.is_ok() { PeerWay::Handles.bit() } else { 0 };
+    // Nothing tells but a try, which waits for the GPU when it frees its memory. A driver with descriptors has handles, as a rule.
+    let has_handles = || PlainMemory::new(gpu, 1).is_ok_and(|memory| memory.handle().is_ok());
+    let handles = if descriptors != 0 || has_handles() { PeerWay::Handles.bit() } else { 0 };
     Introduction {
         version: VERSION,
         ways: descriptors | handles,

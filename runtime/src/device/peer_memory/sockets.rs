@@ -145,7 +145,7 @@ const FAREWELL: u8 = 0xF0;
 
 /// A socket to each of the other ranks.
 #[derive(Debug)]
-pub(super) struct PeerSockets {
+pub(in crate::device) struct PeerSockets {
     sockets: Vec<Option<UnixStream>>,
 }
 
@@ -193,14 +193,15 @@ impl PeerSockets {
         found.map(Rank::from_index)
     }
 
-    /// Waits until something happens to any of them, or to `stop`.
-    pub(super) fn wait(&self, stop: BorrowedFd<'_>, ended: &[Rank]) -> Result<(), String> {
+    /// Waits until something happens to any of them but these, or to `stop`; whether it was `stop`.
+    pub(super) fn wait(&self, stop: BorrowedFd<'_>, ended: &[Rank]) -> Result<bool, String> {
         let is_open = |index: &usize| !ended.contains(&Rank::from_index(*index));
         let open = (0..self.sockets.len()).filter(is_open).filter_map(|index| self.sockets[index].as_ref());
         let mut asked: Vec<PollFd<'_>> = open.map(|socket| PollFd::new(socket, PollFlags::IN)).collect();
         asked.push(PollFd::from_borrowed_fd(stop, PollFlags::IN));
         match poll(&mut asked, None) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Ok(_) => Ok(asked.last().is_some_and(|stop| !stop.revents().is_empty())),
+            Err(rustix::io::Errno::INTR) => Ok(false),
             Err(error) => Err(error.to_string()),
         }
     }

@@ -1,29 +1,29 @@
 //! Ranks that are processes of this test: how they are started, and how they tell each other things.
 
-use runtime::PeerExchange;
+use runtime::PeerGather;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use topology::Rank;
 
-/// An exchange through files, with a deadline.
-pub(crate) struct FileExchange {
+/// Bytes of all ranks, through files, with a deadline.
+pub(crate) struct FileGather {
     pub(crate) folder: PathBuf,
     pub(crate) rank: Rank,
     pub(crate) ranks: usize,
     pub(crate) limit: Duration,
     pub(crate) round: usize,
-    /// In which exchange this rank leaves without a word.
+    /// At which of them this rank leaves without a word.
     pub(crate) leaves_at: Option<usize>,
 }
 
-impl FileExchange {
+impl FileGather {
     fn file(&self, rank: usize) -> PathBuf {
         self.folder.join(format!("{}-{rank}", self.round))
     }
 }
 
-impl PeerExchange for FileExchange {
+impl PeerGather for FileGather {
     fn rank(&self) -> Rank {
         self.rank
     }
@@ -32,7 +32,7 @@ impl PeerExchange for FileExchange {
         self.ranks
     }
 
-    fn exchange(&mut self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, String> {
+    fn gather(&mut self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, String> {
         if self.leaves_at == Some(self.round) {
             std::process::exit(86);
         }
@@ -45,7 +45,8 @@ impl PeerExchange for FileExchange {
             match std::fs::read(self.file(all.len())) {
                 Ok(bytes) => all.push(bytes),
                 Err(_) if begin.elapsed() > self.limit => return Err(format!("rank {} did not come", all.len())),
-                Err(_) => std::thread::yield_now(),
+                // Other ranks need the core.
+                Err(_) => std::thread::sleep(Duration::from_micros(200)),
             }
         }
         self.round += 1;
@@ -61,7 +62,7 @@ pub(crate) struct Job<'a> {
     pub(crate) of_rank: &'a dyn Fn(usize) -> Vec<(&'static str, String)>,
 }
 
-/// Set for processes that are ranks: rank, ranks, the folder of the exchange, and what to do.
+/// Set for processes that are ranks: rank, ranks, a folder for all, and what to do.
 pub(crate) const PROCESS: &str = "PEER_TEST_RANK";
 
 impl Job<'_> {

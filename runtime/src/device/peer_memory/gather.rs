@@ -1,13 +1,13 @@
 //! What ranks tell each other before they share memory.
 //!
-//! The principal type is [`PeerExchange`]. Every rank makes the same exchanges in the same order whatever happens to it, so that none
-//! waits for one that has given up: what has failed is told in the next exchange.
+//! The principal type is [`PeerGather`]. Every rank gathers as often as the others whatever happens to it, so that none
+//! waits for one that has given up: what has failed is told when they gather next.
 
 use super::error::PeerMemoryError;
 use topology::Rank;
 
 /// A way in which the ranks tell each other some bytes, such as a collective of NCCL's. It has a deadline of its own.
-pub trait PeerExchange {
+pub trait PeerGather {
     /// Which rank this is.
     fn rank(&self) -> Rank;
 
@@ -18,18 +18,18 @@ pub trait PeerExchange {
     ///
     /// # Errors
     /// Why they did not meet: who is gone, or did not come in time.
-    fn exchange(&mut self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, String>;
+    fn gather(&mut self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, String>;
 }
 
-/// An exchange in which a rank gives this many bytes, or another reason than the exchange itself to fail.
-pub(super) fn exchanged(
-    exchange: &mut dyn PeerExchange,
+/// The bytes of all ranks, as many of each.
+pub(super) fn gathered(
+    gather: &mut dyn PeerGather,
     doing: &'static str,
     bytes: &[u8],
 ) -> Result<Vec<Vec<u8>>, PeerMemoryError> {
-    let (rank, ranks) = (exchange.rank(), exchange.ranks());
-    let failed = |why: String| PeerMemoryError::Exchange { rank, doing, why };
-    let all = exchange.exchange(bytes).map_err(failed)?;
+    let (rank, ranks) = (gather.rank(), gather.ranks());
+    let failed = |why: String| PeerMemoryError::Gather { rank, doing, why };
+    let all = gather.gather(bytes).map_err(failed)?;
     let is_whole = all.len() == ranks && all.iter().all(|of| of.len() == bytes.len());
     if is_whole { Ok(all) } else { Err(failed("not as many bytes came as were given".to_owned())) }
 }
@@ -82,14 +82,14 @@ fn decoded(rank: Rank, bytes: &[u8]) -> Result<(), PeerMemoryError> {
 
 /// All ranks tell each other how far they have come, and something more. If one has failed, all fail with the same reason.
 pub(super) fn meet(
-    exchange: &mut dyn PeerExchange,
+    gather: &mut dyn PeerGather,
     doing: &'static str,
     outcome: &RankOutcome,
     more: &[u8],
 ) -> Result<Vec<Vec<u8>>, PeerMemoryError> {
     let mut bytes = encoded(outcome);
     bytes.extend(more);
-    let all = exchanged(exchange, doing, &bytes)?;
+    let all = gathered(gather, doing, &bytes)?;
     for (index, of) in all.iter().enumerate() {
         decoded(Rank::from_index(index), &of[..OUTCOME])?;
     }
