@@ -57,7 +57,7 @@ pub use device::nccl::{
     NcclSearch, NcclVersion, RoundFailure, StagedAllReduce, StagedCall, StagedTerms,
 };
 pub use device::peer_memory::{
-    GpuRankAllReduce, PeerGather, PeerFault, PeerMemory, PeerMemoryError, PeerTerms, PeerWay,
+    GpuRankAllReduce, PeerFault, PeerGather, PeerMemory, PeerMemoryError, PeerTerms, PeerWay,
 };
 pub use device::peers::{
     PeerAddresses, PeerAlgorithm, PeerAllReduce, PeerCall, PeerCallError, PeerWait, allreduce_kernel_name,

@@ -37,7 +37,7 @@ pub(crate) struct PeerFunctions {
 
 /// A call that the kernel serves.
 #[derive(Clone)]
-pub(crate) struct FunctionCall {
+pub(crate) struct PeerKernelCall {
     pub(crate) name: Arc<str>,
     pub(crate) call: StagedCall,
 }
@@ -91,16 +91,18 @@ impl PeerFunctions {
     }
 
     /// How the kernel serves a call, if it does.
-    pub(crate) fn serving(&self, key: &PreparedKey) -> Option<FunctionCall> {
+    pub(crate) fn serving(&self, key: &PreparedKey) -> Option<PeerKernelCall> {
         if key.collective != Collective::AllReduce {
             return None;
         }
         let dtype = dtype_of(key.dtype, key.op).ok()?;
         let (op, count) = (key.op?, key.count as u64);
         let bytes = count.checked_mul(dtype.size() as u64)?;
-        let is_it = |range: &&PeerRange| (range.dtype, range.op) == (dtype, op) && (range.bytes[0]..=range.bytes[1]).contains(&bytes);
+        let is_it = |range: &&PeerRange| {
+            (range.dtype, range.op) == (dtype, op) && (range.bytes[0]..=range.bytes[1]).contains(&bytes)
+        };
         let range = self.ranges.iter().find(is_it)?;
-        Some(FunctionCall {
+        Some(PeerKernelCall {
             name: range.name.clone(),
             call: StagedCall { algorithm: range.algorithm, count, dtype, op },
         })

@@ -6,7 +6,7 @@
 //! the others work out of place, and a call in place gets its results from elsewhere.
 
 use crate::members::{PlanMember, SeenMember, find, table};
-use crate::peers::FunctionCall;
+use crate::peers::PeerKernelCall;
 use crate::prepared::{PlanRefusal, PreparedKey, PreparedPlan, PreparedPlans};
 use crate::settings::say;
 use comm::RankPlaces;
@@ -106,7 +106,7 @@ pub(crate) struct CallForPlan {
     pub(crate) call: AskedCall,
     key: PreparedKey,
     /// If it is no plan.
-    function: Option<FunctionCall>,
+    function: Option<PeerKernelCall>,
     pub(crate) seen: SeenMember,
     /// The number of its communicator.
     pub(crate) number: u64,
@@ -217,7 +217,7 @@ fn code_of(error: &NcclError) -> c_int {
 }
 
 /// Puts a call into its stream that the kernel serves over mapped memory.
-fn run_function(call: &AskedCall, function: &FunctionCall, member: &mut PlanMember) -> Result<(), NcclError> {
+fn run_function(call: &AskedCall, function: &PeerKernelCall, member: &mut PlanMember) -> Result<(), NcclError> {
     let PlanMember { comm, gpu, peers, .. } = member;
     let peers = peers.as_mut().ok_or(NcclError::Aborted)?;
     let buffers = [call.send as u64, call.recv as u64];

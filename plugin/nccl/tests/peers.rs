@@ -32,7 +32,8 @@ fn table(ranks: usize, sizes: [u64; 2], [sums, maxima]: [&str; 2]) -> Value {
         let function = json!({
             "from_bytes": sizes[0] - 2, "to_bytes": 4 * sizes[1], "function": function, "dtype": "i32", "op": op, "evidence": evidence
         });
-        let cell = json!({"collective": "allreduce", "op": op, "dtype": "i32", "ranges": ranges, "functions": [function]});
+        let cell =
+            json!({"collective": "allreduce", "op": op, "dtype": "i32", "ranges": ranges, "functions": [function]});
         table["cells"].as_array_mut().unwrap().push(cell);
     }
     table
@@ -112,7 +113,9 @@ fn communicators_without_blocking_use_the_kernel() {
 fn the_kernel_serves_what_was_measured_and_nothing_else() {
     let place = Place::new(&[]);
     // The calls have 20 bytes, and those of the row 160.
-    for (sizes, row, of_right) in [([16, 19], [0, 18], [0, 3]), ([21, 160], [18, 0], [0, 3]), ([20, 159], [0, 18], [3, 0])] {
+    for (sizes, row, of_right) in
+        [([16, 19], [0, 18], [0, 3]), ([21, 160], [18, 0], [0, 3]), ([20, 159], [0, 18], [3, 0])]
+    {
         let table = table(2, sizes, [ONE_SHOT, TWO_SHOT]);
         for (mode, expected) in [("row", row), ("right", of_right)] {
             let (lines, said, counted) = run(&place, (Way::Preloaded, 2), mode, &table, &[PATIENT]);
@@ -150,7 +153,10 @@ fn where_one_rank_maps_nothing_no_rank_does() {
         let (lines, said, counted) = run(&place, (Way::Instead, 3), "right", &table, &more);
         assert!(right(&lines), "{lacks}: {lines:?} {said}");
         assert_eq!(counted, vec![[0, 3]; 3], "{lacks}: {said}");
-        assert!(said.contains("a communicator maps no memory of other ranks: ") && said.contains(why), "{lacks}: {said}");
+        assert!(
+            said.contains("a communicator maps no memory of other ranks: ") && said.contains(why),
+            "{lacks}: {said}"
+        );
     }
 }
 
@@ -163,14 +169,21 @@ fn faults_reach_all_ranks() {
     let (lines, said, _) = run(&place, (Way::Instead, 3), "gone", &table, &[PATIENT]);
     assert_eq!(lines[2], "exit 86", "{lines:?} {said}");
     for line in &lines[..2] {
-        assert!(line.starts_with("after 6") || line.contains("ncclAllReduce(") && line.ends_with(" 6"), "{lines:?} {said}");
+        assert!(
+            line.starts_with("after 6") || line.contains("ncclAllReduce(") && line.ends_with(" 6"),
+            "{lines:?} {said}"
+        );
     }
     // Operation 1 compares tables; the next ones share memory.
-    for (fault, own) in [("1:2:error", "Init"), ("1:3:exit", "exit 86"), ("1:4:exit", "exit 86"), ("1:3:stall", "Init")] {
+    for (fault, own) in [("1:2:error", "Init"), ("1:3:exit", "exit 86"), ("1:4:exit", "exit 86"), ("1:3:stall", "Init")]
+    {
         let more = [SHORT, ("FAKE_NCCL_FAULT", fault)];
         let (lines, said, _) = run(&place, (Way::Preloaded, 3), "row", &table, &more);
         assert!(lines[1].contains(own), "{fault}: {lines:?} {said}");
-        assert!([0, 2].into_iter().all(|rank| lines[rank].starts_with("ncclCommInitRank(")), "{fault}: {lines:?} {said}");
+        assert!(
+            [0, 2].into_iter().all(|rank| lines[rank].starts_with("ncclCommInitRank(")),
+            "{fault}: {lines:?} {said}"
+        );
         assert!(said.contains("the ranks did not meet for "), "{fault}: {said}");
     }
     assert!(begin.elapsed() < Duration::from_secs(100), "nobody waits for ever");

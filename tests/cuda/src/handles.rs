@@ -98,7 +98,8 @@ pub unsafe extern "C" fn cuIpcGetMemHandle(handle: *mut MemoryHandle, address: u
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuIpcOpenMemHandle_v2(address: *mut u64, handle: MemoryHandle, flags: c_uint) -> Code {
     current(|_| {
-        let word = |at: usize| handle.0[at..at + 4].iter().rev().fold(0, |word: u32, byte| word << 8 | u32::from(*byte));
+        let word =
+            |at: usize| handle.0[at..at + 4].iter().rev().fold(0, |word: u32, byte| word << 8 | u32::from(*byte));
         if &handle.0[..8] != MAGIC || flags != LAZY_PEER_ACCESS {
             return Err(INVALID_VALUE);
         }

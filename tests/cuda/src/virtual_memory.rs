@@ -294,4 +294,3 @@ pub unsafe extern "C" fn cuDeviceCanAccessPeer(can: *mut c_int, number: c_int, p
         unsafe { give(can, c_int::from(number != peer && !lacks("peers"))) }
     })
 }
-

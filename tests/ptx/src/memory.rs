@@ -203,9 +203,8 @@ impl Regions {
         if let Storage::Own(bytes) = &self.regions[place.0].storage {
             return bytes[place.1..place.1 + count].to_vec();
         }
-        let words = pieces(place.1, count).flat_map(|(at, size)| {
-            self.load((place.0, at), size).to_le_bytes().into_iter().take(size)
-        });
+        let words = pieces(place.1, count)
+            .flat_map(|(at, size)| self.load((place.0, at), size).to_le_bytes().into_iter().take(size));
         words.collect()
     }
 

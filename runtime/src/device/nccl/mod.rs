@@ -5,8 +5,8 @@
 mod calls;
 mod communicator;
 mod error;
-mod gather;
 mod exports;
+mod gather;
 mod library;
 mod recorded;
 mod rounds;

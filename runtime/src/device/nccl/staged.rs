@@ -186,8 +186,7 @@ impl StagedAllReduce {
     fn grid(&mut self, call: &StagedCall, is_recorded: bool) -> Result<(u64, LaunchConfig), NcclError> {
         let bytes = call.count * call.dtype.size() as u64;
         let (class, threads) = shape(bytes);
-        let launch =
-            LaunchConfig { grid_dim: (BLOCKS[class], 1, 1), block_dim: (threads, 1, 1), shared_mem_bytes: 0 };
+        let launch = LaunchConfig { grid_dim: (BLOCKS[class], 1, 1), block_dim: (threads, 1, 1), shared_mem_bytes: 0 };
         if !self.grids.contains_key(call) {
             let copying = GpuError::of_driver("copying tables to the GPU");
             let _relaxed = RelaxedCapture::begin()?;
@@ -255,7 +254,8 @@ impl StagedAllReduce {
         let putting = GpuError::of_driver("putting a call into a stream");
         self.begin(comm, &stream, is_recorded)?;
         // SAFETY: the places are inside of this rank's memory, and the caller's are as long as the call says.
-        unsafe { result::memcpy_dtod_async(own + inputs as u64, input, bytes, stream.cu_stream()) }.map_err(&putting)?;
+        unsafe { result::memcpy_dtod_async(own + inputs as u64, input, bytes, stream.cu_stream()) }
+            .map_err(&putting)?;
         // SAFETY: the kernel takes the address of its blocks; what they name is memory of this value, or mapped by it.
         let launched = unsafe { stream.launch_builder(&kernel).arg(&grid).launch_cooperative(launch) };
         launched.map(drop).map_err(GpuError::of_driver("launching the kernel"))?;
@@ -275,7 +275,11 @@ impl StagedAllReduce {
                 .map_err(&putting);
         }
         stream.wait(done).map_err(&putting)?;
-        comm.done.iter().filter(|before| !Arc::ptr_eq(before, done)).try_for_each(|before| stream.wait(before)).map_err(putting)
+        comm.done
+            .iter()
+            .filter(|before| !Arc::ptr_eq(before, done))
+            .try_for_each(|before| stream.wait(before))
+            .map_err(putting)
     }
 
     fn finish(
@@ -301,7 +305,8 @@ impl Drop for StagedAllReduce {
     /// Nothing uses the memory when it is unmapped.
     fn drop(&mut self) {
         drop(self.watch.take());
-        if !self.fault.is_done_within(END) && !(self.fault.end().is_ok() && self.fault.is_done_within(GRACE)) {
+        let is_done = self.fault.is_done_within(END);
+        if !is_done && (self.fault.end().is_err() || !self.fault.is_done_within(GRACE)) {
             self.memory.keep();
         }
         let _ = self.own.wait(self.fault.done());

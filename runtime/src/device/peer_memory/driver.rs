@@ -104,9 +104,8 @@ impl PhysicalMemory {
         let kind = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
         let mut descriptor = -1i32;
         // SAFETY: the address is that of a descriptor, as this kind of handle is one.
-        let code = unsafe {
-            sys::cuMemExportToShareableHandle((&raw mut descriptor).cast::<c_void>(), self.handle, kind, 0)
-        };
+        let code =
+            unsafe { sys::cuMemExportToShareableHandle((&raw mut descriptor).cast::<c_void>(), self.handle, kind, 0) };
         code.result().map_err(GpuError::of_driver("exporting memory"))?;
         // SAFETY: the driver has opened it for the caller.
         Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })

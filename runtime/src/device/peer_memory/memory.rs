@@ -131,7 +131,8 @@ fn decide(all: &[Introduction]) -> Result<PeerWay, PeerMemoryError> {
     let all_have = |way: &PeerWay| all.iter().all(|of| of.ways & way.bit() != 0);
     let has = |way: PeerWay| all.iter().filter(|of| of.ways & way.bit() != 0).count();
     PeerWay::ALL.into_iter().find(all_have).ok_or_else(|| {
-        let most = if has(PeerWay::Descriptors) >= has(PeerWay::Handles) { PeerWay::Descriptors } else { PeerWay::Handles };
+        let most =
+            if has(PeerWay::Descriptors) >= has(PeerWay::Handles) { PeerWay::Descriptors } else { PeerWay::Handles };
         let rank = all.iter().position(|of| of.ways & most.bit() == 0).unwrap_or(0);
         PeerMemoryError::NoWay { rank: Rank::from_index(rank) }
     })
@@ -185,11 +186,7 @@ impl PeerMemory {
     ///
     /// # Errors
     /// [`PeerMemoryError`]; nothing is mapped then.
-    pub fn new(
-        gpu: &GpuDevice,
-        gather: &mut dyn PeerGather,
-        terms: &PeerTerms,
-    ) -> Result<Self, PeerMemoryError> {
+    pub fn new(gpu: &GpuDevice, gather: &mut dyn PeerGather, terms: &PeerTerms) -> Result<Self, PeerMemoryError> {
         let (rank, deadline) = (gather.rank(), SocketDeadline::after(terms.limit));
         let mut ready: RankOutcome = terms.ready.clone().map_err(RankFailure::Said);
         let listener = note(&mut ready, PeerListener::new());

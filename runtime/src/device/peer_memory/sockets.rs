@@ -123,17 +123,17 @@ impl PeerListener {
 
     /// Takes a caller that belongs here; any other one is left alone.
     fn admit(&self, mut socket: UnixStream, own: Rank, sockets: &mut PeerSockets, deadline: SocketDeadline) {
-        let is_ours = rustix::net::sockopt::socket_peercred(&socket)
-            .is_ok_and(|caller| caller.uid == rustix::process::geteuid());
+        let is_ours =
+            rustix::net::sockopt::socket_peercred(&socket).is_ok_and(|caller| caller.uid == rustix::process::geteuid());
         let mut hello = [0; 20];
         let heard = socket
             .set_nonblocking(false)
             .and_then(|()| socket.set_read_timeout(Some(deadline.left().clamp(Duration::from_millis(1), HELLO))))
             .and_then(|()| socket.read_exact(&mut hello));
         let rank = u32::from_le_bytes([hello[16], hello[17], hello[18], hello[19]]) as usize;
-        if is_ours && heard.is_ok() && hello[..16] == self.name.secret && rank > own.index() {
-            let place = sockets.sockets.get_mut(rank).filter(|place| place.is_none());
-            drop(place.map(|place| place.insert(socket)));
+        let belongs = is_ours && heard.is_ok() && hello[..16] == self.name.secret && rank > own.index();
+        if let Some(place @ None) = sockets.sockets.get_mut(rank).filter(|_| belongs) {
+            *place = Some(socket);
         }
     }
 }
