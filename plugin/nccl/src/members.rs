@@ -4,10 +4,9 @@
 //! of this library, and whether their GPU has the kernel. Only where all have the same, plans run, so all ranks decide each call alike
 //! without asking each other again.
 
-use crate::background::{Background, IN_PROGRESS, spawn};
+use crate::background::{Background, IN_PROGRESS, REMOTE_ERROR, spawn};
 use crate::names::NcclName;
 use crate::peers::PeerFunctions;
-use crate::plans::REMOTE_ERROR;
 use crate::prepared::PreparedPlans;
 use crate::real::{address, real};
 use crate::settings::{Settings, say};
@@ -236,6 +235,8 @@ fn compare_later(comm: *mut c_void, seen: &SeenCommunicator) -> c_int {
             SUCCESS
         }
         Err(NcclError::Aborted) => SUCCESS,
+        // Its caller ends it, wherever its ranks have been.
+        Err(_) if seen.background.is_stopped() => SUCCESS,
         Err(why) => {
             say_apart(&why);
             SYSTEM_ERROR
@@ -273,6 +274,19 @@ fn ready(gpu: &Result<Arc<GpuDevice>, String>) -> (u64, String) {
             (number.max(1), String::new())
         }
     }
+}
+
+/// The machine of each rank, counted in the order of their first ranks.
+fn machines_of(hosts: &[u64]) -> Vec<u32> {
+    let mut known: Vec<u64> = Vec::new();
+    let machines = hosts.iter().map(|host| {
+        let seen = known.iter().position(|of| of == host).unwrap_or(known.len());
+        if seen == known.len() {
+            known.push(*host);
+        }
+        seen as u32
+    });
+    machines.collect()
 }
 
 /// Compares tables with all ranks: a member, or why it runs no plans.
@@ -320,16 +334,8 @@ fn compare(comm: *mut c_void, later: Option<&Background>) -> Result<Result<PlanM
         let what = if numbers[other] == 0 { "has no plans" } else { "has another table, or another version" };
         return Ok(Err(format!("rank {other} {what}")));
     }
-    let mut known: Vec<u64> = Vec::new();
-    let machines = hosts.into_iter().map(|host| {
-        let seen = known.iter().position(|of| *of == host).unwrap_or(known.len());
-        if seen == known.len() {
-            known.push(host);
-        }
-        seen as u32
-    });
-    let machines: Vec<u32> = machines.collect();
-    let peers = PeerFunctions::shared(&mut ours, &opened, &machines, PATIENCE)?;
+    let machines = machines_of(&hosts);
+    let peers = PeerFunctions::shared(&mut ours, &opened, (table(), &machines), PATIENCE)?;
     Ok(Ok(PlanMember {
         comm: ours,
         gpu: opened,

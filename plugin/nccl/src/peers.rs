@@ -3,11 +3,9 @@
 //! The principal type is [`PeerFunctions`]. A table names them among the functions of a cell, with the type and the reduction. They serve
 //! calls between the smallest and the largest size at which they were measured, and no others.
 
-use crate::members::table;
-use crate::plans::dtype_of;
-use crate::prepared::PreparedKey;
+use crate::prepared::{PreparedKey, dtype_of};
 use crate::settings::{Settings, say};
-use comm::RankPlaces;
+use comm::{PlanTable, RankPlaces};
 use runtime::{
     DType, GpuDevice, MOST_STAGED_BYTES, NcclCommunicator, NcclError, PeerAlgorithm, PeerMemoryError, StagedAllReduce,
     StagedCall, StagedTerms,
@@ -43,8 +41,8 @@ pub(crate) struct PeerKernelCall {
 }
 
 /// What the table names for ranks on these machines.
-fn named(machines: &[u32]) -> Vec<PeerRange> {
-    let functions = table().into_iter().flat_map(|table| table.measured_functions(RankPlaces::on(machines)));
+fn named(table: Option<&PlanTable>, machines: &[u32]) -> Vec<PeerRange> {
+    let functions = table.into_iter().flat_map(|table| table.measured_functions(RankPlaces::on(machines)));
     let range = |of: comm::MeasuredFunction| {
         let algorithm = PeerAlgorithm::ALL.iter().copied().find(|algorithm| algorithm.name() == &*of.name)?;
         let op = of.op.filter(|_| of.collective == Collective::AllReduce)?;
@@ -62,10 +60,10 @@ impl PeerFunctions {
     pub(crate) fn shared(
         comm: &mut NcclCommunicator,
         gpu: &GpuDevice,
-        machines: &[u32],
+        (table, machines): (Option<&PlanTable>, &[u32]),
         limit: Duration,
     ) -> Result<Option<Self>, NcclError> {
-        let mut ranges = named(machines);
+        let mut ranges = named(table, machines);
         // What is too large for the place in mapped memory is left to others.
         ranges.iter_mut().for_each(|range| range.bytes[1] = range.bytes[1].min(MOST_STAGED_BYTES as u64));
         ranges.retain(|range| range.bytes[0] <= range.bytes[1]);

@@ -5,9 +5,10 @@
 //! collective has one kind of program. Where it works in the caller's one buffer, a call that is not in place is copied there first;
 //! the others work out of place, and a call in place gets its results from elsewhere.
 
+use crate::background::REMOTE_ERROR;
 use crate::members::{PlanMember, SeenMember, find, table};
 use crate::peers::PeerKernelCall;
-use crate::prepared::{PlanRefusal, PreparedKey, PreparedPlan, PreparedPlans};
+use crate::prepared::{PlanRefusal, PreparedKey, PreparedPlan, PreparedPlans, dtype_of};
 use crate::settings::say;
 use comm::RankPlaces;
 use program::{LowerOptions, check, lower};
@@ -23,7 +24,6 @@ use topology::Rank;
 const SUCCESS: c_int = 0;
 const CUDA_ERROR: c_int = 1;
 const INTERNAL_ERROR: c_int = 3;
-pub(crate) const REMOTE_ERROR: c_int = 6;
 /// Threads of a block of the kernel, and the bytes of its work.
 const THREADS: u32 = 256;
 const BLOCK_BYTES: u64 = 128 << 10;
@@ -54,26 +54,6 @@ pub(crate) struct PlannedCall {
     pub(crate) is_function: bool,
     /// What the caller gets.
     pub(crate) code: c_int,
-}
-
-/// The type by which the kernel handles elements of a type of NCCL's. Where nothing is reduced, only their size
-/// matters.
-pub(crate) fn dtype_of(number: c_int, op: Option<ReduceOp>) -> Result<DType, PlanRefusal> {
-    let is_plain = op.is_none_or(ReduceOp::ignores_signs);
-    match number {
-        1 => Ok(DType::U8),
-        2 => Ok(DType::I32),
-        4 => Ok(DType::I64),
-        6 => Ok(DType::F16),
-        7 => Ok(DType::F32),
-        8 => Ok(DType::F64),
-        9 => Ok(DType::Bf16),
-        0 if is_plain => Ok(DType::U8),
-        3 if is_plain => Ok(DType::I32),
-        5 if is_plain => Ok(DType::I64),
-        10 | 11 if op.is_none() => Ok(DType::U8),
-        _ => Err(PlanRefusal::Type),
-    }
 }
 
 /// The reduction of a call, by NCCL's number.

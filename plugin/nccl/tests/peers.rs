@@ -93,6 +93,19 @@ fn the_kernel_serves_programs_that_know_nothing_of_it() {
     }
 }
 
+/// Calls with one block and with several follow each other.
+#[test]
+fn calls_of_unequal_sizes_share_their_memory() {
+    let place = Place::new(&[]);
+    for (ranks, functions, lacks) in [(2, [ONE_SHOT, TWO_SHOT], "descriptors"), (3, [TWO_SHOT, ONE_SHOT], "")] {
+        let table = table(ranks, [16, 16384], functions);
+        let more = [PATIENT, ("FAKE_CUDA_LACKS", lacks)];
+        let (lines, said, counted) = run(&place, (Way::Preloaded, ranks), "sizes", &table, &more);
+        assert!(right(&lines), "{ranks} ranks: {lines:?} {said}");
+        assert_eq!(counted, vec![[6, 0]; ranks], "{said}");
+    }
+}
+
 #[test]
 fn communicators_without_blocking_use_the_kernel() {
     let place = Place::new(&[]);

@@ -34,7 +34,7 @@ fn rank_process() {
     let Ok(text) = std::env::var(PROCESS) else { return };
     let mut process = Process::take(&text);
     let said = match process.words[0].as_str() {
-        "shares" => rank::shares(&mut process),
+        "shares" | "drops" => rank::shares(&mut process),
         "types" => rank::types(&mut process),
         "calls" => rank::calls(&mut process),
         "leaves" => rank::leaves(&mut process),
@@ -75,6 +75,13 @@ fn ranks_share_memory_in_the_way_that_all_have() {
     // All processes on one GPU, as on a computer with a single one.
     let same = |_| vec![("FAKE_CUDA_GPU", "5".to_owned()), ("FAKE_CUDA_LACKS", "peers".to_owned())];
     assert_eq!(job(2, "shares", &same), vec!["Descriptors held 0"; 2]);
+}
+
+/// Nobody knows whether others have closed an allocation that is only dropped: it is kept, with its place. Descriptors need not be.
+#[test]
+fn memory_that_is_dropped_harms_nobody() {
+    assert_eq!(job(3, "drops", &nothing), vec!["Descriptors held 0"; 3]);
+    assert_eq!(job(3, "drops", &lacking("descriptors")), vec!["Handles held 2"; 3]);
 }
 
 /// What one rank cannot do, all ranks hear, and nothing stays mapped.

@@ -26,10 +26,13 @@ fn driver() -> &'static Library {
     })
 }
 
-/// What was not given back.
+/// What was not given back, if the driver has no fault.
 pub(crate) fn held() -> usize {
-    // SAFETY: a function without arguments that returns a number.
-    unsafe { driver().get::<extern "C" fn() -> usize>(b"fakeCudaHeld\0").unwrap()() }
+    // SAFETY: functions without arguments that return a number.
+    unsafe {
+        assert_eq!(driver().get::<extern "C" fn() -> i32>(b"fakeCudaFault\0").unwrap()(), 0, "the driver has a fault");
+        driver().get::<extern "C" fn() -> usize>(b"fakeCudaHeld\0").unwrap()()
+    }
 }
 
 /// This rank of an AllReduce, and who judges it.
@@ -132,8 +135,15 @@ pub(crate) fn shares(process: &mut Process) -> String {
             known.sort_unstable();
             known.dedup();
             assert!(own != 0 && known.len() == others.len() * others.len(), "{others:x?}");
-            let way = memory.way();
-            memory.close(&mut process.gather).unwrap();
+            let (way, is_last) = (memory.way(), process.rank() + 1 == others.len());
+            // Whoever does not wait for the last rank frees what it has mapped.
+            let late = Duration::from_millis(if is_last { 200 } else { 0 });
+            std::thread::sleep(late);
+            if process.words[0] == "shares" {
+                memory.close(&mut process.gather).unwrap();
+            } else {
+                drop(memory);
+            }
             format!("{way:?}")
         }
     }

@@ -130,3 +130,9 @@ pub extern "C" fn fakeCudaHeld() -> usize {
     let shared = crate::handles::held() + crate::virtual_memory::held();
     device().allocations() + streams + events + shared + crate::graphs::held()
 }
+
+/// Not a function of CUDA: the fault after which nothing works, or success.
+#[unsafe(no_mangle)]
+pub extern "C" fn fakeCudaFault() -> Code {
+    device().fault()
+}

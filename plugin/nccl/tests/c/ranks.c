@@ -285,6 +285,19 @@ static void row(ncclComm_t comm) {
     }
 }
 
+/* Small and large calls by turns; large ones have several blocks of a kernel. */
+static void sizes(ncclComm_t comm) {
+    int counts[] = {5, MOST, 100, MOST, 5, MOST - 3};
+    for (int call = 0; call < 6; call++) {
+        int n = counts[call];
+        put(input, n, rank + call);
+        CHECK(ncclAllReduce((void *)input, (void *)output, n, ncclInt32, ncclSum, comm, stream));
+        finish("sizes", comm);
+        for (int at = 0; at < n; at += at < n - 40 ? 37 : 1)
+            expect("sizes", at, 1000 * ranks * (ranks - 1) / 2 + ranks * (at + 1000 * call));
+    }
+}
+
 /* One thread has both ranks of a communicator, and so has to call in groups. */
 static void pair(void) {
     ncclUniqueId id;
@@ -440,8 +453,8 @@ static void run(const char *mode) {
         CHECK(ncclCommDestroy(comm));
         say("right", 0, "");
     }
-    if (!strcmp(mode, "row")) {
-        row(comm);
+    if (!strcmp(mode, "row") || !strcmp(mode, "sizes")) {
+        strcmp(mode, "row") ? sizes(comm) : row(comm);
         CHECK(ncclCommDestroy(comm));
         say("right", 0, "");
     }

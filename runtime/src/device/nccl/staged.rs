@@ -167,6 +167,7 @@ impl StagedAllReduce {
         let asked = PeerTerms { bytes: end, number, ready, limit: terms.limit };
         let memory = PeerMemory::new(gpu, &mut NcclGather { comm, gpu, limit: terms.limit }, &asked)?;
         let StagedParts { kernels, private, own, fault } = parts?;
+        // Without the thread, as without it in NCCL, a program has to notice by itself that a rank is gone.
         let watch = PeerWatch::begin(memory.sockets(), &fault).ok();
         let grids = BTreeMap::new();
         Ok(Self { kernels, grids, private, own, ranks, bytes, watch, fault, memory })
@@ -175,11 +176,6 @@ impl StagedAllReduce {
     /// What ends its calls.
     pub fn fault(&self) -> &Arc<PeerFault> {
         &self.fault
-    }
-
-    /// Whether the end of another process is noticed.
-    pub fn is_watched(&self) -> bool {
-        self.watch.is_some()
     }
 
     /// The tables of a call, and how it is launched.
