@@ -120,7 +120,7 @@ fn a_rank_that_leaves_while_ranks_gather_is_missed() {
     for way in ["", "descriptors"] {
         for round in 0..3 {
             let of_rank = |rank: usize| {
-                let mut variables = vec![("PEER_LIMIT_MS", "2000".to_owned()), ("FAKE_CUDA_LACKS", way.to_owned())];
+                let mut variables = vec![("PEER_LIMIT_MS", "5000".to_owned()), ("FAKE_CUDA_LACKS", way.to_owned())];
                 variables.extend((rank == 1).then(|| ("PEER_LEAVES_AT", round.to_string())));
                 variables
             };
@@ -198,7 +198,7 @@ fn neither_meeting_can_be_left_out_between_processes() {
                 let file = folder.path().join("kernel.ptx");
                 kernel.into_iter().for_each(|meeting| std::fs::write(&file, without_meeting(meeting)).unwrap());
                 job(3, &mode, &|rank| {
-                    let mut variables = vec![("PEER_LIMIT_MS", "10000".to_owned())];
+                    let mut variables = vec![("PEER_LIMIT_MS", "30000".to_owned())];
                     variables.extend((rank == 1).then(|| ("FAKE_CUDA_SLOW_MS", "3".to_owned())));
                     variables.extend(kernel.map(|_| ("FAKE_CUDA_PTX", file.display().to_string())));
                     variables

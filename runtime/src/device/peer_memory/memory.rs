@@ -187,18 +187,20 @@ impl PeerMemory {
     /// # Errors
     /// [`PeerMemoryError`]; nothing is mapped then.
     pub fn new(gpu: &GpuDevice, gather: &mut dyn PeerGather, terms: &PeerTerms) -> Result<Self, PeerMemoryError> {
-        let (rank, deadline) = (gather.rank(), SocketDeadline::after(terms.limit));
+        let rank = gather.rank();
         let mut ready: RankOutcome = terms.ready.clone().map_err(RankFailure::Said);
         let listener = note(&mut ready, PeerListener::new());
         let own = introduced(gpu, terms, listener.as_ref(), &mut ready);
         let told = gathered(gather, "comparing what drivers have", &own.encoded())?;
         let all: Vec<Introduction> = told.iter().map(|bytes| Introduction::decoded(bytes)).collect();
         let way = decide(&all)?;
+        let deadline = SocketDeadline::after(terms.limit);
         let prepared = prepare(gpu, (way, terms.bytes), &all, rank, (listener, deadline), ready);
         let handle = prepared.as_ref().map_or([0; HANDLE], |(own, _)| own.handle);
         let handles = meet(gather, "allocating memory", &outcome_of(&prepared), &handle)?;
         // Whoever has failed has told it, and does not come here.
         let (own, sockets) = prepared.map_err(|why| PeerMemoryError::Failed { rank, why: format!("{why:?}") })?;
+        let deadline = SocketDeadline::after(terms.limit);
         let mapped = map_all(gpu, (way, terms.bytes), rank, &own, &sockets, (&handles, deadline));
         let met = meet(gather, "mapping memory", &outcome_of(&mapped), &[]);
         let mut ranks = mapped.unwrap_or_default();
