@@ -188,7 +188,7 @@ impl StagedAllReduce {
             let _relaxed = RelaxedCapture::begin()?;
             if self.grids.len() >= MOST_GRIDS {
                 // Their memory is given back when their calls are done.
-                self.own.wait(self.fault.done()).map_err(&copying)?;
+                self.own.wait(self.fault.done(false)).map_err(&copying)?;
                 self.grids.retain(|_, grid| grid.is_recorded);
             }
             let (flags, [input, output, _]) = shared_layout(self.ranks, self.bytes)?;
@@ -261,9 +261,9 @@ impl StagedAllReduce {
         self.finish(comm, &stream, is_recorded)
     }
 
-    /// Calls of a communicator follow each other in all streams and graphs.
+    /// Calls of a communicator follow each other in all streams, and in all graphs.
     fn begin(&self, comm: &NcclCommunicator, stream: &Arc<CudaStream>, is_recorded: bool) -> Result<(), GpuError> {
-        let (putting, done) = (GpuError::of_driver("putting a call into a stream"), self.fault.done());
+        let (putting, done) = (GpuError::of_driver("putting a call into a stream"), self.fault.done(is_recorded));
         if is_recorded {
             let external = CUevent_wait_flags::CU_EVENT_WAIT_EXTERNAL;
             // SAFETY: the event lives as long as this value, and so as long as the graph.
@@ -284,7 +284,7 @@ impl StagedAllReduce {
         stream: &Arc<CudaStream>,
         is_recorded: bool,
     ) -> Result<(), NcclError> {
-        let (putting, done) = (GpuError::of_driver("putting a call into a stream"), self.fault.done());
+        let (putting, done) = (GpuError::of_driver("putting a call into a stream"), self.fault.done(is_recorded));
         if is_recorded {
             let external = CUevent_record_flags::CU_EVENT_RECORD_EXTERNAL as u32;
             // SAFETY: as above.
@@ -305,7 +305,7 @@ impl Drop for StagedAllReduce {
         if !is_done && (self.fault.end().is_err() || !self.fault.is_done_within(GRACE)) {
             self.memory.keep();
         }
-        let _ = self.own.wait(self.fault.done());
+        let _ = [false, true].map(|is_recorded| self.own.wait(self.fault.done(is_recorded)));
     }
 }
 

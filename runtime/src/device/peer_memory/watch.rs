@@ -22,8 +22,11 @@ const LOOK: Duration = Duration::from_millis(1);
 pub struct PeerFault {
     urgent: Arc<CudaStream>,
     abort: CudaSlice<u32>,
-    /// After the work of all calls so far.
+    /// After the work of all calls so far that no graph has recorded.
     done: Arc<CudaEvent>,
+    /// After the work of all calls that graphs do. Its records are nodes of graphs only: a graph waits for the latest one, which must not
+    /// come after the graph in its own stream.
+    in_graphs: Arc<CudaEvent>,
     /// The number of a rank that is gone, counted from 1; 0 for none.
     gone: AtomicU32,
     /// No call works any more.
@@ -44,9 +47,10 @@ impl PeerFault {
         let urgent = gpu.stream()?;
         let abort = urgent.alloc_zeros(1).map_err(&making)?;
         let done = Arc::new(urgent.record_event(None).map_err(&making)?);
+        let in_graphs = Arc::new(urgent.record_event(None).map_err(&making)?);
         urgent.synchronize().map_err(&making)?;
         let (gone, is_ended, has_failed) = (AtomicU32::new(0), AtomicBool::new(false), AtomicBool::new(false));
-        Ok(Self { urgent, abort, done, gone, is_ended, has_failed })
+        Ok(Self { urgent, abort, done, in_graphs, gone, is_ended, has_failed })
     }
 
     /// The address of the word that ends all waits.
@@ -54,9 +58,9 @@ impl PeerFault {
         self.abort.device_ptr(&self.urgent).0
     }
 
-    /// What calls record when they are done.
-    pub(in crate::device) fn done(&self) -> &Arc<CudaEvent> {
-        &self.done
+    /// What calls record when they are done: those that graphs have recorded, or the others.
+    pub(in crate::device) fn done(&self, is_recorded: bool) -> &Arc<CudaEvent> {
+        if is_recorded { &self.in_graphs } else { &self.done }
     }
 
     /// Ends all calls, and those that come later, with results that are of no use.
@@ -92,7 +96,7 @@ impl PeerFault {
     pub(in crate::device) fn is_done_within(&self, limit: Duration) -> bool {
         let begin = Instant::now();
         let _relaxed = self.urgent.context().bind_to_thread().ok().and_then(|()| RelaxedCapture::begin().ok());
-        while !matches!(self.done.try_is_complete(), Ok(true)) {
+        while ![&self.done, &self.in_graphs].iter().all(|event| matches!(event.try_is_complete(), Ok(true))) {
             if begin.elapsed() >= limit {
                 return false;
             }
