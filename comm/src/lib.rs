@@ -68,7 +68,7 @@ pub use schedule::Collective;
 pub use schedule::ReduceOp as Op;
 pub use started::Pending;
 pub use statistics::{ConfirmationCounts, PlanStatistics, Statistics};
-pub use table::{PlanTable, RankPlaces, TableFault};
+pub use table::{MeasuredFunction, PlanTable, RankPlaces, TableFault};
 pub use tune::RankTransport;
 pub use tuner::{
     CandidateRefusal, CandidateSamples, CellSamples, CellWork, DroppedLaunch, LaunchEnd, MeasuredTable, NextWork,

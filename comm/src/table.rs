@@ -134,8 +134,25 @@ pub(crate) struct TableFunction {
     pub(crate) to_bytes: u64,
     pub(crate) dtype: DType,
     pub(crate) op: Option<ReduceOp>,
+    /// The smallest and the largest size at which it was measured.
+    measured: Option<[u64; 2]>,
     /// Which of the tuning tables names it.
     table: usize,
+}
+
+/// A function that a table names, and the calls like which it was measured.
+#[derive(Clone, PartialEq, Debug)]
+pub struct MeasuredFunction {
+    /// Its name.
+    pub name: Arc<str>,
+    /// What it does.
+    pub collective: Collective,
+    /// The smallest and the largest size at which it was measured, and chosen, in bytes as the collective counts them.
+    pub bytes: [u64; 2],
+    /// The type of elements.
+    pub dtype: DType,
+    /// The reduction.
+    pub op: Option<ReduceOp>,
 }
 
 /// A plan that was read, and not yet verified.

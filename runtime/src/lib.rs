@@ -53,8 +53,11 @@ pub use clock::Moment;
 pub use device::cuda::{CurrentGpu, GpuAllReduce, GpuBuffer, GpuDevice, GpuError, GpuLaunch, GpuRankBuffers, GpuRanks};
 pub use device::kernel_plan::{KernelAddresses, KernelNeeds, KernelPlan, KernelTables};
 pub use device::nccl::{
-    NcclCommunicator, NcclError, NcclId, NcclLibrary, NcclLibraryError, NcclRounds, NcclSearch, NcclVersion,
-    RoundFailure,
+    MOST_STAGED_BYTES, NcclCommunicator, NcclError, NcclGather, NcclId, NcclLibrary, NcclLibraryError, NcclRounds,
+    NcclSearch, NcclVersion, RoundFailure, StagedAllReduce, StagedCall, StagedTerms,
+};
+pub use device::peer_memory::{
+    GpuRankAllReduce, PeerFault, PeerGather, PeerMemory, PeerMemoryError, PeerTerms, PeerWay,
 };
 pub use device::peers::{
     PeerAddresses, PeerAlgorithm, PeerAllReduce, PeerCall, PeerCallError, PeerWait, allreduce_kernel_name,

@@ -214,6 +214,7 @@ const FLOORS: &[(&str, &[&str])] = &[
             "real",
             "background",
             "prepared",
+            "peers",
             "members",
             "plans",
             "choices",

@@ -1,6 +1,6 @@
 //! Which plan of a table serves a call, and why none does.
 
-use super::{PlanTable, SizeChoice, TableEntry, TableFunction, TunedCell, TunedFile, in_order};
+use super::{MeasuredFunction, PlanTable, SizeChoice, TableEntry, TableFunction, TunedCell, TunedFile, in_order};
 use crate::stock::{CallKind, measured_kind};
 use runtime::DType;
 use schedule::{ReduceOp, Request, VerifiedSchedule};
@@ -115,6 +115,15 @@ impl PlanTable {
     /// The functions that the tables name for ranks at these places.
     pub(crate) fn functions<'a>(&'a self, places: RankPlaces<'a>) -> impl Iterator<Item = &'a TableFunction> {
         self.functions.iter().filter(move |of| self.fits(of.table, places))
+    }
+
+    /// The functions that the tables name for ranks at these places, with the sizes between which each was measured.
+    pub fn measured_functions<'a>(&'a self, places: RankPlaces<'a>) -> impl Iterator<Item = MeasuredFunction> + 'a {
+        self.functions(places).filter_map(|of| {
+            let TableFunction { name, collective, dtype, op, measured, .. } = of;
+            let (name, bytes) = (name.clone(), (*measured)?);
+            Some(MeasuredFunction { name, collective: *collective, bytes, dtype: *dtype, op: *op })
+        })
     }
 
     /// The plan that serves a call among ranks at these places, with the call's reduction, and its name; `None` if stock serves

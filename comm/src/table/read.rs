@@ -247,8 +247,11 @@ impl PlanTable {
             let (name, dtype) = (range.function.as_str().into(), known(&range.dtype)?);
             let (from_bytes, to_bytes, op) = (range.from_bytes, range.to_bytes, range.op);
             let reduction = op.map_or_else(String::new, |op| op.to_string());
-            self.mix(&format!("{collective} {dtype} {reduction} {from_bytes} {to_bytes} {name}\n"));
-            self.functions.push(TableFunction { name, collective, from_bytes, to_bytes, dtype, op, table: index });
+            let sizes = || range.evidence.iter().map(|of| of.bytes);
+            let measured = sizes().min().zip(sizes().max()).map(|(least, most)| [least, most]);
+            self.mix(&format!("{collective} {dtype} {reduction} {from_bytes} {to_bytes} {measured:?} {name}\n"));
+            let named = TableFunction { name, collective, from_bytes, to_bytes, dtype, op, measured, table: index };
+            self.functions.push(named);
         }
         Ok(())
     }

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 const SUCCESS: c_int = 0;
 const INTERNAL_ERROR: c_int = 3;
+pub(crate) const REMOTE_ERROR: c_int = 6;
 pub(crate) const IN_PROGRESS: c_int = 7;
 /// Between two looks at what NCCL does.
 const LOOK: Duration = Duration::from_micros(50);

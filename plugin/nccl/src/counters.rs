@@ -32,6 +32,8 @@ pub(crate) enum ServedBy {
     Nccl(NcclReason),
     /// A plan of this name.
     Plan(Arc<str>),
+    /// A function of the table, which this library has.
+    Function(Arc<str>),
 }
 
 /// The calls of a collective that one plan has served, or NCCL for one reason.
@@ -97,6 +99,7 @@ impl Counters {
                 ServedBy::Nccl(NcclReason::Unknown) => format!("{collective}: NCCL, because {}", NcclReason::Unknown),
                 ServedBy::Nccl(why) => format!("{which}: NCCL, because {why}"),
                 ServedBy::Plan(plan) => format!("{which}: the plan {plan}"),
+                ServedBy::Function(name) => format!("{which}: the {name}"),
             });
         }
     }
@@ -108,6 +111,7 @@ impl Counters {
             let (by, why, plan) = match by {
                 ServedBy::Nccl(why) => ("NCCL", why.to_string(), None),
                 ServedBy::Plan(plan) => ("plan", "the table chooses it".to_owned(), Some(plan.as_ref())),
+                ServedBy::Function(name) => ("function", "the table chooses it".to_owned(), Some(name.as_ref())),
             };
             json!({
                 "collective": collective, "ranks": ranks, "served_by": by, "plan": plan, "why": why, "calls": calls,
@@ -148,7 +152,10 @@ pub(crate) fn count_call(
     let bytes = (count as u64).saturating_mul(*size).saturating_mul(collective.blocks(ranks));
     let call = SeenCall { collective, bytes, ranks, rank };
     match served {
-        Ok(served) => counters.count_served(call, ServedBy::Plan(served.plan.clone())),
+        Ok(PlannedCall { plan, is_function, .. }) => {
+            let by = if *is_function { ServedBy::Function } else { ServedBy::Plan };
+            counters.count_served(call, by(plan.clone()));
+        }
         Err(why) => counters.count(call, fixed, why.clone()),
     }
 }

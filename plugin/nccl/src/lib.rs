@@ -3,7 +3,7 @@
 //! **In front of NCCL.** The library has all names of NCCL's functions. A program that preloads it, or loads it instead of NCCL,
 //! calls it; it looks for the real NCCL and goes on there (`real`, `trampolines`). The collectives are looked at on the
 //! way (`collectives`): where a table has a plan for them, and all ranks of the communicator have the same table (`members`), the plan
-//! runs in rounds over NCCL's sends and receives (`plans`). What served a call, and why, is counted and said if the environment asks
+//! runs in rounds over NCCL's sends and receives (`plans`), or one kernel over memory that the ranks have mapped (`peers`). What served a call, and why, is counted and said if the environment asks
 //! for it. Without NCCL every call fails and says why.
 //!
 //! **As a tuner.** NCCL loads the library where `NCCL_TUNER_PLUGIN` names it, and asks it before every collective. The answers come
@@ -25,6 +25,7 @@ mod groups;
 mod lifecycle;
 mod members;
 mod names;
+mod peers;
 mod plans;
 mod prepared;
 mod real;

@@ -183,7 +183,7 @@ enders!(ncclCommFinalize ncclCommDestroy);
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ncclCommAbort(comm: NcclComm) -> c_int {
     if !is_inside() {
-        let _ = catch_unwind(|| find(comm).inspect(|seen| seen.background.stop()));
+        let _ = catch_unwind(|| find(comm).inspect(|seen| seen.abort()));
     }
     ended(comm, || go_on!(ncclCommAbort(comm: NcclComm)))
 }
@@ -192,7 +192,7 @@ unsafe extern "C" fn ncclCommAbort(comm: NcclComm) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ncclCommGetAsyncError(comm: NcclComm, error: *mut c_int) -> c_int {
     if !is_inside() && !error.is_null() {
-        let state = catch_unwind(|| find(comm).and_then(|seen| seen.background.state())).unwrap_or(None);
+        let state = catch_unwind(|| find(comm).and_then(|seen| seen.state())).unwrap_or(None);
         if let Some(code) = state {
             // SAFETY: NCCL's caller wants it there.
             unsafe { error.write(code) };

@@ -4,13 +4,14 @@
 //! of this library, and whether their GPU has the kernel. Only where all have the same, plans run, so all ranks decide each call alike
 //! without asking each other again.
 
-use crate::background::{Background, IN_PROGRESS, spawn};
+use crate::background::{Background, IN_PROGRESS, REMOTE_ERROR, spawn};
 use crate::names::NcclName;
+use crate::peers::PeerFunctions;
 use crate::prepared::PreparedPlans;
 use crate::real::{address, real};
 use crate::settings::{Settings, say};
 use comm::PlanTable;
-use runtime::{GpuDevice, Machine, NcclCommunicator, NcclError};
+use runtime::{GpuDevice, Machine, NcclCommunicator, NcclError, PeerFault};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,6 +34,8 @@ pub(crate) struct PlanMember {
     /// Whether its functions return only when their work is in the stream.
     pub(crate) is_blocking: bool,
     pub(crate) plans: PreparedPlans,
+    /// Where ranks have mapped each other's memory.
+    pub(crate) peers: Option<PeerFunctions>,
 }
 
 /// A communicator that was seen being made.
@@ -40,6 +43,37 @@ pub(crate) struct SeenCommunicator {
     /// If it runs no plans, why.
     pub(crate) member: Mutex<Result<PlanMember, String>>,
     pub(crate) background: Arc<Background>,
+    /// What ends kernels that wait for other ranks, once there are any.
+    fault: OnceLock<Arc<PeerFault>>,
+}
+
+impl SeenCommunicator {
+    fn new(member: Result<PlanMember, String>) -> Self {
+        let seen = Self { member: Mutex::new(Err(String::new())), background: Arc::default(), fault: OnceLock::new() };
+        seen.become_member(member);
+        seen
+    }
+
+    /// Its ranks have compared their tables.
+    fn become_member(&self, member: Result<PlanMember, String>) {
+        let peers = member.as_ref().ok().and_then(|member| member.peers.as_ref());
+        peers.into_iter().for_each(|peers| drop(self.fault.set(peers.staged.fault().clone())));
+        *self.member.lock().unwrap_or_else(PoisonError::into_inner) = member;
+    }
+
+    /// It is about to be aborted, and so is whatever waits for other ranks.
+    pub(crate) fn abort(&self) {
+        if let Some(Err(why)) = self.fault.get().map(|fault| fault.end()) {
+            say(&format!("an abort: {why}"));
+        }
+        self.background.stop();
+    }
+
+    /// What `ncclCommGetAsyncError` gives as long as this library has something to say; otherwise NCCL says it.
+    pub(crate) fn state(&self) -> Option<c_int> {
+        let has_failed = self.fault.get().is_some_and(|fault| fault.has_failed());
+        self.background.state().or(has_failed.then_some(REMOTE_ERROR))
+    }
 }
 
 /// What a thread holds of a communicator.
@@ -105,7 +139,7 @@ pub(crate) fn find(comm: *mut c_void) -> Option<SeenMember> {
 }
 
 fn insert(comm: *mut c_void, member: Result<PlanMember, String>) -> SeenMember {
-    let seen = Arc::new(SeenCommunicator { member: Mutex::new(member), background: Arc::default() });
+    let seen = Arc::new(SeenCommunicator::new(member));
     members().insert(comm as usize, seen.clone());
     ARE_THERE.store(true, Ordering::Release);
     seen
@@ -197,10 +231,12 @@ fn compare_later(comm: *mut c_void, seen: &SeenCommunicator) -> c_int {
     match compare(comm, Some(&seen.background)) {
         Ok(member) => {
             say_refused(comm, &member);
-            *seen.member.lock().unwrap_or_else(PoisonError::into_inner) = member;
+            seen.become_member(member);
             SUCCESS
         }
         Err(NcclError::Aborted) => SUCCESS,
+        // Its caller ends it, wherever its ranks have been.
+        Err(_) if seen.background.is_stopped() => SUCCESS,
         Err(why) => {
             say_apart(&why);
             SYSTEM_ERROR
@@ -238,6 +274,19 @@ fn ready(gpu: &Result<Arc<GpuDevice>, String>) -> (u64, String) {
             (number.max(1), String::new())
         }
     }
+}
+
+/// The machine of each rank, counted in the order of their first ranks.
+fn machines_of(hosts: &[u64]) -> Vec<u32> {
+    let mut known: Vec<u64> = Vec::new();
+    let machines = hosts.iter().map(|host| {
+        let seen = known.iter().position(|of| of == host).unwrap_or(known.len());
+        if seen == known.len() {
+            known.push(*host);
+        }
+        seen as u32
+    });
+    machines.collect()
 }
 
 /// Compares tables with all ranks: a member, or why it runs no plans.
@@ -285,15 +334,8 @@ fn compare(comm: *mut c_void, later: Option<&Background>) -> Result<Result<PlanM
         let what = if numbers[other] == 0 { "has no plans" } else { "has another table, or another version" };
         return Ok(Err(format!("rank {other} {what}")));
     }
-    let mut known: Vec<u64> = Vec::new();
-    let machines = hosts.into_iter().map(|host| {
-        let seen = known.iter().position(|of| *of == host).unwrap_or(known.len());
-        if seen == known.len() {
-            known.push(host);
-        }
-        seen as u32
-    });
-    let machines = machines.collect();
+    let machines = machines_of(&hosts);
+    let peers = PeerFunctions::shared(&mut ours, &opened, (table(), &machines), PATIENCE)?;
     Ok(Ok(PlanMember {
         comm: ours,
         gpu: opened,
@@ -301,5 +343,6 @@ fn compare(comm: *mut c_void, later: Option<&Background>) -> Result<Result<PlanM
         number: column(3).next().unwrap_or(0),
         is_blocking: later.is_none(),
         plans: PreparedPlans::default(),
+        peers,
     }))
 }

@@ -5,12 +5,14 @@
 //! collective has one kind of program. Where it works in the caller's one buffer, a call that is not in place is copied there first;
 //! the others work out of place, and a call in place gets its results from elsewhere.
 
+use crate::background::REMOTE_ERROR;
 use crate::members::{PlanMember, SeenMember, find, table};
-use crate::prepared::{PlanRefusal, PreparedKey, PreparedPlan, PreparedPlans};
+use crate::peers::PeerKernelCall;
+use crate::prepared::{PlanRefusal, PreparedKey, PreparedPlan, PreparedPlans, dtype_of};
 use crate::settings::say;
 use comm::RankPlaces;
 use program::{LowerOptions, check, lower};
-use runtime::{DType, GpuDevice, NcclCommunicator, NcclError, NcclRounds, RoundFailure, RoundPlan};
+use runtime::{DType, GpuDevice, GpuError, NcclCommunicator, NcclError, NcclRounds, RoundFailure, RoundPlan};
 use schedule::{Collective, ReduceOp, Request};
 use std::collections::btree_map::Entry;
 use std::ffi::{c_int, c_void};
@@ -46,31 +48,12 @@ pub(crate) struct AskedCall {
     pub(crate) stream: *mut c_void,
 }
 
-/// A call that a plan has served.
+/// A call that a plan has served, or the kernel over mapped memory.
 pub(crate) struct PlannedCall {
     pub(crate) plan: Arc<str>,
+    pub(crate) is_function: bool,
     /// What the caller gets.
     pub(crate) code: c_int,
-}
-
-/// The type by which the kernel handles elements of a type of NCCL's. Where nothing is reduced, only their size
-/// matters.
-fn dtype_of(number: c_int, op: Option<ReduceOp>) -> Result<DType, PlanRefusal> {
-    let is_plain = op.is_none_or(ReduceOp::ignores_signs);
-    match number {
-        1 => Ok(DType::U8),
-        2 => Ok(DType::I32),
-        4 => Ok(DType::I64),
-        6 => Ok(DType::F16),
-        7 => Ok(DType::F32),
-        8 => Ok(DType::F64),
-        9 => Ok(DType::Bf16),
-        0 if is_plain => Ok(DType::U8),
-        3 if is_plain => Ok(DType::I32),
-        5 if is_plain => Ok(DType::I64),
-        10 | 11 if op.is_none() => Ok(DType::U8),
-        _ => Err(PlanRefusal::Type),
-    }
 }
 
 /// The reduction of a call, by NCCL's number.
@@ -102,6 +85,8 @@ fn has_plans(collective: Collective) -> bool {
 pub(crate) struct CallForPlan {
     pub(crate) call: AskedCall,
     key: PreparedKey,
+    /// If it is no plan.
+    function: Option<PeerKernelCall>,
     pub(crate) seen: SeenMember,
     /// The number of its communicator.
     pub(crate) number: u64,
@@ -118,11 +103,14 @@ pub(crate) fn choose(call: &AskedCall) -> Result<CallForPlan, PlanRefusal> {
     let mut locked = seen.member.lock().unwrap_or_else(PoisonError::into_inner);
     let member = locked.as_mut().map_err(|why| PlanRefusal::Never(why.clone()))?;
     let key = key_of(call)?;
-    prepared(&mut member.plans, member.comm.rank(), &member.machines, key)?;
+    let function = member.peers.as_ref().and_then(|peers| peers.serving(&key));
+    if function.is_none() {
+        prepared(&mut member.plans, member.comm.rank(), &member.machines, key)?;
+    }
     let (number, gpu) = (member.number, member.gpu.clone());
     let is_blocking = member.is_blocking;
     drop(locked);
-    Ok(CallForPlan { call: *call, key, seen, number, gpu, is_blocking })
+    Ok(CallForPlan { call: *call, key, function, seen, number, gpu, is_blocking })
 }
 
 /// What a plan has to be prepared for.
@@ -178,23 +166,44 @@ impl CallForPlan {
             return Err(PlanRefusal::Unseen);
         }
         let mut member = self.seen.member.lock().unwrap_or_else(PoisonError::into_inner);
-        let PlanMember { comm, gpu, machines, plans, .. } =
-            member.as_mut().map_err(|why| PlanRefusal::Never(why.clone()))?;
-        let plan = prepared(plans, comm.rank(), machines, self.key)?.name.clone();
-        let code = match enqueue(&self.call, self.key, plans, comm, gpu) {
+        let member = member.as_mut().map_err(|why| PlanRefusal::Never(why.clone()))?;
+        let (plan, done) = match &self.function {
+            Some(function) => (function.name.clone(), run_function(&self.call, function, member)),
+            None => {
+                let PlanMember { comm, gpu, machines, plans, .. } = member;
+                let plan = prepared(plans, comm.rank(), machines, self.key)?.name.clone();
+                (plan, enqueue(&self.call, self.key, plans, comm, gpu))
+            }
+        };
+        let code = match done {
             Ok(()) => SUCCESS,
             Err(error) => {
                 say(&format!("{plan}: {error}"));
-                match error {
-                    NcclError::Refused { code, .. }
-                    | NcclError::Round { why: RoundFailure::Failed { code, .. }, .. } => code,
-                    NcclError::Gpu(_) => CUDA_ERROR,
-                    _ => INTERNAL_ERROR,
-                }
+                code_of(&error)
             }
         };
-        Ok(PlannedCall { plan, code })
+        Ok(PlannedCall { plan, is_function: self.function.is_some(), code })
     }
+}
+
+/// What the caller gets.
+fn code_of(error: &NcclError) -> c_int {
+    match error {
+        NcclError::Refused { code, .. } | NcclError::Round { why: RoundFailure::Failed { code, .. }, .. } => *code,
+        NcclError::Gpu(GpuError::PeerGone { .. }) => REMOTE_ERROR,
+        NcclError::Gpu(_) => CUDA_ERROR,
+        _ => INTERNAL_ERROR,
+    }
+}
+
+/// Puts a call into its stream that the kernel serves over mapped memory.
+fn run_function(call: &AskedCall, function: &PeerKernelCall, member: &mut PlanMember) -> Result<(), NcclError> {
+    let PlanMember { comm, gpu, peers, .. } = member;
+    let peers = peers.as_mut().ok_or(NcclError::Aborted)?;
+    let buffers = [call.send as u64, call.recv as u64];
+    // SAFETY: NCCL's caller gives a stream of the communicator's GPU, and buffers of this length, which keep until the stream has done
+    // the work, or the graph is gone. They are the same or do not overlap.
+    unsafe { peers.staged.enqueue(comm, gpu, call.stream, &function.call, buffers) }
 }
 
 /// The program for a call, and its name.

@@ -2,7 +2,7 @@
 //!
 //! The principal type is [`PreparedPlans`].
 
-use runtime::{GpuDevice, NcclError, NcclRounds, RoundPlan};
+use runtime::{DType, GpuDevice, NcclError, NcclRounds, RoundPlan};
 use schedule::{Collective, ReduceOp};
 use std::collections::BTreeMap;
 use std::ffi::c_int;
@@ -40,6 +40,26 @@ impl fmt::Display for PlanRefusal {
             Self::NotChosen => f.write_str("it is for another root, or for other machines"),
             Self::Unfit(why) => write!(f, "the plan cannot serve it: {why}"),
         }
+    }
+}
+
+/// The type by which the kernel handles elements of a type of NCCL's. Where nothing is reduced, only their size
+/// matters.
+pub(crate) fn dtype_of(number: c_int, op: Option<ReduceOp>) -> Result<DType, PlanRefusal> {
+    let is_plain = op.is_none_or(ReduceOp::ignores_signs);
+    match number {
+        1 => Ok(DType::U8),
+        2 => Ok(DType::I32),
+        4 => Ok(DType::I64),
+        6 => Ok(DType::F16),
+        7 => Ok(DType::F32),
+        8 => Ok(DType::F64),
+        9 => Ok(DType::Bf16),
+        0 if is_plain => Ok(DType::U8),
+        3 if is_plain => Ok(DType::I32),
+        5 if is_plain => Ok(DType::I64),
+        10 | 11 if op.is_none() => Ok(DType::U8),
+        _ => Err(PlanRefusal::Type),
     }
 }
 

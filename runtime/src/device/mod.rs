@@ -4,7 +4,7 @@
 //! `runtime/cuda/interpreter.cu` reads. No GPU is needed for that. `cuda` has what needs one: it allocates the memory that
 //! [`KernelPlan::needs`] says, copies the tables to the device, and launches [`kernel_name`] of [`KERNEL_PTX`] with the address
 //! of the blocks as its only parameter. All blocks of a launch must be resident at the same time. [`PeerAllReduce`] does the same
-//! for the AllReduce on registered buffers, which needs no program.
+//! for the AllReduce on registered buffers, which needs no program. `peer_memory` maps memory between GPUs of several processes.
 //!
 //! [`KernelPlan`]: kernel_plan::KernelPlan
 //! [`KernelPlan::needs`]: kernel_plan::KernelPlan::needs
@@ -15,6 +15,8 @@ pub(crate) mod cuda;
 pub(crate) mod kernel_plan;
 #[expect(unsafe_code, reason = "loads a library and calls its functions")]
 pub(crate) mod nccl;
+#[expect(unsafe_code, reason = "maps memory of other processes")]
+pub(crate) mod peer_memory;
 pub(crate) mod peers;
 mod rank_tables;
 pub(crate) mod rounds;

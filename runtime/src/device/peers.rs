@@ -32,6 +32,14 @@ pub enum PeerAlgorithm {
 impl PeerAlgorithm {
     /// All of them.
     pub const ALL: &'static [Self] = &[Self::OneShot, Self::TwoShot];
+
+    /// Its name among the functions of a tuning table.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::OneShot => "one-shot kernel",
+            Self::TwoShot => "two-shot kernel",
+        }
+    }
 }
 
 /// What is reduced, and how.

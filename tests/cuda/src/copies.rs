@@ -127,5 +127,12 @@ pub unsafe extern "C" fn fakeCudaWrite(to: u64, from: *const u8, bytes: usize) -
 pub extern "C" fn fakeCudaHeld() -> usize {
     let streams = STREAMS.lock().unwrap_or_else(PoisonError::into_inner).len();
     let events = EVENTS.lock().unwrap_or_else(PoisonError::into_inner).len();
-    device().allocations() + streams + events + crate::graphs::held()
+    let shared = crate::handles::held() + crate::virtual_memory::held();
+    device().allocations() + streams + events + shared + crate::graphs::held()
+}
+
+/// Not a function of CUDA: the fault after which nothing works, or success.
+#[unsafe(no_mangle)]
+pub extern "C" fn fakeCudaFault() -> Code {
+    device().fault()
 }

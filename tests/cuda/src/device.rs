@@ -2,9 +2,11 @@
 //!
 //! The principal type is [`Device`].
 
-use ptx::{Launch, Machine, Module};
+use ptx::{Launch, Machine, Module, OutsideMemory, Progress};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// A result of the driver; the numbers are CUDA's.
 pub(crate) type Code = i32;
@@ -13,12 +15,14 @@ pub(crate) const INVALID_VALUE: Code = 1;
 pub(crate) const NOT_INITIALIZED: Code = 3;
 pub(crate) const INVALID_DEVICE: Code = 101;
 pub(crate) const INVALID_CONTEXT: Code = 201;
+pub(crate) const ALREADY_MAPPED: Code = 208;
 pub(crate) const NO_BINARY_FOR_GPU: Code = 209;
 pub(crate) const INVALID_PTX: Code = 218;
 pub(crate) const INVALID_HANDLE: Code = 400;
 pub(crate) const ILLEGAL_STATE: Code = 401;
 pub(crate) const NOT_FOUND: Code = 500;
 pub(crate) const NOT_READY: Code = 600;
+pub(crate) const NOT_SUPPORTED: Code = 801;
 pub(crate) const ILLEGAL_ADDRESS: Code = 700;
 pub(crate) const LAUNCH_FAILED: Code = 719;
 pub(crate) const COOPERATIVE_LAUNCH_TOO_LARGE: Code = 720;
@@ -32,6 +36,7 @@ pub(crate) const CODES: &[(Code, &str, &str)] = &[
     (NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED\0", "initialization error\0"),
     (INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE\0", "invalid device ordinal\0"),
     (INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT\0", "invalid device context\0"),
+    (ALREADY_MAPPED, "CUDA_ERROR_ALREADY_MAPPED\0", "resource already mapped\0"),
     (NO_BINARY_FOR_GPU, "CUDA_ERROR_NO_BINARY_FOR_GPU\0", "no kernel image is available\0"),
     (INVALID_PTX, "CUDA_ERROR_INVALID_PTX\0", "a PTX JIT compilation failed\0"),
     (INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE\0", "invalid resource handle\0"),
@@ -39,6 +44,7 @@ pub(crate) const CODES: &[(Code, &str, &str)] = &[
     (NOT_FOUND, "CUDA_ERROR_NOT_FOUND\0", "named symbol not found\0"),
     (NOT_READY, "CUDA_ERROR_NOT_READY\0", "device not ready\0"),
     (ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS\0", "an illegal memory access was encountered\0"),
+    (NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED\0", "operation not supported\0"),
     (LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED\0", "unspecified launch failure\0"),
     (
         COOPERATIVE_LAUNCH_TOO_LARGE,
@@ -64,6 +70,12 @@ pub(crate) const MULTIPROCESSORS: u32 = 16;
 const REGISTERS: u32 = 65536;
 const THREAD_REGISTERS: u32 = 128;
 pub(crate) const MOST_THREADS: u32 = 1024;
+/// Turns of threads between which a kernel lets others use the memory.
+const TURNS: u64 = 256;
+/// How long a kernel that waits for other processes rests before it looks again.
+const REST: Duration = Duration::from_micros(50);
+/// How long a kernel may wait for other processes, unless `FAKE_CUDA_LIMIT_MS` says otherwise.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A loaded kernel.
 #[derive(Clone)]
@@ -83,6 +95,8 @@ pub(crate) struct KernelLaunch {
 /// The only device.
 pub(crate) struct Device {
     machine: Mutex<Machine>,
+    /// How many wait for the machine, apart from kernels.
+    waiting: AtomicUsize,
     pub(crate) modules: Mutex<BTreeMap<usize, Arc<Module>>>,
     pub(crate) kernels: Mutex<BTreeMap<usize, LoadedKernel>>,
     /// The fault after which nothing works.
@@ -106,7 +120,9 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Device {
     pub(crate) fn new(seed: u64) -> Self {
         Self {
-            machine: Mutex::new(Machine::beginning_at(FIRST_ADDRESS)),
+            // No two processes have the same addresses.
+            machine: Mutex::new(Machine::beginning_at(FIRST_ADDRESS + (u64::from(std::process::id()) << 28))),
+            waiting: AtomicUsize::new(0),
             modules: Mutex::default(),
             kernels: Mutex::default(),
             fault: Mutex::new(SUCCESS),
@@ -143,35 +159,53 @@ impl Device {
         }
     }
 
+    /// The machine, for others than kernels, which let it go from time to time.
+    fn machine(&self) -> MutexGuard<'_, Machine> {
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        let machine = locked(&self.machine);
+        self.waiting.fetch_sub(1, Ordering::AcqRel);
+        machine
+    }
+
+    /// Puts memory that other processes may have too at an address; false if there is some already.
+    pub(crate) fn put(&self, address: u64, memory: Arc<dyn OutsideMemory>) -> bool {
+        self.machine().put(address, memory)
+    }
+
+    /// Takes away what lies at an address; false if nothing does.
+    pub(crate) fn take(&self, address: u64) -> bool {
+        self.machine().release(address)
+    }
+
     /// Memory of so many bytes.
     pub(crate) fn allocate(&self, bytes: usize) -> u64 {
-        locked(&self.machine).allocate(bytes, 256)
+        self.machine().allocate(bytes, 256)
     }
 
     pub(crate) fn release(&self, address: u64) {
-        if !locked(&self.machine).release(address) {
+        if !self.machine().release(address) {
             self.fail(INVALID_VALUE, &format!("{address:#x} was freed, and is no allocation"));
         }
     }
 
     /// How many allocations were not freed.
     pub(crate) fn allocations(&self) -> usize {
-        locked(&self.machine).allocations()
+        self.machine().allocations()
     }
 
     /// Whether so many bytes at an address are inside of one allocation.
     pub(crate) fn holds(&self, address: u64, bytes: usize) -> bool {
-        locked(&self.machine).read(address, bytes).is_ok()
+        self.machine().read(address, bytes).is_ok()
     }
 
     pub(crate) fn write(&self, address: u64, bytes: &[u8]) {
-        if let Err(fault) = locked(&self.machine).write(address, bytes) {
+        if let Err(fault) = self.machine().write(address, bytes) {
             self.fail(ILLEGAL_ADDRESS, &fault.to_string());
         }
     }
 
     pub(crate) fn read(&self, address: u64, bytes: usize) -> Option<Vec<u8>> {
-        let read = locked(&self.machine).read(address, bytes);
+        let read = self.machine().read(address, bytes);
         read.map_err(|fault| self.fail(ILLEGAL_ADDRESS, &fault.to_string())).ok()
     }
 
@@ -182,8 +216,44 @@ impl Device {
         let KernelLaunch { kernel, blocks, threads, parameters } = launch;
         let devices = vec![0; *blocks as usize];
         let terms = Launch { kernel: &kernel.name, devices: &devices, threads: *threads, parameters, seed };
-        if let Err(fault) = locked(&self.machine).launch(&kernel.module, &terms) {
+        if let Err(fault) = self.run(&kernel.module, terms) {
             self.fail(LAUNCH_FAILED, &format!("{}: {fault}", kernel.name));
         }
     }
+
+    /// Runs a kernel to its end, or until the device has a fault.
+    fn run(&self, module: &Module, terms: Launch<'_>) -> Result<(), ptx::Fault> {
+        let mut running = self.machine().begin(&[(module, terms)])?;
+        let (mut idle_since, slow) = (None, milliseconds("FAKE_CUDA_SLOW_MS"));
+        // Others overtake a slow one wherever it is.
+        let turns = if slow.is_some() { TURNS / 16 } else { TURNS };
+        while self.fault() == SUCCESS {
+            while self.waiting.load(Ordering::Acquire) > 0 {
+                std::thread::yield_now();
+            }
+            let progress = running.go_on(&mut locked(&self.machine), turns)?;
+            match progress {
+                Progress::Ended(_) => break,
+                Progress::Runs => {
+                    idle_since = None;
+                    // A GPU that is slower than others.
+                    slow.into_iter().for_each(std::thread::sleep);
+                }
+                Progress::Idles if idle_since.get_or_insert_with(Instant::now).elapsed() > patience() => {
+                    return Err(running.deadlock());
+                }
+                // What it waits for comes from another process, and perhaps from this core.
+                Progress::Idles => std::thread::sleep(REST),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn milliseconds(variable: &str) -> Option<Duration> {
+    std::env::var(variable).ok()?.parse().ok().map(Duration::from_millis)
+}
+
+fn patience() -> Duration {
+    milliseconds("FAKE_CUDA_LIMIT_MS").unwrap_or(PATIENCE)
 }

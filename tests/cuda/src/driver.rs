@@ -36,6 +36,19 @@ pub(crate) fn device() -> &'static Device {
     })
 }
 
+/// The numbers of the GPUs that this process sees. The first one is its own (`FAKE_CUDA_GPU`), and no other process has it unless it
+/// says so; with the others (`FAKE_CUDA_VISIBLE`) nothing can be done but to ask about them.
+pub(crate) fn visible() -> Vec<u64> {
+    let named = |name: &str| std::env::var(name).unwrap_or_default();
+    let own = named("FAKE_CUDA_GPU").parse().unwrap_or(u64::from(std::process::id()));
+    std::iter::once(own).chain(named("FAKE_CUDA_VISIBLE").split(',').filter_map(|number| number.parse().ok())).collect()
+}
+
+/// Whether the driver lacks something: `FAKE_CUDA_LACKS` lists `descriptors`, `ipc`, `peers`, `import` and `access`.
+pub(crate) fn lacks(what: &str) -> bool {
+    std::env::var("FAKE_CUDA_LACKS").is_ok_and(|list| list.split(',').any(|named| named == what))
+}
+
 fn handle() -> usize {
     NEXT_HANDLE.fetch_add(16, Ordering::Relaxed)
 }
@@ -100,17 +113,17 @@ pub extern "C" fn cuInit(flags: c_uint) -> Code {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetCount(count: *mut c_int) -> Code {
     // SAFETY: as the caller of the driver promises.
-    initialized(|| unsafe { give(count, 1) })
+    initialized(|| unsafe { give(count, visible().len() as c_int) })
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGet(found: *mut c_int, ordinal: c_int) -> Code {
     initialized(|| {
-        if ordinal != 0 {
+        if ordinal < 0 || ordinal as usize >= visible().len() {
             return Err(INVALID_DEVICE);
         }
         // SAFETY: as the caller of the driver promises.
-        unsafe { give(found, 0) }
+        unsafe { give(found, ordinal) }
     })
 }
 
@@ -140,6 +153,9 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_in
             75 => 9,
             76 => 0,
             95 | 115 => 1,
+            // Memory that is mapped by hand, and its file descriptors.
+            102 => 1,
+            103 => c_int::from(!lacks("descriptors")),
             _ => return Err(INVALID_VALUE),
         };
         // SAFETY: as the caller of the driver promises.

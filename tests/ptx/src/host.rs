@@ -1,8 +1,9 @@
 //! What the host does with the memory of a [`Machine`] while no kernel runs.
 
 use crate::machine::Machine;
-use crate::memory::Regions;
+use crate::memory::{OutsideMemory, Regions};
 use crate::report::Fault;
+use std::sync::Arc;
 
 impl Default for Machine {
     fn default() -> Self {
@@ -36,13 +37,18 @@ impl Machine {
         self.memory.allocate(bytes as u64, align)
     }
 
+    /// Puts memory of others at an address; false if there is some already. [`Self::release`] takes it away.
+    pub fn put(&mut self, address: u64, memory: Arc<dyn OutsideMemory>) -> bool {
+        self.memory.put(address, memory)
+    }
+
     /// Writes as the host does while no kernel runs.
     ///
     /// # Errors
     /// [`Fault::Launch`] if there is no such memory.
     pub fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), Fault> {
         let place = self.memory.find(address, bytes.len() as u64).ok_or_else(|| no_memory(address, bytes.len()))?;
-        self.memory.bytes_mut(place, bytes.len()).copy_from_slice(bytes);
+        self.memory.write(place, bytes);
         Ok(())
     }
 
@@ -52,7 +58,7 @@ impl Machine {
     /// [`Fault::Launch`] if there is no such memory.
     pub fn read(&self, address: u64, bytes: usize) -> Result<Vec<u8>, Fault> {
         let place = self.memory.find(address, bytes as u64).ok_or_else(|| no_memory(address, bytes))?;
-        Ok(self.memory.bytes(place, bytes).to_vec())
+        Ok(self.memory.read(place, bytes))
     }
 }
 

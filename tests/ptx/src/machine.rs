@@ -2,9 +2,10 @@
 
 use crate::arithmetic::result;
 use crate::clocks::{Access, Releases, VectorClock};
-use crate::code::{Instruction, Kernel, MemoryAccess, Module, Operand, Operation, Order, Space};
+use crate::code::{Instruction, Kernel, MemoryAccess, Operand, Operation, Order, Space};
 use crate::memory::Regions;
 use crate::report::{Fault, Place};
+use crate::running::Progress;
 
 /// Memory, on which kernels run one after the other.
 pub struct Machine {
@@ -33,40 +34,6 @@ pub struct Ran {
     pub instructions: u64,
 }
 
-impl Machine {
-    /// Runs a kernel to its end.
-    ///
-    /// # Errors
-    /// The first [`Fault`].
-    pub fn launch(&mut self, module: &Module, launch: &Launch<'_>) -> Result<Ran, Fault> {
-        self.launch_in_order(&[(module, launch.clone())])
-    }
-
-    /// Runs kernels in the order of a stream on each device: a device begins the next one when its own blocks have ended, whatever
-    /// the other devices do. All have the same devices and threads, and the first seed counts.
-    ///
-    /// # Errors
-    /// The first [`Fault`].
-    pub fn launch_in_order(&mut self, launches: &[(&Module, Launch<'_>)]) -> Result<Ran, Fault> {
-        let mut kernels = Vec::new();
-        for (module, launch) in launches {
-            let kernel = module.kernels.get(launch.kernel);
-            let kernel = kernel.ok_or_else(|| Fault::Launch(format!("there is no kernel {}", launch.kernel)))?;
-            if launch.parameters.len() != kernel.parameters || launch.threads == 0 {
-                return Err(Fault::Launch("another number of parameters, or no threads".to_owned()));
-            }
-            if (launch.devices, launch.threads) != (launches[0].1.devices, launches[0].1.threads) {
-                return Err(Fault::Launch("other devices or threads than the first launch".to_owned()));
-            }
-            kernels.push((kernel, launch.parameters));
-        }
-        let (_, first) = launches.first().ok_or_else(|| Fault::Launch("no launch".to_owned()))?;
-        // What happened before a launch is visible in it.
-        self.memory.forget();
-        Grid::new(&mut self.memory, kernels, first).run()
-    }
-}
-
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Runs,
@@ -87,15 +54,20 @@ struct Thread {
 }
 
 /// A launch under way.
-struct Grid<'a> {
-    memory: &'a mut Regions,
+pub(crate) struct Grid<'a> {
+    /// The memory of the machine, while the launch goes on.
+    memory: Regions,
+    /// Which launch of the machine it is.
+    number: u64,
     /// With their parameters.
     kernels: Vec<(&'a Kernel, &'a [u64])>,
-    launch: &'a Launch<'a>,
+    launch: Launch<'a>,
     shared: Vec<Regions>,
     threads: Vec<Thread>,
     releases: Releases,
     random: u64,
+    /// Threads that have something to do.
+    runnable: Vec<usize>,
     /// Blocks that get fewer turns than others.
     slow: Vec<bool>,
     instructions: u64,
@@ -105,9 +77,11 @@ struct Grid<'a> {
 
 /// The most instructions of one turn.
 const TURN: u64 = 48;
+/// After so many instructions that change nothing, a launch that may wait for others says so.
+const IDLE: u64 = 4_000;
 
 impl<'a> Grid<'a> {
-    fn new(memory: &'a mut Regions, kernels: Vec<(&'a Kernel, &'a [u64])>, launch: &'a Launch<'a>) -> Self {
+    pub(crate) fn new(number: u64, kernels: Vec<(&'a Kernel, &'a [u64])>, launch: Launch<'a>) -> Self {
         let count = launch.devices.len() * launch.threads as usize;
         let most = |of: fn(&Kernel) -> u64| kernels.iter().map(|(kernel, _)| of(kernel)).max().unwrap_or(0);
         let registers = most(|kernel| kernel.registers as u64) as usize;
@@ -122,19 +96,21 @@ impl<'a> Grid<'a> {
             index: number as u32 % launch.threads,
         };
         let mut grid = Self {
-            memory,
+            memory: Regions::default(),
+            number,
             kernels,
-            launch,
             shared: launch.devices.iter().map(|_| Regions::shared(shared_bytes)).collect(),
             threads: (0..count).map(thread).collect(),
             releases: Releases::default(),
             random: launch.seed,
+            runnable: (0..count).collect(),
             slow: Vec::new(),
             instructions: 0,
             idle: 0,
+            launch,
         };
         grid.releases.clear();
-        grid.slow = launch.devices.iter().map(|_| grid.below(4) == 0).collect();
+        grid.slow = (0..grid.launch.devices.len()).map(|_| grid.below(4) == 0).collect();
         grid
     }
 
@@ -147,37 +123,57 @@ impl<'a> Grid<'a> {
         (z ^ (z >> 31)) % bound
     }
 
-    fn run(mut self) -> Result<Ran, Fault> {
-        let patience = 100_000 + 4_000 * self.threads.len() as u64;
-        let mut runnable: Vec<usize> = (0..self.threads.len()).collect();
-        while !runnable.is_empty() {
-            let at = self.below(runnable.len() as u64) as usize;
-            let number = runnable[at];
-            if self.slow[self.threads[number].block as usize] && self.below(16) > 0 {
-                continue;
-            }
-            for _ in 0..=self.below(TURN) {
-                self.step(number)?;
-                if self.threads[number].state != State::Runs {
-                    break;
-                }
-            }
-            if self.threads[number].state != State::Runs {
-                runnable.swap_remove(at);
-                let block = self.threads[number].block;
-                if self.meet(block)? {
-                    runnable.extend(self.members(block));
-                }
-                runnable.extend(self.follow(self.launch.devices[block as usize]));
-            }
-            if self.idle > patience {
-                return Err(self.deadlock());
-            }
-        }
-        Ok(Ran { instructions: self.instructions })
+    /// Goes on, at most for so many turns.
+    pub(crate) fn go_on(&mut self, memory: &mut Regions, turns: u64) -> Result<Progress, Fault> {
+        std::mem::swap(&mut self.memory, memory);
+        let progress = self.take_turns(turns);
+        std::mem::swap(&mut self.memory, memory);
+        progress
     }
 
-    fn deadlock(&self) -> Fault {
+    fn take_turns(&mut self, turns: u64) -> Result<Progress, Fault> {
+        let (is_shared, most) = (self.memory.is_shared(), 4_000 * self.threads.len() as u64);
+        let patience = if is_shared { IDLE } else { 100_000 + most };
+        for _ in 0..turns {
+            if self.runnable.is_empty() {
+                return Ok(Progress::Ended(Ran { instructions: self.instructions }));
+            }
+            self.take_turn()?;
+            if self.idle > patience {
+                // Others may change what threads wait for.
+                self.idle = 0;
+                return if is_shared { Ok(Progress::Idles) } else { Err(self.deadlock()) };
+            }
+        }
+        Ok(Progress::Runs)
+    }
+
+    fn take_turn(&mut self) -> Result<(), Fault> {
+        let at = self.below(self.runnable.len() as u64) as usize;
+        let number = self.runnable[at];
+        if self.slow[self.threads[number].block as usize] && self.below(16) > 0 {
+            return Ok(());
+        }
+        for _ in 0..=self.below(TURN) {
+            self.step(number)?;
+            if self.threads[number].state != State::Runs {
+                break;
+            }
+        }
+        if self.threads[number].state != State::Runs {
+            self.runnable.swap_remove(at);
+            let block = self.threads[number].block;
+            if self.meet(block)? {
+                let members = self.members(block);
+                self.runnable.extend(members);
+            }
+            let next = self.follow(self.launch.devices[block as usize]);
+            self.runnable.extend(next);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn deadlock(&self) -> Fault {
         let left = self.threads.iter().filter(|thread| thread.state != State::Ended);
         let place = |thread: &Thread| Place {
             line: self.kernels[thread.kernel].0.code.get(thread.next).map_or(0, |instruction| instruction.line),
@@ -334,9 +330,9 @@ impl<'a> Grid<'a> {
         };
         let memory = match access.space {
             Space::Shared => &mut self.shared[block as usize],
-            Space::Global | Space::Parameter => &mut *self.memory,
+            Space::Global | Space::Parameter => &mut self.memory,
         };
-        let found = memory.access(address, bytes, is_write, noted, &thread.clock);
+        let found = memory.access(address, bytes, is_write, (noted, self.number), &thread.clock);
         let threads = self.launch.threads;
         let place_of =
             |access: Access| Place { line: access.line, block: access.block, thread: access.thread % threads };
@@ -363,11 +359,10 @@ impl<'a> Grid<'a> {
         for at in 0..access.values {
             let memory = match access.space {
                 Space::Shared => &self.shared[noted.block as usize],
-                Space::Global | Space::Parameter => &*self.memory,
+                Space::Global | Space::Parameter => &self.memory,
             };
-            let mut value = [0; 8];
-            value[..size].copy_from_slice(memory.bytes((place.0, place.1 + at * size), size));
-            self.set(number, instruction.to[at], u64::from_le_bytes(value));
+            let value = memory.load((place.0, place.1 + at * size), size);
+            self.set(number, instruction.to[at], value);
         }
         Ok(())
     }
@@ -376,16 +371,14 @@ impl<'a> Grid<'a> {
         let (address, noted, place) = self.accessed(number, instruction, access, true)?;
         let size = instruction.ty.bytes as usize;
         for at in 0..access.values {
-            let value = self.value(number, instruction.from[1 + at]).to_le_bytes();
+            let value = self.value(number, instruction.from[1 + at]);
             let memory = match access.space {
                 Space::Shared => &mut self.shared[noted.block as usize],
-                Space::Global | Space::Parameter => &mut *self.memory,
+                Space::Global | Space::Parameter => &mut self.memory,
             };
-            let bytes = memory.bytes_mut((place.0, place.1 + at * size), size);
-            if bytes != &value[..size] {
+            if memory.store((place.0, place.1 + at * size), size, value) {
                 self.idle = 0;
             }
-            bytes.copy_from_slice(&value[..size]);
         }
         if access.space == Space::Global {
             let releases = matches!(access.order, Order::Release(_));

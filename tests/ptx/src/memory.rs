@@ -2,6 +2,7 @@
 
 use crate::clocks::{Access, VectorClock};
 use crate::report::{Fault, Place};
+use std::sync::Arc;
 
 /// Global memory begins here, so that small numbers are no addresses.
 const FIRST: u64 = 0x7f00_0000_0000;
@@ -15,11 +16,57 @@ struct History {
     reads: Vec<Access>,
 }
 
+/// Memory that others than the machine may change too, at the same time. An access of one value is never torn.
+pub trait OutsideMemory: Send + Sync {
+    /// How many bytes it has, a multiple of eight.
+    fn bytes(&self) -> usize;
+    /// The value of `size` bytes (1, 2, 4 or 8) at a multiple of `size`.
+    fn load(&self, at: usize, size: usize) -> u64;
+    /// Writes such a value.
+    fn store(&self, at: usize, size: usize, value: u64);
+}
+
+/// Where the bytes of a region are.
+enum Storage {
+    Own(Vec<u8>),
+    Outside(Arc<dyn OutsideMemory>),
+}
+
+/// The histories of some bytes that follow each other, as one launch knows them.
+struct Page {
+    launch: u64,
+    bytes: Vec<History>,
+}
+
+/// Bytes of a page.
+const PAGE: usize = 256;
+
 /// Memory of consecutive addresses.
 struct Region {
     start: u64,
-    bytes: Vec<u8>,
-    history: Vec<History>,
+    storage: Storage,
+    /// Only of pages that were accessed.
+    history: Vec<Option<Page>>,
+}
+
+impl Region {
+    fn bytes(&self) -> usize {
+        match &self.storage {
+            Storage::Own(bytes) => bytes.len(),
+            Storage::Outside(memory) => memory.bytes(),
+        }
+    }
+
+    /// What is known of a byte. Another launch knows nothing of it: what happened before it is visible in it.
+    fn history(&mut self, at: usize, launch: u64) -> &mut History {
+        if self.history.len() <= at / PAGE {
+            self.history.resize_with(at / PAGE + 1, || None);
+        }
+        let page = &mut self.history[at / PAGE];
+        let known = page.take_if(|page| page.launch == launch);
+        let known = known.unwrap_or_else(|| Page { launch, bytes: vec![History::default(); PAGE] });
+        &mut page.insert(known).bytes[at % PAGE]
+    }
 }
 
 /// Why an access is wrong, by the rules of addresses.
@@ -41,10 +88,13 @@ impl Wrong {
 }
 
 /// Regions of memory with their histories.
+#[derive(Default)]
 pub(crate) struct Regions {
     /// By ascending addresses.
     regions: Vec<Region>,
     next: u64,
+    /// How many launches there were.
+    launches: u64,
 }
 
 impl Regions {
@@ -53,7 +103,31 @@ impl Regions {
     }
 
     pub(crate) fn beginning_at(first: u64) -> Self {
-        Self { regions: Vec::new(), next: first }
+        Self { next: first, ..Self::default() }
+    }
+
+    /// The number of a new launch.
+    pub(crate) fn next_launch(&mut self) -> u64 {
+        self.launches += 1;
+        self.launches
+    }
+
+    /// Whether others may change some of it.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.regions.iter().any(|region| matches!(region.storage, Storage::Outside(_)))
+    }
+
+    /// Puts memory at an address; false if there is some already.
+    pub(crate) fn put(&mut self, start: u64, memory: Arc<dyn OutsideMemory>) -> bool {
+        let end = start.saturating_add(memory.bytes() as u64);
+        let at = self.regions.partition_point(|region| region.start < start);
+        let before = at.checked_sub(1).map(|before| &self.regions[before]);
+        let is_free = before.is_none_or(|region| region.start + region.bytes() as u64 <= start)
+            && self.regions.get(at).is_none_or(|region| region.start >= end);
+        if is_free {
+            self.regions.insert(at, Region { start, storage: Storage::Outside(memory), history: Vec::new() });
+        }
+        is_free
     }
 
     /// Takes a region away; its addresses are not given again.
@@ -68,7 +142,7 @@ impl Regions {
 
     /// Shared memory: one region at address 0.
     pub(crate) fn shared(bytes: u64) -> Self {
-        let mut regions = Self { regions: Vec::new(), next: 0 };
+        let mut regions = Self::default();
         regions.allocate(bytes, 1);
         regions
     }
@@ -79,18 +153,11 @@ impl Regions {
         if start > 0 && start.is_multiple_of(2 * align) {
             start += align;
         }
-        let count = bytes as usize;
-        self.regions.push(Region { start, bytes: vec![0; count], history: vec![History::default(); count] });
+        let storage = Storage::Own(vec![0; bytes as usize]);
+        let at = self.regions.partition_point(|region| region.start < start);
+        self.regions.insert(at, Region { start, storage, history: Vec::new() });
         self.next = start + bytes + GAP;
         start
-    }
-
-    /// Forgets who has accessed what.
-    pub(crate) fn forget(&mut self) {
-        for history in self.regions.iter_mut().flat_map(|region| &mut region.history) {
-            history.write = None;
-            history.reads.clear();
-        }
     }
 
     /// The region of `bytes` bytes at an address, and where they begin in it.
@@ -98,15 +165,59 @@ impl Regions {
         let index = self.regions.partition_point(|region| region.start <= address).checked_sub(1)?;
         let at = address - self.regions[index].start;
         let end = at.checked_add(bytes)?;
-        (end <= self.regions[index].bytes.len() as u64).then_some((index, at as usize))
+        (end <= self.regions[index].bytes() as u64).then_some((index, at as usize))
     }
 
-    pub(crate) fn bytes(&self, (region, at): (usize, usize), count: usize) -> &[u8] {
-        &self.regions[region].bytes[at..at + count]
+    /// The value of `size` bytes at a place.
+    pub(crate) fn load(&self, (region, at): (usize, usize), size: usize) -> u64 {
+        match &self.regions[region].storage {
+            Storage::Own(bytes) => {
+                let mut value = [0; 8];
+                value[..size].copy_from_slice(&bytes[at..at + size]);
+                u64::from_le_bytes(value)
+            }
+            Storage::Outside(memory) => memory.load(at, size),
+        }
     }
 
-    pub(crate) fn bytes_mut(&mut self, (region, at): (usize, usize), count: usize) -> &mut [u8] {
-        &mut self.regions[region].bytes[at..at + count]
+    /// Writes a value of `size` bytes; whether memory has changed.
+    pub(crate) fn store(&mut self, (region, at): (usize, usize), size: usize, value: u64) -> bool {
+        let value = if size < 8 { value & ((1 << (8 * size)) - 1) } else { value };
+        match &mut self.regions[region].storage {
+            Storage::Own(bytes) => {
+                let (bytes, value) = (&mut bytes[at..at + size], &value.to_le_bytes()[..size]);
+                let is_other = bytes != value;
+                bytes.copy_from_slice(value);
+                is_other
+            }
+            Storage::Outside(memory) => {
+                let is_other = memory.load(at, size) != value;
+                memory.store(at, size, value);
+                is_other
+            }
+        }
+    }
+
+    /// A copy of so many bytes.
+    pub(crate) fn read(&self, place: (usize, usize), count: usize) -> Vec<u8> {
+        if let Storage::Own(bytes) = &self.regions[place.0].storage {
+            return bytes[place.1..place.1 + count].to_vec();
+        }
+        let words = pieces(place.1, count)
+            .flat_map(|(at, size)| self.load((place.0, at), size).to_le_bytes().into_iter().take(size));
+        words.collect()
+    }
+
+    /// Writes bytes.
+    pub(crate) fn write(&mut self, place: (usize, usize), from: &[u8]) {
+        if let Storage::Own(bytes) = &mut self.regions[place.0].storage {
+            return bytes[place.1..place.1 + from.len()].copy_from_slice(from);
+        }
+        for (at, size) in pieces(place.1, from.len()) {
+            let mut value = [0; 8];
+            value[..size].copy_from_slice(&from[at - place.1..at - place.1 + size]);
+            self.store((place.0, at), size, u64::from_le_bytes(value));
+        }
     }
 
     /// Checks an access of so many bytes, and notes it. The place of the bytes is returned.
@@ -115,7 +226,7 @@ impl Regions {
         address: u64,
         bytes: u64,
         is_write: bool,
-        access: Access,
+        (access, launch): (Access, u64),
         clock: &VectorClock,
     ) -> Result<(usize, usize), Wrong> {
         if !address.is_multiple_of(bytes) {
@@ -123,7 +234,8 @@ impl Regions {
         }
         let (index, at) = self.find(address, bytes).ok_or(Wrong::Outside)?;
         let region = &mut self.regions[index];
-        for (offset, history) in region.history[at..at + bytes as usize].iter_mut().enumerate() {
+        for offset in 0..bytes as usize {
+            let history = region.history(at + offset, launch);
             let race = |earlier: &Access| earlier.races_with(access, clock);
             let earlier = history.write.filter(race).or_else(|| match is_write {
                 true => history.reads.iter().copied().find(race),
@@ -143,4 +255,15 @@ impl Regions {
         }
         Ok((index, at))
     }
+}
+
+/// Words of eight bytes where they are aligned, and single bytes around them: where each begins, and its size.
+fn pieces(begin: usize, count: usize) -> impl Iterator<Item = (usize, usize)> {
+    let (mut at, end) = (begin, begin + count);
+    std::iter::from_fn(move || {
+        let size = if at.is_multiple_of(8) && at + 8 <= end { 8 } else { 1 };
+        let piece = (at < end).then_some((at, size));
+        at += size;
+        piece
+    })
 }

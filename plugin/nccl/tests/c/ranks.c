@@ -259,6 +259,45 @@ static void graph(ncclComm_t comm) {
     CHECK(cuGraphExecDestroy(executable));
 }
 
+/* Calls follow each other without anybody waiting: each has other inputs, and every third one is in place. */
+static void row(ncclComm_t comm) {
+    enum { CALLS = 9, N = 40 };
+    cudaStream_t other;
+    CHECK(cuStreamCreate(&other, 1));
+    for (int turn = 0; turn < 2; turn++) {
+        for (int call = 0; call < CALLS; call++) {
+            uint64_t from = call % 3 ? input + call * N * sizeof(int) : output + call * N * sizeof(int);
+            int values[N];
+            for (int at = 0; at < N; at++) values[at] = number(rank, at) + 7 * call + turn;
+            CHECK(cuMemcpyHtoDAsync_v2(from, values, sizeof values, stream));
+        }
+        /* In the second turn, half of the calls are in another stream. */
+        CHECK(cuStreamSynchronize(stream));
+        for (int call = 0; call < CALLS; call++) {
+            uint64_t to = output + call * N * sizeof(int), from = call % 3 ? input + call * N * sizeof(int) : to;
+            CHECK(ncclAllReduce((void *)from, (void *)to, N, ncclInt32, ncclSum, comm, turn && call % 2 ? other : stream));
+        }
+        CHECK(cuStreamSynchronize(other));
+        finish("row", comm);
+        for (int call = 0; call < CALLS; call++)
+            for (int at = 0; at < N; at++)
+                expect("row", call * N + at, 1000 * ranks * (ranks - 1) / 2 + ranks * (at + 7 * call + turn));
+    }
+}
+
+/* Small and large calls by turns; large ones have several blocks of a kernel. */
+static void sizes(ncclComm_t comm) {
+    int counts[] = {5, MOST, 100, MOST, 5, MOST - 3};
+    for (int call = 0; call < 6; call++) {
+        int n = counts[call];
+        put(input, n, rank + call);
+        CHECK(ncclAllReduce((void *)input, (void *)output, n, ncclInt32, ncclSum, comm, stream));
+        finish("sizes", comm);
+        for (int at = 0; at < n; at += at < n - 40 ? 37 : 1)
+            expect("sizes", at, 1000 * ranks * (ranks - 1) / 2 + ranks * (at + 1000 * call));
+    }
+}
+
 /* One thread has both ranks of a communicator, and so has to call in groups. */
 static void pair(void) {
     ncclUniqueId id;
@@ -329,6 +368,8 @@ static void run(const char *mode) {
     int device, is_last = rank == ranks - 1;
     void *context;
     if (is_last && getenv("OTHER_TABLE")) setenv("ANTIPHON_TABLE", getenv("OTHER_TABLE"), 1);
+    if (is_last && getenv("OTHER_LACKS")) setenv("FAKE_CUDA_LACKS", getenv("OTHER_LACKS"), 1);
+    if (is_last && getenv("OTHER_SLOW_MS")) setenv("FAKE_CUDA_SLOW_MS", getenv("OTHER_SLOW_MS"), 1);
     CHECK(cuInit(0));
     CHECK(cuDeviceGet(&device, 0));
     CHECK(cuDevicePrimaryCtxRetain(&context, device));
@@ -412,6 +453,11 @@ static void run(const char *mode) {
         CHECK(ncclCommDestroy(comm));
         say("right", 0, "");
     }
+    if (!strcmp(mode, "row") || !strcmp(mode, "sizes")) {
+        strcmp(mode, "row") ? sizes(comm) : row(comm);
+        CHECK(ncclCommDestroy(comm));
+        say("right", 0, "");
+    }
     if (!strcmp(mode, "graph")) {
         graph(comm);
         CHECK(ncclCommDestroy(comm));
@@ -436,6 +482,13 @@ static void run(const char *mode) {
             if (is_wrong) ncclSend(in, 1, ncclInt32, ranks, comm, stream);
             CHECK(ncclGroupEnd());
         }
+    }
+    /* The last rank is gone before the second call. */
+    if (!strcmp(mode, "gone")) {
+        CHECK(ncclAllReduce(in, out, 4, ncclInt32, ncclSum, comm, stream));
+        finish("first", comm);
+        if (is_last) exit(86);
+        CHECK(ncclAllReduce(in, out, 4, ncclInt32, ncclSum, comm, stream));
     }
     if (!strcmp(mode, "counts")) CHECK(ncclAllReduce(in, out, 4 + is_last, ncclInt32, ncclSum, comm, stream));
     if (!strcmp(mode, "operations")) CHECK(ncclAllReduce(in, out, 4, ncclInt32, is_last ? ncclMax : ncclSum, comm, stream));

@@ -58,12 +58,12 @@ pub(super) struct GpuBuffers {
 }
 
 /// Memory of so many bytes, or of some if that is none.
-pub(super) fn memory(stream: &Arc<CudaStream>, bytes: usize) -> Result<CudaSlice<u8>, GpuError> {
+pub(in crate::device) fn memory(stream: &Arc<CudaStream>, bytes: usize) -> Result<CudaSlice<u8>, GpuError> {
     stream.alloc_zeros::<u8>(bytes.max(16)).map_err(GpuError::of_driver("allocating memory"))
 }
 
 /// What lies in memory of the GPU.
-pub(super) fn bytes_of(stream: &Arc<CudaStream>, memory: &CudaSlice<u8>) -> Result<Vec<u8>, GpuError> {
+pub(in crate::device) fn bytes_of(stream: &Arc<CudaStream>, memory: &CudaSlice<u8>) -> Result<Vec<u8>, GpuError> {
     let copying = GpuError::of_driver("copying from the GPU");
     let bytes = stream.clone_dtoh(memory).map_err(&copying)?;
     stream.synchronize().map_err(&copying)?;

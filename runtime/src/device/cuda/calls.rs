@@ -36,7 +36,7 @@ impl fmt::Debug for RecordedCall {
 
 /// Launches of one kernel whose blocks wait for each other. They follow each other, with the same tables.
 #[derive(Debug)]
-pub(super) struct GpuCalls {
+pub(in crate::device) struct GpuCalls {
     kernel: CudaFunction,
     /// All work but the end of a call that is late.
     stream: Arc<CudaStream>,
@@ -52,7 +52,7 @@ pub(super) struct GpuCalls {
 
 impl GpuCalls {
     /// `room` is how many blocks of the kernel the GPU holds at the same time.
-    pub(super) fn new(
+    pub(in crate::device) fn new(
         gpu: &GpuDevice,
         (kernel, room): (CudaFunction, u32),
         blocks: usize,
@@ -68,12 +68,12 @@ impl GpuCalls {
         Ok(Self { kernel, stream, urgent, grid, abort, blocks, threads, recorded: None, is_broken: true })
     }
 
-    pub(super) fn stream(&self) -> &Arc<CudaStream> {
+    pub(in crate::device) fn stream(&self) -> &Arc<CudaStream> {
         &self.stream
     }
 
     /// The address of the abort word.
-    pub(super) fn abort(&self) -> u64 {
+    pub(in crate::device) fn abort(&self) -> u64 {
         self.abort.device_ptr(&self.stream).0
     }
 
@@ -81,7 +81,7 @@ impl GpuCalls {
     ///
     /// # Safety
     /// They are what the kernel takes, and all memory that they name lives as long as this value.
-    pub(super) unsafe fn prepare(&mut self, grid: &[u8]) -> Result<(), GpuError> {
+    pub(in crate::device) unsafe fn prepare(&mut self, grid: &[u8]) -> Result<(), GpuError> {
         let copying = GpuError::of_driver("copying tables to the GPU");
         self.stream.memset_zeros(&mut self.abort).map_err(&copying)?;
         // It has recorded where the descriptions were.
@@ -93,11 +93,22 @@ impl GpuCalls {
     }
 
     /// So many calls, which together may take so long. None: the kernel has ended them because a wait took too long.
-    pub(super) fn repeat(
+    pub(in crate::device) fn repeat(
         &mut self,
         calls: u32,
         launch: GpuLaunch,
         limit: Duration,
+    ) -> Result<Option<Duration>, GpuError> {
+        self.repeat_unless(calls, launch, limit, &mut || false)
+    }
+
+    /// The same; the calls are ended as late ones when `stop` says so.
+    pub(in crate::device) fn repeat_unless(
+        &mut self,
+        calls: u32,
+        launch: GpuLaunch,
+        limit: Duration,
+        stop: &mut dyn FnMut() -> bool,
     ) -> Result<Option<Duration>, GpuError> {
         if self.is_broken {
             return Err(GpuError::Broken);
@@ -118,7 +129,7 @@ impl GpuCalls {
             }
         }
         let done = self.stream.record_event(timed).map_err(&launching)?;
-        if !is_done_within(&done, limit)? {
+        if !is_done_within(&done, limit, stop)? {
             return Err(self.end_late_call(&done, limit)?);
         }
         self.stream.synchronize().map_err(GpuError::of_driver("running the kernel"))?;
@@ -165,7 +176,7 @@ impl GpuCalls {
     fn end_late_call(&mut self, done: &CudaEvent, limit: Duration) -> Result<GpuError, GpuError> {
         let ending = GpuError::of_driver("ending the call");
         self.urgent.memcpy_htod(&[1u32], &mut self.abort).map_err(&ending)?;
-        if !is_done_within(done, GRACE)? {
+        if !is_done_within(done, GRACE, &mut || false)? {
             return Ok(GpuError::Stuck { limit });
         }
         // The abort word must not arrive after the next call has been prepared.
@@ -174,14 +185,14 @@ impl GpuCalls {
     }
 }
 
-/// Waits for an event, at most so long.
-fn is_done_within(event: &CudaEvent, limit: Duration) -> Result<bool, GpuError> {
+/// Waits for an event, at most so long, and not after `stop` has said so.
+fn is_done_within(event: &CudaEvent, limit: Duration, stop: &mut dyn FnMut() -> bool) -> Result<bool, GpuError> {
     let begin = Instant::now();
     loop {
         if event.try_is_complete().map_err(GpuError::of_driver("running the kernel"))? {
             return Ok(true);
         }
-        if begin.elapsed() >= limit {
+        if begin.elapsed() >= limit || stop() {
             return Ok(false);
         }
         std::thread::yield_now();

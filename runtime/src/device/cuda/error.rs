@@ -63,6 +63,14 @@ pub enum GpuError {
     /// A block of an AllReduce on registered buffers has waited too long for a rank.
     #[error("rank {}: gave up waiting for rank {} at the {} of the call", .0.rank.0, .0.peer.0, if .0.is_at_end { "end" } else { "beginning" })]
     PeerMissing(PeerWait),
+    /// The process of a rank has ended.
+    #[error("rank {}: the process of rank {} is gone", .rank.0, .peer.0)]
+    PeerGone {
+        /// Who has noticed it.
+        rank: Rank,
+        /// Whose process it was.
+        peer: Rank,
+    },
     /// An earlier call has failed; the memory of the plan has to be prepared again.
     #[error("an earlier call has failed (hint: `reset` prepares the memory again)")]
     Broken,

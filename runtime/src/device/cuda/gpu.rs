@@ -53,6 +53,10 @@ impl GpuDevice {
         &self.name
     }
 
+    pub(in crate::device) fn context(&self) -> &Arc<CudaContext> {
+        &self.context
+    }
+
     /// How many multiprocessors it has.
     pub fn multiprocessors(&self) -> u32 {
         self.multiprocessors

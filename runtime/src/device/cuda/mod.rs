@@ -11,6 +11,8 @@ mod ranks;
 
 pub use allreduce::GpuAllReduce;
 pub use buffers::{GpuBuffer, GpuRankBuffers};
+pub(in crate::device) use buffers::{bytes_of, memory};
+pub(in crate::device) use calls::GpuCalls;
 pub use calls::GpuLaunch;
 pub use error::GpuError;
 pub(in crate::device) use gpu::RelaxedCapture;

@@ -2,6 +2,7 @@
 
 use super::version::NcclVersion;
 use crate::device::cuda::GpuError;
+use crate::device::peer_memory::PeerMemoryError;
 use std::path::PathBuf;
 use std::time::Duration;
 use topology::Rank;
@@ -109,6 +110,15 @@ pub enum NcclError {
         /// The first one that differs.
         other: Rank,
     },
+    /// Memory cannot be shared, or a call does not fit into it.
+    #[error("no AllReduce over mapped memory: {why}")]
+    Unfit {
+        /// Why.
+        why: String,
+    },
+    /// Ranks do not map each other's memory.
+    #[error(transparent)]
+    Peers(PeerMemoryError),
     /// The GPU.
     #[error(transparent)]
     Gpu(#[from] GpuError),

@@ -1,19 +1,23 @@
 //! NCCL, found at run time: nothing is linked, so everything builds and runs where there is no NCCL.
 //!
-//! The principal types are [`NcclLibrary`], [`NcclCommunicator`] and [`NcclRounds`].
+//! The principal types are [`NcclLibrary`], [`NcclCommunicator`], [`NcclRounds`] and [`StagedAllReduce`].
 
 mod calls;
 mod communicator;
 mod error;
 mod exports;
+mod gather;
 mod library;
 mod recorded;
 mod rounds;
+mod staged;
 mod version;
 
 pub use calls::NcclId;
 pub use communicator::NcclCommunicator;
 pub use error::{NcclError, NcclLibraryError, RoundFailure};
+pub use gather::NcclGather;
 pub use library::{NcclLibrary, NcclSearch};
 pub use rounds::NcclRounds;
+pub use staged::{MOST_STAGED_BYTES, StagedAllReduce, StagedCall, StagedTerms};
 pub use version::NcclVersion;
