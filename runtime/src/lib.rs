@@ -50,11 +50,13 @@ mod transport;
 mod verdict;
 
 pub use clock::Moment;
-pub use device::cuda::{CurrentGpu, GpuAllReduce, GpuBuffer, GpuDevice, GpuError, GpuLaunch, GpuRankBuffers, GpuRanks};
+pub use device::cuda::{
+    CurrentGpu, GpuAllReduce, GpuBuffer, GpuDevice, GpuError, GpuLaunch, GpuMemory, GpuRankBuffers, GpuRanks,
+};
 pub use device::kernel_plan::{KernelAddresses, KernelNeeds, KernelPlan, KernelTables};
 pub use device::nccl::{
-    NcclCommunicator, NcclError, NcclId, NcclLibrary, NcclLibraryError, NcclRounds, NcclSearch, NcclVersion,
-    RoundFailure,
+    NcclCall, NcclCommunicator, NcclError, NcclId, NcclLibrary, NcclLibraryError, NcclRounds, NcclSearch, NcclTrials,
+    NcclVersion, NcclWork, RoundFailure,
 };
 pub use device::peers::{
     PeerAddresses, PeerAlgorithm, PeerAllReduce, PeerCall, PeerCallError, PeerWait, allreduce_kernel_name,

@@ -1,5 +1,6 @@
 //! The command line, defined once: parsing, help, man page and completions all derive from these types.
 
+mod device;
 mod examples;
 mod export;
 mod launch;
@@ -24,6 +25,7 @@ pub(crate) use lowering::LoweringArgs;
 pub(crate) use plan::{ExplainArgs, PlanArgs, SimulateArgs, VerifyArgs};
 pub(crate) use profile::ProfileArgs;
 pub(crate) use ranks::{RankList, Split};
+pub(crate) use device::DeviceChoice;
 pub(crate) use run::{BufferOwner, LoopRankArgs, RunArgs, TransportChoice};
 pub(crate) use sizes::SizeList;
 pub(crate) use sweep::{SweepArgs, SweepWorkerArgs};
@@ -147,6 +149,9 @@ pub(crate) enum Command {
     /// One rank of a job; started by `run`, `profile` and `demo`.
     #[command(hide = true)]
     Worker,
+    /// One rank of a profile on GPUs; started by `profile`.
+    #[command(hide = true)]
+    ProfileRank,
     /// One rank of a launch; started by `tune`.
     #[command(hide = true)]
     TuneRank,

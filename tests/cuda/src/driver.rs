@@ -1,6 +1,7 @@
 //! The functions for devices, contexts, streams, events and errors, by their names and arguments in CUDA.
 #![allow(missing_docs, clippy::missing_safety_doc, reason = "CUDA's documentation describes its functions")]
 
+use crate::clock;
 use crate::device::{
     CODES, Code, Device, INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, MOST_THREADS, MULTIPROCESSORS,
     NOT_INITIALIZED, NOT_READY, SUCCESS,
@@ -34,6 +35,11 @@ pub(crate) fn device() -> &'static Device {
         let seed = std::env::var("FAKE_CUDA_SEED").ok().and_then(|text| text.parse().ok());
         Device::new(seed.unwrap_or(1))
     })
+}
+
+/// How many devices there are: `FAKE_CUDA_DEVICES` (1). A process that uses two of them finds the same memory on both.
+fn devices() -> c_int {
+    std::env::var("FAKE_CUDA_DEVICES").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
 }
 
 fn handle() -> usize {
@@ -100,17 +106,17 @@ pub extern "C" fn cuInit(flags: c_uint) -> Code {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetCount(count: *mut c_int) -> Code {
     // SAFETY: as the caller of the driver promises.
-    initialized(|| unsafe { give(count, 1) })
+    initialized(|| unsafe { give(count, devices()) })
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGet(found: *mut c_int, ordinal: c_int) -> Code {
     initialized(|| {
-        if ordinal != 0 {
+        if !(0..devices()).contains(&ordinal) {
             return Err(INVALID_DEVICE);
         }
         // SAFETY: as the caller of the driver promises.
-        unsafe { give(found, 0) }
+        unsafe { give(found, ordinal) }
     })
 }
 
@@ -118,7 +124,7 @@ pub unsafe extern "C" fn cuDeviceGet(found: *mut c_int, ordinal: c_int) -> Code 
 pub unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, length: c_int, number: c_int) -> Code {
     initialized(|| {
         let text = c"Antiphon's fake GPU, which is no hardware".to_bytes_with_nul();
-        if number != 0 || name.is_null() || (length as usize) < text.len() {
+        if !(0..devices()).contains(&number) || name.is_null() || (length as usize) < text.len() {
             return Err(INVALID_VALUE);
         }
         // SAFETY: the caller has room for `length` bytes.
@@ -128,9 +134,22 @@ pub unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, length: c_int, numbe
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetPCIBusId(text: *mut c_char, length: c_int, number: c_int) -> Code {
+    initialized(|| {
+        let found = format!("0000:{:02X}:00.0\0", 0x10 + number);
+        if !(0..devices()).contains(&number) || text.is_null() || (length as usize) < found.len() {
+            return Err(INVALID_VALUE);
+        }
+        // SAFETY: the caller has room for `length` bytes.
+        unsafe { std::ptr::copy_nonoverlapping(found.as_ptr().cast(), text, found.len()) };
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, number: c_int) -> Code {
     initialized(|| {
-        if number != 0 {
+        if !(0..devices()).contains(&number) {
             return Err(INVALID_DEVICE);
         }
         let known = match attribute {
@@ -150,7 +169,7 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_in
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut usize, number: c_int) -> Code {
     initialized(|| {
-        if number != 0 {
+        if !(0..devices()).contains(&number) {
             return Err(INVALID_DEVICE);
         }
         CONTEXTS.fetch_add(1, Ordering::AcqRel);
@@ -295,9 +314,14 @@ pub extern "C" fn cuEventQuery(event: usize) -> Code {
 pub unsafe extern "C" fn cuEventElapsedTime(millis: *mut f32, begin: usize, end: usize) -> Code {
     current(|_| {
         let (begin, end) = (find(&EVENTS, begin)?, find(&EVENTS, end)?);
+        let counted = end.counted_at().saturating_sub(begin.counted_at());
         let (Some(begin), Some(end)) = (begin.reached_at(), end.reached_at()) else { return Err(INVALID_HANDLE) };
+        let elapsed = match clock::counts() {
+            true => counted as f32 / 1e6,
+            false => end.saturating_duration_since(begin).as_secs_f32() * 1e3,
+        };
         // SAFETY: as the caller of the driver promises.
-        unsafe { give(millis, end.saturating_duration_since(begin).as_secs_f32() * 1e3) }
+        unsafe { give(millis, elapsed) }
     })
 }
 

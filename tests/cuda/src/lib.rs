@@ -11,6 +11,7 @@
 
 #![expect(unsafe_code, reason = "its callers give addresses, as to any driver")]
 
+mod clock;
 mod copies;
 mod device;
 mod driver;
@@ -19,6 +20,7 @@ mod graphs;
 mod kernels;
 mod streams;
 
+pub use clock::{fakeCudaAdvance, fakeCudaClock};
 pub use copies::*;
 pub use driver::*;
 pub use graphs::*;

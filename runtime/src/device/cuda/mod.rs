@@ -6,13 +6,17 @@ mod allreduce;
 mod buffers;
 mod calls;
 mod error;
+mod gate;
 mod gpu;
+mod memory;
 mod ranks;
 
 pub use allreduce::GpuAllReduce;
 pub use buffers::{GpuBuffer, GpuRankBuffers};
 pub use calls::GpuLaunch;
 pub use error::GpuError;
+pub(in crate::device) use gate::StreamGate;
 pub(in crate::device) use gpu::RelaxedCapture;
 pub use gpu::{CurrentGpu, GpuDevice};
+pub use memory::GpuMemory;
 pub use ranks::GpuRanks;

@@ -210,12 +210,24 @@ impl NcclCommunicator {
     }
 
     /// Waits for a stream that the communicator works in.
-    fn finish(&mut self, doing: &'static str, stream: &CudaStream, deadline: NcclDeadline) -> Result<(), NcclError> {
+    pub(super) fn finish(
+        &mut self,
+        doing: &'static str,
+        stream: &CudaStream,
+        deadline: NcclDeadline,
+    ) -> Result<(), NcclError> {
         let waiting = GpuError::of_driver("waiting for NCCL");
         let done = stream.record_event(None).map_err(&waiting)?;
         while !done.try_is_complete().map_err(&waiting)? {
             if self.is_stopped() {
                 return Err(NcclError::Aborted);
+            }
+            // What waits for a rank that is gone does not end by itself.
+            let code = self.async_error();
+            if code != SUCCESS && code != IN_PROGRESS {
+                let refused = self.checked(doing, code);
+                self.abort();
+                return refused;
             }
             if deadline.is_over() {
                 self.abort();

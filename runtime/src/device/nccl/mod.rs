@@ -1,19 +1,24 @@
 //! NCCL, found at run time: nothing is linked, so everything builds and runs where there is no NCCL.
 //!
-//! The principal types are [`NcclLibrary`], [`NcclCommunicator`] and [`NcclRounds`].
+//! The principal types are [`NcclLibrary`], [`NcclCommunicator`], [`NcclRounds`] and [`NcclTrials`].
 
 mod calls;
+mod collectives;
 mod communicator;
 mod error;
+mod exchanges;
 mod exports;
 mod library;
 mod recorded;
 mod rounds;
+mod trials;
 mod version;
 
 pub use calls::NcclId;
+pub use collectives::NcclCall;
 pub use communicator::NcclCommunicator;
 pub use error::{NcclError, NcclLibraryError, RoundFailure};
 pub use library::{NcclLibrary, NcclSearch};
 pub use rounds::NcclRounds;
+pub use trials::{NcclTrials, NcclWork};
 pub use version::NcclVersion;

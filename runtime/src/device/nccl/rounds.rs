@@ -16,7 +16,7 @@ use std::time::Duration;
 use topology::Rank;
 
 /// How long the rest of a call may take after an abort.
-const GRACE: Duration = Duration::from_secs(5);
+pub(super) const GRACE: Duration = Duration::from_secs(5);
 
 /// A rank's part of a program on its GPU, ready for calls one after the other.
 #[derive(Debug)]
@@ -153,6 +153,18 @@ impl NcclRounds {
             self.drain(deadline);
         }
         outcome
+    }
+
+    /// Puts a call into a stream in time, for whoever waits for the stream. The buffers are as for [`Self::enqueue`].
+    pub(super) fn put_in_time(
+        &mut self,
+        comm: &mut NcclCommunicator,
+        stream: &Arc<CudaStream>,
+        buffers: [u64; 2],
+        deadline: NcclDeadline,
+    ) -> Result<(), NcclError> {
+        self.put(comm, stream, buffers, None, deadline)?;
+        self.finish(comm, stream)
     }
 
     /// After an abort the rest of a call runs on without its messages. When it is done, nothing uses the caller's buffers any more.
