@@ -75,6 +75,5 @@ pub use tune::RankTransport;
 pub use tuner::{
     CandidateRefusal, CandidateSamples, CellSamples, CellWork, DroppedLaunch, LaunchEnd, MeasuredTable, NextWork,
     RefusedCandidate, SameCandidate, StockPlan, TrialMark, TrialPhase, TuneCandidate, TuneDevice, TuneJob, TuneOptions,
-    TuneWord,
-    edges_of, final_table, next_work, table_of,
+    TuneWord, edges_of, final_table, next_work, table_of,
 };

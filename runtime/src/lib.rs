@@ -58,6 +58,7 @@ pub use device::nccl::{
     NcclCall, NcclCommunicator, NcclError, NcclId, NcclLibrary, NcclLibraryError, NcclRounds, NcclSearch, NcclTrials,
     NcclVersion, NcclWork, RoundFailure,
 };
+pub use device::nvml::{NvLinkEnd, NvmlError, NvmlLibrary};
 pub use device::peers::{
     PeerAddresses, PeerAlgorithm, PeerAllReduce, PeerCall, PeerCallError, PeerWait, allreduce_kernel_name,
 };

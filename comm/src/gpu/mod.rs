@@ -3,6 +3,7 @@
 //! The principal type is [`GpuRank`]. The ranks have met as any others; by that they agree on who takes which GPU, and tell each other
 //! what is wrong: a rank that cannot take part says why on all of them, and nobody waits for it.
 
+mod links;
 mod probe;
 
 use crate::communicator::Communicator;
@@ -24,10 +25,11 @@ const SHARED: &str = "NCCL_MULTI_RANK_GPU_ENABLE";
 #[derive(Debug)]
 pub struct GpuRank {
     library: NcclLibrary,
-    /// `None` while another communicator is made.
-    trials: Option<NcclTrials>,
+    trials: NcclTrials,
     /// How long the ranks may wait for each other.
     limit: Duration,
+    /// The computer of each rank.
+    hosts: Vec<String>,
     /// What each rank's GPU is called.
     names: Vec<String>,
     /// The address of each rank's GPU on the PCI bus of its host.
@@ -64,7 +66,8 @@ fn ordinal(rank: usize, hosts: &[String], count: usize, is_shared: bool) -> Resu
     let here = hosts.iter().filter(|host| **host == hosts[rank]).count();
     let before = hosts[..rank].iter().filter(|host| **host == hosts[rank]).count();
     match count {
-        0 => Err("the CUDA driver shows no GPU (hint: nvidia-smi lists the GPUs; CUDA_VISIBLE_DEVICES may hide them)".to_owned()),
+        0 => Err("the CUDA driver shows no GPU (hint: nvidia-smi lists the GPUs; CUDA_VISIBLE_DEVICES may hide them)"
+            .to_owned()),
         // Some launchers show each rank another one.
         1 => Ok(0),
         _ if before < count => Ok(before),
@@ -118,7 +121,8 @@ impl GpuRank {
             let gpu = gpu.map_err(|error| error.to_string())?;
             let library = NcclLibrary::find(&NcclSearch::from_environment()).map_err(|error| error.to_string())?;
             library.can_run_plans().map_err(|error| error.to_string())?;
-            let about = format!("{}|{}|{}", gpu.bus_id().map_err(|error| error.to_string())?, library.version(), gpu.name());
+            let about =
+                format!("{}|{}|{}", gpu.bus_id().map_err(|error| error.to_string())?, library.version(), gpu.name());
             Ok((library, gpu, about))
         };
         let own = own();
@@ -135,23 +139,11 @@ impl GpuRank {
             let what = format!("ranks {first} and {second} have the same GPU, {}", bus_ids[first]);
             return Err(CommError::Gpu(format!("{what}{}", too_few())));
         }
-        let mut made = Self { library, trials: None, limit, names, bus_ids };
-        made.join(comm, gpu)?;
-        Ok(made)
-    }
-
-    /// Makes a communicator of NCCL. All ranks do this together.
-    fn join(&mut self, comm: &Communicator, gpu: GpuDevice) -> CommResult<()> {
-        let told = |error: runtime::NcclError| CommError::Gpu(format!("rank 0: {error}"));
-        let make = || NcclCommunicator::unique_id(&self.library).map(|id| id.0.to_vec()).map_err(told);
-        let id: Vec<u8> = comm.shared_value(make)?;
-        let id = NcclId(id.try_into().map_err(|_| CommError::Gpu("rank 0 has no unique id".to_owned()))?);
-        let place = (Rank::from_index(comm.rank()), comm.size());
-        let joined = NcclCommunicator::join(&self.library, &gpu, id, place, self.limit);
-        let joined = joined.and_then(|of| NcclTrials::new(&self.library, gpu, of, self.limit));
-        said(comm, joined.as_ref().map(|_| String::new()).map_err(ToString::to_string))?;
-        self.trials = joined.ok();
-        Ok(())
+        let (id, place) = (unique_id(comm, &library)?, (Rank::from_index(comm.rank()), comm.size()));
+        let joined = NcclCommunicator::join(&library, &gpu, id, place, limit);
+        let joined = joined.and_then(|of| NcclTrials::new(&library, gpu, of, limit)).map_err(|error| error.to_string());
+        said(comm, joined.as_ref().map(|_| String::new()).map_err(Clone::clone))?;
+        Ok(Self { trials: joined.map_err(CommError::Gpu)?, library, limit, hosts, names, bus_ids })
     }
 
     /// Makes another communicator after an error. All ranks make this call.
@@ -159,15 +151,14 @@ impl GpuRank {
     /// # Errors
     /// As for [`Self::open`].
     pub(crate) fn renew(&mut self, comm: &Communicator) -> CommResult<()> {
-        match self.trials.take() {
-            Some(trials) => self.join(comm, trials.into_gpu()),
-            None => Err(lost()),
-        }
+        let id = unique_id(comm, &self.library)?;
+        let joined = self.trials.rejoin(&self.library, id, self.limit);
+        said(comm, joined.map(|()| String::new()).map_err(|error| error.to_string())).map(drop)
     }
 
     /// What is timed on it.
-    pub(crate) fn trials(&mut self) -> CommResult<&mut NcclTrials> {
-        self.trials.as_mut().ok_or_else(lost)
+    pub(crate) fn trials(&mut self) -> &mut NcclTrials {
+        &mut self.trials
     }
 
     /// What each rank's GPU is called.
@@ -178,6 +169,14 @@ impl GpuRank {
     /// The address of each rank's GPU on the PCI bus of its host, such as `0000:17:00.0`.
     pub fn bus_ids(&self) -> &[String] {
         &self.bus_ids
+    }
+
+    /// Sentences about NVLinks and network adapters, as NVML and Linux tell them. All ranks make this call.
+    ///
+    /// # Errors
+    /// As any call.
+    pub fn link_notes(&self, comm: &Communicator) -> CommResult<Vec<String>> {
+        links::link_notes(comm, self)
     }
 
     /// The version of NCCL.
@@ -193,8 +192,13 @@ impl GpuRank {
     }
 }
 
-fn lost() -> CommError {
-    CommError::Gpu("the communicator of NCCL was lost after an error".to_owned())
+/// What all ranks need to make a communicator of NCCL, which rank 0 makes.
+fn unique_id(comm: &Communicator, library: &NcclLibrary) -> CommResult<NcclId> {
+    let made = if comm.rank() == 0 { NcclCommunicator::unique_id(library).map(|id| id.0) } else { Ok([0; 128]) };
+    let mut id = *made.as_ref().unwrap_or(&[0; 128]);
+    said(comm, made.map(|_| String::new()).map_err(|error| error.to_string()))?;
+    comm.broadcast(&mut id, 0)?;
+    Ok(NcclId(id))
 }
 
 #[cfg(test)]

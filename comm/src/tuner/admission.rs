@@ -297,6 +297,7 @@ mod tests {
     use crate::stock::{CallKind, measured_kind};
     use runtime::{Call, DType};
     use schedule::{Collective, ReduceOp};
+    use std::sync::Arc;
 
     const COUNT: usize = 64;
 

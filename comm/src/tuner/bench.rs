@@ -140,9 +140,9 @@ impl<'a> CellBench<'a> {
     }
 
     /// What serves stock's calls on GPUs; `None` on the host.
-    pub(super) fn gpu_stock(&mut self) -> CommResult<Option<StockPlan>> {
+    pub(super) fn gpu_stock(&mut self) -> Option<StockPlan> {
         let collective = self.kind.collective;
-        self.gpu.as_mut().map(|gpu| gpu.stock_plan(collective)).transpose()
+        self.gpu.as_mut().map(|gpu| gpu.stock_plan(collective))
     }
 
     /// A plan, ready for calls on GPUs; `None` on the host.

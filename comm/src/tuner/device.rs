@@ -57,7 +57,7 @@ impl<'a> GpuBench<'a> {
     pub(super) fn new(gpu: &'a mut GpuRank, memory: &TrialMemory, limit: Duration) -> CommResult<Self> {
         let in_place = memory.call().in_place;
         let [input, output] = memory.lengths();
-        let device = gpu.trials()?.gpu();
+        let device = gpu.trials().gpu();
         let made = |bytes| GpuMemory::guarded(device, bytes, GUARD).map_err(|error| CommError::Gpu(error.to_string()));
         let memory = [if in_place { None } else { Some(made(input)?) }, Some(made(output)?)];
         Ok(Self { gpu, memory, limit })
@@ -69,10 +69,10 @@ impl<'a> GpuBench<'a> {
     }
 
     /// What serves stock's calls.
-    pub(super) fn stock_plan(&mut self, collective: Collective) -> CommResult<StockPlan> {
+    pub(super) fn stock_plan(&mut self, collective: Collective) -> StockPlan {
         let version = self.gpu.nccl_version();
-        let function = self.gpu.trials()?.stock_name(collective).unwrap_or("nothing");
-        Ok(StockPlan { name: format!("{function} of NCCL {version}"), traffic: String::new() })
+        let function = self.gpu.trials().stock_name(collective).unwrap_or("nothing");
+        StockPlan { name: format!("{function} of NCCL {version}"), traffic: String::new() }
     }
 
     /// A plan, ready for calls of this size.
@@ -88,7 +88,7 @@ impl<'a> GpuBench<'a> {
         let rank = Rank::from_index(rank);
         let plan = RoundPlan::new(program.program(), rank, call.count as u64, call.dtype, BLOCK_BYTES);
         let plan = plan.map_err(|error| error.to_string())?;
-        let device = self.gpu.trials().map_err(|error| error.to_string())?.gpu();
+        let device = self.gpu.trials().gpu();
         NcclRounds::new(device, plan, THREADS).map(RefCell::new).map_err(|error| error.to_string())
     }
 
@@ -128,7 +128,7 @@ impl<'a> GpuBench<'a> {
         ) -> Result<T, runtime::NcclError>,
     ) -> Result<T, String> {
         let (limit, buffers) = (self.limit, self.memory.each_ref().map(Option::as_ref));
-        let trials = self.gpu.trials().map_err(|error| error.to_string())?;
+        let trials = self.gpu.trials();
         let ended = match rounds {
             Some(rounds) => run(trials, &mut NcclWork::Plan(&mut rounds.borrow_mut()), buffers, limit),
             None => run(trials, &mut NcclWork::Stock(stock_call(call)), buffers, limit),

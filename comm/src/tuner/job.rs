@@ -6,7 +6,8 @@
 
 use super::watch::{TrialWatch, TuneWord};
 use super::{
-    CellSamples, CellWork, MeasuredTable, NextWork, TuneCandidate, TuneOptions, final_table, TuneDevice, measure, next_work, pieces,
+    CellSamples, CellWork, MeasuredTable, NextWork, TuneCandidate, TuneDevice, TuneOptions, final_table, measure,
+    next_work, pieces,
 };
 use crate::communicator::Communicator;
 use crate::error::{CommError, CommResult};

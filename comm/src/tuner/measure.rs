@@ -137,7 +137,7 @@ fn stock_of(
     kind: CallKind,
     (count, dtype): (usize, DType),
 ) -> CommResult<(StockPlan, Option<u32>)> {
-    if let Some(plan) = bench.gpu_stock()? {
+    if let Some(plan) = bench.gpu_stock() {
         return Ok((plan, None));
     }
     let stock = bench.control.stock_plan(kind, count, dtype)?;
@@ -177,7 +177,9 @@ pub(super) fn check(options: &TuneOptions) -> CommResult<()> {
         return Err(CommError::Argument(format!("{of} has no vectors of one length, and is not tuned")));
     }
     match options.collectives.iter().find(|of| !options.device.does(**of)) {
-        Some(of) => Err(CommError::Argument(format!("no plan serves {of} in NCCL's place, so it is not tuned on GPUs"))),
+        Some(of) => {
+            Err(CommError::Argument(format!("no plan serves {of} in NCCL's place, so it is not tuned on GPUs")))
+        }
         None => Ok(()),
     }
 }

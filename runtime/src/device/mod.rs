@@ -15,6 +15,8 @@ pub(crate) mod cuda;
 pub(crate) mod kernel_plan;
 #[expect(unsafe_code, reason = "loads a library and calls its functions")]
 pub(crate) mod nccl;
+#[expect(unsafe_code, reason = "loads a library and calls its functions")]
+pub(crate) mod nvml;
 pub(crate) mod peers;
 mod rank_tables;
 pub(crate) mod rounds;

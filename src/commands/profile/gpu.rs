@@ -10,9 +10,9 @@ use crate::launch::config_of;
 use crate::launch::library::LibraryRanks;
 use crate::screen::Screen;
 use comm::{CommError, Communicator, Config, GpuRank};
+use topology::Micros;
 use topology::concurrent::Sharing;
 use topology::profile::ProfileOptions;
-use topology::Micros;
 
 /// About how long the longest message of a pair should take: launches take some microseconds.
 const SAMPLE: Micros = Micros(1000.0);
@@ -27,7 +27,9 @@ const ALPHA_FLOOR: Micros = Micros(0.3);
 pub(super) fn run(args: &ProfileArgs, screen: &Screen) -> Outcome {
     interrupt::ends(screen);
     if args.emulate.is_some() {
-        return Err(Failure::bad_input(anyhow::anyhow!("GPUs emulate no other machine: --emulate is for --device host")));
+        return Err(Failure::bad_input(anyhow::anyhow!(
+            "GPUs emulate no other machine: --emulate is for --device host"
+        )));
     }
     if args.launch.ranks.is_none()
         && let Some(config) = config_of(&args.launch)?
@@ -77,13 +79,14 @@ fn told(error: CommError) -> Failure {
 }
 
 fn serve(comm: &Communicator) -> Outcome {
-    GpuRank::open(comm, TIMEOUT).and_then(|mut gpu| gpu.serve_probe(comm)).map_err(told)
+    let mut gpu = GpuRank::open(comm, TIMEOUT).map_err(told)?;
+    gpu.link_notes(comm).and_then(|_| gpu.serve_probe(comm)).map_err(told)
 }
 
 /// Measures as rank 0.
 fn measure(args: &ProfileArgs, comm: &Communicator, screen: &Screen) -> Outcome {
     let mut gpu = GpuRank::open(comm, TIMEOUT).map_err(told)?;
-    let about = about(&gpu);
+    let (about, links) = (about(&gpu), gpu.link_notes(comm).map_err(told)?);
     let mut probe = gpu.probe(comm);
     let mut options = if args.quick { ProfileOptions::quick() } else { ProfileOptions::default() };
     (options.sample_time, options.alpha_floor) = (SAMPLE, ALPHA_FLOOR);
@@ -92,7 +95,7 @@ fn measure(args: &ProfileArgs, comm: &Communicator, screen: &Screen) -> Outcome 
     let profile = profiled(&mut probe, &options, (Sharing::Fair, args.check as usize), screen)?;
     drop(probe);
     let Profile { mut measured, held_out } = profile;
-    measured.notes.extend(notes(&gpu));
+    measured.notes.extend(notes(&gpu).into_iter().chain(links));
     conclude(args, Profile { measured, held_out }, &about, screen)
 }
 

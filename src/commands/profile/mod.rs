@@ -153,8 +153,7 @@ fn profiled(
     });
     let measured = measured.map_err(Failure::no)?;
     bar.message("predicting what was not measured");
-    let held_out =
-        check(probe, &measured.topology, options, sharing, questions, SEED, until).map_err(Failure::no)?;
+    let held_out = check(probe, &measured.topology, options, sharing, questions, SEED, until).map_err(Failure::no)?;
     Ok(Profile { measured, held_out })
 }
 

@@ -22,7 +22,9 @@ use crate::failure::{Failure, Outcome};
 use crate::interrupt;
 use crate::occupancy::Occupancy;
 use crate::screen::{Screen, bytes};
-use comm::{CellSamples, CellWork, LaunchEnd, NextWork, PlanTable, TuneDevice, TuneJob, TuneOptions, final_table, next_work};
+use comm::{
+    CellSamples, CellWork, LaunchEnd, NextWork, PlanTable, TuneDevice, TuneJob, TuneOptions, final_table, next_work,
+};
 use given::{named, planned};
 use launch::{LaunchSetting, LostRank};
 use notes::ShortBudget;
@@ -87,7 +89,9 @@ fn measure(args: &TuneMeasureArgs, screen: &Screen) -> Outcome {
         PlanTable::read(path).map_err(Failure::bad_input)?;
     }
     if args.device == DeviceChoice::Gpu && !args.program.is_empty() {
-        return Err(Failure::bad_input(anyhow::anyhow!("functions of a program work on no GPU: --device host measures them")));
+        return Err(Failure::bad_input(anyhow::anyhow!(
+            "functions of a program work on no GPU: --device host measures them"
+        )));
     }
     let Some(output) = &args.output else {
         return Err(Failure::bad_input(anyhow::anyhow!("--output is needed")));

@@ -95,7 +95,8 @@ impl Hub {
         let Some([nonce, ranks, rank]) = hello() else { return };
         let Ok(writer) = socket.try_clone() else { return };
         if nonce != self.nonce || !self.asked().join(rank as usize, ranks, writer) {
-            let refused = Reply { number: 0, code: INVALID_USAGE, end: 0, data: b"this rank does not belong here".to_vec() };
+            let refused =
+                Reply { number: 0, code: INVALID_USAGE, end: 0, data: b"this rank does not belong here".to_vec() };
             let _ = refused.write(&mut socket);
             return;
         }

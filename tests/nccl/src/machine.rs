@@ -45,7 +45,9 @@ impl Machine {
         let mut machine = Self::default();
         for line in text.lines().filter(|line| !line.trim().is_empty()) {
             let words: Vec<&str> = line.split_whitespace().collect();
-            machine.add(&words).ok_or_else(|| format!("FAKE_NCCL_MACHINE has the line `{line}`, which says nothing"))?;
+            machine
+                .add(&words)
+                .ok_or_else(|| format!("FAKE_NCCL_MACHINE has the line `{line}`, which says nothing"))?;
         }
         Ok(machine)
     }

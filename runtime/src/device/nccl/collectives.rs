@@ -113,7 +113,8 @@ impl NcclCollectives {
     ) -> Result<(), NcclError> {
         let doing = self.name(call.collective).ok_or(NcclError::Lacks { name: "function for this collective" })?;
         let (from, to, count) = (input as *const c_void, output as *mut c_void, call.count);
-        let (dtype, op, root) = (type_number(call.dtype), op_number(call.op), call.root.map_or(0, |root| root.0 as c_int));
+        let (dtype, op, root) =
+            (type_number(call.dtype), op_number(call.op), call.root.map_or(0, |root| root.0 as c_int));
         let handle = comm.handle;
         // SAFETY: as the caller promises, in each case.
         let code = unsafe {

@@ -17,6 +17,8 @@ use topology::Rank;
 const END: Duration = Duration::from_secs(10);
 /// Between two looks at what NCCL does.
 const LOOK: Duration = Duration::from_micros(50);
+/// NCCL takes about so long for what it is given, unless it makes connections.
+const SHORT: Duration = Duration::from_micros(300);
 
 /// When something must be done.
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +39,11 @@ impl NcclDeadline {
     /// Lets some time pass.
     pub(super) fn pause(self) {
         std::thread::sleep(LOOK);
+    }
+
+    /// The same for what began at `since` and is short, so that the end is not seen late.
+    pub(super) fn pause_since(self, since: Instant) {
+        if since.elapsed() < SHORT { std::thread::yield_now() } else { self.pause() }
     }
 }
 
@@ -154,6 +161,7 @@ impl NcclCommunicator {
 
     /// Waits until NCCL has taken everything that it was given.
     pub(super) fn settle(&mut self, doing: &'static str, deadline: NcclDeadline) -> Result<(), NcclError> {
+        let since = Instant::now();
         loop {
             // Whoever has set it may end the communicator soon.
             if self.is_stopped() {
@@ -165,7 +173,7 @@ impl NcclCommunicator {
                     self.abort();
                     return Err(NcclError::Late { doing, limit: deadline.limit });
                 }
-                IN_PROGRESS => deadline.pause(),
+                IN_PROGRESS => deadline.pause_since(since),
                 code => {
                     let refused = self.checked(doing, code);
                     self.abort();

@@ -12,7 +12,7 @@ use cudarc::driver::sys::CUstream;
 use cudarc::driver::{CudaEvent, CudaFunction, CudaSlice, CudaStream, DevicePtr, LaunchConfig, PushKernelArg, result};
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use topology::Rank;
 
 /// How long the rest of a call may take after an abort.
@@ -301,6 +301,7 @@ impl NcclRounds {
         (round, before): (usize, &[CudaEvent]),
         deadline: NcclDeadline,
     ) -> Result<(), NcclError> {
+        let since = Instant::now();
         loop {
             // What is wrong may be wrong in a round before this one. A round counts only if nothing was wrong after it.
             let round = first_open(before).unwrap_or(round);
@@ -310,7 +311,7 @@ impl NcclRounds {
             match comm.async_error() {
                 SUCCESS => return Ok(()),
                 IN_PROGRESS if deadline.is_over() => return Err(self.late(comm, round, deadline)),
-                IN_PROGRESS => deadline.pause(),
+                IN_PROGRESS => deadline.pause_since(since),
                 code => return Err(self.failed(comm, round, code)),
             }
         }

@@ -4,6 +4,7 @@
 //! about the same moment, and each measures its own time by events on its GPU; no clocks of different GPUs are compared. What is timed
 //! stands behind a gate until the host has put it into the stream.
 
+use super::calls::NcclId;
 use super::collectives::{NcclCall, NcclCollectives};
 use super::communicator::{NcclCommunicator, NcclDeadline};
 use super::error::NcclError;
@@ -75,9 +76,19 @@ impl NcclTrials {
         &self.gpu
     }
 
-    /// The GPU, for another communicator.
-    pub fn into_gpu(self) -> GpuDevice {
-        self.gpu
+    /// Meets the other ranks in another communicator, after an error. All of them do this together.
+    ///
+    /// # Errors
+    /// As for [`NcclCommunicator::join`] and [`Self::new`].
+    pub fn rejoin(&mut self, library: &NcclLibrary, id: NcclId, limit: Duration) -> Result<(), NcclError> {
+        let (place, deadline) = ((self.comm.rank(), self.comm.ranks()), NcclDeadline::after(limit));
+        if !self.end() {
+            // Nobody knows when it goes on.
+            self.stream = self.gpu.stream()?;
+        }
+        self.comm = NcclCommunicator::join(library, &self.gpu, id, place, limit)?;
+        self.meet(deadline)?;
+        self.wait("meeting all ranks", deadline)
     }
 
     /// Which of NCCL's functions does a collective; `None` if none does.
@@ -99,7 +110,9 @@ impl NcclTrials {
         let stream = self.stream.clone();
         // SAFETY: the places were checked, and this waits for the end of the work.
         let put = unsafe { put(&mut self.comm, &self.collectives, &stream, work, places, deadline) };
-        put.and_then(|()| self.wait("running a call", deadline)).inspect_err(|_| self.end())
+        put.and_then(|()| self.wait("running a call", deadline)).inspect_err(|_| {
+            self.end();
+        })
     }
 
     /// Runs work `repetitions` times, each time after all ranks have met, and each time `calls` calls in a row. It must have run before
@@ -144,7 +157,9 @@ impl NcclTrials {
         for _ in 0..WARMUPS {
             let deadline = NcclDeadline::after(limit);
             let sent = (0..own.groups()).try_for_each(|number| own.put(&mut self.comm, raw, number, deadline));
-            sent.and_then(|()| self.wait("sending messages", deadline)).inspect_err(|_| self.end())?;
+            sent.and_then(|()| self.wait("sending messages", deadline)).inspect_err(|_| {
+                self.end();
+            })?;
         }
         let mut times = Vec::with_capacity(repetitions as usize);
         for _ in 0..repetitions {
@@ -161,13 +176,10 @@ impl NcclTrials {
     }
 
     /// Times pieces of work in a row, of which each has about so many launches.
-    fn timed(
-        &mut self,
-        put: &mut PutWork<'_>,
-        pieces: (usize, usize),
-        limit: Duration,
-    ) -> Result<Micros, NcclError> {
-        let [begin, end] = self.held(put, pieces, limit).inspect_err(|_| self.end())?;
+    fn timed(&mut self, put: &mut PutWork<'_>, pieces: (usize, usize), limit: Duration) -> Result<Micros, NcclError> {
+        let [begin, end] = self.held(put, pieces, limit).inspect_err(|_| {
+            self.end();
+        })?;
         let millis = begin.elapsed_ms(&end).map_err(GpuError::of_driver("reading the time"))?;
         Ok(Micros(f64::from(millis).max(0.0) * 1e3))
     }
@@ -233,14 +245,15 @@ impl NcclTrials {
         self.comm.finish(doing, &stream, deadline)
     }
 
-    /// After an error, nothing uses the buffers any more.
-    fn end(&mut self) {
+    /// After an error, nothing uses the buffers any more. Whether it has come so far.
+    fn end(&mut self) -> bool {
         self.comm.abort();
-        let Ok(done) = self.stream.record_event(None) else { return };
+        let Ok(done) = self.stream.record_event(None) else { return false };
         let grace = NcclDeadline::after(super::rounds::GRACE);
         while !grace.is_over() && matches!(done.try_is_complete(), Ok(false)) {
             grace.pause();
         }
+        matches!(done.try_is_complete(), Ok(true))
     }
 }
 
