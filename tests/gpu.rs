@@ -216,7 +216,7 @@ fn a_tuning_on_gpus_chooses_plans_where_they_beat_nccl_and_a_program_uses_them()
         writeln!(machine, "link {from} {to} 2000 1").unwrap();
     }
     let gpus = FakeGpus::new(2, &machine);
-    let line = "tune --device gpu --ranks 2 --collective allreduce,allgather --sizes 16,64,256KiB --least-samples 4 --launches 1 \
+    let line = "tune --device gpu --ranks 2 --collective allreduce,allgather --sizes 16,64,256KiB --least-samples 12 --launches 1 \
                 --budget 20s -o table.json --samples samples.jsonl --json";
     let told = gpus.run(line, &[]).ok().json();
     assert_eq!(told["refused"], serde_json::json!([]), "{told}");

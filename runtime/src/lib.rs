@@ -55,8 +55,8 @@ pub use device::cuda::{
 };
 pub use device::kernel_plan::{KernelAddresses, KernelNeeds, KernelPlan, KernelTables};
 pub use device::nccl::{
-    NcclCall, NcclCommunicator, NcclError, NcclId, NcclLibrary, NcclLibraryError, NcclRounds, NcclSearch, NcclTrials,
-    NcclVersion, NcclWork, RoundFailure,
+    NcclCommunicator, NcclError, NcclId, NcclLibrary, NcclLibraryError, NcclRounds, NcclSearch, NcclStockCall,
+    NcclTrials, NcclVersion, NcclWork, RoundFailure,
 };
 pub use device::nvml::{NvLinkEnd, NvmlError, NvmlLibrary};
 pub use device::peers::{

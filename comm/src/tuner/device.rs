@@ -8,7 +8,7 @@ use super::memory::{GUARD, TrialMemory};
 use crate::error::{CommError, CommResult};
 use crate::gpu::GpuRank;
 use crate::operation::CollectiveCall;
-use runtime::{GpuMemory, NcclCall, NcclRounds, NcclWork, RoundPlan, SequencedProgram};
+use runtime::{GpuMemory, NcclRounds, NcclStockCall, NcclWork, RoundPlan, SequencedProgram};
 use schedule::Collective;
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
@@ -138,7 +138,7 @@ impl<'a> GpuBench<'a> {
 }
 
 /// NCCL's call of a collective.
-fn stock_call(call: &CollectiveCall) -> NcclCall {
+fn stock_call(call: &CollectiveCall) -> NcclStockCall {
     let CollectiveCall { collective, root, op, count, dtype, .. } = *call;
-    NcclCall { collective, root: root.map(Rank::from_index), op, count, dtype }
+    NcclStockCall { collective, root: root.map(Rank::from_index), op, count, dtype }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 type Latch = (Mutex<bool>, Condvar);
 
 /// What the driver's thread waits for.
-struct Wait {
+struct HeldStream {
     latch: Arc<Latch>,
     limit: Duration,
 }
@@ -23,7 +23,7 @@ pub(in crate::device) struct StreamGate(Arc<Latch>);
 /// The driver calls this when the stream comes to the gate.
 unsafe extern "C" fn wait(of: *mut c_void) {
     // SAFETY: it is the box that `close` gave, and the driver calls this once.
-    let Wait { latch, limit } = *unsafe { Box::from_raw(of.cast::<Wait>()) };
+    let HeldStream { latch, limit } = *unsafe { Box::from_raw(of.cast::<HeldStream>()) };
     let is_open = latch.0.lock().unwrap_or_else(PoisonError::into_inner);
     drop(latch.1.wait_timeout_while(is_open, limit, |is_open| !*is_open));
 }
@@ -32,7 +32,7 @@ impl StreamGate {
     /// Puts a closed gate into a stream. Nobody may give the stream copies from pageable memory until it is open.
     pub(in crate::device) fn close(stream: &CudaStream, limit: Duration) -> Result<Self, GpuError> {
         let latch = Arc::<Latch>::default();
-        let given = Box::into_raw(Box::new(Wait { latch: latch.clone(), limit }));
+        let given = Box::into_raw(Box::new(HeldStream { latch: latch.clone(), limit }));
         // SAFETY: the function takes this box.
         let launched = unsafe { result::stream::launch_host_function(stream.cu_stream(), wait, given.cast()) };
         match launched.map_err(GpuError::of_driver("holding a stream")) {

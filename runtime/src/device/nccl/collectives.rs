@@ -1,6 +1,6 @@
 //! NCCL's own collectives, as far as plans compete with them.
 //!
-//! The principal type is [`NcclCall`].
+//! The principal type is [`NcclStockCall`].
 
 use super::calls::{IN_PROGRESS, RawComm, SUCCESS, type_number};
 use super::communicator::{NcclCommunicator, NcclDeadline};
@@ -11,6 +11,9 @@ use schedule::{Collective, ReduceOp};
 use std::ffi::{c_int, c_void};
 use topology::Rank;
 
+/// NCCL's number for a call that makes no sense.
+const INVALID_ARGUMENT: c_int = 4;
+
 type Stream = *mut c_void;
 type AllReduce = unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, c_int, RawComm, Stream) -> c_int;
 type Broadcast = AllReduce;
@@ -19,7 +22,7 @@ type AllToAll = unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, R
 
 /// A call of one of NCCL's collectives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct NcclCall {
+pub struct NcclStockCall {
     /// The collective.
     pub collective: Collective,
     /// The root, of a collective that has one; else rank 0 is taken.
@@ -32,7 +35,7 @@ pub struct NcclCall {
     pub dtype: DType,
 }
 
-impl NcclCall {
+impl NcclStockCall {
     /// The bytes that a rank gives and gets.
     pub(super) fn bytes(&self, rank: Rank, ranks: usize) -> [usize; 2] {
         let [given, got] = self.collective.buffer_blocks(ranks as u64);
@@ -101,13 +104,13 @@ impl NcclCollectives {
     /// Puts a call into a stream.
     ///
     /// # Safety
-    /// `stream` is one of the communicator's GPU, and the addresses are those of as many bytes as [`NcclCall::bytes`] says, which stay
+    /// `stream` is one of the communicator's GPU, and the addresses are those of as many bytes as [`NcclStockCall::bytes`] says, which stay
     /// valid until the stream has done the work.
     pub(super) unsafe fn put(
         &self,
         comm: &mut NcclCommunicator,
         stream: Stream,
-        call: &NcclCall,
+        call: &NcclStockCall,
         [input, output]: [u64; 2],
         deadline: NcclDeadline,
     ) -> Result<(), NcclError> {
@@ -124,10 +127,13 @@ impl NcclCollectives {
                 Collective::AllGather => (comm.calls.all_gather)(from, to, count, dtype, handle, stream),
                 Collective::Broadcast => (self.broadcast)(from, to, count, dtype, root, handle, stream),
                 Collective::Reduce => (self.reduce)(from, to, count, dtype, op, root, handle, stream),
-                _ => match self.all_to_all {
+                Collective::AllToAll => match self.all_to_all {
                     Some(all_to_all) => all_to_all(from, to, count, dtype, handle, stream),
                     None => Self::exchange(comm, stream, call, [input, output]),
                 },
+                // These have no name, and so were refused above.
+                Collective::AllToAllV | Collective::Gather | Collective::Scatter => INVALID_ARGUMENT,
+                Collective::SendRecv | Collective::Custom => INVALID_ARGUMENT,
             }
         };
         if code != IN_PROGRESS {
@@ -140,7 +146,12 @@ impl NcclCollectives {
     ///
     /// # Safety
     /// As for [`Self::put`].
-    unsafe fn exchange(comm: &NcclCommunicator, stream: Stream, call: &NcclCall, [input, output]: [u64; 2]) -> c_int {
+    unsafe fn exchange(
+        comm: &NcclCommunicator,
+        stream: Stream,
+        call: &NcclStockCall,
+        [input, output]: [u64; 2],
+    ) -> c_int {
         let (calls, handle, dtype) = (comm.calls, comm.handle, type_number(call.dtype));
         let block = (call.count * call.dtype.size()) as u64;
         // SAFETY: it takes nothing.

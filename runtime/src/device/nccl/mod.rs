@@ -15,7 +15,7 @@ mod trials;
 mod version;
 
 pub use calls::NcclId;
-pub use collectives::NcclCall;
+pub use collectives::NcclStockCall;
 pub use communicator::NcclCommunicator;
 pub use error::{NcclError, NcclLibraryError, RoundFailure};
 pub use library::{NcclLibrary, NcclSearch};

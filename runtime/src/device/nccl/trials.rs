@@ -5,7 +5,7 @@
 //! stands behind a gate until the host has put it into the stream.
 
 use super::calls::NcclId;
-use super::collectives::{NcclCall, NcclCollectives};
+use super::collectives::{NcclCollectives, NcclStockCall};
 use super::communicator::{NcclCommunicator, NcclDeadline};
 use super::error::NcclError;
 use super::exchanges::NcclExchanges;
@@ -30,7 +30,7 @@ const WARMUPS: u32 = 1;
 #[derive(Debug)]
 pub enum NcclWork<'a> {
     /// NCCL's own collective.
-    Stock(NcclCall),
+    Stock(NcclStockCall),
     /// A plan.
     Plan(&'a mut NcclRounds),
 }
@@ -233,7 +233,8 @@ impl NcclTrials {
 
     /// Puts the meeting of all ranks into the stream.
     fn meet(&mut self, deadline: NcclDeadline) -> Result<(), NcclError> {
-        let call = NcclCall { collective: Collective::AllGather, root: None, op: None, count: 1, dtype: DType::I32 };
+        let call =
+            NcclStockCall { collective: Collective::AllGather, root: None, op: None, count: 1, dtype: DType::I32 };
         let places = [self.words[0].address(), self.words[1].address()];
         // SAFETY: the words live as long as this value, which waits for the stream.
         unsafe { self.collectives.put(&mut self.comm, self.stream.cu_stream().cast(), &call, places, deadline) }
