@@ -3,6 +3,7 @@
 
 use crate::binary::{Ran, read, repository, skip};
 use crate::launch::Launched;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -239,6 +240,9 @@ fn a_tuning_on_gpus_chooses_plans_where_they_beat_nccl_and_a_program_uses_them()
     let spans = stock["spans_us"].as_array().unwrap().iter().map(|time| time.as_f64().unwrap());
     assert!(spans.clone().count() > 0 && spans.clone().all(|time| (time - 60_000.16).abs() < 1.0), "{stock}");
     serves(&gpus);
+    // Ranks on hosts do not use it.
+    let ran = gpus.run("run --ranks 2 --collective allreduce --size 64 --table table.json", &[]);
+    assert!(ran.stderr.contains("the transport nccl, not shm"), "{} {}", ran.stdout, ran.stderr);
 }
 
 /// NCCL serves each of its collectives right, and in the time that the file says: as stock, no plan beats it here.
@@ -269,6 +273,46 @@ fn all_collectives_of_nccl_are_stock() {
     let table = read(&gpus.path("table.json"));
     let ranges = table["cells"].as_array().unwrap().iter().flat_map(|cell| cell["ranges"].as_array().unwrap());
     assert!(ranges.clone().count() >= 6 && ranges.clone().all(|range| range["plan"].is_null()), "{table}");
+}
+
+/// Two ranks that somebody else has started, on two machines: each machine has a GPU.
+#[test]
+fn ranks_of_a_launcher_tune_on_gpus() {
+    let machine = "collective AllReduce 60000 0\nlink 0 1 2000 1\nlink 1 0 2000 1\n";
+    let gpus = FakeGpus::new(2, machine);
+    let output = gpus.path("table.json");
+    let line = "tune --device gpu --collective allreduce --sizes 64 --launches 2 --least-samples 12 --budget 10s -o";
+    let ended = Launched::explicit_with(&["a", "b"], &format!("{line} {}", output.display()), &gpus.variables).end();
+    assert!(ended.iter().all(|ran| ran.code == 0), "{:?}", ended.iter().map(|ran| &ran.stderr).collect::<Vec<_>>());
+    assert!(ended[0].stderr.contains("LD_PRELOAD=/path/to/libantiphon_nccl.so"), "{}", ended[0].stderr);
+    let table = read(&output);
+    let one = "1 × Antiphon's fake GPU, which is no hardware, NCCL 2.30.7";
+    assert_eq!(table["key"]["machines"], serde_json::json!([0, 1]));
+    assert_eq!(table["key"]["hardware"], serde_json::json!([one, one]));
+    let ranges = table["cells"][0]["ranges"].as_array().unwrap();
+    assert!(ranges.iter().any(|range| range["plan"].is_string()), "{table}");
+}
+
+/// Ctrl-C keeps the cells that are complete, and no rank is left.
+#[test]
+fn an_interrupted_tuning_on_gpus_keeps_complete_cells() {
+    let gpus = FakeGpus::new(2, "collective AllReduce 60000 0\nlink 0 1 2000 1\nlink 1 0 2000 1\n");
+    let (log, table) = (gpus.path("log"), gpus.path("table.json"));
+    let line = "tune --device gpu --ranks 2 --collective allreduce --sizes 64B..64KiB --launches 1 --least-samples 12 --budget 60s";
+    let line = format!("{line} --log {} -o {}", log.display(), table.display());
+    let mut launched = Launched::start(&["a"], &line, |_| (String::new(), gpus.variables.clone()));
+    let begin = Instant::now();
+    while std::fs::metadata(log.join("rank-0.jsonl")).map_or(0, |file| file.len()) == 0 {
+        assert!(begin.elapsed() < Duration::from_secs(120), "no cell was complete");
+        std::thread::yield_now();
+    }
+    let child = launched.take(0).unwrap();
+    kill_process(Pid::from_raw(child.id() as i32).unwrap(), Signal::INT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(130) && said.contains("cells that were complete"), "{said}");
+    let table = read(&table);
+    assert!(!table["cells"][0]["ranges"].as_array().unwrap().is_empty(), "{table}");
 }
 
 /// The program in C of `plugin/nccl` calls an AllReduce of 20 bytes, which a plan serves, and AllGathers, which NCCL serves.
