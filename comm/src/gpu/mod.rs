@@ -230,11 +230,9 @@ mod tests {
         assert!(described(long.iter(), "2.30.7").chars().count() <= 200);
     }
 
+    /// Here there is no driver. Where there is one, both threads have the same GPU or there is no NCCL, or nothing is missing.
     #[test]
-    fn without_a_driver_all_ranks_are_told_who_has_none() {
-        if std::env::var("LD_LIBRARY_PATH").is_ok_and(|path| path.contains("cuda")) {
-            return;
-        }
+    fn all_ranks_are_told_the_same_of_what_a_rank_lacks() {
         let ranks = Communicator::local(2).unwrap();
         let open = |comm: &Communicator| match GpuRank::open(comm, Duration::from_secs(10)) {
             Ok(_) => String::new(),
@@ -242,11 +240,8 @@ mod tests {
         };
         std::thread::scope(|scope| {
             let threads: Vec<_> = ranks.iter().map(|comm| scope.spawn(|| open(comm))).collect();
-            for thread in threads {
-                let said = thread.join().unwrap();
-                // Where there is a GPU, both threads have the same one, or there is no NCCL.
-                assert!(said.starts_with("rank"), "{said}");
-            }
+            let said: Vec<String> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+            assert!(said[0] == said[1] && (said[0].is_empty() || said[0].starts_with("rank")), "{said:?}");
         });
     }
 }
