@@ -75,7 +75,7 @@ fn dispatch(command: Command, screen: &Screen) -> Outcome {
         // The other commands say themselves what Ctrl-C means for them.
         interrupt::ends(screen);
     }
-    if matches!(command, Command::LoopRank(_) | Command::TuneRank | Command::DemoRank) {
+    if matches!(command, Command::LoopRank(_) | Command::TuneRank | Command::DemoRank | Command::ProfileRank) {
         launch::library::end_with_launcher();
     }
     match command {
@@ -94,6 +94,7 @@ fn dispatch(command: Command, screen: &Screen) -> Outcome {
         Command::LoopRank(args) => commands::run::run_loop_rank(&args.job),
         Command::DemoRank => commands::demo::run_rank(),
         Command::TuneRank => commands::tune::run_rank(),
+        Command::ProfileRank => commands::profile::run_rank(),
         Command::Sweep(args) => commands::sweep::run(&args, screen),
         Command::Completions { shell } => commands::help::completions(shell, screen),
         Command::Man(args) => commands::help::man(&args, screen),

@@ -87,6 +87,7 @@ fn a_program_tunes_with_candidates_of_its_own() {
         limit: Duration::from_secs(5),
         seed: 1,
         least_samples: 0,
+        ..TuneOptions::default()
     };
     let made = comm.tune(&options, given).unwrap();
     assert_eq!(made.is_none(), std::env::var_os(TuneJob::VARIABLE).is_some(), "the command makes the table");

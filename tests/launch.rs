@@ -49,6 +49,14 @@ impl Launched {
         })
     }
 
+    /// With explicit options and the same variables for all.
+    pub(crate) fn explicit_with(hosts: &[&str], arguments: &str, variables: &[(String, String)]) -> Self {
+        let (port, ranks) = (free_port(), hosts.len());
+        Self::start(hosts, arguments, |rank| {
+            (format!("--rank {rank} --world-size {ranks} --master 127.0.0.1:{port}"), variables.to_vec())
+        })
+    }
+
     /// The processes that have been started, by rank.
     pub(crate) fn processes(&self) -> Vec<u32> {
         self.children.iter().flatten().map(Child::id).collect()

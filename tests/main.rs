@@ -15,6 +15,7 @@ mod execution;
 mod exports;
 mod foreign;
 mod full_disk;
+mod gpu;
 mod hostile;
 mod house;
 mod injection;

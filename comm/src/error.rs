@@ -20,6 +20,9 @@ pub enum CommError {
     /// The environment does not say which rank this is, or nonsense.
     #[error(transparent)]
     Launch(#[from] LaunchError),
+    /// A rank has no GPU, no driver or no NCCL, or these refuse something. All ranks get the same.
+    #[error("{0}")]
+    Gpu(String),
     /// There is no plan, which would be a defect of ours.
     #[error("no plan: {0}")]
     NoPlan(String),

@@ -32,6 +32,7 @@ mod confirmed;
 mod connect;
 mod error;
 mod functions;
+mod gpu;
 mod hardware;
 pub mod launcher;
 mod links;
@@ -56,6 +57,7 @@ pub use communicator::Communicator;
 pub use connect::Config;
 pub use error::{CommError, CommResult, explained};
 pub use functions::{CandidateFunction, CandidatePredicate};
+pub use gpu::{GpuProbe, GpuRank};
 pub use hardware::hardware;
 pub use memory::{RegisteredVector, SharedVector};
 pub use operation::CollectiveCall;
@@ -72,6 +74,6 @@ pub use table::{MeasuredFunction, PlanTable, RankPlaces, TableFault};
 pub use tune::RankTransport;
 pub use tuner::{
     CandidateRefusal, CandidateSamples, CellSamples, CellWork, DroppedLaunch, LaunchEnd, MeasuredTable, NextWork,
-    RefusedCandidate, SameCandidate, StockPlan, TrialMark, TrialPhase, TuneCandidate, TuneJob, TuneOptions, TuneWord,
-    edges_of, final_table, next_work, table_of,
+    RefusedCandidate, SameCandidate, StockPlan, TrialMark, TrialPhase, TuneCandidate, TuneDevice, TuneJob, TuneOptions,
+    TuneWord, edges_of, final_table, next_work, table_of,
 };

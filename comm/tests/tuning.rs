@@ -19,6 +19,7 @@ fn options(sizes: &[u64]) -> TuneOptions {
         limit: Duration::from_secs(2),
         seed: 5,
         least_samples: 0,
+        ..TuneOptions::default()
     }
 }
 

@@ -50,12 +50,16 @@ mod transport;
 mod verdict;
 
 pub use clock::Moment;
-pub use device::cuda::{CurrentGpu, GpuAllReduce, GpuBuffer, GpuDevice, GpuError, GpuLaunch, GpuRankBuffers, GpuRanks};
+pub use device::cuda::{
+    CurrentGpu, GpuAllReduce, GpuBuffer, GpuDevice, GpuError, GpuLaunch, GpuMemory, GpuRankBuffers, GpuRanks,
+};
 pub use device::kernel_plan::{KernelAddresses, KernelNeeds, KernelPlan, KernelTables};
 pub use device::nccl::{
     MOST_STAGED_BYTES, NcclCommunicator, NcclError, NcclGather, NcclId, NcclLibrary, NcclLibraryError, NcclRounds,
-    NcclSearch, NcclVersion, RoundFailure, StagedAllReduce, StagedCall, StagedTerms,
+    NcclSearch, NcclStockCall, NcclTrials, NcclVersion, NcclWork, RoundFailure, StagedAllReduce, StagedCall,
+    StagedTerms,
 };
+pub use device::nvml::{NvLinkEnd, NvmlError, NvmlLibrary};
 pub use device::peer_memory::{
     GpuRankAllReduce, PeerFault, PeerGather, PeerMemory, PeerMemoryError, PeerTerms, PeerWay,
 };

@@ -46,6 +46,7 @@ Examples:
 pub(super) const PROFILE: &str = "\
 Examples:
   antiphon profile --ranks 8 -o here.yaml
+  antiphon profile --device gpu -o gpus.yaml
   antiphon profile --ranks 16 --emulate ndv2x2 --slowdown 1000 -o measured.yaml";
 
 pub(super) const SKETCH: &str = "\
@@ -130,6 +131,7 @@ Examples:
   antiphon tune --ranks 4 --topology here.yaml -o table.json
   antiphon tune --ranks 4 --candidate mine=plan.json -o table.json
   antiphon tune --ranks 4 -o table.json -- python my_candidates.py
+  antiphon tune --device gpu --ranks 8 --topology gpus.yaml -o table.json
   antiphon tune --rank 0 --world-size 4 --master node0:29500 -o table.json
   antiphon tune show table.json
   antiphon tune export table.json --format nccl-csv -o rules.csv";

@@ -1,5 +1,6 @@
 //! The command line, defined once: parsing, help, man page and completions all derive from these types.
 
+mod device;
 mod examples;
 mod export;
 mod launch;
@@ -18,6 +19,7 @@ mod values;
 pub(crate) use self::synth::{BoundArgs, RequestArgs, SearchArgs, SynthArgs};
 pub(crate) use self::topology::{ImportArgs, SketchCommand, TopologyCommand};
 pub(crate) use self::tune::{TableFormat, TuneArgs, TuneCommand, TuneMeasureArgs};
+pub(crate) use device::DeviceChoice;
 pub(crate) use export::{ExportArgs, ExportFormat, NcclPath, NcclProtocol};
 pub(crate) use launch::{LaunchArgs, MOST_LOCAL_RANKS};
 pub(crate) use lowering::LoweringArgs;
@@ -147,6 +149,9 @@ pub(crate) enum Command {
     /// One rank of a job; started by `run`, `profile` and `demo`.
     #[command(hide = true)]
     Worker,
+    /// One rank of a profile on GPUs; started by `profile`.
+    #[command(hide = true)]
+    ProfileRank,
     /// One rank of a launch; started by `tune`.
     #[command(hide = true)]
     TuneRank,

@@ -1,7 +1,7 @@
 //! What `antiphon profile` takes.
 
 use super::values::{duration, slowdown};
-use super::{LaunchArgs, TransportChoice};
+use super::{DeviceChoice, LaunchArgs, TransportChoice};
 use clap::Args;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,7 +18,10 @@ pub(crate) struct ProfileArgs {
     /// Where to draw the costs of all pairs.
     #[arg(long, value_name = "F.svg")]
     pub svg: Option<PathBuf>,
-    /// How ranks exchange data.
+    /// What ranks exchange data between. For `gpu` the default number of ranks is that of the GPUs here.
+    #[arg(long, default_value = "host")]
+    pub device: DeviceChoice,
+    /// How ranks exchange data; on GPUs NCCL decides.
     #[arg(long, default_value = "auto", env = "ANTIPHON_TRANSPORT", hide_env_values = true)]
     pub transport: TransportChoice,
     /// How many held-out exchanges are predicted and then timed; 0 for none.

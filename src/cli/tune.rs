@@ -1,7 +1,7 @@
 //! What `antiphon tune` takes.
 
 use super::values::{TunedCollectives, duration, op, tuned_collectives};
-use super::{LaunchArgs, SizeList, examples};
+use super::{DeviceChoice, LaunchArgs, SizeList, examples};
 use clap::{Args, Subcommand, ValueEnum};
 use schedule::{Collective, ReduceOp};
 use std::ffi::OsString;
@@ -26,6 +26,9 @@ pub(crate) struct TuneMeasureArgs {
     /// Who starts the ranks: `--ranks`, or a launcher.
     #[command(flatten, next_help_heading = "Who starts the ranks")]
     pub launch: LaunchArgs,
+    /// Where buffers are. On GPUs stock is NCCL's own collectives, and plans run in rounds over NCCL, as libantiphon_nccl.so runs them.
+    #[arg(long, default_value = "host")]
+    pub device: DeviceChoice,
     /// Operations, separated by commas; `all` for all that can be tuned.
     #[arg(
         long,

@@ -5,6 +5,7 @@
 use super::binary;
 use crate::failure::{Failure, Outcome};
 use crate::interrupt;
+use comm::Config;
 use rustix::process::{Pid, Signal, getppid, kill_process_group, set_parent_process_death_signal};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -35,6 +36,8 @@ pub(crate) struct LibraryRanks {
     said: Vec<Complaints>,
     /// The lines of rank 0.
     heard: Receiver<String>,
+    /// The rank of the first of them.
+    first: usize,
 }
 
 /// Ends what a rank has started, and the rank. Its number has to be its own still: it has not ended, or just now.
@@ -71,17 +74,25 @@ impl LibraryRanks {
     /// # Errors
     /// If a process cannot be started.
     pub(crate) fn start_program(program: &OsStr, ranks: usize, configure: impl Fn(&mut Command)) -> Outcome<Self> {
-        let (master, secret) = (free_address()?, random_secret()?);
+        Self::start_from(program, (0, ranks), (&free_address()?, &random_secret()?), configure)
+    }
+
+    fn start_from(
+        program: &OsStr,
+        (first, ranks): (usize, usize),
+        (master, secret): (&str, &str),
+        configure: impl Fn(&mut Command),
+    ) -> Outcome<Self> {
         let (sender, heard) = std::sync::mpsc::channel();
         let (children, said) = (Vec::with_capacity(ranks), Vec::with_capacity(ranks));
-        let mut started = Self { children, seen: BTreeSet::new(), said, heard };
-        for rank in 0..ranks {
+        let mut started = Self { children, seen: BTreeSet::new(), said, heard, first };
+        for rank in first..ranks {
             let mut command = Command::new(program);
             command
                 .env("ANTIPHON_RANK", rank.to_string())
                 .env("ANTIPHON_SIZE", ranks.to_string())
-                .env("ANTIPHON_MASTER", &master)
-                .env("ANTIPHON_SECRET", &secret)
+                .env("ANTIPHON_MASTER", master)
+                .env("ANTIPHON_SECRET", secret)
                 .env(LAUNCHER, std::process::id().to_string())
                 .env_remove("ANTIPHON_TABLE")
                 .process_group(0)
@@ -116,6 +127,18 @@ impl LibraryRanks {
         Some(status)
     }
 
+    /// Starts this program as the ranks from 1 on, and tells how this process joins them as rank 0.
+    ///
+    /// # Errors
+    /// If a process cannot be started.
+    pub(crate) fn start_others(ranks: usize, configure: impl Fn(&mut Command)) -> Outcome<(Self, Config)> {
+        let (master, secret) = (free_address()?, random_secret()?);
+        let started = Self::start_from(binary()?.as_os_str(), (1, ranks), (&master, &secret), configure)?;
+        let mut config = Config { secret: Some(secret), ..Config::new(0, ranks, master) };
+        config.read_env().map_err(Failure::bad_input)?;
+        Ok((started, config))
+    }
+
     /// Hands each line of rank 0 to `take`, until all processes have ended.
     ///
     /// # Errors
@@ -148,7 +171,7 @@ impl LibraryRanks {
             let said = said.text(status.is_some());
             let said = match said.trim() {
                 "" => match status.filter(|status| !status.success()) {
-                    Some(status) => format!("rank {rank} ended: {status}"),
+                    Some(status) => format!("rank {} ended: {status}", self.first + rank),
                     None => continue,
                 },
                 said => said.strip_prefix("error: ").unwrap_or(said).to_owned(),

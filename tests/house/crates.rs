@@ -23,7 +23,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
         &["comm", "interop", "tune", "runtime", "program", "schedule", "topology", "ptx", "fake-cuda", "fake-nccl"],
     ),
     ("python", &["comm", "runtime", "synth", "tune", "program", "schedule", "topology"]),
-    ("antiphon", &["topology", "schedule", "program", "interop", "synth", "runtime", "tune", "comm"]),
+    (
+        "antiphon",
+        &["topology", "schedule", "program", "interop", "synth", "runtime", "tune", "comm", "fake-cuda", "fake-nccl"],
+    ),
 ];
 
 #[test]

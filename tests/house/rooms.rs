@@ -140,6 +140,7 @@ const FLOORS: &[(&str, &[&str])] = &[
             "operation",
             "collectives",
             "functions",
+            "gpu",
             "probe",
             "agreed",
             "rebuild",

@@ -24,6 +24,8 @@ pub enum RankTransport {
     /// TCP only: each rank counts as a machine of its own. So plans and tables serve that are for ranks on as many
     /// machines.
     Tcp,
+    /// NCCL, between memory of GPUs. Only tables of `antiphon tune --device gpu` have it.
+    Nccl,
 }
 
 impl RankTransport {
@@ -42,6 +44,7 @@ impl fmt::Display for RankTransport {
             Self::Auto => "auto",
             Self::Shm => "shm",
             Self::Tcp => "tcp",
+            Self::Nccl => "nccl",
         })
     }
 }

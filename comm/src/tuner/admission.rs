@@ -12,8 +12,7 @@ use super::predict::{CandidateTurn, in_order};
 use super::shares::CellTime;
 use super::{CandidateRefusal, TrialPhase};
 use crate::error::CommResult;
-use runtime::{Moment, SequencedProgram};
-use std::sync::Arc;
+use runtime::Moment;
 use std::time::Duration;
 
 /// The share of a cell's time in which candidates are admitted; after it, no more are.
@@ -209,14 +208,17 @@ impl CellBench<'_> {
         };
         own.iter().for_each(|lane| lane.set_time_limit(self.limit()));
         let made = program.transpose().and_then(|program| {
-            let prepare = |program: Arc<SequencedProgram>| self.prepared(&program);
-            program.map(prepare).transpose().map_err(|error| error.to_string())
+            let Some(program) = program else { return Ok((None, None)) };
+            match self.rounds(&program) {
+                Some(rounds) => Ok((None, Some(rounds?))),
+                None => Ok((Some(self.prepared(&program).map_err(|error| error.to_string())?), None)),
+            }
         });
-        let (prepared, why) = match made {
-            Ok(prepared) => (prepared, None),
-            Err(why) => (None, Some(why)),
+        let ((prepared, rounds), why) = match made {
+            Ok(made) => (made, None),
+            Err(why) => ((None, None), Some(why)),
         };
-        Ok((ReadyCandidate { candidate, prepared, own }, why))
+        Ok((ReadyCandidate { candidate, prepared, rounds, own }, why))
     }
 
     /// Checks those without a communicator of their own, one call of each after the other, and tells all ranks in one round how they
@@ -295,6 +297,7 @@ mod tests {
     use crate::stock::{CallKind, measured_kind};
     use runtime::{Call, DType};
     use schedule::{Collective, ReduceOp};
+    use std::sync::Arc;
 
     const COUNT: usize = 64;
 
@@ -310,7 +313,7 @@ mod tests {
         let one = |comm: &Communicator| {
             let (control, watch) = (comm.without_table()?, TrialWatch::default());
             let limit = Duration::from_secs(20);
-            let mut bench = CellBench::new((&control, &watch), kind(), (COUNT, DType::F32), 3, limit)?;
+            let mut bench = CellBench::new((&control, &watch), None, kind(), (COUNT, DType::F32), 3, limit)?;
             work(&mut bench, &control)
         };
         let communicators = Communicator::local(ranks).unwrap();
@@ -402,7 +405,7 @@ mod tests {
             plain("last", right),
         ];
         let ended = on_ranks(3, |bench, _| {
-            let ready = |candidate| Ok(ReadyCandidate { candidate, prepared: None, own: None });
+            let ready = |candidate| Ok(ReadyCandidate { candidate, prepared: None, rounds: None, own: None });
             let mut admitted: Vec<_> = all.iter().map(ready).collect();
             bench.check_together(&mut admitted)?;
             let told = |of: AdmittedCandidate<'_>| of.err().map(|why| (why.rank, why.is_wrong, why.why));

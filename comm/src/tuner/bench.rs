@@ -5,18 +5,21 @@
 use super::candidate::{CandidateWork, TuneCandidate};
 use super::clock::CommonClock;
 use super::compare::told_by;
+use super::device::{GpuBench, ReadyRounds};
 use super::memory::TrialMemory;
 use super::watch::{TrialMark, TrialWatch};
-use super::{CandidateRefusal, TrialPhase};
+use super::{CandidateRefusal, StockPlan, TrialPhase};
 use crate::communicator::Communicator;
 use crate::error::{CommError, CommResult};
 use crate::functions::composed;
+use crate::gpu::GpuRank;
 use crate::operation::CollectiveCall;
 use crate::stock::CallKind;
 use runtime::{DType, Moment, Prepared, SequencedProgram};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
+use topology::Micros;
 
 /// The bytes of a rank's block, up to which a call is short enough to be checked several times.
 const SHORT: usize = 1 << 20;
@@ -28,6 +31,8 @@ pub(super) struct ReadyCandidate<'a> {
     pub(super) candidate: &'a TuneCandidate,
     /// Of a plan.
     pub(super) prepared: Option<Prepared>,
+    /// Of a plan on GPUs.
+    pub(super) rounds: Option<ReadyRounds>,
     /// Of one that needs a table, and of a function: what it leaves undone disturbs no other candidate.
     pub(super) own: Option<Communicator>,
 }
@@ -66,6 +71,8 @@ pub(super) struct CellBench<'a> {
     kind: CallKind,
     pub(super) clock: CommonClock,
     memory: TrialMemory,
+    /// Where calls run, if that is not the host.
+    gpu: Option<GpuBench<'a>>,
     /// When a call failed here the last time.
     failed_at: i64,
     /// When it became the turn of a candidate.
@@ -78,6 +85,7 @@ pub(super) struct CellBench<'a> {
 impl<'a> CellBench<'a> {
     pub(super) fn new(
         (control, watch): (&'a Communicator, &'a TrialWatch),
+        gpu: Option<&'a mut GpuRank>,
         kind: CallKind,
         (count, dtype): (usize, DType),
         seed: u64,
@@ -86,6 +94,7 @@ impl<'a> CellBench<'a> {
         let memory = TrialMemory::new((control.rank(), control.size()), kind, (count, dtype), seed)?;
         let (lane, clock) = (control.duplicate()?, CommonClock::measure(control)?);
         lane.set_time_limit(limit);
+        let gpu = gpu.map(|gpu| GpuBench::new(gpu, &memory, limit)).transpose()?;
         Ok(Self {
             control,
             lane,
@@ -93,6 +102,7 @@ impl<'a> CellBench<'a> {
             kind,
             clock,
             memory,
+            gpu,
             failed_at: 0,
             entered: Moment::now(),
             wasted: Duration::ZERO,
@@ -104,10 +114,41 @@ impl<'a> CellBench<'a> {
     pub(super) fn run(&mut self, ready: &ReadyCandidate<'_>) -> Result<(), String> {
         let ended = self.try_run(ready);
         if ended.is_err() {
-            self.failed_at = self.clock.now();
+            self.failed();
             ready.lane(&self.lane).abort();
         }
         ended
+    }
+
+    /// A call has failed here just now.
+    fn failed(&mut self) {
+        self.failed_at = self.clock.now();
+    }
+
+    /// On GPUs: the times of calls that have run before, so many in a row each time, or why they failed. `None` on the host.
+    pub(super) fn time_on_gpu(
+        &mut self,
+        ready: &ReadyCandidate<'_>,
+        calls: (usize, usize),
+    ) -> Option<Result<Vec<Micros>, String>> {
+        let call = *self.memory.call();
+        let timed = self.gpu.as_mut()?.time(ready.rounds.as_ref(), &call, calls);
+        if timed.is_err() {
+            self.failed();
+        }
+        Some(timed)
+    }
+
+    /// What serves stock's calls on GPUs; `None` on the host.
+    pub(super) fn gpu_stock(&mut self) -> Option<StockPlan> {
+        let collective = self.kind.collective;
+        self.gpu.as_mut().map(|gpu| gpu.stock_plan(collective))
+    }
+
+    /// A plan, ready for calls on GPUs; `None` on the host.
+    pub(super) fn rounds(&mut self, program: &SequencedProgram) -> Option<Result<ReadyRounds, String>> {
+        let (rank, call) = (self.control.rank(), *self.memory.call());
+        self.gpu.as_mut().map(|gpu| gpu.prepared(program, rank, &call))
     }
 
     /// How long the turns have taken so far in which candidates were refused, such as the wait for a limit: the others do not pay
@@ -129,7 +170,10 @@ impl<'a> CellBench<'a> {
     }
 
     fn try_run(&mut self, ready: &ReadyCandidate<'_>) -> Result<(), String> {
-        let Self { lane, kind, memory, watch, .. } = self;
+        let Self { lane, kind, memory, watch, gpu, .. } = self;
+        if let Some(gpu) = gpu {
+            return gpu.run(ready.rounds.as_ref(), memory);
+        }
         let call = *memory.call();
         let (lane, buffers) = (ready.lane(lane), memory.buffers());
         let told = |error: CommError| error.to_string();
@@ -313,6 +357,6 @@ impl<'a> CellBench<'a> {
         let limit = self.lane.limit();
         self.lane = self.control.duplicate()?;
         self.lane.set_time_limit(limit);
-        Ok(())
+        self.gpu.as_mut().map_or(Ok(()), |gpu| gpu.rank().renew(self.control))
     }
 }

@@ -31,6 +31,7 @@ fn described(options: &TuneOptions, work: &[CellWork], candidates: &[TuneCandida
         ("reduction", json!(options.op)),
         ("seed", json!(options.seed)),
         ("least samples", json!(options.least_samples)),
+        ("device", json!(options.device)),
         ("candidates", json!(names)),
         ("contents of candidates", json!(contents)),
         ("cells", json!(work.iter().fold(work.len() as u64, cell))),

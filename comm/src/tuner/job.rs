@@ -6,7 +6,8 @@
 
 use super::watch::{TrialWatch, TuneWord};
 use super::{
-    CellSamples, CellWork, MeasuredTable, NextWork, TuneCandidate, TuneOptions, final_table, measure, next_work, pieces,
+    CellSamples, CellWork, MeasuredTable, NextWork, TuneCandidate, TuneDevice, TuneOptions, final_table, measure,
+    next_work, pieces,
 };
 use crate::communicator::Communicator;
 use crate::error::{CommError, CommResult};
@@ -16,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tune::{MachineLinks, TableKey, TuningTable};
+use tune::{MachineLinks, RankTransport, TableKey, TuningTable};
 
 /// The share of the budget for the grid; the rest is for the edges between choices.
 const GRID: f64 = 0.7;
@@ -146,7 +147,7 @@ impl TuneJob {
         };
         links.iter().for_each(|links| comm.use_links(links));
         let mut all = comm.candidates(&self.options, all)?;
-        if let Some(table) = &self.chosen {
+        if let Some(table) = self.chosen.as_ref().filter(|_| self.options.device == TuneDevice::Host) {
             all.extend(chosen_halves(table)?);
         }
         all.extend(variants(&all, &self.variants)?);
@@ -172,12 +173,13 @@ impl TuneJob {
     fn run_watched(&self, comm: &Communicator, given: Vec<TuneCandidate>, watch: &TrialWatch) -> CommResult<()> {
         let candidates = self.candidates(comm, given)?;
         let work = self.work.clone().unwrap_or_else(|| self.options.grid(comm.size()));
-        let key = comm.table_key()?;
+        let mut gpu = comm.open_device(&self.options)?;
+        let key = comm.table_key_of(gpu.as_ref())?;
         if comm.rank() == 0 {
             watch.say(&TuneWord::Begin(comm.launch_end(&candidates, key)?));
         }
         let tell = |cell: &CellSamples| watch.say(&TuneWord::Cell(cell.clone()));
-        comm.measure_watched(&work, &candidates, &self.options, watch, tell)?;
+        comm.measure_watched((watch, gpu.as_mut()), &work, &candidates, &self.options, tell)?;
         watch.say(&TuneWord::End);
         Ok(())
     }
@@ -191,7 +193,9 @@ impl Communicator {
     pub fn launch_end(&self, candidates: &[TuneCandidate], key: TableKey) -> CommResult<LaunchEnd> {
         let texts = Self::plan_texts(candidates).map_err(CommError::NoPlan)?;
         let functions = candidates.iter().filter(|of| of.is_function()).map(|of| of.name().to_owned()).collect();
-        Ok(LaunchEnd { key, texts, functions, links: self.kept_links() })
+        // What was measured between hosts says nothing about GPUs.
+        let links = if key.transport == Some(RankTransport::Nccl) { None } else { self.kept_links() };
+        Ok(LaunchEnd { key, texts, functions, links })
     }
 
     /// Tunes in a running program: measures the program's own candidates, textbook algorithms and stock on these ranks, and uses
@@ -207,12 +211,13 @@ impl Communicator {
             return job.run(self, given).map(|()| None);
         }
         let mut candidates = self.candidates(options, given)?;
+        let mut gpu = self.open_device(options)?;
         let part = |share: f64| TuneOptions { budget: options.budget.mul_f64(share), ..options.clone() };
         let step = |collective| measure::step_of(collective, self.size(), options.dtype);
         let dtype = options.dtype.to_string();
-        let grid = self.measure(&options.grid(self.size()), &candidates, &part(GRID), |_| {})?;
+        let grid = self.measure_on(gpu.as_mut(), &options.grid(self.size()), &candidates, &part(GRID), |_| {})?;
         // Rank 0 says what decides the edges, and what comes out.
-        let key = self.table_key()?;
+        let key = self.table_key_of(gpu.as_ref())?;
         let next = || {
             let end = self.launch_end(&candidates, key.clone())?;
             next_work(std::slice::from_ref(&grid), &end, &dtype, step).map_err(CommError::NoPlan)
@@ -220,7 +225,7 @@ impl Communicator {
         let NextWork { cells, chosen, variants: cut } = self.shared_value(next)?;
         candidates.extend(chosen_halves(&chosen)?);
         candidates.extend(variants(&candidates, &cut)?);
-        let edges = self.measure(&cells, &candidates, &part(1.0 - GRID), |_| {})?;
+        let edges = self.measure_on(gpu.as_mut(), &cells, &candidates, &part(1.0 - GRID), |_| {})?;
         let made = self.shared_value(|| {
             let (mut launches, end) = ([grid, edges], self.launch_end(&candidates, key)?);
             final_table(&mut launches, &[None, Some(chosen)], end, &dtype, step).map_err(CommError::NoPlan)

@@ -13,8 +13,9 @@ use super::watch::TrialWatch;
 use super::{CandidateRefusal, CandidateSamples, CellSamples, CellWork, StockPlan, TuneOptions};
 use crate::communicator::Communicator;
 use crate::error::{CommError, CommResult};
-use crate::stock::measured_kind;
-use runtime::Moment;
+use crate::gpu::GpuRank;
+use crate::stock::{CallKind, measured_kind};
+use runtime::{DType, Moment};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -24,6 +25,7 @@ use std::time::Duration;
 /// If a rank is lost.
 pub(super) fn measure_cells(
     (control, watch): (&Communicator, &TrialWatch),
+    mut gpu: Option<&mut GpuRank>,
     work: &[CellWork],
     candidates: &[TuneCandidate],
     options: &TuneOptions,
@@ -31,7 +33,7 @@ pub(super) fn measure_cells(
 ) -> CommResult<Vec<CellSamples>> {
     let begin = Moment::now();
     let mut measured = Vec::with_capacity(work.len());
-    let (mut programs, mut predictions) = (CandidatePrograms::default(), Predictions::new(control, options.budget));
+    let (mut programs, mut predictions) = (CandidatePrograms::default(), Predictions::new(control, options));
     let (mut distrusted, mut wasted) = (BTreeMap::new(), Duration::ZERO);
     let weights = weights(predictions.model(), control.size(), work, options);
     for (index, cell) in work.iter().enumerate() {
@@ -49,7 +51,8 @@ pub(super) fn measure_cells(
             false => {
                 let candidates = (candidates, &distrusted);
                 let plans = (&mut programs, &mut predictions);
-                let (samples, time) = measure_cell((control, watch), cell, candidates, plans, (options, share))?;
+                let place = ((control, watch), gpu.as_deref_mut());
+                let (samples, time) = measure_cell(place, cell, candidates, plans, (options, share))?;
                 wasted += time;
                 samples
             }
@@ -70,7 +73,7 @@ type DistrustedCandidates = BTreeMap<(schedule::Collective, String), CandidateRe
 /// Measures a cell for about as long as its share of the time. With the samples comes how long the turns have taken in which
 /// candidates were refused.
 fn measure_cell(
-    (control, watch): (&Communicator, &TrialWatch),
+    ((control, watch), gpu): ((&Communicator, &TrialWatch), Option<&mut GpuRank>),
     cell: &CellWork,
     (candidates, distrusted): (&[TuneCandidate], &DistrustedCandidates),
     (programs, predictions): (&mut CandidatePrograms, &mut Predictions),
@@ -83,11 +86,11 @@ fn measure_cell(
     let serving = candidates.iter().enumerate().filter(|(index, candidate)| {
         (*index == 0 || cell.asks_for(candidate)) && candidate.serves(control.size(), kind, count, bytes)
     });
-    let mut bench = CellBench::new((control, watch), kind, (count, options.dtype), options.seed, options.limit)?;
+    let mut bench = CellBench::new((control, watch), gpu, kind, (count, options.dtype), options.seed, options.limit)?;
     let (mut contest, mut pending) = (Contest(Vec::new()), Vec::new());
     // Plans that do the same are measured once.
-    let stock = control.stock_plan(kind, count, options.dtype)?;
-    let mut known: BTreeMap<u32, &str> = [(stock.program.digest(), tune::STOCK)].into();
+    let (stock_plan, digest) = stock_of(&mut bench, kind, (count, options.dtype))?;
+    let mut known: BTreeMap<u32, &str> = digest.map(|digest| (digest, tune::STOCK)).into_iter().collect();
     let mut stock_us = None;
     for (index, candidate) in serving {
         // What was wrong once is not called again. All ranks know that.
@@ -123,10 +126,23 @@ fn measure_cell(
         contender.check_function(&mut bench)?;
     }
     let candidates = contest.0.into_iter().map(|contender| contender.samples).collect();
-    let traffic = program::traffic_digest(stock.program.program().program());
-    let (collective, stock_plan) = (cell.collective, Some(StockPlan { name: stock.name.to_string(), traffic }));
+    let (collective, stock_plan) = (cell.collective, Some(stock_plan));
     let measured = CellSamples { collective, bytes, op: kind.op, stock_plan, candidates };
     Ok((measured, bench.wasted()))
+}
+
+/// What serves stock's calls, and the digest of its program if it has one.
+fn stock_of(
+    bench: &mut CellBench<'_>,
+    kind: CallKind,
+    (count, dtype): (usize, DType),
+) -> CommResult<(StockPlan, Option<u32>)> {
+    if let Some(plan) = bench.gpu_stock() {
+        return Ok((plan, None));
+    }
+    let stock = bench.control.stock_plan(kind, count, dtype)?;
+    let traffic = program::traffic_digest(stock.program.program().program());
+    Ok((StockPlan { name: stock.name.to_string(), traffic }, Some(stock.program.digest())))
 }
 
 impl CellWork {
@@ -157,8 +173,13 @@ pub(super) fn step_of(collective: schedule::Collective, ranks: usize, dtype: run
 /// # Errors
 /// If the options make no sense.
 pub(super) fn check(options: &TuneOptions) -> CommResult<()> {
-    match options.collectives.iter().find(|of| !of.takes_vectors()) {
-        Some(of) => Err(CommError::Argument(format!("{of} has no vectors of one length, and is not tuned"))),
+    if let Some(of) = options.collectives.iter().find(|of| !of.takes_vectors()) {
+        return Err(CommError::Argument(format!("{of} has no vectors of one length, and is not tuned")));
+    }
+    match options.collectives.iter().find(|of| !options.device.does(**of)) {
+        Some(of) => {
+            Err(CommError::Argument(format!("no plan serves {of} in NCCL's place, so it is not tuned on GPUs")))
+        }
         None => Ok(()),
     }
 }

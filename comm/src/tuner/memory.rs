@@ -10,7 +10,7 @@ use schedule::{Demand, Request};
 use topology::Rank;
 
 /// So many bytes before and behind a buffer tell whether a function writes beyond it, and keep the rest of the memory as it is.
-const GUARD: usize = 1 << 16;
+pub(super) const GUARD: usize = 1 << 16;
 /// What stands there.
 const GUARDED: u8 = 0xc3;
 static GUARDS: [u8; GUARD] = [GUARDED; GUARD];
@@ -116,7 +116,7 @@ impl TrialMemory {
     }
 
     /// Bytes of input and output.
-    fn lengths(&self) -> [usize; 2] {
+    pub(super) fn lengths(&self) -> [usize; 2] {
         let places = self.reference().places(self.rank);
         let elements = match self.kind.in_place {
             true => [0, places.input.max(places.output)],
@@ -138,6 +138,11 @@ impl TrialMemory {
             true => reference.fill(*rank, output.take(got), reference.places(*rank).input_at),
             false => reference.fill(*rank, input.take(given), 0),
         }
+    }
+
+    /// All bytes of input and output, with the guards.
+    pub(super) fn whole(&mut self) -> [&mut [u8]; 2] {
+        [&mut self.input.0, &mut self.output.0]
     }
 
     /// What a call works on.

@@ -17,6 +17,7 @@
 //! | `admission` | one size of one collective: who takes part |
 //! | `clock` | rank 0's clock |
 //! | `compare` | whether all ranks are about to measure the same |
+//! | `device` | candidates on GPUs, over NCCL |
 //! | `bench` | one size of one collective: candidates that are ready, and the right result |
 //! | `memory` | what a rank gives and gets, with guards |
 //! | `timing` | the times |
@@ -37,6 +38,7 @@ mod candidate;
 mod clock;
 mod compare;
 mod contest;
+mod device;
 mod guided;
 mod job;
 mod measure;
@@ -50,10 +52,12 @@ mod watch;
 
 use crate::communicator::Communicator;
 use crate::error::{CommError, CommResult};
+use crate::gpu::GpuRank;
 use crate::stock::{CallKind, measured_kind};
 use crate::table::RankPlaces;
 pub use build::{edges_of, table_of};
 pub use candidate::TuneCandidate;
+pub use device::TuneDevice;
 pub use guided::{NextWork, final_table, next_work};
 pub use job::{LaunchEnd, TuneJob};
 pub use outcome::{DroppedLaunch, MeasuredTable, RefusedCandidate, SameCandidate};
@@ -63,12 +67,14 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
-use tune::TableKey;
+use tune::{RankTransport, TableKey};
 use watch::TrialWatch;
 pub use watch::{TrialMark, TuneWord};
 
 /// How much longer ranks wait for each other than for a call, at least: they prepare plans and check results.
 const WAITING: Duration = Duration::from_secs(10);
+/// How long ranks may take to make a communicator of NCCL.
+const JOINING: Duration = Duration::from_secs(60);
 
 /// What is measured, and how long.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -91,6 +97,9 @@ pub struct TuneOptions {
     /// takes: for an oracle. 0 stands for as often as a decision needs, within the budget.
     #[serde(default)]
     pub least_samples: usize,
+    /// Where buffers are. On GPUs stock is NCCL, and plans are the only candidates.
+    #[serde(default)]
+    pub device: TuneDevice,
 }
 
 /// A size of a collective that is to be measured.
@@ -221,6 +230,7 @@ impl Default for TuneOptions {
             limit: Duration::from_secs(10),
             seed: 0,
             least_samples: 0,
+            device: TuneDevice::Host,
         }
     }
 }
@@ -247,7 +257,15 @@ impl Communicator {
         let kinds: Vec<CallKind> = options.collectives.iter().map(|of| measured_kind(*of, options.op)).collect();
         let textbook = Arc::new(self.textbook(&kinds)?);
         let textbook = TuneCandidate::of_table(&textbook);
-        let mut all: Vec<_> = std::iter::once(TuneCandidate::stock()).chain(TuneCandidate::composed()).collect();
+        let mut all = vec![TuneCandidate::stock()];
+        match options.device {
+            TuneDevice::Host => all.extend(TuneCandidate::composed()),
+            TuneDevice::Gpu => {
+                if let Some(function) = given.iter().find(|of| of.is_function()) {
+                    return Err(CommError::Argument(format!("`{}` is a function, and works on no GPU", function.name)));
+                }
+            }
+        }
         let known: Vec<_> = all.iter().chain(&textbook).collect();
         let given = TuneCandidate::distinct(given, &known).map_err(CommError::Argument)?;
         // What is given comes first: if the time is up, fewer textbook algorithms compete.
@@ -272,6 +290,31 @@ impl Communicator {
         Ok(self.key_on(&self.hardware_of_all()?))
     }
 
+    /// The same with the ranks' GPUs, if it is measured on these.
+    ///
+    /// # Errors
+    /// As any call.
+    pub fn table_key_of(&self, gpu: Option<&GpuRank>) -> CommResult<TableKey> {
+        match gpu {
+            None => self.table_key(),
+            Some(gpu) => {
+                let machines = self.machines();
+                Ok(TableKey { transport: Some(RankTransport::Nccl), ..self.key_on(&gpu.hardware(&machines)) })
+            }
+        }
+    }
+
+    /// What the options want calls to run on; `None` for the host. All ranks make this call.
+    ///
+    /// # Errors
+    /// As [`GpuRank::open`].
+    pub fn open_device(&self, options: &TuneOptions) -> CommResult<Option<GpuRank>> {
+        match options.device {
+            TuneDevice::Host => Ok(None),
+            TuneDevice::Gpu => GpuRank::open(self, JOINING).map(Some),
+        }
+    }
+
     /// The same where it is known what the machines are.
     pub(crate) fn key_on(&self, hardware: &[String]) -> TableKey {
         let (store, machines) = (self.state().plans.store(), self.machines());
@@ -291,22 +334,39 @@ impl Communicator {
         options: &TuneOptions,
         progress: impl FnMut(&CellSamples),
     ) -> CommResult<Vec<CellSamples>> {
-        self.measure_watched(work, candidates, options, &TrialWatch::default(), progress)
+        let mut gpu = self.open_device(options)?;
+        self.measure_on(gpu.as_mut(), work, candidates, options, progress)
+    }
+
+    /// The same on what [`Self::open_device`] gave.
+    ///
+    /// # Errors
+    /// As [`Self::measure`].
+    pub fn measure_on(
+        &self,
+        gpu: Option<&mut GpuRank>,
+        work: &[CellWork],
+        candidates: &[TuneCandidate],
+        options: &TuneOptions,
+        progress: impl FnMut(&CellSamples),
+    ) -> CommResult<Vec<CellSamples>> {
+        self.measure_watched((&TrialWatch::default(), gpu), work, candidates, options, progress)
     }
 
     fn measure_watched(
         &self,
+        (watch, gpu): (&TrialWatch, Option<&mut GpuRank>),
         work: &[CellWork],
         candidates: &[TuneCandidate],
         options: &TuneOptions,
-        watch: &TrialWatch,
         progress: impl FnMut(&CellSamples),
     ) -> CommResult<Vec<CellSamples>> {
         measure::check(options)?;
         let control = self.without_table()?;
         // A rank whose call has failed waits for those whose call has not failed yet.
-        control.set_time_limit(options.limit.saturating_mul(2).saturating_add(options.limit.max(WAITING)));
+        let waiting = if gpu.is_some() { JOINING.saturating_mul(2) } else { WAITING };
+        control.set_time_limit(options.limit.saturating_mul(2).saturating_add(options.limit.max(waiting)));
         compare::compare(&control, options, work, candidates)?;
-        measure::measure_cells((&control, watch), work, candidates, options, progress)
+        measure::measure_cells((&control, watch), gpu, work, candidates, options, progress)
     }
 }

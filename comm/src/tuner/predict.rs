@@ -5,6 +5,7 @@
 
 use super::admission::PendingCandidate;
 use super::candidate::{MadeProgram, TuneCandidate};
+use super::{TuneDevice, TuneOptions};
 use crate::communicator::Communicator;
 use crate::stock::{self, CallKind};
 use runtime::Moment;
@@ -45,10 +46,12 @@ pub(super) struct Predictions {
 }
 
 impl Predictions {
-    /// Of these ranks, within a small share of the budget; only rank 0 has any.
-    pub(super) fn new(control: &Communicator, budget: Duration) -> Self {
-        let model = if control.rank() == 0 { control.cost_model().ok() } else { None };
-        let (plans, left) = (BTreeMap::new(), budget.mul_f64(OF_BUDGET));
+    /// Of these ranks, within a small share of the budget; only rank 0 has any. What messages cost was measured between hosts, so on
+    /// GPUs nothing is predicted.
+    pub(super) fn new(control: &Communicator, options: &TuneOptions) -> Self {
+        let is_known = control.rank() == 0 && options.device == TuneDevice::Host;
+        let model = if is_known { control.cost_model().ok() } else { None };
+        let (plans, left) = (BTreeMap::new(), options.budget.mul_f64(OF_BUDGET));
         Self { ranks: control.size(), model: model.map(Arc::new), plans, left }
     }
 
@@ -196,7 +199,7 @@ mod tests {
         let comm = Communicator::local(8).unwrap().swap_remove(0);
         let kind = measured_kind(Collective::AllReduce, ReduceOp::Sum);
         let plans = TuneCandidate::of_table(&Arc::new(comm.textbook(&[kind]).unwrap()));
-        let mut predictions = Predictions::new(&comm, Duration::from_secs(60));
+        let mut predictions = Predictions::new(&comm, &TuneOptions::default());
         let mut fastest = |bytes: u64| {
             let times = plans.iter().enumerate().filter_map(|(index, plan)| {
                 let program = super::super::candidate::CandidatePrograms::default().of(index, plan, kind);

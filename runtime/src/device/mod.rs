@@ -15,6 +15,8 @@ pub(crate) mod cuda;
 pub(crate) mod kernel_plan;
 #[expect(unsafe_code, reason = "loads a library and calls its functions")]
 pub(crate) mod nccl;
+#[expect(unsafe_code, reason = "loads a library and calls its functions")]
+pub(crate) mod nvml;
 #[expect(unsafe_code, reason = "maps memory of other processes")]
 pub(crate) mod peer_memory;
 pub(crate) mod peers;

@@ -17,12 +17,14 @@ mod tell;
 mod winners;
 
 use crate::amounts::step_of;
-use crate::cli::{TuneArgs, TuneCommand, TuneMeasureArgs};
+use crate::cli::{DeviceChoice, TuneArgs, TuneCommand, TuneMeasureArgs};
 use crate::failure::{Failure, Outcome};
 use crate::interrupt;
 use crate::occupancy::Occupancy;
 use crate::screen::{Screen, bytes};
-use comm::{CellSamples, CellWork, LaunchEnd, NextWork, PlanTable, TuneJob, TuneOptions, final_table, next_work};
+use comm::{
+    CellSamples, CellWork, LaunchEnd, NextWork, PlanTable, TuneDevice, TuneJob, TuneOptions, final_table, next_work,
+};
 use given::{named, planned};
 use launch::{LaunchSetting, LostRank};
 use notes::ShortBudget;
@@ -60,6 +62,10 @@ fn options(args: &TuneMeasureArgs) -> TuneOptions {
         limit: args.timeout,
         seed: args.seed,
         least_samples: args.least_samples,
+        device: match args.device {
+            DeviceChoice::Host => TuneDevice::Host,
+            DeviceChoice::Gpu => TuneDevice::Gpu,
+        },
     }
 }
 
@@ -81,6 +87,11 @@ fn measure(args: &TuneMeasureArgs, screen: &Screen) -> Outcome {
     let mut job = job_of(args, folder.path())?;
     for path in job.plans.iter().chain(job.named.values()) {
         PlanTable::read(path).map_err(Failure::bad_input)?;
+    }
+    if args.device == DeviceChoice::Gpu && !args.program.is_empty() {
+        return Err(Failure::bad_input(anyhow::anyhow!(
+            "functions of a program work on no GPU: --device host measures them"
+        )));
     }
     let Some(output) = &args.output else {
         return Err(Failure::bad_input(anyhow::anyhow!("--output is needed")));

@@ -95,7 +95,8 @@ impl LaunchedRank {
 
     fn measure(&self, comm: &Communicator, job: &TuneJob) -> Result<(Vec<CellSamples>, LaunchEnd), CommError> {
         let candidates = job.candidates(comm, Vec::new())?;
-        let key = comm.table_key()?;
+        let mut gpu = comm.open_device(&job.options)?;
+        let key = comm.table_key_of(gpu.as_ref())?;
         let end = comm.launch_end(&candidates, key)?;
         // Nobody listens any more once the user has interrupted it; then this process ends.
         let say = |word| drop(self.say.send(word));
@@ -103,7 +104,7 @@ impl LaunchedRank {
         say(RankWord::Begin(Box::new(RankLaunch { number, is_loaded, chosen, end: end.clone() })));
         let work = job.work.clone().unwrap_or_else(|| job.options.grid(comm.size()));
         let tell = |cell: &CellSamples| say(RankWord::Cell(cell.clone()));
-        Ok((comm.measure(&work, &candidates, &job.options, tell)?, end))
+        Ok((comm.measure_on(gpu.as_mut(), &work, &candidates, &job.options, tell)?, end))
     }
 }
 

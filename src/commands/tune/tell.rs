@@ -7,6 +7,7 @@ use super::launch::LostRank;
 use super::load::{self, LoadedCell};
 use super::notes::{self, ShortBudget};
 use super::{Tuning, show};
+use crate::cli::DeviceChoice;
 use crate::failure::Outcome;
 use crate::screen::bytes;
 use comm::{DroppedLaunch, MeasuredTable, RefusedCandidate, SameCandidate};
@@ -71,7 +72,11 @@ impl Tuning<'_> {
             };
             format!("{}\n\n{}{places}{loaded}", show::text(&table), show::guidelines(&summary.violations))
         })?;
-        self.screen.note(&format!("use it with ANTIPHON_TABLE={}", output.display()));
+        let preloaded = match self.args.device {
+            DeviceChoice::Host => "",
+            DeviceChoice::Gpu => " and LD_PRELOAD=/path/to/libantiphon_nccl.so",
+        };
+        self.screen.note(&format!("use it with ANTIPHON_TABLE={}{preloaded}", output.display()));
         Ok(())
     }
 }

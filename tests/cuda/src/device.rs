@@ -2,6 +2,7 @@
 //!
 //! The principal type is [`Device`].
 
+use crate::clock;
 use ptx::{Launch, Machine, Module, OutsideMemory, Progress};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -213,6 +214,7 @@ impl Device {
         if self.fault() != SUCCESS {
             return;
         }
+        clock::launch();
         let KernelLaunch { kernel, blocks, threads, parameters } = launch;
         let devices = vec![0; *blocks as usize];
         let terms = Launch { kernel: &kernel.name, devices: &devices, threads: *threads, parameters, seed };

@@ -1,6 +1,7 @@
 //! The functions for devices, contexts, streams, events and errors, by their names and arguments in CUDA.
 #![allow(missing_docs, clippy::missing_safety_doc, reason = "CUDA's documentation describes its functions")]
 
+use crate::clock;
 use crate::device::{
     CODES, Code, Device, INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, MOST_THREADS, MULTIPROCESSORS,
     NOT_INITIALIZED, NOT_READY, SUCCESS,
@@ -37,11 +38,23 @@ pub(crate) fn device() -> &'static Device {
 }
 
 /// The numbers of the GPUs that this process sees. The first one is its own (`FAKE_CUDA_GPU`), and no other process has it unless it
-/// says so; with the others (`FAKE_CUDA_VISIBLE`) nothing can be done but to ask about them.
+/// says so; with the others (`FAKE_CUDA_VISIBLE`) nothing can be done but to ask about them. Then come more, up to `FAKE_CUDA_DEVICES`
+/// in all, which all have the memory of the first one.
 pub(crate) fn visible() -> Vec<u64> {
     let named = |name: &str| std::env::var(name).unwrap_or_default();
     let own = named("FAKE_CUDA_GPU").parse().unwrap_or(u64::from(std::process::id()));
-    std::iter::once(own).chain(named("FAKE_CUDA_VISIBLE").split(',').filter_map(|number| number.parse().ok())).collect()
+    let listed = named("FAKE_CUDA_VISIBLE");
+    let mut all: Vec<u64> = std::iter::once(own).chain(listed.split(',').filter_map(|it| it.parse().ok())).collect();
+    let more = named("FAKE_CUDA_DEVICES").parse().unwrap_or(0);
+    while all.len() < more {
+        all.push(own.wrapping_add(1 << 32).wrapping_add(all.len() as u64));
+    }
+    all
+}
+
+/// How many devices there are.
+fn devices() -> c_int {
+    visible().len() as c_int
 }
 
 /// Whether the driver lacks something: `FAKE_CUDA_LACKS` lists `descriptors`, `ipc`, `peers`, `import` and `access`.
@@ -113,13 +126,13 @@ pub extern "C" fn cuInit(flags: c_uint) -> Code {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetCount(count: *mut c_int) -> Code {
     // SAFETY: as the caller of the driver promises.
-    initialized(|| unsafe { give(count, visible().len() as c_int) })
+    initialized(|| unsafe { give(count, devices()) })
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGet(found: *mut c_int, ordinal: c_int) -> Code {
     initialized(|| {
-        if ordinal < 0 || ordinal as usize >= visible().len() {
+        if !(0..devices()).contains(&ordinal) {
             return Err(INVALID_DEVICE);
         }
         // SAFETY: as the caller of the driver promises.
@@ -131,7 +144,7 @@ pub unsafe extern "C" fn cuDeviceGet(found: *mut c_int, ordinal: c_int) -> Code 
 pub unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, length: c_int, number: c_int) -> Code {
     initialized(|| {
         let text = c"Antiphon's fake GPU, which is no hardware".to_bytes_with_nul();
-        if number != 0 || name.is_null() || (length as usize) < text.len() {
+        if !(0..devices()).contains(&number) || name.is_null() || (length as usize) < text.len() {
             return Err(INVALID_VALUE);
         }
         // SAFETY: the caller has room for `length` bytes.
@@ -141,9 +154,22 @@ pub unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, length: c_int, numbe
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetPCIBusId(text: *mut c_char, length: c_int, number: c_int) -> Code {
+    initialized(|| {
+        let found = format!("0000:{:02X}:00.0\0", 0x10 + number);
+        if !(0..devices()).contains(&number) || text.is_null() || (length as usize) < found.len() {
+            return Err(INVALID_VALUE);
+        }
+        // SAFETY: the caller has room for `length` bytes.
+        unsafe { std::ptr::copy_nonoverlapping(found.as_ptr().cast(), text, found.len()) };
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, number: c_int) -> Code {
     initialized(|| {
-        if number != 0 {
+        if !(0..devices()).contains(&number) {
             return Err(INVALID_DEVICE);
         }
         let known = match attribute {
@@ -166,7 +192,7 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_in
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut usize, number: c_int) -> Code {
     initialized(|| {
-        if number != 0 {
+        if !(0..devices()).contains(&number) {
             return Err(INVALID_DEVICE);
         }
         CONTEXTS.fetch_add(1, Ordering::AcqRel);
@@ -311,9 +337,14 @@ pub extern "C" fn cuEventQuery(event: usize) -> Code {
 pub unsafe extern "C" fn cuEventElapsedTime(millis: *mut f32, begin: usize, end: usize) -> Code {
     current(|_| {
         let (begin, end) = (find(&EVENTS, begin)?, find(&EVENTS, end)?);
+        let counted = end.counted_at().saturating_sub(begin.counted_at());
         let (Some(begin), Some(end)) = (begin.reached_at(), end.reached_at()) else { return Err(INVALID_HANDLE) };
+        let elapsed = match clock::counts() {
+            true => counted as f32 / 1e6,
+            false => end.saturating_duration_since(begin).as_secs_f32() * 1e3,
+        };
         // SAFETY: as the caller of the driver promises.
-        unsafe { give(millis, end.saturating_duration_since(begin).as_secs_f32() * 1e3) }
+        unsafe { give(millis, elapsed) }
     })
 }
 

@@ -2,6 +2,7 @@
 //!
 //! The principal type is [`Event`].
 
+use crate::clock;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -11,6 +12,8 @@ struct EventState {
     recorded: u64,
     reached: u64,
     at: Option<Instant>,
+    /// The clock of the stream that has reached it last.
+    clock: u64,
 }
 
 /// An event. One that was never recorded counts as done.
@@ -31,13 +34,18 @@ impl Event {
     pub(crate) fn reach(&self, record: u64) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.reached = state.reached.max(record);
-        state.at = Some(Instant::now());
+        (state.at, state.clock) = (Some(Instant::now()), clock::now());
         self.changed.notify_all();
     }
 
     /// When a stream has reached it last.
     pub(crate) fn reached_at(&self) -> Option<Instant> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).at
+    }
+
+    /// The same by the clock that is counted.
+    pub(crate) fn counted_at(&self) -> u64 {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).clock
     }
 
     /// The latest record.
@@ -53,6 +61,7 @@ impl Event {
     /// Waits until a stream has reached a record.
     pub(crate) fn wait(&self, record: u64) {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        drop(self.changed.wait_while(state, |state| state.reached < record).unwrap_or_else(PoisonError::into_inner));
+        let waited = self.changed.wait_while(state, |state| state.reached < record);
+        clock::advance(waited.unwrap_or_else(PoisonError::into_inner).clock);
     }
 }

@@ -19,6 +19,7 @@
 
 #![expect(unsafe_code, reason = "its callers give addresses, as to any driver")]
 
+mod clock;
 mod copies;
 mod device;
 mod driver;
@@ -30,6 +31,7 @@ mod shared;
 mod streams;
 mod virtual_memory;
 
+pub use clock::{fakeCudaAdvance, fakeCudaClock};
 pub use copies::*;
 pub use driver::*;
 pub use graphs::*;

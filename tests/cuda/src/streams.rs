@@ -2,6 +2,7 @@
 //!
 //! The principal type is [`Stream`].
 
+use crate::clock;
 use crate::device::draw;
 use crate::events::Event;
 use std::sync::mpsc::{Sender, channel};
@@ -16,7 +17,7 @@ pub(crate) type RepeatableWork = Arc<dyn Fn() + Send + Sync>;
 /// What a stream has recorded. Nothing, once it was asked for something that graphs here do not have.
 type Recording = Option<Vec<RepeatableWork>>;
 
-/// The longest delay before a piece of work, in turns that the thread gives to others.
+/// The longest delay before a piece of work, in turns that the thread gives to others. There is none where the clock is counted.
 const DELAY: u64 = 64;
 
 /// A stream, and the thread that does its work.
@@ -33,7 +34,8 @@ impl Stream {
         let (queue, work) = channel::<Work>();
         let thread = std::thread::spawn(move || {
             for piece in work {
-                for _ in 0..draw(&mut seed) % DELAY {
+                let delay = if clock::counts() { 0 } else { draw(&mut seed) % DELAY };
+                for _ in 0..delay {
                     std::thread::yield_now();
                 }
                 piece();

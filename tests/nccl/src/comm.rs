@@ -168,12 +168,12 @@ impl Comm {
     }
 
     /// Waits for the answer to a request.
-    fn reply(&self, number: u64, begin: Instant) -> Result<Vec<u8>, (Code, String)> {
+    fn reply(&self, number: u64, begin: Instant) -> Result<Reply, (Code, String)> {
         let mut state = self.state();
         loop {
             if let Some(reply) = state.replies.remove(&number) {
                 return match reply.code {
-                    SUCCESS => Ok(reply.data),
+                    SUCCESS => Ok(reply),
                     code => Err((code, String::from_utf8_lossy(&reply.data).into_owned())),
                 };
             }
@@ -208,18 +208,19 @@ impl Comm {
 
     fn exchange(&self, operations: &[Operation], driver: &Driver) -> Result<(), (Code, String)> {
         let memory = |what: &str| (CUDA_ERROR, format!("rank {}: {what} is no memory of the device", self.rank));
-        let begin = Instant::now();
+        let (begin, clock) = (Instant::now(), driver.clock());
         let mut numbers = Vec::new();
         for operation in operations {
             let number = self.numbers.fetch_add(1, Ordering::Relaxed);
             self.fault(number, begin)?;
             let data = driver.read(operation.send, operation.send_bytes).ok_or_else(|| memory("what is sent"))?;
-            let request = Request { number, terms: operation.terms, data };
+            let request = Request { number, terms: operation.terms, begin: clock, data };
             self.send(&request)?;
             numbers.push(number);
         }
         for (operation, number) in operations.iter().zip(numbers) {
-            let data = self.reply(number, begin)?;
+            let Reply { data, end, .. } = self.reply(number, begin)?;
+            driver.advance(end);
             if data.len() != operation.recv_bytes {
                 return Err((SYSTEM_ERROR, format!("{} bytes came, and not {}", data.len(), operation.recv_bytes)));
             }
@@ -238,8 +239,9 @@ impl Comm {
     pub(crate) fn ask(&self, terms: Terms, data: Vec<u8>) -> Result<Vec<u8>, Code> {
         self.drain();
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-        let sent = self.send(&Request { number, terms, data });
-        sent.and_then(|()| self.reply(number, Instant::now())).map_err(|(code, text)| {
+        let sent = self.send(&Request { number, terms, begin: 0, data });
+        let reply = sent.and_then(|()| self.reply(number, Instant::now())).map(|reply| reply.data);
+        reply.map_err(|(code, text)| {
             self.fail(code, &text);
             code
         })
@@ -268,7 +270,7 @@ impl Comm {
         if !is_abort && self.code() == SUCCESS {
             let terms = Terms { kind: Kind::Leave, count: 0, dtype: 0, op: 0, peer: 0 };
             // If the hub is gone, nobody has to know.
-            let _ = self.send(&Request { number: u64::MAX, terms, data: Vec::new() });
+            let _ = self.send(&Request { number: u64::MAX, terms, begin: 0, data: Vec::new() });
         }
         if let Some(socket) = self.ending.get() {
             let _ = socket.shutdown(Shutdown::Both);

@@ -66,6 +66,20 @@ impl Driver {
         (unsafe { write(to, data.as_ptr(), data.len()) } == 0).then_some(())
     }
 
+    /// What the clock of the stream says whose work this thread does, in nanoseconds.
+    pub(crate) fn clock(&self) -> u64 {
+        let clock = self.function::<unsafe extern "C" fn() -> u64>(b"fakeCudaClock\0");
+        // SAFETY: it takes nothing.
+        clock.map_or(0, |clock| unsafe { clock() })
+    }
+
+    /// What this thread does for a stream ends then.
+    pub(crate) fn advance(&self, to: u64) {
+        let advance = self.function::<unsafe extern "C" fn(u64)>(b"fakeCudaAdvance\0");
+        // SAFETY: it takes any number.
+        let _ = advance.map(|advance| unsafe { advance(to) });
+    }
+
     /// Whether a stream records a graph.
     pub(crate) fn is_recording(&self, stream: usize) -> bool {
         let mut status = 0;

@@ -92,7 +92,8 @@ fn push_later(work: Vec<Collected>) -> Code {
     let context = driver.context();
     std::thread::spawn(move || {
         driver.use_context(context);
-        for _ in 0..64 {
+        let delay = if std::env::var_os("FAKE_CUDA_CLOCK").is_some() { 0 } else { 64 };
+        for _ in 0..delay {
             std::thread::yield_now();
         }
         for work in work {

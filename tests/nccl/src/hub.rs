@@ -2,6 +2,7 @@
 //!
 //! The principal type is [`Hub`].
 
+use crate::machine::Machine;
 use crate::reduce::reduced;
 use crate::wire::{Code, INVALID_USAGE, Kind, REMOTE_ERROR, Reply, Request, SUCCESS, Terms, read_u64};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -31,6 +32,7 @@ struct Asked {
     receives: BTreeMap<(usize, usize), VecDeque<Request>>,
     /// Ranks that have left in order. Others may go on without them.
     departed: BTreeSet<usize>,
+    machine: Machine,
     /// Why nothing works any more.
     broken: Option<(Code, String)>,
 }
@@ -61,7 +63,12 @@ impl Hub {
         let nonce = (u64::from(std::process::id()) << 32) | STARTED.fetch_add(1, Ordering::Relaxed);
         let listener = TcpListener::bind(("127.0.0.1", 0))?;
         let port = listener.local_addr()?.port();
-        let hub = Arc::new(Self { nonce, asked: Mutex::default() });
+        let mut asked = Asked::default();
+        match Machine::of_environment() {
+            Ok(machine) => asked.machine = machine,
+            Err(why) => asked.broken = Some((INVALID_USAGE, why)),
+        }
+        let hub = Arc::new(Self { nonce, asked: Mutex::new(asked) });
         let mut hubs = HUBS.lock().unwrap_or_else(PoisonError::into_inner);
         if hubs.is_empty() {
             atexit(finish_answers);
@@ -88,7 +95,8 @@ impl Hub {
         let Some([nonce, ranks, rank]) = hello() else { return };
         let Ok(writer) = socket.try_clone() else { return };
         if nonce != self.nonce || !self.asked().join(rank as usize, ranks, writer) {
-            let refused = Reply { number: 0, code: INVALID_USAGE, data: b"this rank does not belong here".to_vec() };
+            let refused =
+                Reply { number: 0, code: INVALID_USAGE, end: 0, data: b"this rank does not belong here".to_vec() };
             let _ = refused.write(&mut socket);
             return;
         }
@@ -124,9 +132,14 @@ impl Asked {
     }
 
     fn answer(&mut self, rank: usize, number: u64, code: Code, data: Vec<u8>) {
+        self.answer_at(rank, number, (code, 0), data);
+    }
+
+    /// With when the operation has ended.
+    fn answer_at(&mut self, rank: usize, number: u64, (code, end): (Code, u64), data: Vec<u8>) {
         if let Some(member) = self.members.get_mut(&rank) {
             // Who is gone needs no answer.
-            let _ = Reply { number, code, data }.write(&mut member.socket).and_then(|()| member.socket.flush());
+            let _ = Reply { number, code, end, data }.write(&mut member.socket).and_then(|()| member.socket.flush());
         }
     }
 
@@ -214,8 +227,9 @@ impl Asked {
             ));
         }
         if let (Some(send), Some(receive)) = (sends.pop_front(), receives.pop_front()) {
-            self.answer(ends.0, send.number, SUCCESS, Vec::new());
-            self.answer(ends.1, receive.number, SUCCESS, send.data);
+            let end = self.machine.message(ends, send.data.len() as u64, send.begin.max(receive.begin));
+            self.answer_at(ends.0, send.number, (SUCCESS, end), Vec::new());
+            self.answer_at(ends.1, receive.number, (SUCCESS, end), send.data);
         }
     }
 
@@ -228,8 +242,13 @@ impl Asked {
             self.collectives.insert(number, requests);
             return self.break_with(why);
         }
-        for (rank, data) in results(terms, &requests) {
-            self.answer(rank, requests[&rank].number, SUCCESS, data);
+        let results = results(terms, &requests);
+        let begin = requests.values().map(|request| request.begin).max().unwrap_or(0);
+        let given = requests.values().map(|request| request.data.len());
+        let bytes = given.chain(results.iter().map(|(_, data)| data.len())).max().unwrap_or(0);
+        let end = self.machine.collective(terms.kind, bytes as u64, begin);
+        for (rank, data) in results {
+            self.answer_at(rank, requests[&rank].number, (SUCCESS, end), data);
         }
     }
 }

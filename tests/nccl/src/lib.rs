@@ -8,7 +8,8 @@
 //! `FAKE_NCCL_FAULT=RANK:NUMBER:KIND` makes a rank fail in its operation of that number: `error`, `stall` until it is aborted, or
 //! `exit` of the process.
 //!
-//! It has no channels, no algorithms and no registered memory, and says nothing about times.
+//! It has no channels, no algorithms and no registered memory. `FAKE_NCCL_MACHINE` names a file that says how long messages and
+//! collectives take by the clock that the fake driver counts (`FAKE_CUDA_CLOCK=counted`); it says nothing about real times.
 
 #![expect(unsafe_code, reason = "its callers give addresses, as to NCCL")]
 
@@ -17,6 +18,7 @@ mod comm;
 mod cuda;
 mod group;
 mod hub;
+mod machine;
 mod reduce;
 mod wire;
 

@@ -93,6 +93,8 @@ pub(crate) struct Request {
     /// Numbers the rank's requests.
     pub(crate) number: u64,
     pub(crate) terms: Terms,
+    /// What the clock of the rank's stream says, in nanoseconds.
+    pub(crate) begin: u64,
     pub(crate) data: Vec<u8>,
 }
 
@@ -101,6 +103,8 @@ pub(crate) struct Request {
 pub(crate) struct Reply {
     pub(crate) number: u64,
     pub(crate) code: Code,
+    /// When the operation has ended, by the same clock.
+    pub(crate) end: u64,
     /// The data, or what is wrong.
     pub(crate) data: Vec<u8>,
 }
@@ -136,6 +140,7 @@ impl Request {
         bytes.push(kind as u8);
         bytes.extend(count.to_le_bytes());
         [dtype, op, peer].iter().for_each(|word| bytes.extend(word.to_le_bytes()));
+        bytes.extend(self.begin.to_le_bytes());
         bytes.extend((self.data.len() as u64).to_le_bytes());
         bytes.extend(&self.data);
         to.write_all(&bytes)
@@ -148,7 +153,7 @@ impl Request {
         let kind = kind.ok_or_else(|| Error::new(ErrorKind::InvalidData, "no such operation"))?;
         let count = read_u64(from)?;
         let terms = Terms { kind, count, dtype: read_i32(from)?, op: read_i32(from)?, peer: read_i32(from)? };
-        Ok(Self { number: sent, terms, data: read_data(from)? })
+        Ok(Self { number: sent, terms, begin: read_u64(from)?, data: read_data(from)? })
     }
 }
 
@@ -156,12 +161,13 @@ impl Reply {
     pub(crate) fn write(&self, to: &mut impl Write) -> Result<()> {
         let mut bytes = self.number.to_le_bytes().to_vec();
         bytes.extend(self.code.to_le_bytes());
+        bytes.extend(self.end.to_le_bytes());
         bytes.extend((self.data.len() as u64).to_le_bytes());
         bytes.extend(&self.data);
         to.write_all(&bytes)
     }
 
     pub(crate) fn read(from: &mut impl Read) -> Result<Self> {
-        Ok(Self { number: read_u64(from)?, code: read_i32(from)?, data: read_data(from)? })
+        Ok(Self { number: read_u64(from)?, code: read_i32(from)?, end: read_u64(from)?, data: read_data(from)? })
     }
 }

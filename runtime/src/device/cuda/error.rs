@@ -23,6 +23,14 @@ pub enum GpuError {
         /// What may help, or nothing.
         hint: &'static str,
     },
+    /// Memory is shorter than what is put into it.
+    #[error("{given} bytes do not fit into {has} bytes of the GPU")]
+    Room {
+        /// The bytes of the memory.
+        has: usize,
+        /// The bytes that were given.
+        given: usize,
+    },
     /// Blocks that wait for each other must all be on the GPU at the same time.
     #[error(
         "the plan needs {blocks} blocks of {threads} threads at the same time, and this GPU has room for {room} (hint: fewer \

@@ -9,7 +9,7 @@ use crate::dtype::DType;
 use cudarc::driver::sys::{self, CUcontext, CUdevice_attribute as Attribute};
 use cudarc::driver::{CudaContext, CudaFunction, CudaModule, CudaStream, result};
 use cudarc::nvrtc::Ptx;
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
 /// A GPU with the interpreter kernel on it.
@@ -46,6 +46,33 @@ impl GpuDevice {
         let module =
             context.load_module(Ptx::from_src(KERNEL_PTX)).map_err(GpuError::of_driver("loading the kernel"))?;
         Ok(Self { context, module, name, multiprocessors })
+    }
+
+    /// How many GPUs the driver shows.
+    ///
+    /// # Errors
+    /// [`GpuError::NoDriver`] without a driver, [`GpuError::Driver`].
+    pub fn count() -> Result<usize, GpuError> {
+        // SAFETY: as in `open`.
+        if !unsafe { sys::is_culib_present() } {
+            return Err(GpuError::NoDriver);
+        }
+        let count = CudaContext::device_count().map_err(GpuError::of_driver("counting the GPUs"))?;
+        Ok(count.max(0) as usize)
+    }
+
+    /// Its address on the PCI bus, such as `0000:17:00.0`: what it is called by other libraries.
+    ///
+    /// # Errors
+    /// [`GpuError::Driver`].
+    pub fn bus_id(&self) -> Result<String, GpuError> {
+        let (asked, mut text) = (GpuError::of_driver("asking the GPU"), [0; 32]);
+        let device = result::device::get(self.context.ordinal() as c_int).map_err(&asked)?;
+        // SAFETY: there is room for so many bytes, and the device is one.
+        let code = unsafe { sys::cuDeviceGetPCIBusId(text.as_mut_ptr(), text.len() as c_int, device) };
+        code.result().map_err(&asked)?;
+        let bytes: Vec<u8> = text.iter().map(|byte| *byte as u8).take_while(|byte| *byte != 0).collect();
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
     /// What the driver calls it.

@@ -6,7 +6,9 @@ mod allreduce;
 mod buffers;
 mod calls;
 mod error;
+mod gate;
 mod gpu;
+mod memory;
 mod ranks;
 
 pub use allreduce::GpuAllReduce;
@@ -15,6 +17,8 @@ pub(in crate::device) use buffers::{bytes_of, memory};
 pub(in crate::device) use calls::GpuCalls;
 pub use calls::GpuLaunch;
 pub use error::GpuError;
+pub(in crate::device) use gate::StreamGate;
 pub(in crate::device) use gpu::RelaxedCapture;
 pub use gpu::{CurrentGpu, GpuDevice};
+pub use memory::GpuMemory;
 pub use ranks::GpuRanks;

@@ -17,6 +17,8 @@ use topology::Rank;
 const END: Duration = Duration::from_secs(10);
 /// Between two looks at what NCCL does.
 const LOOK: Duration = Duration::from_micros(50);
+/// NCCL takes about so long for what it is given, unless it makes connections.
+const SHORT: Duration = Duration::from_micros(300);
 
 /// When something must be done.
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +39,11 @@ impl NcclDeadline {
     /// Lets some time pass.
     pub(super) fn pause(self) {
         std::thread::sleep(LOOK);
+    }
+
+    /// The same for what began at `since` and is short, so that the end is not seen late.
+    pub(super) fn pause_since(self, since: Instant) {
+        if since.elapsed() < SHORT { std::thread::yield_now() } else { self.pause() }
     }
 }
 
@@ -154,6 +161,7 @@ impl NcclCommunicator {
 
     /// Waits until NCCL has taken everything that it was given.
     pub(super) fn settle(&mut self, doing: &'static str, deadline: NcclDeadline) -> Result<(), NcclError> {
+        let since = Instant::now();
         loop {
             // Whoever has set it may end the communicator soon.
             if self.is_stopped() {
@@ -165,7 +173,7 @@ impl NcclCommunicator {
                     self.abort();
                     return Err(NcclError::Late { doing, limit: deadline.limit });
                 }
-                IN_PROGRESS => deadline.pause(),
+                IN_PROGRESS => deadline.pause_since(since),
                 code => {
                     let refused = self.checked(doing, code);
                     self.abort();
@@ -210,12 +218,24 @@ impl NcclCommunicator {
     }
 
     /// Waits for a stream that the communicator works in.
-    fn finish(&mut self, doing: &'static str, stream: &CudaStream, deadline: NcclDeadline) -> Result<(), NcclError> {
+    pub(super) fn finish(
+        &mut self,
+        doing: &'static str,
+        stream: &CudaStream,
+        deadline: NcclDeadline,
+    ) -> Result<(), NcclError> {
         let waiting = GpuError::of_driver("waiting for NCCL");
         let done = stream.record_event(None).map_err(&waiting)?;
         while !done.try_is_complete().map_err(&waiting)? {
             if self.is_stopped() {
                 return Err(NcclError::Aborted);
+            }
+            // What waits for a rank that is gone does not end by itself.
+            let code = self.async_error();
+            if code != SUCCESS && code != IN_PROGRESS {
+                let refused = self.checked(doing, code);
+                self.abort();
+                return refused;
             }
             if deadline.is_over() {
                 self.abort();

@@ -119,6 +119,16 @@ pub enum NcclError {
     /// Ranks do not map each other's memory.
     #[error(transparent)]
     Peers(PeerMemoryError),
+    /// There are no such messages.
+    #[error("messages from rank {} to rank {} of {ranks} cannot be timed", .from.0, .to.0)]
+    NoExchange {
+        /// The sender.
+        from: Rank,
+        /// The receiver.
+        to: Rank,
+        /// How many ranks there are.
+        ranks: usize,
+    },
     /// The GPU.
     #[error(transparent)]
     Gpu(#[from] GpuError),

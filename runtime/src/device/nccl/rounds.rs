@@ -12,11 +12,11 @@ use cudarc::driver::sys::CUstream;
 use cudarc::driver::{CudaEvent, CudaFunction, CudaSlice, CudaStream, DevicePtr, LaunchConfig, PushKernelArg, result};
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use topology::Rank;
 
 /// How long the rest of a call may take after an abort.
-const GRACE: Duration = Duration::from_secs(5);
+pub(super) const GRACE: Duration = Duration::from_secs(5);
 
 /// A rank's part of a program on its GPU, ready for calls one after the other.
 #[derive(Debug)]
@@ -155,6 +155,18 @@ impl NcclRounds {
         outcome
     }
 
+    /// Puts a call into a stream in time, for whoever waits for the stream. The buffers are as for [`Self::enqueue`].
+    pub(super) fn put_in_time(
+        &mut self,
+        comm: &mut NcclCommunicator,
+        stream: &Arc<CudaStream>,
+        buffers: [u64; 2],
+        deadline: NcclDeadline,
+    ) -> Result<(), NcclError> {
+        self.put(comm, stream, buffers, None, deadline)?;
+        self.finish(comm, stream)
+    }
+
     /// After an abort the rest of a call runs on without its messages. When it is done, nothing uses the caller's buffers any more.
     fn drain(&mut self, deadline: NcclDeadline) {
         let Ok(done) = self.own.record_event(None) else { return };
@@ -289,6 +301,7 @@ impl NcclRounds {
         (round, before): (usize, &[CudaEvent]),
         deadline: NcclDeadline,
     ) -> Result<(), NcclError> {
+        let since = Instant::now();
         loop {
             // What is wrong may be wrong in a round before this one. A round counts only if nothing was wrong after it.
             let round = first_open(before).unwrap_or(round);
@@ -298,7 +311,7 @@ impl NcclRounds {
             match comm.async_error() {
                 SUCCESS => return Ok(()),
                 IN_PROGRESS if deadline.is_over() => return Err(self.late(comm, round, deadline)),
-                IN_PROGRESS => deadline.pause(),
+                IN_PROGRESS => deadline.pause_since(since),
                 code => return Err(self.failed(comm, round, code)),
             }
         }

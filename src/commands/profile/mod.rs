@@ -1,6 +1,10 @@
 //! `antiphon profile`: measures α and β of every pair of ranks, and what they share.
 
-use crate::cli::{LoweringArgs, ProfileArgs, TransportChoice};
+mod gpu;
+
+pub(crate) use gpu::run_rank;
+
+use crate::cli::{DeviceChoice, LoweringArgs, ProfileArgs, TransportChoice};
 use crate::failure::{Failure, Outcome, io_failure};
 use crate::heatmap::{HeatMap, svg, terminal};
 use crate::interrupt;
@@ -37,6 +41,9 @@ pub(crate) struct Profile {
 /// Runs the command.
 pub(crate) fn run(args: &ProfileArgs, screen: &Screen) -> Outcome {
     screen.may_write(args.output.iter().chain(&args.svg))?;
+    if args.device == DeviceChoice::Gpu {
+        return gpu::run(args, screen);
+    }
     Role::take(&args.launch)?.play(|launch| conduct(args, launch.unwrap_or(Launch::Local(RANKS)), screen))
 }
 
@@ -44,10 +51,7 @@ pub(crate) fn run(args: &ProfileArgs, screen: &Screen) -> Outcome {
 fn conduct(args: &ProfileArgs, launch: Launch, screen: &Screen) -> Outcome {
     interrupt::ends(screen);
     let ranks = launch.ranks();
-    if !LIMITS.contains(&ranks) {
-        let (least, most) = (LIMITS.start(), LIMITS.end());
-        return Err(Failure::bad_input(anyhow::anyhow!("{least} to {most} ranks can be profiled, not {ranks}")));
-    }
+    check_ranks(ranks)?;
     let emulate = args.emulate.clone().map(|spec| (spec, args.slowdown));
     let subject = Subject(Setup {
         launch,
@@ -59,10 +63,26 @@ fn conduct(args: &ProfileArgs, launch: Launch, screen: &Screen) -> Outcome {
     });
     let mut options = if args.quick { ProfileOptions::quick() } else { ProfileOptions::default() };
     options.limit = args.budget;
-    let Profile { mut measured, held_out } = measure(&subject, options, args.check as usize, screen)?;
+    let profile = measure(&subject, options, args.check as usize, screen)?;
+    conclude(args, profile, &subject.about(), screen)
+}
+
+/// # Errors
+/// Bad input if there are too few or too many.
+fn check_ranks(ranks: usize) -> Outcome {
+    let (least, most) = (LIMITS.start(), LIMITS.end());
+    match LIMITS.contains(&ranks) {
+        true => Ok(()),
+        false => Err(Failure::bad_input(anyhow::anyhow!("{least} to {most} ranks can be profiled, not {ranks}"))),
+    }
+}
+
+/// Writes what was measured, and tells about it.
+fn conclude(args: &ProfileArgs, profile: Profile, about: &str, screen: &Screen) -> Outcome {
+    let Profile { mut measured, held_out } = profile;
     let examined = examined(&held_out);
     measured.notes.extend(examined.clone());
-    let yaml = measured.to_yaml(&subject.about());
+    let yaml = measured.to_yaml(about);
     let map = HeatMap::new(&measured.topology);
     if let Some(path) = &args.svg {
         std::fs::write(path, svg(&map)).map_err(|error| io_failure(path, error))?;
@@ -96,7 +116,6 @@ pub(crate) fn measure(
 ) -> Outcome<Profile> {
     let mut bench = Workbench::open(&subject.0)?;
     let ranks = subject.0.launch.ranks();
-    let until = options.limit.map(|limit| Instant::now() + limit);
     // An emulated machine is measured as if it ran at full speed.
     let (slowdown, sharing) = match &subject.0.emulate {
         Some((_, slowdown)) => (*slowdown, Sharing::InTurn),
@@ -109,21 +128,32 @@ pub(crate) fn measure(
     // While the ranks wait for work: what is busy are other programs.
     let before = Occupancy::look();
     let mut probe = Slowed { probe: bench.probe()?, slowdown };
-    let bar = screen.progress("profiling");
-    let measured = profile(&mut probe, &options, &mut |progress| {
-        let topology::profile::ProfileProgress { stage, done, total, runs } = progress;
-        bar.message(format!("{stage}: {done} of {total}, {runs} runs"));
-    });
-    let mut measured = measured.map_err(Failure::no)?;
-    bar.message("predicting what was not measured");
-    let held_out =
-        check(&mut probe, &measured.topology, &options, sharing, questions, SEED, until).map_err(Failure::no)?;
     let here = options.machines.as_ref().and_then(|machines| machines.first()).map_or(ranks, Vec::len);
+    let Profile { mut measured, held_out } = profiled(&mut probe, &options, (sharing, questions), screen)?;
     let busiest = before.into_iter().chain(Occupancy::look()).reduce(Occupancy::most);
     if let Some(disturbed) = busiest.and_then(|busiest| busiest.disturbs(here)) {
         screen.note(&format!("warning: {disturbed}"));
         measured.notes.push(disturbed);
     }
+    Ok(Profile { measured, held_out })
+}
+
+/// Measures with a probe, and predicts and times `questions` held-out exchanges.
+fn profiled(
+    probe: &mut dyn Probe,
+    options: &ProfileOptions,
+    (sharing, questions): (Sharing, usize),
+    screen: &Screen,
+) -> Outcome<Profile> {
+    let until = options.limit.map(|limit| Instant::now() + limit);
+    let bar = screen.progress("profiling");
+    let measured = profile(probe, options, &mut |progress| {
+        let topology::profile::ProfileProgress { stage, done, total, runs } = progress;
+        bar.message(format!("{stage}: {done} of {total}, {runs} runs"));
+    });
+    let measured = measured.map_err(Failure::no)?;
+    bar.message("predicting what was not measured");
+    let held_out = check(probe, &measured.topology, options, sharing, questions, SEED, until).map_err(Failure::no)?;
     Ok(Profile { measured, held_out })
 }
 
@@ -165,9 +195,6 @@ impl Subject {
     /// The first lines of the file: when and where it was made.
     pub(crate) fn about(&self) -> String {
         let ranks = self.0.launch.ranks();
-        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        let host = if host.trim().is_empty() { "an unknown host" } else { host.trim() };
-        let at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs());
         let place = match (&self.0.emulate, self.0.transport) {
             (Some((spec, slowdown)), _) => {
                 format!(
@@ -177,8 +204,16 @@ impl Subject {
             (None, TransportChoice::Tcp) => format!("{ranks} processes over TCP"),
             (None, _) => format!("{ranks} processes, over shared memory where they share a machine and TCP elsewhere"),
         };
-        format!("Measured by `antiphon profile` at {} on {host}: {place}.", utc(at))
+        made_at(&place)
     }
+}
+
+/// Says when and where a profile was made.
+fn made_at(place: &str) -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = if host.trim().is_empty() { "an unknown host" } else { host.trim() };
+    let at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    format!("Measured by `antiphon profile` at {} on {host}: {place}.", utc(at))
 }
 
 /// Seconds since 1970 as date and time.

@@ -1,0 +1,144 @@
+//! Candidates on GPUs: plans in rounds over NCCL, and NCCL's own collectives as stock.
+//!
+//! The principal type is [`GpuBench`]. The numbers of a problem are made and judged on the host, as without GPUs, and copied to the GPU
+//! and back with their guards. Times are those of events on the GPU.
+
+use super::StockPlan;
+use super::memory::{GUARD, TrialMemory};
+use crate::error::{CommError, CommResult};
+use crate::gpu::GpuRank;
+use crate::operation::CollectiveCall;
+use runtime::{GpuMemory, NcclRounds, NcclStockCall, NcclWork, RoundPlan, SequencedProgram};
+use schedule::Collective;
+use serde::{Deserialize, Serialize};
+use std::cell::RefCell;
+use std::time::Duration;
+use topology::{Micros, Rank};
+
+/// Blocks of the kernel work on so many bytes, and have so many threads, as where plans serve NCCL's calls.
+const BLOCK_BYTES: u64 = 128 << 10;
+const THREADS: u32 = 256;
+
+/// Where buffers are, and what carries messages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TuneDevice {
+    /// Memory of the host; the library's own transports.
+    #[default]
+    Host,
+    /// Memory of GPUs, one for each rank; NCCL.
+    Gpu,
+}
+
+impl TuneDevice {
+    /// Whether the collective can be measured there.
+    pub(super) fn does(self, collective: Collective) -> bool {
+        match collective {
+            Collective::AllReduce | Collective::AllGather | Collective::ReduceScatter => true,
+            Collective::Broadcast | Collective::AllToAll | Collective::Reduce => true,
+            Collective::Gather | Collective::Scatter => self == Self::Host,
+            Collective::AllToAllV | Collective::SendRecv | Collective::Custom => false,
+        }
+    }
+}
+
+/// A rank's memory on its GPU for the calls of one size, and how they run.
+pub(super) struct GpuBench<'a> {
+    gpu: &'a mut GpuRank,
+    /// Of input and output; in place there is no input.
+    memory: [Option<GpuMemory>; 2],
+    limit: Duration,
+}
+
+/// The rounds of a plan, ready for calls.
+pub(super) type ReadyRounds = RefCell<NcclRounds>;
+
+impl<'a> GpuBench<'a> {
+    pub(super) fn new(gpu: &'a mut GpuRank, memory: &TrialMemory, limit: Duration) -> CommResult<Self> {
+        let in_place = memory.call().in_place;
+        let [input, output] = memory.lengths();
+        let device = gpu.trials().gpu();
+        let made = |bytes| GpuMemory::guarded(device, bytes, GUARD).map_err(|error| CommError::Gpu(error.to_string()));
+        let memory = [if in_place { None } else { Some(made(input)?) }, Some(made(output)?)];
+        Ok(Self { gpu, memory, limit })
+    }
+
+    /// The GPU of this rank, after an error or for the next cell.
+    pub(super) fn rank(&mut self) -> &mut GpuRank {
+        self.gpu
+    }
+
+    /// What serves stock's calls.
+    pub(super) fn stock_plan(&mut self, collective: Collective) -> StockPlan {
+        let version = self.gpu.nccl_version();
+        let function = self.gpu.trials().stock_name(collective).unwrap_or("nothing");
+        StockPlan { name: format!("{function} of NCCL {version}"), traffic: String::new() }
+    }
+
+    /// A plan, ready for calls of this size.
+    ///
+    /// # Errors
+    /// Why it cannot make such calls.
+    pub(super) fn prepared(
+        &mut self,
+        program: &SequencedProgram,
+        rank: usize,
+        call: &CollectiveCall,
+    ) -> Result<ReadyRounds, String> {
+        let rank = Rank::from_index(rank);
+        let plan = RoundPlan::new(program.program(), rank, call.count as u64, call.dtype, BLOCK_BYTES);
+        let plan = plan.map_err(|error| error.to_string())?;
+        let device = self.gpu.trials().gpu();
+        NcclRounds::new(device, plan, THREADS).map(RefCell::new).map_err(|error| error.to_string())
+    }
+
+    /// Runs one call on the numbers of a problem, and gets the results.
+    pub(super) fn run(&mut self, rounds: Option<&ReadyRounds>, problem: &mut TrialMemory) -> Result<(), String> {
+        let told = |error: &dyn std::fmt::Display| error.to_string();
+        for (memory, bytes) in self.memory.iter_mut().zip(problem.whole()) {
+            memory.as_mut().map_or(Ok(()), |memory| memory.write(bytes)).map_err(|error| told(&error))?;
+        }
+        let call = *problem.call();
+        self.with_work(rounds, &call, |trials, work, buffers, limit| trials.run(work, buffers, limit))?;
+        for (memory, bytes) in self.memory.iter().zip(problem.whole()) {
+            memory.as_ref().map_or(Ok(()), |memory| memory.read(bytes)).map_err(|error| told(&error))?;
+        }
+        Ok(())
+    }
+
+    /// Times calls that have run before: each time so many in a row.
+    pub(super) fn time(
+        &mut self,
+        rounds: Option<&ReadyRounds>,
+        call: &CollectiveCall,
+        calls: (usize, usize),
+    ) -> Result<Vec<Micros>, String> {
+        self.with_work(rounds, call, |trials, work, buffers, limit| trials.time(work, buffers, calls, limit))
+    }
+
+    fn with_work<T>(
+        &mut self,
+        rounds: Option<&ReadyRounds>,
+        call: &CollectiveCall,
+        run: impl FnOnce(
+            &mut runtime::NcclTrials,
+            &mut NcclWork<'_>,
+            [Option<&GpuMemory>; 2],
+            Duration,
+        ) -> Result<T, runtime::NcclError>,
+    ) -> Result<T, String> {
+        let (limit, buffers) = (self.limit, self.memory.each_ref().map(Option::as_ref));
+        let trials = self.gpu.trials();
+        let ended = match rounds {
+            Some(rounds) => run(trials, &mut NcclWork::Plan(&mut rounds.borrow_mut()), buffers, limit),
+            None => run(trials, &mut NcclWork::Stock(stock_call(call)), buffers, limit),
+        };
+        ended.map_err(|error| error.to_string())
+    }
+}
+
+/// NCCL's call of a collective.
+fn stock_call(call: &CollectiveCall) -> NcclStockCall {
+    let CollectiveCall { collective, root, op, count, dtype, .. } = *call;
+    NcclStockCall { collective, root: root.map(Rank::from_index), op, count, dtype }
+}
