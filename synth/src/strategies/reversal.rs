@@ -52,13 +52,15 @@ pub(crate) fn propose(
     let mut refusal = None;
     let goes_on = has_shared_sums(problem) && strategy.goes_on_from_whole(problem, context);
     let collecting = if goes_on && !strategy.plans_halves(context) { Vec::new() } else { choices(problem) };
-    let for_halves = if goes_on { context.deadline.part(HALVES_PART) } else { context.deadline.clone() };
+    // Without a limit, counted work ends all parts.
+    let is_divided = goes_on && context.options.time_limit.is_some();
+    let for_halves = if is_divided { context.deadline.part(HALVES_PART) } else { context.deadline.clone() };
     for (collectors, left) in collecting.iter().zip((1..=collecting.len() as u32).rev()) {
         if !attempts.is_empty() && context.deadline.has_passed() {
             break;
         }
         let halves = Halves::new(problem, collectors)?;
-        let deadline = if goes_on { for_halves.part(left) } else { for_halves.clone() };
+        let deadline = if is_divided { for_halves.part(left) } else { for_halves.clone() };
         match propose_halves(&halves, &Context { deadline: &deadline, ..*context }, strategy, collectors.label) {
             Ok(found) => attempts.extend(found),
             // These halves may be impossible although the problem is not: they require each sum to be complete at one
