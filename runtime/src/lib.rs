@@ -58,7 +58,7 @@ pub use device::nccl::{
     NcclCommunicator, NcclError, NcclId, NcclLibrary, NcclLibraryError, NcclRounds, NcclSearch, NcclStockCall,
     NcclTrials, NcclVersion, NcclWork, RoundFailure,
 };
-pub use device::nvml::{NvLinkEnd, NvmlError, NvmlLibrary};
+pub use device::nvml::{NvLinkEnd, NvLinks, NvmlError, NvmlLibrary};
 pub use device::peers::{
     PeerAddresses, PeerAlgorithm, PeerAllReduce, PeerCall, PeerCallError, PeerWait, allreduce_kernel_name,
 };

@@ -86,7 +86,14 @@ fn measure_cell(
     let serving = candidates.iter().enumerate().filter(|(index, candidate)| {
         (*index == 0 || cell.asks_for(candidate)) && candidate.serves(control.size(), kind, count, bytes)
     });
-    let mut bench = CellBench::new((control, watch), gpu, kind, (count, options.dtype), options.seed, options.limit)?;
+    let on = ((control, watch), gpu);
+    let mut bench = match CellBench::new(on, kind, (count, options.dtype), options.seed, options.limit)? {
+        Ok(bench) => bench,
+        Err(refusal) => {
+            let candidates = vec![Contender::refused(&TuneCandidate::stock(), refusal).samples];
+            return Ok((CellSamples { candidates, ..cell.unmeasured(control.size(), options) }, Duration::ZERO));
+        }
+    };
     let (mut contest, mut pending) = (Contest(Vec::new()), Vec::new());
     // Plans that do the same are measured once.
     let (stock_plan, digest) = stock_of(&mut bench, kind, (count, options.dtype))?;
