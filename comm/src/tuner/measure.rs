@@ -89,10 +89,7 @@ fn measure_cell(
     let on = ((control, watch), gpu);
     let mut bench = match CellBench::new(on, kind, (count, options.dtype), options.seed, options.limit)? {
         Ok(bench) => bench,
-        Err(refusal) => {
-            let candidates = vec![Contender::refused(&TuneCandidate::stock(), refusal).samples];
-            return Ok((CellSamples { candidates, ..cell.unmeasured(control.size(), options) }, Duration::ZERO));
-        }
+        Err(refusal) => return Ok((cell.without_room(control.size(), options, refusal), Duration::ZERO)),
     };
     let (mut contest, mut pending) = (Contest(Vec::new()), Vec::new());
     // Plans that do the same are measured once.
@@ -163,6 +160,12 @@ impl CellWork {
         let kind = measured_kind(self.collective, options.op);
         let bytes = kind.size(ranks, (self.count(ranks, options.dtype.size()) * options.dtype.size()) as u64);
         CellSamples { collective: self.collective, bytes, op: kind.op, stock_plan: None, candidates: Vec::new() }
+    }
+
+    /// No samples, as there is no room for buffers.
+    fn without_room(&self, ranks: usize, options: &TuneOptions, refusal: CandidateRefusal) -> CellSamples {
+        let candidates = vec![Contender::refused(&TuneCandidate::stock(), refusal).samples];
+        CellSamples { candidates, ..self.unmeasured(ranks, options) }
     }
 
     /// Elements as MPI counts them, for about the size of the cell; at least one.

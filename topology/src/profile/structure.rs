@@ -200,3 +200,45 @@ impl Case<'_> {
 fn list<T: ToString>(items: &[T]) -> String {
     items.iter().map(T::to_string).collect::<Vec<_>>().join(", ")
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::profile::profile;
+    use crate::profile::tests::{Simulated, knowing_machines, two_tier};
+    use crate::{Exchange, Micros, Probe, ProbeError};
+
+    /// A machine on which all messages of a rank end together, as on GPUs.
+    struct JoinedMessages(Simulated);
+
+    impl Probe for JoinedMessages {
+        fn rank_count(&self) -> usize {
+            self.0.rank_count()
+        }
+
+        fn ends_together(&self) -> bool {
+            true
+        }
+
+        fn run(&mut self, exchanges: &[Exchange], repetitions: u32) -> Result<Vec<Vec<Micros>>, ProbeError> {
+            let latest = |times: &Vec<Micros>, of: &Exchange| {
+                let touches = |other: &Exchange| [other.from, other.to].contains(&of.to);
+                let all = exchanges.iter().zip(times).filter(|(other, _)| touches(other));
+                Micros(all.map(|(_, time)| time.0).fold(0.0, f64::max))
+            };
+            let times = self.0.run(exchanges, repetitions)?;
+            Ok(times.iter().map(|times| exchanges.iter().map(|of| latest(times, of)).collect()).collect())
+        }
+    }
+
+    #[test]
+    fn finds_switches_where_the_messages_of_a_rank_end_together() {
+        for (hosts, leaf) in [(4, 2), (8, 4), (12, 4)] {
+            let truth = two_tier(hosts, leaf, 1e-3);
+            let mut probe = JoinedMessages(Simulated::new(&truth));
+            let measured = profile(&mut probe, &knowing_machines(&truth), &mut |_| {}).unwrap();
+            let named = |of: &&crate::Resource| of.name.contains("uplink");
+            let found = measured.topology.resources().iter().filter(named).count();
+            assert!(found > 0, "{hosts} hosts: {:?}", measured.topology.resources());
+        }
+    }
+}

@@ -16,25 +16,14 @@ pub(super) struct Simulated {
     lump: u64,
     /// How often a message loses a segment, where several arrive at once; it then takes twice as long.
     losses: f64,
-    /// A rank's messages end together, as those of GPUs do.
-    is_joined: bool,
     runs: usize,
     /// Simulated microseconds.
     clock: f64,
 }
 
 impl Simulated {
-    fn new(truth: &Topology) -> Self {
-        Self {
-            truth: truth.clone(),
-            noise: Noise(11),
-            credit: 0,
-            lump: 1,
-            losses: 0.0,
-            is_joined: false,
-            runs: 0,
-            clock: 0.0,
-        }
+    pub(super) fn new(truth: &Topology) -> Self {
+        Self { truth: truth.clone(), noise: Noise(11), credit: 0, lump: 1, losses: 0.0, runs: 0, clock: 0.0 }
     }
 }
 
@@ -47,10 +36,6 @@ impl Probe for Simulated {
         self.truth.between(from, to).next().is_some()
     }
 
-    fn ends_together(&self) -> bool {
-        self.is_joined
-    }
-
     fn run(&mut self, exchanges: &[Exchange], repetitions: u32) -> Result<Vec<Vec<Micros>>, ProbeError> {
         self.runs += 1;
         let after_credit = |exchange: &Exchange| {
@@ -59,16 +44,7 @@ impl Probe for Simulated {
             Exchange { bytes: exchange.bytes.saturating_sub(credit).max(exchange.bytes.min(64)), ..*exchange }
         };
         let charged: Vec<Exchange> = exchanges.iter().map(after_credit).collect();
-        let mut ideal = together(&self.truth, &charged, Sharing::Fair).expect("a link");
-        if self.is_joined {
-            // The receiver's time contains what it sends itself, whose end in turn is that of the other end's group.
-            let of = |at: usize| [charged[at].from, charged[at].to];
-            let latest = |time: &[Micros], at: usize| {
-                let touches = |other: &usize| of(*other).contains(&charged[at].to);
-                (0..charged.len()).filter(touches).map(|other| time[other].0).fold(0.0, f64::max)
-            };
-            ideal = (0..charged.len()).map(|at| Micros(latest(&ideal, at))).collect();
-        }
+        let ideal = together(&self.truth, &charged, Sharing::Fair).expect("a link");
         let mut times = Vec::new();
         for _ in 0..repetitions {
             let drift = 1.0 + 0.01 * (self.clock / 7e6).sin();
@@ -274,7 +250,7 @@ fn finds_ports_of_unequal_directions() {
 
 /// Hosts of one rank with a port each, on switches of `leaf` hosts. The up-links of a switch carry half of what its
 /// hosts can send.
-fn two_tier(hosts: usize, leaf: usize, host: f64) -> Topology {
+pub(super) fn two_tier(hosts: usize, leaf: usize, host: f64) -> Topology {
     let ports = (0..hosts).map(|rank| (vec![rank], host, host));
     let uplink = host / leaf as f64 * 2.0;
     let leaves = (0..hosts / leaf).map(|number| ((number * leaf..(number + 1) * leaf).collect(), uplink, uplink));
@@ -289,25 +265,6 @@ fn finds_switches_with_narrow_uplinks() {
         let (measured, mut probe) = measure(&truth, &knowing_machines(&truth));
         assert_same(&truth, &measured);
         assert_predicts(&measured, &mut probe);
-    }
-}
-
-#[test]
-fn finds_switches_where_the_messages_of_a_rank_end_together() {
-    for (hosts, leaf) in [(4, 2), (8, 4), (12, 4)] {
-        let truth = two_tier(hosts, leaf, 1e-3);
-        let mut probe = Simulated { is_joined: true, ..Simulated::new(&truth) };
-        let measured = profile(&mut probe, &knowing_machines(&truth), &mut |_| {}).unwrap();
-        let names = |topology: &Topology, end: &str| {
-            let all = topology.resources().iter().filter(|of| of.name.contains(end)).count();
-            (all, topology.resources().len())
-        };
-        let (found, all) = names(&measured.topology, "uplink");
-        assert!(found > 0, "{hosts} hosts: no up-link among {all} resources");
-        let links = measured.topology.links();
-        for (link, truth) in links.iter().zip(truth.links()) {
-            assert!((link.beta / truth.beta - 1.0).abs() < 0.05, "{link:?} {truth:?}");
-        }
     }
 }
 
