@@ -219,27 +219,6 @@ fn what_gpus_lack_is_said() {
     }
 }
 
-/// Two machines at each of two switches, whose ways up carry one flow as fast as a machine sends, but not two.
-#[test]
-fn narrow_ways_between_switches_of_gpus_are_found() {
-    let mut machine = "collective AllGather 7 0\nshared up0 0.008\nshared up1 0.008\n".to_owned();
-    for (from, to) in (0..16).map(|at| (at / 4, at % 4)).filter(|(from, to)| from != to) {
-        let way = if from / 2 == to / 2 { String::new() } else { format!(" up{}", from / 2) };
-        writeln!(machine, "link {from} {to} 20 0.008{way}").unwrap();
-    }
-    let gpus = FakeGpus::new(4, &machine);
-    let output = gpus.path("t.yaml");
-    let line = format!("profile --device gpu --check 0 -o {}", output.display());
-    let ended = Launched::explicit_with(&["a", "b", "c", "d"], &line, &gpus.variables).end();
-    assert!(ended.iter().all(|ran| ran.code == 0), "{:?}", ended.iter().map(|ran| &ran.stderr).collect::<Vec<_>>());
-    let measured = gpus.topology("t.yaml");
-    assert_eq!(differences(&machine, &measured), Vec::<String>::new());
-    for link in measured["links"].as_array().unwrap() {
-        let is_far = link["from"].as_u64().unwrap() / 2 != link["to"].as_u64().unwrap() / 2;
-        assert_eq!(link["resources"].as_array().map_or(0, Vec::len), usize::from(is_far), "{link} {measured}");
-    }
-}
-
 /// By construction plans win short AllReduces, and NCCL wins long ones and all AllGathers. A program that knows nothing of it is then
 /// served so.
 #[test]

@@ -22,7 +22,7 @@ pub(super) struct Simulated {
 }
 
 impl Simulated {
-    pub(super) fn new(truth: &Topology) -> Self {
+    fn new(truth: &Topology) -> Self {
         Self { truth: truth.clone(), noise: Noise(11), credit: 0, lump: 1, losses: 0.0, runs: 0, clock: 0.0 }
     }
 }
@@ -250,7 +250,7 @@ fn finds_ports_of_unequal_directions() {
 
 /// Hosts of one rank with a port each, on switches of `leaf` hosts. The up-links of a switch carry half of what its
 /// hosts can send.
-pub(super) fn two_tier(hosts: usize, leaf: usize, host: f64) -> Topology {
+fn two_tier(hosts: usize, leaf: usize, host: f64) -> Topology {
     let ports = (0..hosts).map(|rank| (vec![rank], host, host));
     let uplink = host / leaf as f64 * 2.0;
     let leaves = (0..hosts / leaf).map(|number| ((number * leaf..(number + 1) * leaf).collect(), uplink, uplink));
