@@ -86,11 +86,11 @@ fn measure_cell(
     let serving = candidates.iter().enumerate().filter(|(index, candidate)| {
         (*index == 0 || cell.asks_for(candidate)) && candidate.serves(control.size(), kind, count, bytes)
     });
-    let on = ((control, watch), gpu);
-    let mut bench = match CellBench::new(on, kind, (count, options.dtype), options.seed, options.limit)? {
-        Ok(bench) => bench,
-        Err(refusal) => return Ok((cell.without_room(control.size(), options, refusal), Duration::ZERO)),
-    };
+    let mut bench =
+        match CellBench::new(((control, watch), gpu), kind, (count, options.dtype), options.seed, options.limit)? {
+            Ok(bench) => bench,
+            Err(refusal) => return Ok((cell.without_room(control.size(), options, refusal), Duration::ZERO)),
+        };
     let (mut contest, mut pending) = (Contest(Vec::new()), Vec::new());
     // Plans that do the same are measured once.
     let (stock_plan, digest) = stock_of(&mut bench, kind, (count, options.dtype))?;
@@ -130,8 +130,8 @@ fn measure_cell(
         contender.check_function(&mut bench)?;
     }
     let candidates = contest.0.into_iter().map(|contender| contender.samples).collect();
-    let (collective, stock_plan) = (cell.collective, Some(stock_plan));
-    let measured = CellSamples { collective, bytes, op: kind.op, stock_plan, candidates };
+    let measured =
+        CellSamples { bytes, stock_plan: Some(stock_plan), candidates, ..cell.unmeasured(control.size(), options) };
     Ok((measured, bench.wasted()))
 }
 
