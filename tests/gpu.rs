@@ -173,7 +173,7 @@ fn links_that_nvml_does_not_tell_are_counted() {
     let gpus = FakeGpus::new(2, "link 0 1 10 0.002\nlink 1 0 10 0.002\ncollective AllGather 7 0\n");
     let gpus = gpus.with_nvml("0-1:4 0-s:2 1-0:4");
     let notes = |variable| {
-        gpus.run("profile --device gpu --quick --check 0 -o t.yaml", &[variable]).ok();
+        gpus.run("profile --device gpu --quick --check 0 --force -o t.yaml", &[variable]).ok();
         std::fs::read_to_string(gpus.path("t.yaml")).unwrap().replace("\n# ", " ")
     };
     let text = notes(("FAKE_NVML_FAULTS", "0.1 0-2 1-0 1-1 1.2"));

@@ -32,9 +32,9 @@ const TUNE_THREE: &str = "tune --device gpu --ranks 3 --collective allreduce --s
 /// runs once before it stands behind a gate: there the fake NCCL could not make its connections.
 #[test]
 fn a_candidate_that_stalls_is_refused_and_the_others_are_measured() {
-    let gpus = FakeGpus::new(3, SLOW);
     // In a check, after which candidates are checked again one by one; and later, where one is timed.
     for (fault, count) in [("1:12:stall-once", 0), ("1:250:stall-once", 1)] {
+        let gpus = FakeGpus::new(3, SLOW);
         let told = gpus.run(&format!("{TUNE_THREE} --timeout 3s"), &[("FAKE_NCCL_FAULT", fault)]).ok().json();
         let refused = told["refused"].as_array().unwrap();
         let is_late = |of: &Value| of["why"].as_str().unwrap().contains("not done after 3 s");

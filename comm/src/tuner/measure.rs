@@ -86,14 +86,14 @@ fn measure_cell(
     let serving = candidates.iter().enumerate().filter(|(index, candidate)| {
         (*index == 0 || cell.asks_for(candidate)) && candidate.serves(control.size(), kind, count, bytes)
     });
-    let mut bench =
-        match CellBench::new(((control, watch), gpu), kind, (count, options.dtype), options.seed, options.limit)? {
-            Ok(bench) => bench,
-            Err(refusal) => return Ok((cell.without_room(control.size(), options, refusal), Duration::ZERO)),
-        };
+    let size = (count, options.dtype);
+    let mut bench = match CellBench::new(((control, watch), gpu), kind, size, options.seed, options.limit)? {
+        Ok(bench) => bench,
+        Err(refusal) => return Ok((cell.without_room(control.size(), options, refusal), Duration::ZERO)),
+    };
     let (mut contest, mut pending) = (Contest(Vec::new()), Vec::new());
     // Plans that do the same are measured once.
-    let (stock_plan, digest) = stock_of(&mut bench, kind, (count, options.dtype))?;
+    let (stock_plan, digest) = stock_of(&mut bench, kind, size)?;
     let mut known: BTreeMap<u32, &str> = digest.map(|digest| (digest, tune::STOCK)).into_iter().collect();
     let mut stock_us = None;
     for (index, candidate) in serving {
@@ -130,9 +130,8 @@ fn measure_cell(
         contender.check_function(&mut bench)?;
     }
     let candidates = contest.0.into_iter().map(|contender| contender.samples).collect();
-    let measured =
-        CellSamples { bytes, stock_plan: Some(stock_plan), candidates, ..cell.unmeasured(control.size(), options) };
-    Ok((measured, bench.wasted()))
+    let empty = cell.unmeasured(control.size(), options);
+    Ok((CellSamples { stock_plan: Some(stock_plan), candidates, ..empty }, bench.wasted()))
 }
 
 /// What serves stock's calls, and the digest of its program if it has one.
