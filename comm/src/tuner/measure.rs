@@ -82,12 +82,12 @@ fn measure_cell(
     let begin = Moment::now();
     let kind = measured_kind(cell.collective, options.op);
     let count = cell.count(control.size(), options.dtype.size());
-    let bytes = kind.size(control.size(), (count * options.dtype.size()) as u64);
+    let bytes = cell.unmeasured(control.size(), options).bytes;
     let serving = candidates.iter().enumerate().filter(|(index, candidate)| {
         (*index == 0 || cell.asks_for(candidate)) && candidate.serves(control.size(), kind, count, bytes)
     });
-    let size = (count, options.dtype);
-    let mut bench = match CellBench::new(((control, watch), gpu), kind, size, options.seed, options.limit)? {
+    let (size, on) = ((count, options.dtype), ((control, watch), gpu));
+    let mut bench = match CellBench::new(on, kind, size, options.seed, options.limit)? {
         Ok(bench) => bench,
         Err(refusal) => return Ok((cell.without_room(control.size(), options, refusal), Duration::ZERO)),
     };
@@ -126,12 +126,10 @@ fn measure_cell(
     let time = CellTime { begin, share, is_unlimited: options.least_samples > 0 };
     Admission::run(pending, &mut contest.0, &mut bench, time)?;
     contest.compete(&mut bench, options, time)?;
-    for contender in &mut contest.0 {
-        contender.check_function(&mut bench)?;
-    }
-    let candidates = contest.0.into_iter().map(|contender| contender.samples).collect();
-    let empty = cell.unmeasured(control.size(), options);
-    Ok((CellSamples { stock_plan: Some(stock_plan), candidates, ..empty }, bench.wasted()))
+    contest.0.iter_mut().try_for_each(|contender| contender.check_function(&mut bench))?;
+    let mut measured = CellSamples { stock_plan: Some(stock_plan), ..cell.unmeasured(control.size(), options) };
+    measured.candidates.extend(contest.0.into_iter().map(|contender| contender.samples));
+    Ok((measured, bench.wasted()))
 }
 
 /// What serves stock's calls, and the digest of its program if it has one.
