@@ -1,6 +1,8 @@
 //! `profile` and `tune` on GPUs: over the fake CUDA driver, the fake NCCL and a fake NVML. Their clock is counted, so that times follow
 //! from a file and not from what else this computer does.
 
+mod faults;
+
 use crate::binary::{Ran, read, repository, skip};
 use crate::launch::Launched;
 use rustix::process::{Pid, Signal, kill_process};
@@ -42,6 +44,7 @@ impl FakeGpus {
             ("FAKE_CUDA_DEVICES", gpus.to_string()),
             ("FAKE_NCCL_MACHINE", text(&facts)),
             ("FAKE_NCCL_LIMIT_MS", "120000".to_owned()),
+            ("FAKE_NCCL_CONNECT", "1".to_owned()),
         ];
         Self { variables: variables.map(|(name, value)| (name.to_owned(), value)).into(), folder }
     }
@@ -72,6 +75,18 @@ impl FakeGpus {
 
     fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
+    }
+
+    /// How often stock was measured at 64 bytes, and how many others were, by `samples.jsonl`.
+    fn measured(&self) -> (usize, usize) {
+        let text = std::fs::read_to_string(self.path("samples.jsonl")).unwrap();
+        let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let counts = lines
+            .filter(|line| line["bytes"] == 64)
+            .map(|line| (line["name"] == "stock", line["spans_us"].as_array().map_or(0, Vec::len)));
+        let counts: Vec<(bool, usize)> = counts.filter(|(_, count)| *count > 0).collect();
+        let stock = counts.iter().filter(|(is_stock, _)| *is_stock).map(|(_, count)| count).sum();
+        (stock, counts.iter().filter(|(is_stock, _)| !is_stock).count())
     }
 
     /// A measured topology.
@@ -152,6 +167,23 @@ fn gpus_of_two_machines_share_their_ways_out() {
     assert!(text.contains("measured only, because NVML says nothing: libnvidia-ml.so.1 was not found"), "{text}");
 }
 
+/// One link of which NVML does not tell something hides no other one, and an NVML that does not begin is not ended.
+#[test]
+fn links_that_nvml_does_not_tell_are_counted() {
+    let gpus = FakeGpus::new(2, "link 0 1 10 0.002\nlink 1 0 10 0.002\ncollective AllGather 7 0\n");
+    let gpus = gpus.with_nvml("0-1:4 0-s:2 1-0:4");
+    let notes = |variable| {
+        gpus.run("profile --device gpu --quick --check 0 --force -o t.yaml", &[variable]).ok();
+        std::fs::read_to_string(gpus.path("t.yaml")).unwrap().replace("\n# ", " ")
+    };
+    let text = notes(("FAKE_NVML_FAULTS", "0.1 0-2 1-0 1-1 1.2"));
+    let right =
+        "0–1 2, 2 to switches from rank 0, 2 of rank 0 that it does not tell, 3 of rank 1 that it does not tell.";
+    assert!(text.contains(right), "{text}");
+    let text = notes(("FAKE_NVML_INIT", "no"));
+    assert!(text.contains("NVML says nothing: initializing: NVML says a fake error"), "{text}");
+}
+
 /// What is missing is named, with a rank and a hint, and nobody waits.
 #[test]
 fn what_gpus_lack_is_said() {
@@ -170,11 +202,9 @@ fn what_gpus_lack_is_said() {
         let profile = "profile --device gpu --quick --ranks 3 -o t.yaml";
         let tune = "tune --device gpu --ranks 3 --collective allreduce --sizes 64 --launches 1 --budget 2s -o t.json";
         for line in [profile, tune] {
-            let begin = Instant::now();
             let ran = place.run(line, &[]);
             assert_eq!(ran.code, 1, "{line}: {}", ran.stderr);
             assert!(expected.iter().all(|text| ran.stderr.contains(text)), "{line}: {}", ran.stderr);
-            assert!(begin.elapsed() < Duration::from_secs(40), "{line}");
         }
         assert!(!place.path("t.yaml").exists() && !place.path("t.json").exists());
     }
@@ -187,25 +217,6 @@ fn what_gpus_lack_is_said() {
         let ran = place.run(line, &[]);
         assert!(ran.code != 0 && ran.stderr.contains(expected), "{line}: {}", ran.stderr);
     }
-}
-
-/// A rank that dies is named; one that stalls ends the measuring within the limit of the calls.
-#[test]
-fn ranks_that_die_while_gpus_are_measured_are_named() {
-    let gpus = FakeGpus::new(3, THREE);
-    let begin = Instant::now();
-    let ran = gpus.run("profile --device gpu --quick --ranks 3 -o t.yaml", &[("FAKE_NCCL_FAULT", "1:40:exit")]);
-    assert!(ran.code == 1 && ran.stderr.contains("rank 1"), "{}", ran.stderr);
-    assert!(begin.elapsed() < Duration::from_secs(60) && !gpus.path("t.yaml").exists(), "{}", ran.stderr);
-    let tune = "tune --device gpu --ranks 3 --collective allreduce --sizes 64 --launches 1 --budget 20s --timeout 3s -o t.json";
-    let ran = gpus.run(tune, &[("FAKE_NCCL_FAULT", "1:12:exit")]);
-    assert!(begin.elapsed() < Duration::from_secs(150), "{}", ran.stderr);
-    assert!(ran.code == 1 && ran.stderr.contains("ranks were lost again and again: rank 1"), "{}", ran.stderr);
-    // A candidate that stalls is refused, and measuring goes on without it.
-    let ran = gpus.run(&format!("{tune} --json"), &[("FAKE_NCCL_FAULT", "1:12:stall")]).ok();
-    let told = ran.json();
-    let refused = told["refused"].as_array().unwrap();
-    assert!(!refused.is_empty() && refused[0]["why"].as_str().unwrap().contains("not done after 3 s"), "{told}");
 }
 
 /// By construction plans win short AllReduces, and NCCL wins long ones and all AllGathers. A program that knows nothing of it is then
@@ -258,8 +269,10 @@ fn all_collectives_of_nccl_are_stock() {
     }
     let gpus = FakeGpus::new(3, &machine);
     let names = of_nccl.map(str::to_lowercase);
-    let line =
-        format!("tune --device gpu --ranks 3 --collective {} --sizes 96 --launches 1 --budget 6s", names.join(","));
+    let line = format!(
+        "tune --device gpu --ranks 3 --collective {} --sizes 96 --launches 1 --least-samples 3 --budget 6s",
+        names.join(",")
+    );
     let told = gpus.run(&format!("{line} -o table.json --samples samples.jsonl --json"), &[]).ok().json();
     assert_eq!(told["refused"], serde_json::json!([]), "{told}");
     let samples = std::fs::read_to_string(gpus.path("samples.jsonl")).unwrap();

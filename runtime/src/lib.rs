@@ -59,7 +59,7 @@ pub use device::nccl::{
     NcclSearch, NcclStockCall, NcclTrials, NcclVersion, NcclWork, RoundFailure, StagedAllReduce, StagedCall,
     StagedTerms,
 };
-pub use device::nvml::{NvLinkEnd, NvmlError, NvmlLibrary};
+pub use device::nvml::{NvLinkEnd, NvLinks, NvmlError, NvmlLibrary};
 pub use device::peer_memory::{
     GpuRankAllReduce, PeerFault, PeerGather, PeerMemory, PeerMemoryError, PeerTerms, PeerWay,
 };

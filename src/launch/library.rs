@@ -165,6 +165,11 @@ impl LibraryRanks {
 
     /// What the processes said that failed, each text once.
     pub(crate) fn complaints(&mut self) -> String {
+        self.said_by_failed().unwrap_or_else(|| "rank 0 ended without a result".to_owned())
+    }
+
+    /// The same; `None` if none of them has said anything or failed.
+    pub(crate) fn said_by_failed(&mut self) -> Option<String> {
         let mut all: Vec<String> = Vec::new();
         for (rank, (child, said)) in self.children.iter_mut().zip(&mut self.said).enumerate() {
             let status = child.try_wait().ok().flatten();
@@ -180,7 +185,7 @@ impl LibraryRanks {
                 all.push(said);
             }
         }
-        if all.is_empty() { "rank 0 ended without a result".to_owned() } else { all.join("; ") }
+        (!all.is_empty()).then(|| all.join("; "))
     }
 }
 

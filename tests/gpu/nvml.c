@@ -1,12 +1,13 @@
 /* A fake NVML for tests: links of the GPUs of the fake CUDA driver, whose addresses begin with 0000:10:00.0.
  *
  * FAKE_NVML_LINKS has words FROM-TO:COUNT, such as 0-1:4 for four links from GPU 0 to GPU 1, and 2-s:18 for eighteen from GPU 2
- * to a switch. It refuses what NVML refuses: calls before nvmlInit_v2 or after nvmlShutdown, GPUs that are none, links out of range. */
+ * to a switch. FAKE_NVML_FAULTS has words GPU.LINK for links whose state it does not tell, and GPU-LINK for links whose end it does
+ * not tell. With FAKE_NVML_INIT it cannot be initialized. It refuses what NVML refuses: calls before nvmlInit_v2 or after nvmlShutdown, GPUs that are none, links out of range. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_FOUND = 6, GPUS = 16, LINKS = 18 };
+enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_FOUND = 6, UNKNOWN = 999, GPUS = 16, LINKS = 18 };
 
 typedef struct {
     char legacy[16];
@@ -35,13 +36,27 @@ static int end_of(int gpu, unsigned link) {
     return -2;
 }
 
+/* Whether a link has a fault of this kind. */
+static int fails(int gpu, unsigned link, char kind) {
+    const char *text = getenv("FAKE_NVML_FAULTS");
+    char of;
+    int at, read;
+    unsigned number;
+    while (text && sscanf(text, " %d%c%u%n", &at, &of, &number, &read) == 3) {
+        if (at == gpu && of == kind && number == link) return 1;
+        text += read;
+    }
+    return 0;
+}
+
 int nvmlInit_v2(void) {
+    if (getenv("FAKE_NVML_INIT")) return UNKNOWN;
     initialized++;
     return SUCCESS;
 }
 
 int nvmlShutdown(void) {
-    if (!initialized) return UNINITIALIZED;
+    if (!initialized) abort();
     initialized--;
     return SUCCESS;
 }
@@ -65,6 +80,7 @@ int nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, void **device) {
 int nvmlDeviceGetNvLinkState(void *device, unsigned link, unsigned *is_up) {
     if (!initialized) return UNINITIALIZED;
     if (gpu_of(device) < 0 || link >= LINKS || !is_up) return INVALID_ARGUMENT;
+    if (fails(gpu_of(device), link, '.')) return UNKNOWN;
     *is_up = end_of(gpu_of(device), link) != -2;
     return SUCCESS;
 }
@@ -72,6 +88,7 @@ int nvmlDeviceGetNvLinkState(void *device, unsigned link, unsigned *is_up) {
 int nvmlDeviceGetNvLinkRemoteDeviceType(void *device, unsigned link, unsigned *kind) {
     if (!initialized) return UNINITIALIZED;
     if (gpu_of(device) < 0 || link >= LINKS || !kind || end_of(gpu_of(device), link) == -2) return INVALID_ARGUMENT;
+    if (fails(gpu_of(device), link, '-')) return UNKNOWN;
     *kind = end_of(gpu_of(device), link) == -1 ? 2 : 0;
     return SUCCESS;
 }

@@ -29,6 +29,12 @@ pub trait Probe {
         true
     }
 
+    /// Whether a rank's messages of one number end together, those that it sends and those that it receives: then a rank that sends
+    /// slowly also receives late.
+    fn ends_together(&self) -> bool {
+        false
+    }
+
     /// Runs all exchanges at the same time, `repetitions` times one after the other. For each repetition it returns how
     /// long each exchange took, in the order given: from the common start until its receiver has its last byte. Before
     /// the first repetition, connections are made and memory pages are touched.

@@ -5,10 +5,12 @@
 use super::{GpuRank, said};
 use crate::communicator::Communicator;
 use crate::error::CommResult;
-use runtime::{NvLinkEnd, NvmlError, NvmlLibrary};
+use runtime::{NvLinkEnd, NvLinks, NvmlError, NvmlLibrary};
 use std::collections::BTreeMap;
 use std::path::Path;
 
+/// In place of an end that NVML does not tell.
+const UNKNOWN: &str = "unknown";
 /// Where Linux shows its devices.
 const SYS: &str = "/sys";
 
@@ -17,8 +19,10 @@ fn asked(bus_id: &str) -> String {
     let ask = || -> Result<String, NvmlError> {
         let nvml = NvmlLibrary::open()?;
         let version = nvml.driver_version()?;
-        let links = nvml.links(bus_id)?.into_iter().map(|(end, count)| format!("{count} {end}"));
-        Ok(format!("{version}|{}", links.collect::<Vec<_>>().join(",")))
+        let NvLinks { ends, unknown } = nvml.links(bus_id)?;
+        let links = ends.into_iter().map(|(end, count)| format!("{count} {end}"));
+        let unknown = (unknown > 0).then(|| format!("{unknown} {UNKNOWN}"));
+        Ok(format!("{version}|{}", links.chain(unknown).collect::<Vec<_>>().join(",")))
     };
     let nics = nearest_nics(Path::new(SYS), bus_id).join(", ");
     match ask() {
@@ -72,12 +76,17 @@ fn told(all: &[String], hosts: &[String], bus_ids: &[String]) -> Vec<String> {
     }
     // By pairs and by switches, the ranks in their order.
     let (mut pairs, mut switches): (BTreeMap<[usize; 2], u32>, BTreeMap<u32, Vec<usize>>) = Default::default();
+    let mut unknown: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
     for rank in 0..all.len() {
         for link in part(rank, 2).split(',').filter(|_| part(rank, 0) == "ok") {
             let Some((count, end)) = link.split_once(' ') else { continue };
             let Ok(count) = count.parse::<u32>() else { continue };
             if end == NvLinkEnd::Switch.to_string() {
                 switches.entry(count).or_default().push(rank);
+                continue;
+            }
+            if end == UNKNOWN {
+                unknown.entry(count).or_default().push(rank);
                 continue;
             }
             let is_there = |other: &usize| hosts[*other] == hosts[rank] && bus_ids[*other].eq_ignore_ascii_case(end);
@@ -93,7 +102,8 @@ fn told(all: &[String], hosts: &[String], bus_ids: &[String]) -> Vec<String> {
         let ends = pairs.iter().map(|([one, other], count)| format!("{one}–{other} {count}"));
         let ends =
             ends.chain(switches.iter().map(|(count, ranks)| format!("{count} to switches from {}", list(ranks))));
-        let ends: Vec<String> = ends.collect();
+        let lost = unknown.iter().map(|(count, ranks)| format!("{count} of {} that it does not tell", list(ranks)));
+        let ends: Vec<String> = ends.chain(lost).collect();
         let what = if ends.is_empty() { "none between these ranks".to_owned() } else { ends.join(", ") };
         notes.push(format!("NVLinks, says NVML of driver {version}: {what}."));
     }
@@ -122,7 +132,7 @@ mod tests {
         let bus_ids = ["0000:10:00.0", "0000:11:00.0", "0000:10:00.0", "0000:11:00.0"].map(str::to_owned);
         let all = [
             "ok|1.2|4 0000:11:00.0,2 0000:99:00.0|mlx5_0",
-            "ok|1.2|4 0000:10:00.0|mlx5_0, mlx5_1",
+            "ok|1.2|4 0000:10:00.0,2 unknown|mlx5_0, mlx5_1",
             "ok|1.2|18 switch|mlx5_0",
             "no|libnvidia-ml.so.1 was not found||",
         ];
@@ -131,7 +141,7 @@ mod tests {
             notes,
             [
                 "NVML says nothing on rank 3 (libnvidia-ml.so.1 was not found) and 0 more.",
-                "NVLinks, says NVML of driver 1.2: 0–1 4, 18 to switches from rank 2.",
+                "NVLinks, says NVML of driver 1.2: 0–1 4, 18 to switches from rank 2, 2 of rank 1 that it does not tell.",
                 "Nearest network adapters of ranks 0, 2, says Linux: mlx5_0.",
                 "Nearest network adapters of rank 1, says Linux: mlx5_0, mlx5_1.",
             ]

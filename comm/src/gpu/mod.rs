@@ -9,17 +9,24 @@ mod probe;
 use crate::communicator::Communicator;
 use crate::error::{CommError, CommResult};
 pub use probe::GpuProbe;
-use runtime::{GpuDevice, NcclCommunicator, NcclId, NcclLibrary, NcclSearch, NcclTrials};
+use runtime::{GpuDevice, NcclCommunicator, NcclError, NcclId, NcclLibrary, NcclSearch, NcclTrials};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use topology::Rank;
 
 /// Of what a rank says, the others learn so many bytes.
 const LONGEST: usize = 600;
+/// How a rank is.
+const GOOD: u8 = 0;
+const FAULTY: u8 = 1;
+const LATE: u8 = 2;
 /// The most bytes of what a table keeps of the GPUs of a machine.
 const LENGTH: usize = 160;
 /// With this variable NCCL lets several ranks of a communicator use one GPU, from 2.30.3 on.
 const SHARED: &str = "NCCL_MULTI_RANK_GPU_ENABLE";
+/// What a rank says where it is set, and where not.
+const SHARES: &str = "+";
+const OWNS: &str = "-";
 
 /// A rank's GPU with its end of a communicator of NCCL, which all ranks of a [`Communicator`] have.
 #[derive(Debug)]
@@ -36,26 +43,84 @@ pub struct GpuRank {
     bus_ids: Vec<String>,
 }
 
-/// What each rank says, or the first rank that says why it cannot go on.
+/// Why a rank cannot go on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct RankFault {
+    why: String,
+    /// It has only waited for others, or heard of their end.
+    is_of_others: bool,
+}
+
+impl RankFault {
+    /// What has gone wrong over NCCL.
+    pub(crate) fn of(error: &NcclError) -> Self {
+        Self { why: error.to_string(), is_of_others: error.is_of_others() }
+    }
+}
+
+impl From<&str> for RankFault {
+    fn from(why: &str) -> Self {
+        Self { why: why.to_owned(), is_of_others: false }
+    }
+}
+
+impl From<&String> for RankFault {
+    fn from(why: &String) -> Self {
+        why.as_str().into()
+    }
+}
+
+/// What each rank says, or who says why it cannot go on, and that: the first rank with a fault of its own, or else the first one.
 ///
 /// # Errors
-/// [`CommError::Gpu`] on all ranks if one has an error; as any call.
-fn said(comm: &Communicator, own: Result<String, String>) -> CommResult<Vec<String>> {
-    let (is_wrong, text) = match own {
-        Ok(text) => (0, text),
-        Err(why) => (1, why),
+/// As any call.
+pub(crate) fn said_or_why(
+    comm: &Communicator,
+    own: Result<String, RankFault>,
+) -> CommResult<Result<Vec<String>, (usize, String)>> {
+    let (kind, text) = match own {
+        Ok(text) => (GOOD, text),
+        Err(RankFault { why, is_of_others }) => (if is_of_others { LATE } else { FAULTY }, why),
     };
-    let mut bytes = vec![is_wrong];
+    let mut bytes = vec![kind];
     bytes.extend(topology::shorten_to(&text, LONGEST).as_bytes());
     bytes.resize(LONGEST, 0);
     let mut all = vec![0; LONGEST * comm.size()];
     comm.all_gather(&bytes, &mut all)?;
-    let texts = all.chunks_exact(LONGEST).enumerate().map(|(rank, said)| {
+    let text = |said: &[u8]| {
         let text = String::from_utf8_lossy(&said[1..]);
-        let text = text.trim_end_matches('\0').trim_end_matches(char::REPLACEMENT_CHARACTER).to_owned();
-        if said[0] == 0 { Ok(text) } else { Err(CommError::Gpu(format!("rank {rank}: {text}"))) }
-    });
-    texts.collect()
+        text.trim_end_matches('\0').trim_end_matches(char::REPLACEMENT_CHARACTER).to_owned()
+    };
+    let ranks = || all.chunks_exact(LONGEST).enumerate();
+    let first = |kind: u8| ranks().find(move |(_, said)| said[0] == kind);
+    Ok(match first(FAULTY).or_else(|| first(LATE)) {
+        Some((rank, said)) => Err((rank, text(said))),
+        None => Ok(ranks().map(|(_, said)| text(said)).collect()),
+    })
+}
+
+/// The same; a fault is an error on all ranks.
+///
+/// # Errors
+/// [`CommError::Gpu`] on all ranks if one has a fault; as any call.
+fn said(comm: &Communicator, own: Result<String, RankFault>) -> CommResult<Vec<String>> {
+    said_or_why(comm, own)?.map_err(|(rank, why)| CommError::Gpu(format!("rank {rank}: {why}")))
+}
+
+/// The hosts of all ranks, from what each says before it: whether it lets ranks share a GPU.
+///
+/// # Errors
+/// If they do not say the same.
+fn compared(said: Vec<String>) -> Result<Vec<String>, String> {
+    let all: Vec<(String, String)> =
+        said.into_iter().map(|text| (text[..1].to_owned(), text[1..].to_owned())).collect();
+    if let Some(rank) = all.iter().position(|(shares, _)| *shares != all[0].0) {
+        let [with, without] = if all[0].0 == SHARES { [0, rank] } else { [rank, 0] };
+        return Err(format!(
+            "rank {with} has {SHARED}=1, and rank {without} has not (hint: set it on all ranks or on none)"
+        ));
+    }
+    Ok(all.into_iter().map(|(_, host)| host).collect())
 }
 
 /// The number of a rank's GPU on its host. `hosts` has the host of each rank, `count` is how many GPUs the driver shows.
@@ -113,8 +178,9 @@ impl GpuRank {
     pub fn open(comm: &Communicator, limit: Duration) -> CommResult<Self> {
         let comm = &comm.without_table()?;
         comm.set_time_limit(limit.saturating_mul(2));
-        let hosts = said(comm, Ok(host()))?;
         let is_shared = std::env::var(SHARED).is_ok_and(|value| value == "1");
+        let hosts = said(comm, Ok(format!("{}{}", if is_shared { SHARES } else { OWNS }, host())))?;
+        let hosts = compared(hosts).map_err(CommError::Gpu)?;
         let own = || -> Result<(NcclLibrary, GpuDevice, String), String> {
             let count = GpuDevice::count().map_err(|error| error.to_string())?;
             let gpu = GpuDevice::open(ordinal(comm.rank(), &hosts, count, is_shared)?);
@@ -126,7 +192,7 @@ impl GpuRank {
             Ok((library, gpu, about))
         };
         let own = own();
-        let about = said(comm, own.as_ref().map(|(.., about)| about.clone()).map_err(Clone::clone))?;
+        let about = said(comm, own.as_ref().map(|(.., about)| about.clone()).map_err(RankFault::from))?;
         let (library, gpu, _) = own.map_err(CommError::Gpu)?;
         let part = |text: &String, at| text.splitn(3, '|').nth(at).unwrap_or_default().to_owned();
         let parts = |at| about.iter().map(|text| part(text, at)).collect::<Vec<_>>();
@@ -141,9 +207,10 @@ impl GpuRank {
         }
         let (id, place) = (unique_id(comm, &library)?, (Rank::from_index(comm.rank()), comm.size()));
         let joined = NcclCommunicator::join(&library, &gpu, id, place, limit);
-        let joined = joined.and_then(|of| NcclTrials::new(&library, gpu, of, limit)).map_err(|error| error.to_string());
-        said(comm, joined.as_ref().map(|_| String::new()).map_err(Clone::clone))?;
-        Ok(Self { trials: joined.map_err(CommError::Gpu)?, library, limit, hosts, names, bus_ids })
+        let joined = joined.and_then(|of| NcclTrials::new(&library, gpu, of, limit));
+        said(comm, joined.as_ref().map(|_| String::new()).map_err(RankFault::of))?;
+        let trials = joined.map_err(|error| CommError::Gpu(error.to_string()))?;
+        Ok(Self { trials, library, limit, hosts, names, bus_ids })
     }
 
     /// Makes another communicator after an error. All ranks make this call.
@@ -153,7 +220,7 @@ impl GpuRank {
     pub(crate) fn renew(&mut self, comm: &Communicator) -> CommResult<()> {
         let id = unique_id(comm, &self.library)?;
         let joined = self.trials.rejoin(&self.library, id, self.limit);
-        said(comm, joined.map(|()| String::new()).map_err(|error| error.to_string())).map(drop)
+        said(comm, joined.map(|()| String::new()).map_err(|error| RankFault::of(&error))).map(drop)
     }
 
     /// What is timed on it.
@@ -196,7 +263,7 @@ impl GpuRank {
 fn unique_id(comm: &Communicator, library: &NcclLibrary) -> CommResult<NcclId> {
     let made = if comm.rank() == 0 { NcclCommunicator::unique_id(library).map(|id| id.0) } else { Ok([0; 128]) };
     let mut id = *made.as_ref().unwrap_or(&[0; 128]);
-    said(comm, made.map(|_| String::new()).map_err(|error| error.to_string()))?;
+    said(comm, made.map(|_| String::new()).map_err(|error| RankFault::of(&error)))?;
     comm.broadcast(&mut id, 0)?;
     Ok(NcclId(id))
 }
@@ -230,18 +297,33 @@ mod tests {
         assert!(described(long.iter(), "2.30.7").chars().count() <= 200);
     }
 
-    /// Here there is no driver. Where there is one, both threads have the same GPU or there is no NCCL, or nothing is missing.
+    /// Whatever GPUs this computer has: what `said` does is the same.
     #[test]
-    fn all_ranks_are_told_the_same_of_what_a_rank_lacks() {
-        let ranks = Communicator::local(2).unwrap();
-        let open = |comm: &Communicator| match GpuRank::open(comm, Duration::from_secs(10)) {
-            Ok(_) => String::new(),
-            Err(error) => error.to_string(),
+    fn all_ranks_are_told_the_same_and_own_faults_come_first() {
+        let ranks = Communicator::local(3).unwrap();
+        let late = || Err(RankFault { why: "late".to_owned(), is_of_others: true });
+        let all = |own: [Result<String, RankFault>; 3]| -> Vec<String> {
+            let say = |comm: &Communicator, own| match said(comm, own) {
+                Ok(texts) => texts.join(","),
+                Err(error) => error.to_string(),
+            };
+            std::thread::scope(|scope| {
+                let threads = ranks.iter().zip(own).map(|(comm, own)| scope.spawn(move || say(comm, own)));
+                threads.collect::<Vec<_>>().into_iter().map(|thread| thread.join().unwrap()).collect()
+            })
         };
-        std::thread::scope(|scope| {
-            let threads: Vec<_> = ranks.iter().map(|comm| scope.spawn(|| open(comm))).collect();
-            let said: Vec<String> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
-            assert!(said[0] == said[1] && (said[0].is_empty() || said[0].starts_with("rank")), "{said:?}");
-        });
+        let good = |text: &str| Ok(text.to_owned());
+        assert_eq!(all([good("a"), good(""), good("c")]), ["a,,c"; 3]);
+        assert_eq!(all([late(), good("b"), Err("no driver".into())]), ["rank 2: no driver"; 3]);
+        assert_eq!(all([good("a"), late(), late()]), ["rank 1: late"; 3]);
+    }
+
+    #[test]
+    fn ranks_share_gpus_all_or_none() {
+        let of = |said: [&str; 3]| compared(said.map(str::to_owned).to_vec());
+        assert_eq!(of(["-a 1", "-b 2", "-a 1"]).unwrap(), ["a 1", "b 2", "a 1"]);
+        assert_eq!(of(["+a", "+a", "+a"]).unwrap(), ["a"; 3]);
+        assert!(of(["-a", "-a", "+a"]).unwrap_err().starts_with("rank 2 has NCCL_MULTI_RANK_GPU_ENABLE=1, and rank 0"));
+        assert!(of(["+a", "-a", "+a"]).unwrap_err().starts_with("rank 0 has NCCL_MULTI_RANK_GPU_ENABLE=1, and rank 1"));
     }
 }

@@ -3,7 +3,7 @@
 //! The principal type is [`GpuProbe`]. An order is a broadcast, and the times come back by a maximum: where a rank does not receive, it
 //! gives less than nothing.
 
-use super::GpuRank;
+use super::{GpuRank, RankFault};
 use crate::communicator::Communicator;
 use crate::error::{CommError, CommResult, explained};
 use schedule::ReduceOp;
@@ -65,7 +65,7 @@ impl GpuRank {
     ) -> CommResult<Vec<Vec<Micros>>> {
         let limit = self.limit;
         let timed = self.trials().exchange(exchanges, repetitions, limit);
-        super::said(comm, timed.as_ref().map(|_| String::new()).map_err(ToString::to_string))?;
+        super::said(comm, timed.as_ref().map(|_| String::new()).map_err(RankFault::of))?;
         let mut times = vec![NOT_RECEIVED; exchanges.len() * repetitions as usize];
         let rows = times.chunks_exact_mut(exchanges.len().max(1)).zip(timed.into_iter().flatten());
         for (row, received) in rows {
@@ -104,6 +104,11 @@ impl GpuProbe<'_> {
 impl Probe for GpuProbe<'_> {
     fn rank_count(&self) -> usize {
         self.comm.size()
+    }
+
+    fn ends_together(&self) -> bool {
+        // NCCL does them in one kernel.
+        true
     }
 
     fn run(&mut self, exchanges: &[Exchange], repetitions: u32) -> Result<Vec<Vec<Micros>>, ProbeError> {

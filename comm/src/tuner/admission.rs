@@ -313,7 +313,7 @@ mod tests {
         let one = |comm: &Communicator| {
             let (control, watch) = (comm.without_table()?, TrialWatch::default());
             let limit = Duration::from_secs(20);
-            let mut bench = CellBench::new((&control, &watch), None, kind(), (COUNT, DType::F32), 3, limit)?;
+            let mut bench = CellBench::new(((&control, &watch), None), kind(), (COUNT, DType::F32), 3, limit)?.unwrap();
             work(&mut bench, &control)
         };
         let communicators = Communicator::local(ranks).unwrap();

@@ -38,6 +38,19 @@ pub(super) struct ReadyCandidate<'a> {
 }
 
 impl ReadyCandidate<'_> {
+    /// On GPUs there are stock and plans.
+    ///
+    /// # Errors
+    /// If it is something else.
+    fn runs_on_gpus(&self) -> Result<(), String> {
+        match (&self.candidate.work, &self.rounds) {
+            (CandidateWork::Stock, _) | (CandidateWork::Plan(..), Some(_)) => Ok(()),
+            (CandidateWork::Plan(..) | CandidateWork::Composed(..) | CandidateWork::Function(_), _) => {
+                Err("it does not run on GPUs".to_owned())
+            }
+        }
+    }
+
     /// The communicator that it uses.
     fn lane<'s>(&'s self, common: &'s Communicator) -> &'s Communicator {
         self.own.as_ref().unwrap_or(common)
@@ -83,19 +96,28 @@ pub(super) struct CellBench<'a> {
 }
 
 impl<'a> CellBench<'a> {
+    /// All ranks make this call. If there is no room for the buffers of a rank on its GPU, stock is refused.
+    ///
+    /// # Errors
+    /// If a rank is lost.
     pub(super) fn new(
-        (control, watch): (&'a Communicator, &'a TrialWatch),
-        gpu: Option<&'a mut GpuRank>,
+        ((control, watch), gpu): ((&'a Communicator, &'a TrialWatch), Option<&'a mut GpuRank>),
         kind: CallKind,
         (count, dtype): (usize, DType),
         seed: u64,
         limit: Duration,
-    ) -> CommResult<Self> {
+    ) -> CommResult<Result<Self, CandidateRefusal>> {
         let memory = TrialMemory::new((control.rank(), control.size()), kind, (count, dtype), seed)?;
         let (lane, clock) = (control.duplicate()?, CommonClock::measure(control)?);
         lane.set_time_limit(limit);
-        let gpu = gpu.map(|gpu| GpuBench::new(gpu, &memory, limit)).transpose()?;
-        Ok(Self {
+        let gpu = match gpu.map(|gpu| GpuBench::new(control, gpu, &memory, limit)).transpose()? {
+            Some(Err((rank, why))) => {
+                return Ok(Err(CandidateRefusal { rank, phase: TrialPhase::Prepare, why, is_wrong: false }));
+            }
+            Some(Ok(gpu)) => Some(gpu),
+            None => None,
+        };
+        Ok(Ok(Self {
             control,
             lane,
             count,
@@ -107,7 +129,7 @@ impl<'a> CellBench<'a> {
             entered: Moment::now(),
             wasted: Duration::ZERO,
             watch,
-        })
+        }))
     }
 
     /// Makes one call. If it fails, the others learn that at once.
@@ -132,7 +154,8 @@ impl<'a> CellBench<'a> {
         calls: (usize, usize),
     ) -> Option<Result<Vec<Micros>, String>> {
         let call = *self.memory.call();
-        let timed = self.gpu.as_mut()?.time(ready.rounds.as_ref(), &call, calls);
+        let gpu = self.gpu.as_mut()?;
+        let timed = ready.runs_on_gpus().and_then(|()| gpu.time(ready.rounds.as_ref(), &call, calls));
         if timed.is_err() {
             self.failed();
         }
@@ -172,7 +195,7 @@ impl<'a> CellBench<'a> {
     fn try_run(&mut self, ready: &ReadyCandidate<'_>) -> Result<(), String> {
         let Self { lane, kind, memory, watch, gpu, .. } = self;
         if let Some(gpu) = gpu {
-            return gpu.run(ready.rounds.as_ref(), memory);
+            return ready.runs_on_gpus().and_then(|()| gpu.run(ready.rounds.as_ref(), memory));
         }
         let call = *memory.call();
         let (lane, buffers) = (ready.lane(lane), memory.buffers());

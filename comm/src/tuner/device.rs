@@ -5,13 +5,14 @@
 
 use super::StockPlan;
 use super::memory::{GUARD, TrialMemory};
-use crate::error::{CommError, CommResult};
-use crate::gpu::GpuRank;
+use crate::communicator::Communicator;
+use crate::error::CommResult;
+use crate::gpu::{GpuRank, RankFault, said_or_why};
 use crate::operation::CollectiveCall;
-use runtime::{GpuMemory, NcclRounds, NcclStockCall, NcclWork, RoundPlan, SequencedProgram};
+use runtime::{GpuMemory, NcclRounds, NcclStockCall, NcclTrials, NcclWork, RoundPlan, SequencedProgram};
 use schedule::Collective;
 use serde::{Deserialize, Serialize};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::time::Duration;
 use topology::{Micros, Rank};
 
@@ -48,19 +49,42 @@ pub(super) struct GpuBench<'a> {
     /// Of input and output; in place there is no input.
     memory: [Option<GpuMemory>; 2],
     limit: Duration,
+    /// In which communicator stock has run.
+    stock_epoch: Cell<u64>,
+    /// Calls of every plan of this cell fit behind a gate. All candidates are timed by the same rule.
+    is_held: bool,
 }
 
 /// The rounds of a plan, ready for calls.
-pub(super) type ReadyRounds = RefCell<NcclRounds>;
+pub(super) struct ReadyRounds {
+    rounds: RefCell<NcclRounds>,
+    /// In which communicator they have run.
+    epoch: Cell<u64>,
+}
 
 impl<'a> GpuBench<'a> {
-    pub(super) fn new(gpu: &'a mut GpuRank, memory: &TrialMemory, limit: Duration) -> CommResult<Self> {
+    /// All ranks make this call. If a rank has no room for the buffers: which one, and what it says.
+    ///
+    /// # Errors
+    /// As any call.
+    pub(super) fn new(
+        comm: &Communicator,
+        gpu: &'a mut GpuRank,
+        memory: &TrialMemory,
+        limit: Duration,
+    ) -> CommResult<Result<Self, (usize, String)>> {
         let in_place = memory.call().in_place;
         let [input, output] = memory.lengths();
         let device = gpu.trials().gpu();
-        let made = |bytes| GpuMemory::guarded(device, bytes, GUARD).map_err(|error| CommError::Gpu(error.to_string()));
-        let memory = [if in_place { None } else { Some(made(input)?) }, Some(made(output)?)];
-        Ok(Self { gpu, memory, limit })
+        let made = |bytes| GpuMemory::guarded(device, bytes, GUARD).map_err(|error| error.to_string());
+        let own = || Ok([if in_place { None } else { Some(made(input)?) }, Some(made(output)?)]);
+        let own: Result<_, String> = own();
+        let own_word = own.as_ref().map(|_| String::new()).map_err(RankFault::from);
+        Ok(match (said_or_why(comm, own_word)?, own) {
+            (Ok(_), Ok(memory)) => Ok(Self { gpu, memory, limit, stock_epoch: Cell::new(0), is_held: true }),
+            (Err(refused), _) => Err(refused),
+            (Ok(_), Err(why)) => Err((comm.rank(), why)),
+        })
     }
 
     /// The GPU of this rank, after an error or for the next cell.
@@ -89,7 +113,9 @@ impl<'a> GpuBench<'a> {
         let plan = RoundPlan::new(program.program(), rank, call.count as u64, call.dtype, BLOCK_BYTES);
         let plan = plan.map_err(|error| error.to_string())?;
         let device = self.gpu.trials().gpu();
-        NcclRounds::new(device, plan, THREADS).map(RefCell::new).map_err(|error| error.to_string())
+        let rounds = NcclRounds::new(device, plan, THREADS).map_err(|error| error.to_string())?;
+        self.is_held &= !NcclTrials::is_too_long_to_hold(&rounds);
+        Ok(ReadyRounds { rounds: RefCell::new(rounds), epoch: Cell::new(0) })
     }
 
     /// Runs one call on the numbers of a problem, and gets the results.
@@ -106,13 +132,20 @@ impl<'a> GpuBench<'a> {
         Ok(())
     }
 
-    /// Times calls that have run before: each time so many in a row.
+    /// Times calls: each time so many in a row. What has not run in this communicator runs once before, because the first call makes
+    /// connections.
     pub(super) fn time(
         &mut self,
         rounds: Option<&ReadyRounds>,
         call: &CollectiveCall,
-        calls: (usize, usize),
+        (repetitions, calls): (usize, usize),
     ) -> Result<Vec<Micros>, String> {
+        let epoch = self.gpu.trials().epoch();
+        // All ranks come to the same.
+        if rounds.map_or(&self.stock_epoch, |rounds| &rounds.epoch).get() != epoch {
+            self.with_work(rounds, call, |trials, work, buffers, limit| trials.run(work, buffers, limit))?;
+        }
+        let calls = (repetitions, calls, self.is_held);
         self.with_work(rounds, call, |trials, work, buffers, limit| trials.time(work, buffers, calls, limit))
     }
 
@@ -121,7 +154,7 @@ impl<'a> GpuBench<'a> {
         rounds: Option<&ReadyRounds>,
         call: &CollectiveCall,
         run: impl FnOnce(
-            &mut runtime::NcclTrials,
+            &mut NcclTrials,
             &mut NcclWork<'_>,
             [Option<&GpuMemory>; 2],
             Duration,
@@ -129,8 +162,9 @@ impl<'a> GpuBench<'a> {
     ) -> Result<T, String> {
         let (limit, buffers) = (self.limit, self.memory.each_ref().map(Option::as_ref));
         let trials = self.gpu.trials();
+        rounds.map_or(&self.stock_epoch, |rounds| &rounds.epoch).set(trials.epoch());
         let ended = match rounds {
-            Some(rounds) => run(trials, &mut NcclWork::Plan(&mut rounds.borrow_mut()), buffers, limit),
+            Some(rounds) => run(trials, &mut NcclWork::Plan(&mut rounds.rounds.borrow_mut()), buffers, limit),
             None => run(trials, &mut NcclWork::Stock(stock_call(call)), buffers, limit),
         };
         ended.map_err(|error| error.to_string())

@@ -200,7 +200,8 @@ impl Communicator {
 
     /// Tunes in a running program: measures the program's own candidates, textbook algorithms and stock on these ranks, and uses
     /// what is faster than stock from the next call of this communicator on. All ranks make this call, with the same arguments
-    /// and candidates of the same names, and get the same table. It is one launch; `antiphon tune` makes several.
+    /// and candidates of the same names, and get the same table. It is one launch; `antiphon tune` makes several. A table of
+    /// [`TuneDevice::Gpu`] serves no call here: it is for `libantiphon_nccl.so`.
     ///
     /// If `antiphon tune -- PROGRAM` has started this program, the command says what is measured, and there is no table: `None`.
     ///
@@ -223,15 +224,20 @@ impl Communicator {
             next_work(std::slice::from_ref(&grid), &end, &dtype, step).map_err(CommError::NoPlan)
         };
         let NextWork { cells, chosen, variants: cut } = self.shared_value(next)?;
-        candidates.extend(chosen_halves(&chosen)?);
+        if options.device == TuneDevice::Host {
+            candidates.extend(chosen_halves(&chosen)?);
+        }
         candidates.extend(variants(&candidates, &cut)?);
         let edges = self.measure_on(gpu.as_mut(), &cells, &candidates, &part(1.0 - GRID), |_| {})?;
         let made = self.shared_value(|| {
             let (mut launches, end) = ([grid, edges], self.launch_end(&candidates, key)?);
             final_table(&mut launches, &[None, Some(chosen)], end, &dtype, step).map_err(CommError::NoPlan)
         })?;
-        self.use_table(&made.table)?;
-        self.use_candidates(&candidates)?;
+        // What is best on GPUs serves no call of this communicator, whose buffers are on hosts.
+        if options.device == TuneDevice::Host {
+            self.use_table(&made.table)?;
+            self.use_candidates(&candidates)?;
+        }
         Ok(Some(made))
     }
 

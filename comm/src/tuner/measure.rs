@@ -82,14 +82,18 @@ fn measure_cell(
     let begin = Moment::now();
     let kind = measured_kind(cell.collective, options.op);
     let count = cell.count(control.size(), options.dtype.size());
-    let bytes = kind.size(control.size(), (count * options.dtype.size()) as u64);
+    let bytes = cell.unmeasured(control.size(), options).bytes;
     let serving = candidates.iter().enumerate().filter(|(index, candidate)| {
         (*index == 0 || cell.asks_for(candidate)) && candidate.serves(control.size(), kind, count, bytes)
     });
-    let mut bench = CellBench::new((control, watch), gpu, kind, (count, options.dtype), options.seed, options.limit)?;
+    let (size, on) = ((count, options.dtype), ((control, watch), gpu));
+    let mut bench = match CellBench::new(on, kind, size, options.seed, options.limit)? {
+        Ok(bench) => bench,
+        Err(refusal) => return Ok((cell.without_room(control.size(), options, refusal), Duration::ZERO)),
+    };
     let (mut contest, mut pending) = (Contest(Vec::new()), Vec::new());
     // Plans that do the same are measured once.
-    let (stock_plan, digest) = stock_of(&mut bench, kind, (count, options.dtype))?;
+    let (stock_plan, digest) = stock_of(&mut bench, kind, size)?;
     let mut known: BTreeMap<u32, &str> = digest.map(|digest| (digest, tune::STOCK)).into_iter().collect();
     let mut stock_us = None;
     for (index, candidate) in serving {
@@ -122,12 +126,9 @@ fn measure_cell(
     let time = CellTime { begin, share, is_unlimited: options.least_samples > 0 };
     Admission::run(pending, &mut contest.0, &mut bench, time)?;
     contest.compete(&mut bench, options, time)?;
-    for contender in &mut contest.0 {
-        contender.check_function(&mut bench)?;
-    }
-    let candidates = contest.0.into_iter().map(|contender| contender.samples).collect();
-    let (collective, stock_plan) = (cell.collective, Some(stock_plan));
-    let measured = CellSamples { collective, bytes, op: kind.op, stock_plan, candidates };
+    contest.0.iter_mut().try_for_each(|contender| contender.check_function(&mut bench))?;
+    let mut measured = CellSamples { stock_plan: Some(stock_plan), ..cell.unmeasured(control.size(), options) };
+    measured.candidates.extend(contest.0.into_iter().map(|contender| contender.samples));
     Ok((measured, bench.wasted()))
 }
 
@@ -156,6 +157,12 @@ impl CellWork {
         let kind = measured_kind(self.collective, options.op);
         let bytes = kind.size(ranks, (self.count(ranks, options.dtype.size()) * options.dtype.size()) as u64);
         CellSamples { collective: self.collective, bytes, op: kind.op, stock_plan: None, candidates: Vec::new() }
+    }
+
+    /// No samples, as there is no room for buffers.
+    fn without_room(&self, ranks: usize, options: &TuneOptions, refusal: CandidateRefusal) -> CellSamples {
+        let candidates = vec![Contender::refused(&TuneCandidate::stock(), refusal).samples];
+        CellSamples { candidates, ..self.unmeasured(ranks, options) }
     }
 
     /// Elements as MPI counts them, for about the size of the cell; at least one.

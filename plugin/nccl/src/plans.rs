@@ -10,7 +10,7 @@ use crate::members::{PlanMember, SeenMember, find, table};
 use crate::peers::PeerKernelCall;
 use crate::prepared::{PlanRefusal, PreparedKey, PreparedPlan, PreparedPlans, dtype_of};
 use crate::settings::say;
-use comm::RankPlaces;
+use comm::{RankPlaces, RankTransport};
 use program::{LowerOptions, check, lower};
 use runtime::{DType, GpuDevice, GpuError, NcclCommunicator, NcclError, NcclRounds, RoundFailure, RoundPlan};
 use schedule::{Collective, ReduceOp, Request};
@@ -216,9 +216,9 @@ fn program_of(
     let bytes = (key.count as u64).saturating_mul(dtype.size() as u64);
     let size = bytes.saturating_mul(key.collective.blocks(ranks));
     let request = Request { op: key.op, root: key.root, ..Request::new(key.collective, ranks, size) };
-    let found = table()
-        .and_then(|table| table.schedule_for(RankPlaces::on(machines), &request, dtype))
-        .ok_or(PlanRefusal::NotChosen)?;
+    // A table that was measured between hosts is none for these ranks. What the GPUs of the other ranks are, nobody knows here.
+    let places = RankPlaces { transport: Some(RankTransport::Nccl), ..RankPlaces::on(machines) };
+    let found = table().and_then(|table| table.schedule_for(places, &request, dtype)).ok_or(PlanRefusal::NotChosen)?;
     let (schedule, name) = found.map_err(PlanRefusal::Unfit)?;
     let unfit = |why: &dyn fmt::Display| PlanRefusal::Unfit(format!("{name}: {why}"));
     let in_place = is_planned_in_place(key.collective);

@@ -13,6 +13,9 @@ const FILE: &str = "libnvidia-ml.so.1";
 /// Links have numbers below this on every GPU so far; NVML says at which one it ends.
 const MOST_LINKS: c_uint = 64;
 const SUCCESS: c_int = 0;
+/// There is no such link.
+const INVALID_ARGUMENT: c_int = 2;
+const NOT_SUPPORTED: c_int = 3;
 /// What stands at the other end of a link.
 const TO_GPU: c_uint = 0;
 const TO_SWITCH: c_uint = 2;
@@ -34,9 +37,15 @@ struct PciInfo {
 /// Why NVML says nothing.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NvmlError {
-    /// The system cannot load it.
+    /// The system does not find it.
     #[error("{FILE} was not found")]
     Missing,
+    /// The system cannot load it.
+    #[error("{FILE} cannot be loaded: {why}")]
+    Unusable {
+        /// What the loader of the system says.
+        why: String,
+    },
     /// It lacks a function.
     #[error("{FILE} has no {name}")]
     Lacks {
@@ -74,9 +83,19 @@ impl fmt::Display for NvLinkEnd {
     }
 }
 
+/// The NVLinks of a GPU that are up.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct NvLinks {
+    /// How many lead where.
+    pub ends: BTreeMap<NvLinkEnd, u32>,
+    /// Of so many, NVML does not tell whether they are up or where they lead.
+    pub unknown: u32,
+}
+
 /// The library, until this value is dropped.
 pub struct NvmlLibrary {
     library: Library,
+    is_initialized: bool,
 }
 
 impl fmt::Debug for NvmlLibrary {
@@ -104,11 +123,15 @@ impl NvmlLibrary {
     /// [`NvmlError`] if there is none, or it does not work.
     pub fn open() -> Result<Self, NvmlError> {
         // SAFETY: the driver's library runs its constructors as in any program.
-        let library = unsafe { Library::open(Some(FILE), RTLD_NOW | RTLD_LOCAL) }.map_err(|_| NvmlError::Missing)?;
-        let made = Self { library };
+        let library = unsafe { Library::open(Some(FILE), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| {
+            let why = runtime_text(&error);
+            if why.contains("No such file") { NvmlError::Missing } else { NvmlError::Unusable { why } }
+        })?;
+        let mut made = Self { library, is_initialized: false };
         let init: unsafe extern "C" fn() -> c_int = made.function("nvmlInit_v2")?;
         // SAFETY: it takes nothing.
         made.checked("initializing", unsafe { init() })?;
+        made.is_initialized = true;
         Ok(made)
     }
 
@@ -147,24 +170,27 @@ impl NvmlLibrary {
         Ok(text_of(&text))
     }
 
-    /// The NVLinks of a GPU that are up, by where they lead.
+    /// The NVLinks of a GPU that are up, by where they lead. A link of which NVML does not tell that is counted as unknown.
     ///
     /// # Errors
-    /// [`NvmlError`] if there is no such GPU, or NVML does not tell.
-    pub fn links(&self, bus_id: &str) -> Result<BTreeMap<NvLinkEnd, u32>, NvmlError> {
+    /// [`NvmlError`] if there is no such GPU, or NVML lacks a function.
+    pub fn links(&self, bus_id: &str) -> Result<NvLinks, NvmlError> {
         let device = self.device(bus_id)?;
         let state: unsafe extern "C" fn(Device, c_uint, *mut c_uint) -> c_int =
             self.function("nvmlDeviceGetNvLinkState")?;
-        let mut links = BTreeMap::new();
+        let mut links = NvLinks::default();
         for link in 0..MOST_LINKS {
             let mut is_up = 0;
             // SAFETY: the device is one, and the address is that of a number.
-            if unsafe { state(device, link, &raw mut is_up) } != SUCCESS {
-                // The GPU has no more links, or none at all.
-                break;
-            }
-            if is_up == ENABLED {
-                *links.entry(self.end_of(device, link)?).or_default() += 1;
+            match unsafe { state(device, link, &raw mut is_up) } {
+                SUCCESS if is_up != ENABLED => {}
+                SUCCESS => match self.end_of(device, link) {
+                    Ok(end) => *links.ends.entry(end).or_default() += 1,
+                    Err(_) => links.unknown += 1,
+                },
+                INVALID_ARGUMENT => break,
+                NOT_SUPPORTED => {}
+                _ => links.unknown += 1,
             }
         }
         Ok(links)
@@ -206,11 +232,19 @@ impl NvmlLibrary {
 
 impl Drop for NvmlLibrary {
     fn drop(&mut self) {
+        if !self.is_initialized {
+            return;
+        }
         if let Ok(end) = self.function::<unsafe extern "C" fn() -> c_int>("nvmlShutdown") {
             // SAFETY: it takes nothing, and nobody uses a device any more.
             let _ = unsafe { end() };
         }
     }
+}
+
+/// What the loader says, without what it was asked.
+fn runtime_text(error: &libloading::Error) -> String {
+    crate::chain(error)
 }
 
 fn text_of(bytes: &[c_char]) -> String {

@@ -48,15 +48,20 @@ pub(super) fn run(args: &ProfileArgs, screen: &Screen) -> Outcome {
     })?;
     config.joining = args.launch.ready_limit(ranks);
     let measured = connected(&config).and_then(|comm| measure(args, &comm, screen));
-    // The others end by themselves, and sooner if this fails.
-    measured.map_err(|failure| {
-        let said = others.complaints();
-        let shown = failure.to_string();
-        match said.is_empty() || shown.contains(&said) || said.contains(&shown) {
-            true => failure,
-            false => failure.context(said),
+    match measured {
+        Ok(()) => {
+            // They end their communicators by themselves. What was measured is there, however that goes.
+            let _ = others.finish(TIMEOUT, |_| {});
+            Ok(())
         }
-    })
+        // They are ended.
+        Err(failure) => Err(match others.said_by_failed() {
+            Some(said) if !failure.to_string().contains(&said) && !said.contains(&failure.to_string()) => {
+                failure.context(said)
+            }
+            _ => failure,
+        }),
+    }
 }
 
 /// One of the ranks that `run` has started.

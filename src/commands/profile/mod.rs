@@ -172,6 +172,10 @@ impl Probe for Slowed<'_> {
         self.probe.connects(from, to)
     }
 
+    fn ends_together(&self) -> bool {
+        self.probe.ends_together()
+    }
+
     fn run(&mut self, exchanges: &[Exchange], repetitions: u32) -> Result<Vec<Vec<Micros>>, ProbeError> {
         let mut times = self.probe.run(exchanges, repetitions)?;
         times.iter_mut().flatten().for_each(|time| *time = *time * (1.0 / self.slowdown));

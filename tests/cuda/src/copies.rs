@@ -1,7 +1,7 @@
 //! The functions for device memory, by their names and arguments in CUDA.
 #![allow(missing_docs, clippy::missing_safety_doc, reason = "CUDA's documentation describes its functions")]
 
-use crate::device::{Code, INVALID_VALUE, SUCCESS};
+use crate::device::{Code, INVALID_VALUE, OUT_OF_MEMORY, SUCCESS};
 use crate::driver::{EVENTS, STREAMS, current, device, find, give};
 use crate::graphs;
 use std::sync::{Arc, PoisonError};
@@ -13,6 +13,11 @@ pub unsafe extern "C" fn cuMemAllocAsync(address: *mut u64, bytes: usize, stream
         graphs::check_unsafe()?;
         if bytes == 0 {
             return Err(INVALID_VALUE);
+        }
+        // `FAKE_CUDA_MOST_BYTES`: what is longer has no room.
+        let most = std::env::var("FAKE_CUDA_MOST_BYTES").ok().and_then(|text| text.parse().ok());
+        if most.is_some_and(|most: usize| bytes > most) {
+            return Err(OUT_OF_MEMORY);
         }
         // What lies in new memory is anybody's guess.
         let found = device.allocate(bytes);

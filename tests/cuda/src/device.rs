@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 pub(crate) type Code = i32;
 pub(crate) const SUCCESS: Code = 0;
 pub(crate) const INVALID_VALUE: Code = 1;
+pub(crate) const OUT_OF_MEMORY: Code = 2;
 pub(crate) const NOT_INITIALIZED: Code = 3;
 pub(crate) const INVALID_DEVICE: Code = 101;
 pub(crate) const INVALID_CONTEXT: Code = 201;
@@ -33,6 +34,7 @@ pub(crate) const CAPTURE_INVALIDATED: Code = 901;
 /// Names and meanings of the results.
 pub(crate) const CODES: &[(Code, &str, &str)] = &[
     (SUCCESS, "CUDA_SUCCESS\0", "no error\0"),
+    (OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY\0", "out of memory\0"),
     (INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE\0", "invalid argument\0"),
     (NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED\0", "initialization error\0"),
     (INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE\0", "invalid device ordinal\0"),

@@ -212,6 +212,10 @@ fn end(handle: usize, is_abort: bool) -> Code {
     let Some(comm) = comm else { return INVALID_ARGUMENT };
     let is_idle = is_abort || comm.drain();
     comm.close(is_abort);
+    if is_abort {
+        // As NCCL does, it waits until its work is out of the streams.
+        comm.drain();
+    }
     if is_idle { SUCCESS } else { INVALID_USAGE }
 }
 

@@ -4,7 +4,7 @@
 
 use crate::cuda::Driver;
 use crate::wire::{CUDA_ERROR, Code, IN_PROGRESS, Kind, REMOTE_ERROR, Reply, Request, SUCCESS, SYSTEM_ERROR, Terms};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -48,6 +48,9 @@ pub(crate) struct Comm {
     pub(crate) is_blocking: bool,
     /// Groups that are not in their streams yet, where nothing blocks.
     launching: AtomicU64,
+    groups: AtomicU64,
+    /// Peers with which something was exchanged before, and kinds of operations.
+    connected: Mutex<BTreeSet<(u8, i32)>>,
     is_aborted: AtomicBool,
     pub(crate) is_finalized: AtomicBool,
 }
@@ -58,13 +61,16 @@ pub(crate) fn limit() -> Duration {
     Duration::from_millis(text.and_then(|text| text.parse().ok()).unwrap_or(20_000))
 }
 
-/// The fault that `FAKE_NCCL_FAULT` wants of a rank's operation.
+/// The fault that `FAKE_NCCL_FAULT` wants of a rank's operation, or of a group with the kind `launch`: `RANK:NUMBER:KIND`. A communicator
+/// counts its own operations and groups, from 1. The kind `stall-once` happens once in a process.
 fn fault_of(rank: usize, number: u64) -> Option<String> {
     let text = std::env::var("FAKE_NCCL_FAULT").ok()?;
     let mut parts = text.split(':');
     let is_it = parts.next()?.parse() == Ok(rank) && parts.next()?.parse() == Ok(number);
     is_it.then(|| parts.next().unwrap_or("error").to_owned())
 }
+
+static HAS_STALLED: AtomicBool = AtomicBool::new(false);
 
 impl Comm {
     pub(crate) fn new(ranks: usize, rank: usize, is_blocking: bool) -> Arc<Self> {
@@ -86,6 +92,8 @@ impl Comm {
             nonce: OnceLock::new(),
             is_blocking,
             launching: AtomicU64::new(0),
+            groups: AtomicU64::new(1),
+            connected: Mutex::default(),
             is_aborted: AtomicBool::new(false),
             is_finalized: AtomicBool::new(false),
         })
@@ -105,6 +113,19 @@ impl Comm {
             SUCCESS if self.launching.load(Ordering::Acquire) > 0 => IN_PROGRESS,
             code => code,
         }
+    }
+
+    /// With `FAKE_NCCL_CONNECT`: whether some of these operations need connections that are not there yet.
+    pub(crate) fn connects(&self, operations: &[Operation]) -> bool {
+        let mut connected = self.connected.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = operations.iter().filter(|of| connected.insert((of.terms.kind as u8, of.terms.peer))).count();
+        new > 0 && std::env::var_os("FAKE_NCCL_CONNECT").is_some()
+    }
+
+    /// Whether the next group is to fail before it is in its stream.
+    pub(crate) fn fails_to_launch(&self) -> bool {
+        let number = self.groups.fetch_add(1, Ordering::Relaxed);
+        fault_of(self.rank, number).as_deref() == Some("launch")
     }
 
     /// A group will be in its stream later.
@@ -254,6 +275,9 @@ impl Comm {
             Some("exit") => std::process::exit(86),
             // Nobody answers this.
             Some("stall") => self.reply(u64::MAX, begin).map(drop),
+            Some("stall-once") if HAS_STALLED.swap(true, Ordering::AcqRel) => Ok(()),
+            Some("stall-once") => self.reply(u64::MAX, begin).map(drop),
+            Some("launch") => Ok(()),
             Some(_) => Err((SYSTEM_ERROR, format!("rank {} fails in operation {number}, as it was told", self.rank))),
         }
     }

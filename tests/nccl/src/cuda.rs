@@ -80,6 +80,13 @@ impl Driver {
         let _ = advance.map(|advance| unsafe { advance(to) });
     }
 
+    /// Waits until a stream has done everything.
+    pub(crate) fn synchronize(&self, stream: usize) {
+        let wait = self.function::<unsafe extern "C" fn(usize) -> i32>(b"cuStreamSynchronize\0");
+        // SAFETY: it takes a stream.
+        let _ = wait.map(|wait| unsafe { wait(stream) });
+    }
+
     /// Whether a stream records a graph.
     pub(crate) fn is_recording(&self, stream: usize) -> bool {
         let mut status = 0;

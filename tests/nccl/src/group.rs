@@ -4,7 +4,7 @@
 
 use crate::comm::{Comm, Operation};
 use crate::cuda::Driver;
-use crate::wire::{CUDA_ERROR, Code, IN_PROGRESS, INVALID_USAGE, SUCCESS};
+use crate::wire::{CUDA_ERROR, Code, IN_PROGRESS, INVALID_USAGE, SUCCESS, SYSTEM_ERROR};
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -98,7 +98,8 @@ fn push_later(work: Vec<Collected>) -> Code {
         }
         for work in work {
             let comm = work.comm.clone();
-            comm.end_launch(push(work));
+            let code = if comm.fails_to_launch() { SYSTEM_ERROR } else { push(work) };
+            comm.end_launch(code);
         }
     });
     IN_PROGRESS
@@ -115,6 +116,10 @@ fn push(work: Collected) -> Code {
             runner.run(&operations, driver);
         };
         return if driver.record(stream, Box::new(work)).is_some() { SUCCESS } else { CUDA_ERROR };
+    }
+    if comm.connects(&operations) {
+        // NCCL allocates memory for its connections, and that waits for the GPU.
+        driver.synchronize(stream);
     }
     comm.expect_work();
     match driver.push(stream, Box::new(move || runner.run(&operations, driver))) {

@@ -73,6 +73,11 @@ impl<'p> Bench<'p> {
         Self { probe, runs: 0, heard, stage: "sizes", started, measured, until: None, was_late: false }
     }
 
+    /// As [`Probe::ends_together`].
+    pub(super) fn ends_together(&self) -> bool {
+        self.probe.ends_together()
+    }
+
     /// From now on, precision may be sought until a share of a limit is over, counted from the very beginning.
     pub(super) fn allow(&mut self, limit: Option<Duration>, share: f64) {
         self.until = limit.map(|limit| limit.mul_f64(share));

@@ -165,7 +165,8 @@ impl Case<'_> {
     }
 
     /// Whether a flow is as fast as without the crowd, or far faster than the crowd. Its two ranks leave their flows in
-    /// the crowd for it, and their former partners send to each other.
+    /// the crowd for it, and their former partners send to each other. Where a rank's messages end together, neither of the two may
+    /// send or receive anything else: it would be as late as that.
     fn passes(
         &self,
         kept: &[(usize, f64)],
@@ -180,11 +181,13 @@ impl Case<'_> {
             (Some(sent), Some(received)) => Some(Pair { from: received.from, to: sent.to }),
             _ => None,
         };
+        let is_alone = |flow: &Pair| ![flow.from, flow.to].iter().any(|end| [pair.from, pair.to].contains(end));
+        let stays = |flow: &Pair| !bench.ends_together() || is_alone(flow);
         let rest = crowd.iter().copied().filter(|flow| flow.from != pair.from && flow.to != pair.to);
         let traded = traded.filter(|flow| *flow != pair && self.has(flow.from, flow.to) && self.scene.is_far(flow));
         // The flow is started last: where flows are served one after the other, it then waits for all that share a
         // resource with it.
-        let flows: Round = rest.chain(traded).chain([pair]).collect();
+        let flows: Round = rest.chain(traded).filter(stays).chain([pair]).collect();
         if !self.has(pair.from, pair.to) {
             return Ok(false);
         }

@@ -18,6 +18,7 @@ struct HeldStream {
 }
 
 /// A gate, which opens at the latest when this value is dropped or its time is over.
+#[derive(Debug)]
 pub(in crate::device) struct StreamGate(Arc<Latch>);
 
 /// The driver calls this when the stream comes to the gate.
@@ -55,5 +56,66 @@ impl StreamGate {
 impl Drop for StreamGate {
     fn drop(&mut self) {
         self.open();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::cuda::GpuDevice;
+    use cudarc::driver::CudaEvent;
+    use libloading::Library;
+    use std::sync::OnceLock;
+
+    /// Guards against tests that hang.
+    const LONG: Duration = Duration::from_secs(120);
+
+    /// A stream of the fake driver, under the name by which cudarc looks for it.
+    fn stream() -> Arc<CudaStream> {
+        static DRIVER: OnceLock<Library> = OnceLock::new();
+        let fake = || std::env::current_exe().unwrap().with_file_name("libfake_cuda.so");
+        // SAFETY: the library has no constructors.
+        DRIVER.get_or_init(|| unsafe { Library::new(fake()) }.unwrap());
+        let gpu = GpuDevice::open(0).unwrap();
+        gpu.bind().unwrap();
+        gpu.stream().unwrap()
+    }
+
+    fn is_done(event: &CudaEvent) -> bool {
+        event.try_is_complete().unwrap()
+    }
+
+    #[test]
+    fn nothing_passes_a_gate_until_it_opens() {
+        let stream = stream();
+        let before = stream.record_event(None).unwrap();
+        let gate = StreamGate::close(&stream, LONG).unwrap();
+        let behind = stream.record_event(None).unwrap();
+        before.synchronize().unwrap();
+        assert!(!is_done(&behind), "the stream has come to the gate, and not further");
+        gate.open();
+        behind.synchronize().unwrap();
+        assert!(is_done(&behind));
+        // A gate that is open already holds nothing up.
+        let gate = StreamGate::close(&stream, LONG).unwrap();
+        gate.open();
+        stream.synchronize().unwrap();
+    }
+
+    #[test]
+    fn a_gate_opens_when_it_is_dropped_or_its_time_is_over() {
+        let stream = stream();
+        let gate = StreamGate::close(&stream, LONG).unwrap();
+        let behind = stream.record_event(None).unwrap();
+        assert!(!is_done(&behind));
+        drop(gate);
+        stream.synchronize().unwrap();
+        assert!(is_done(&behind));
+        let limit = Duration::from_millis(30);
+        let begin = std::time::Instant::now();
+        let gate = StreamGate::close(&stream, limit).unwrap();
+        stream.synchronize().unwrap();
+        assert!(begin.elapsed() >= limit);
+        drop(gate);
     }
 }

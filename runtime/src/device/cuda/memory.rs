@@ -6,15 +6,19 @@ use super::buffers::memory;
 use super::error::GpuError;
 use super::gpu::GpuDevice;
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Some bytes on a GPU, with as many guards before and behind them as wanted, which show whether somebody writes there.
 #[derive(Debug)]
 pub struct GpuMemory {
     stream: Arc<CudaStream>,
-    memory: CudaSlice<u8>,
+    memory: ManuallyDrop<CudaSlice<u8>>,
     bytes: usize,
     guard: usize,
+    /// Nobody knows whether work still uses it.
+    is_kept: AtomicBool,
 }
 
 impl GpuMemory {
@@ -34,7 +38,8 @@ impl GpuMemory {
         let stream = gpu.stream()?;
         let memory = memory(&stream, bytes.saturating_add(2 * guard))?;
         stream.synchronize().map_err(GpuError::of_driver("allocating memory"))?;
-        Ok(Self { stream, memory, bytes, guard })
+        let (memory, is_kept) = (ManuallyDrop::new(memory), AtomicBool::new(false));
+        Ok(Self { stream, memory, bytes, guard, is_kept })
     }
 
     /// How many bytes, without guards.
@@ -45,6 +50,11 @@ impl GpuMemory {
     /// Where it lies, behind the first guard.
     pub(in crate::device) fn address(&self) -> u64 {
         self.memory.device_ptr(&self.stream).0 + self.guard as u64
+    }
+
+    /// It is never given back, because work that does not end may use it.
+    pub(in crate::device) fn keep(&self) {
+        self.is_kept.store(true, Ordering::Release);
     }
 
     /// Copies bytes to its beginning, which is that of the first guard.
@@ -78,5 +88,14 @@ impl GpuMemory {
     fn check(&self, bytes: usize) -> Result<(), GpuError> {
         let has = self.bytes + 2 * self.guard;
         if bytes <= has { Ok(()) } else { Err(GpuError::Room { has, given: bytes }) }
+    }
+}
+
+impl Drop for GpuMemory {
+    fn drop(&mut self) {
+        if !self.is_kept.load(Ordering::Acquire) {
+            // SAFETY: this is the one place that drops it, and nobody has it afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.memory) };
+        }
     }
 }

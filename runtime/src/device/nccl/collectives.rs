@@ -114,6 +114,7 @@ impl NcclCollectives {
         [input, output]: [u64; 2],
         deadline: NcclDeadline,
     ) -> Result<(), NcclError> {
+        comm.check()?;
         let doing = self.name(call.collective).ok_or(NcclError::Lacks { name: "function for this collective" })?;
         let (from, to, count) = (input as *const c_void, output as *mut c_void, call.count);
         let (dtype, op, root) =

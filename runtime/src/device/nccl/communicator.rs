@@ -5,7 +5,7 @@
 use super::calls::{IN_PROGRESS, NcclCalls, NcclId, RawComm, RawConfig, SUCCESS};
 use super::error::NcclError;
 use super::library::NcclLibrary;
-use crate::device::cuda::{GpuDevice, GpuError};
+use crate::device::cuda::{GpuDevice, GpuError, StreamGate};
 use cudarc::driver::{CudaEvent, CudaStream, DevicePtr, DevicePtrMut};
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -61,6 +61,8 @@ pub struct NcclCommunicator {
     pub(super) done: Option<Arc<CudaEvent>>,
     /// Whoever waits in it gives up when this is set.
     stop: Option<Arc<AtomicBool>>,
+    /// Its work stands behind this gate, which is opened before an abort.
+    pub(super) gate: Option<Arc<StreamGate>>,
 }
 
 // SAFETY: NCCL's communicators may be used by any thread, one at a time, and a value has one user at a time.
@@ -99,7 +101,8 @@ impl NcclCommunicator {
         if code != IN_PROGRESS {
             checked(&calls, doing, code, handle)?;
         }
-        let mut made = Self { calls, handle, ranks, rank, is_owned: true, is_aborted: false, done: None, stop: None };
+        let (is_owned, is_aborted) = (true, false);
+        let mut made = Self { calls, handle, ranks, rank, is_owned, is_aborted, done: None, stop: None, gate: None };
         made.settle(doing, deadline)?;
         Ok(made)
     }
@@ -120,7 +123,8 @@ impl NcclCommunicator {
             checked(&calls, "asking a communicator", code, handle).map(|()| number)
         };
         let (ranks, rank) = (asked(calls.count)? as usize, Rank(asked(calls.user_rank)? as u32));
-        Ok(Self { calls, handle, ranks, rank, is_owned: false, is_aborted: false, done: None, stop: None })
+        let (is_owned, is_aborted) = (false, false);
+        Ok(Self { calls, handle, ranks, rank, is_owned, is_aborted, done: None, stop: None, gate: None })
     }
 
     /// Calls that wait give up, with [`NcclError::Aborted`], when this is set, because the communicator is about to end.
@@ -185,6 +189,10 @@ impl NcclCommunicator {
 
     /// Ends everything that waits in it, on this rank. One of somebody else is left to them.
     pub(super) fn abort(&mut self) {
+        // An abort waits for the stream, which would wait for the gate.
+        if let Some(gate) = self.gate.take() {
+            gate.open();
+        }
         if self.is_owned && !self.is_aborted {
             // SAFETY: no thread is inside of NCCL with it, since this one has it alone.
             unsafe { (self.calls.abort)(self.handle) };

@@ -52,6 +52,9 @@ pub enum NcclLibraryError {
     },
 }
 
+/// NCCL's number for the end of another rank.
+const REMOTE_ERROR: i32 = 6;
+
 /// Why something did not run over NCCL.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NcclError {
@@ -132,6 +135,20 @@ pub enum NcclError {
     /// The GPU.
     #[error(transparent)]
     Gpu(#[from] GpuError),
+}
+
+impl NcclError {
+    /// Whether this rank has only waited for others, or heard of their end.
+    pub fn is_of_others(&self) -> bool {
+        match self {
+            Self::Late { .. } | Self::Aborted | Self::Round { why: RoundFailure::Late { .. }, .. } => true,
+            Self::Refused { code, .. } | Self::Round { why: RoundFailure::Failed { code, .. }, .. } => {
+                *code == REMOTE_ERROR
+            }
+            Self::Library(_) | Self::Lacks { .. } | Self::Disagree { .. } | Self::NoExchange { .. } => false,
+            Self::Gpu(_) => false,
+        }
+    }
 }
 
 /// What ended a round.

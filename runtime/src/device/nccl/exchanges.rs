@@ -70,6 +70,11 @@ impl NcclExchanges {
         self.ends.iter().map(|end| end.messages).max().unwrap_or(0)
     }
 
+    /// The memory is never given back, because the stream does not end.
+    pub(super) fn keep(&self) {
+        self.memory.keep();
+    }
+
     /// The memory, for other exchanges.
     pub(super) fn into_memory(self) -> GpuMemory {
         self.memory
@@ -83,6 +88,7 @@ impl NcclExchanges {
         number: u32,
         deadline: NcclDeadline,
     ) -> Result<(), NcclError> {
+        comm.check()?;
         let (calls, handle, doing) = (comm.calls, comm.handle, "exchanging messages");
         // SAFETY: it takes nothing.
         comm.checked(doing, unsafe { (calls.group_start)() })?;
@@ -90,7 +96,8 @@ impl NcclExchanges {
         for end in self.ends.iter().filter(|end| end.messages > number) {
             let (at, count, peer) = (self.memory.address() + end.at, end.bytes as usize, end.peer.0 as c_int);
             let given = match end.is_sent {
-                // SAFETY: all ends have places of their own in the memory, which lives as long as this value.
+                // SAFETY: all ends have places of their own in the memory. Whoever has this value waits for the stream before it drops
+                // it, or keeps the memory.
                 true => unsafe { (calls.send)(at as _, count, BYTE, peer, handle, stream) },
                 // SAFETY: as above.
                 false => unsafe { (calls.receive)(at as _, count, BYTE, peer, handle, stream) },

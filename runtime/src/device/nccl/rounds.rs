@@ -163,8 +163,10 @@ impl NcclRounds {
         buffers: [u64; 2],
         deadline: NcclDeadline,
     ) -> Result<(), NcclError> {
-        self.put(comm, stream, buffers, None, deadline)?;
-        self.finish(comm, stream)
+        let put = self.put(comm, stream, buffers, None, deadline);
+        // Also what was put there before an error uses the memory of this value.
+        let finished = self.finish(comm, stream);
+        put.and(finished)
     }
 
     /// After an abort the rest of a call runs on without its messages. When it is done, nothing uses the caller's buffers any more.

@@ -1,8 +1,9 @@
 //! Timed work of a rank over NCCL: calls of plans and of NCCL's own collectives, and messages between pairs.
 //!
 //! The principal type is [`NcclTrials`]. Before what is timed, all ranks meet in a small collective in the same stream. So they begin at
-//! about the same moment, and each measures its own time by events on its GPU; no clocks of different GPUs are compared. What is timed
-//! stands behind a gate until the host has put it into the stream.
+//! about the same moment, and each measures its own time by events on its GPU; no clocks of different GPUs are compared. Single calls and
+//! messages stand behind a gate until the host has put them into the stream, so that its own time is not in theirs. Calls in a row do
+//! not: how fast the host puts them there is a part of what they take.
 
 use super::calls::NcclId;
 use super::collectives::{NcclCollectives, NcclStockCall};
@@ -23,6 +24,8 @@ use topology::{Exchange, Micros};
 
 /// So many launches and groups may stand behind a closed gate: the driver has room for about a thousand.
 const MOST_HELD: usize = 256;
+/// A launch of the kernel, and one of NCCL's.
+const HELD_PER_ROUND: usize = 2;
 /// Before messages are timed, they are sent so often.
 const WARMUPS: u32 = 1;
 
@@ -46,6 +49,10 @@ pub struct NcclTrials {
     words: [GpuMemory; 2],
     /// For messages.
     memory: Option<GpuMemory>,
+    /// How many communicators there were.
+    epoch: u64,
+    /// The stream does not end, even after an abort.
+    is_stuck: bool,
 }
 
 /// One piece of work, as it goes into the stream.
@@ -64,7 +71,7 @@ impl NcclTrials {
     ) -> Result<Self, NcclError> {
         let (collectives, stream) = (NcclCollectives::of(library)?, gpu.stream()?);
         let words = [GpuMemory::new(&gpu, 4)?, GpuMemory::new(&gpu, 4 * comm.ranks())?];
-        let mut made = Self { comm, collectives, gpu, stream, words, memory: None };
+        let mut made = Self { comm, collectives, gpu, stream, words, memory: None, epoch: 1, is_stuck: false };
         let deadline = NcclDeadline::after(limit);
         made.meet(deadline)?;
         made.wait("meeting all ranks", deadline)?;
@@ -76,16 +83,28 @@ impl NcclTrials {
         &self.gpu
     }
 
+    /// The number of the communicator, from 1. What has not run in this one makes its connections at the first call.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Whether a call so long that it would not fit behind a gate is among those of a plan.
+    pub fn is_too_long_to_hold(rounds: &NcclRounds) -> bool {
+        HELD_PER_ROUND * rounds.plan().launches().len() > MOST_HELD
+    }
+
     /// Meets the other ranks in another communicator, after an error. All of them do this together.
     ///
     /// # Errors
-    /// As for [`NcclCommunicator::join`] and [`Self::new`].
+    /// As for [`NcclCommunicator::join`] and [`Self::new`]; [`GpuError::Stuck`] if the stream does not end even after the abort.
     pub fn rejoin(&mut self, library: &NcclLibrary, id: NcclId, limit: Duration) -> Result<(), NcclError> {
         let (place, deadline) = ((self.comm.rank(), self.comm.ranks()), NcclDeadline::after(limit));
-        if !self.end() {
-            // Nobody knows when it goes on.
-            self.stream = self.gpu.stream()?;
+        self.end();
+        if self.is_stuck {
+            // Nobody knows when it goes on, and what it writes then.
+            return Err(GpuError::Stuck { limit: super::rounds::GRACE }.into());
         }
+        self.epoch += 1;
         self.comm = NcclCommunicator::join(library, &self.gpu, id, place, limit)?;
         self.meet(deadline)?;
         self.wait("meeting all ranks", deadline)
@@ -108,15 +127,14 @@ impl NcclTrials {
     ) -> Result<(), NcclError> {
         let (deadline, places) = (NcclDeadline::after(limit), self.places(work, buffers)?);
         let stream = self.stream.clone();
-        // SAFETY: the places were checked, and this waits for the end of the work.
+        // SAFETY: the places were checked. This waits for the end of the work, or keeps the buffers.
         let put = unsafe { put(&mut self.comm, &self.collectives, &stream, work, places, deadline) };
-        put.and_then(|()| self.wait("running a call", deadline)).inspect_err(|_| {
-            self.end();
-        })
+        put.and_then(|()| self.wait("running a call", deadline)).inspect_err(|_| self.end_with(buffers))
     }
 
     /// Runs work `repetitions` times, each time after all ranks have met, and each time `calls` calls in a row. It must have run before
-    /// with these buffers. Returns the time of each repetition on this rank.
+    /// in this [epoch](Self::epoch). Returns the time of each repetition on this rank. The host's own time is in it, unless it is one
+    /// call and `is_held`.
     ///
     /// # Errors
     /// As for [`Self::run`]; each repetition may take so long.
@@ -124,20 +142,18 @@ impl NcclTrials {
         &mut self,
         work: &mut NcclWork<'_>,
         buffers: [Option<&GpuMemory>; 2],
-        (repetitions, calls): (usize, usize),
+        (repetitions, calls, is_held): (usize, usize, bool),
         limit: Duration,
     ) -> Result<Vec<Micros>, NcclError> {
         let places = self.places(work, buffers)?;
         let (collectives, stream) = (self.collectives, self.stream.clone());
-        let held = match work {
-            NcclWork::Stock(_) => 1,
-            NcclWork::Plan(rounds) => 2 * rounds.plan().launches().len(),
-        };
+        let held = if is_held && calls == 1 { 1 } else { 0 };
         let mut put = |comm: &mut NcclCommunicator, deadline: NcclDeadline| {
-            // SAFETY: the places were checked, and whoever calls this waits for the end of the work.
+            // SAFETY: the places were checked. Whoever calls this waits for the end of the work, or keeps the buffers.
             unsafe { put(comm, &collectives, &stream, work, places, deadline) }
         };
-        (0..repetitions).map(|_| self.timed(&mut put, (calls, held), limit)).collect()
+        let timed = (0..repetitions).map(|_| self.timed(&mut put, (calls, held), limit)).collect::<Result<_, _>>();
+        timed.inspect_err(|_| self.end_with(buffers))
     }
 
     /// Sends the messages of all exchanges at the same time, `repetitions` times. For each repetition, the exchanges that this rank receives,
@@ -157,9 +173,7 @@ impl NcclTrials {
         for _ in 0..WARMUPS {
             let deadline = NcclDeadline::after(limit);
             let sent = (0..own.groups()).try_for_each(|number| own.put(&mut self.comm, raw, number, deadline));
-            sent.and_then(|()| self.wait("sending messages", deadline)).inspect_err(|_| {
-                self.end();
-            })?;
+            sent.and_then(|()| self.wait("sending messages", deadline)).inspect_err(|_| self.end_of(&own))?;
         }
         let mut times = Vec::with_capacity(repetitions as usize);
         for _ in 0..repetitions {
@@ -168,23 +182,22 @@ impl NcclTrials {
                 number += 1;
                 own.put(comm, raw, number - 1, deadline)
             };
-            let time = self.timed(&mut put, (own.groups() as usize, 1), limit)?;
+            let groups = own.groups() as usize;
+            let time = self.timed(&mut put, (groups, MOST_HELD), limit).inspect_err(|_| self.end_of(&own))?;
             times.push(own.received.iter().map(|index| (*index, time)).collect());
         }
         self.memory = Some(own.into_memory());
         Ok(times)
     }
 
-    /// Times pieces of work in a row, of which each has about so many launches.
+    /// Times pieces of work in a row, of which the first stand behind a gate: so many, at most.
     fn timed(&mut self, put: &mut PutWork<'_>, pieces: (usize, usize), limit: Duration) -> Result<Micros, NcclError> {
-        let [begin, end] = self.held(put, pieces, limit).inspect_err(|_| {
-            self.end();
-        })?;
+        let [begin, end] = self.held(put, pieces, limit)?;
         let millis = begin.elapsed_ms(&end).map_err(GpuError::of_driver("reading the time"))?;
         Ok(Micros(f64::from(millis).max(0.0) * 1e3))
     }
 
-    /// The events before and behind this work, which is done when this returns.
+    /// The events before and behind this work, which is done when this returns without an error.
     fn held(
         &mut self,
         put: &mut PutWork<'_>,
@@ -195,20 +208,22 @@ impl NcclTrials {
         let time = Some(CUevent_flags::CU_EVENT_DEFAULT);
         let recording = GpuError::of_driver("recording an event");
         self.gpu.bind()?;
-        let gate = StreamGate::close(&stream, limit)?;
-        if held > MOST_HELD {
+        let gate = Arc::new(StreamGate::close(&stream, limit)?);
+        if held == 0 {
             gate.open();
         }
+        self.comm.gate = Some(gate.clone());
         self.meet(deadline)?;
         let begin = stream.record_event(time).map_err(&recording)?;
         for piece in 0..pieces {
             put(&mut self.comm, deadline)?;
-            if (piece + 1) * held >= MOST_HELD {
+            if piece + 1 >= held {
                 gate.open();
             }
         }
         let end = stream.record_event(time).map_err(&recording)?;
         gate.open();
+        self.comm.gate = None;
         self.wait("timing calls", deadline)?;
         Ok([begin, end])
     }
@@ -236,7 +251,7 @@ impl NcclTrials {
         let call =
             NcclStockCall { collective: Collective::AllGather, root: None, op: None, count: 1, dtype: DType::I32 };
         let places = [self.words[0].address(), self.words[1].address()];
-        // SAFETY: the words live as long as this value, which waits for the stream.
+        // SAFETY: the words live as long as this value, which waits for the stream or keeps them.
         unsafe { self.collectives.put(&mut self.comm, self.stream.cu_stream().cast(), &call, places, deadline) }
     }
 
@@ -246,22 +261,42 @@ impl NcclTrials {
         self.comm.finish(doing, &stream, deadline)
     }
 
-    /// After an error, nothing uses the buffers any more. Whether it has come so far.
-    fn end(&mut self) -> bool {
+    /// After an error: ends the work, so that nothing uses its buffers any more. If the stream does not end, they are kept.
+    fn end_with(&mut self, buffers: [Option<&GpuMemory>; 2]) {
+        self.end();
+        if self.is_stuck {
+            buffers.into_iter().flatten().for_each(GpuMemory::keep);
+        }
+    }
+
+    /// The same for messages.
+    fn end_of(&mut self, exchanges: &NcclExchanges) {
+        self.end();
+        if self.is_stuck {
+            exchanges.keep();
+        }
+    }
+
+    fn end(&mut self) {
         self.comm.abort();
-        let Ok(done) = self.stream.record_event(None) else { return false };
         let grace = NcclDeadline::after(super::rounds::GRACE);
-        while !grace.is_over() && matches!(done.try_is_complete(), Ok(false)) {
+        let done = self.stream.record_event(None);
+        let is_done = || done.as_ref().is_ok_and(|done| matches!(done.try_is_complete(), Ok(true)));
+        let goes_on = || done.as_ref().is_ok_and(|done| matches!(done.try_is_complete(), Ok(false)));
+        while !grace.is_over() && goes_on() {
             grace.pause();
         }
-        matches!(done.try_is_complete(), Ok(true))
+        self.is_stuck = !is_done();
+        if self.is_stuck {
+            self.words.iter().chain(&self.memory).for_each(GpuMemory::keep);
+        }
     }
 }
 
 /// Puts work into a stream.
 ///
 /// # Safety
-/// The places are those of the buffers that the work needs, and keep until the stream has done it.
+/// The places are those of the buffers that the work needs, which live until the stream has done it.
 unsafe fn put(
     comm: &mut NcclCommunicator,
     collectives: &NcclCollectives,
