@@ -81,10 +81,11 @@ impl Background {
         self.changed.notify_all();
     }
 
-    /// Ends the work, so that NCCL's communicator can end.
-    pub(crate) fn stop(&self) {
+    /// Ends the work, so that NCCL's communicator can end. False: a thread may use it still.
+    pub(crate) fn stop(&self) -> bool {
         self.stop.store(true, Ordering::Release);
-        drop(self.changed.wait_timeout_while(self.progress(), GRACE, |progress| progress.pieces > 0));
+        let waited = self.changed.wait_timeout_while(self.progress(), GRACE, |progress| progress.pieces > 0);
+        waited.unwrap_or_else(PoisonError::into_inner).0.pieces == 0
     }
 
     /// Waits until NCCL has done what it was given, however long NCCL takes for it. False: it has failed, as NCCL will say, or is

@@ -165,25 +165,37 @@ fn ended(comm: NcclComm, end: impl FnOnce() -> c_int) -> c_int {
     })
 }
 
-macro_rules! enders {
-    ($($name:ident)+) => { $(
-        #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name(comm: NcclComm) -> c_int {
-            // As NCCL gives it where it has not done what it was asked for before.
-            match groups::refused_as_busy(comm) {
-                Some(refused) => refused,
-                None => ended(comm, || go_on!($name(comm: NcclComm))),
-            }
-        }
-    )+ };
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ncclCommDestroy(comm: NcclComm) -> c_int {
+    // As NCCL gives it where it has not done what it was asked for before.
+    match groups::refused_as_busy(comm) {
+        Some(refused) => refused,
+        None => ended(comm, || go_on!(ncclCommDestroy(comm: NcclComm))),
+    }
 }
-enders!(ncclCommFinalize ncclCommDestroy);
+
+/// The communicator is known until it is destroyed: an abort ends what waits in it.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ncclCommFinalize(comm: NcclComm) -> c_int {
+    if let Some(refused) = groups::refused_as_busy(comm) {
+        return refused;
+    }
+    let result = go_on!(ncclCommFinalize(comm: NcclComm));
+    if is_inside() || result != 0 && result != IN_PROGRESS {
+        return result;
+    }
+    guarded(result, || find(comm).map_or(result, |seen| seen.finalized(result)))
+}
 
 /// Ends what this library does for the communicator first.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ncclCommAbort(comm: NcclComm) -> c_int {
     if !is_inside() {
-        let _ = catch_unwind(|| find(comm).inspect(|seen| seen.abort()));
+        let can_end = catch_unwind(|| find(comm).is_none_or(|seen| seen.abort())).unwrap_or(true);
+        if !can_end {
+            crate::settings::say("an abort: a thread that works for the communicator does not end");
+            return INTERNAL_ERROR;
+        }
     }
     ended(comm, || go_on!(ncclCommAbort(comm: NcclComm)))
 }

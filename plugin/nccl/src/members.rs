@@ -61,12 +61,31 @@ impl SeenCommunicator {
         *self.member.lock().unwrap_or_else(PoisonError::into_inner) = member;
     }
 
-    /// It is about to be aborted, and so is whatever waits for other ranks.
-    pub(crate) fn abort(&self) {
+    /// It is about to be aborted, and so is whatever waits for other ranks. False: a thread may use it still, and so it cannot end.
+    pub(crate) fn abort(&self) -> bool {
         if let Some(Err(why)) = self.fault.get().map(|fault| fault.end()) {
             say(&format!("an abort: {why}"));
         }
-        self.background.stop();
+        self.background.stop()
+    }
+
+    /// NCCL has finalized it. What this library does for it waits for calls that are not done: in a thread, if its functions return
+    /// at once. The result for the caller.
+    pub(crate) fn finalized(&self, result: c_int) -> c_int {
+        let finalized = Err("it was finalized".to_owned());
+        let ended = std::mem::replace(&mut *self.member.lock().unwrap_or_else(PoisonError::into_inner), finalized);
+        match ended {
+            Ok(member) if !member.is_blocking && member.peers.is_some() => {
+                spawn(vec![self.background.clone()], move || {
+                    drop(member);
+                    vec![SUCCESS]
+                })
+            }
+            ended => {
+                drop(ended);
+                result
+            }
+        }
     }
 
     /// What `ncclCommGetAsyncError` gives as long as this library has something to say; otherwise NCCL says it.

@@ -15,6 +15,8 @@ pub(crate) struct FileGather {
     pub(crate) round: usize,
     /// At which of them this rank leaves without a word.
     pub(crate) leaves_at: Option<usize>,
+    /// At which of them this rank gives its bytes, and does not get those of others.
+    pub(crate) fails_at: Option<usize>,
 }
 
 impl FileGather {
@@ -40,6 +42,9 @@ impl PeerGather for FileGather {
         let part = own.with_extension("part");
         std::fs::write(&part, bytes).unwrap();
         std::fs::rename(part, own).unwrap();
+        if self.fails_at == Some(self.round) {
+            return Err("this rank hears nothing".to_owned());
+        }
         let mut all = Vec::new();
         while all.len() < self.ranks {
             match std::fs::read(self.file(all.len())) {

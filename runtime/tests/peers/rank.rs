@@ -85,6 +85,7 @@ impl Process {
             limit: named("PEER_LIMIT_MS").map_or(LIMIT, Duration::from_millis),
             round: 0,
             leaves_at: named("PEER_LEAVES_AT").map(|round| round as usize),
+            fails_at: named("PEER_FAILS_AT").map(|round| round as usize),
         };
         Self { gpu: GpuDevice::open(0).unwrap(), words: words.collect(), gather }
     }
@@ -143,6 +144,12 @@ pub(crate) fn shares(process: &mut Process) -> String {
                 memory.close(&mut process.gather).unwrap();
             } else {
                 drop(memory);
+            }
+            if process.words[0] == "again" {
+                // All have dropped theirs.
+                process.gather.gather(&[]).unwrap();
+                let again = PeerMemory::new(&process.gpu, &mut process.gather, &terms).unwrap();
+                again.close(&mut process.gather).unwrap();
             }
             format!("{way:?}")
         }

@@ -4,10 +4,18 @@
  *
  * Each rank prints a line, in the order of the ranks: what went wrong, or "right". */
 #include "nccl_by_hand.h"
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,6 +24,8 @@
 struct job {
     ncclUniqueId ids[2];
     volatile int is_ready;
+    /* How many ranks have come to a point of a program. */
+    volatile int are_there;
     char said[16][512];
 };
 
@@ -364,12 +374,93 @@ static void split(ncclComm_t comm) {
     CHECK(ncclCommDestroy(alone));
 }
 
+/* Whether so many ranks have come in time. */
+static int come(int wanted) {
+    for (int turn = 0; turn < 30000 && job->are_there < wanted; turn++) usleep(1000);
+    return job->are_there >= wanted;
+}
+
+/* Whether so many ranks have said what they have to say, in time. */
+static int have_said(int wanted) {
+    for (int turn = 0; turn < 60000; turn++) {
+        int said = 0;
+        for (int at = 0; at < ranks; at++) said += job->said[at][0] != 0;
+        if (said >= wanted) return 1;
+        usleep(1000);
+    }
+    return 0;
+}
+
+/* The system refuses this process sockets: all local ones, or those that do not wait. */
+static void refuse_sockets(const char *which) {
+    int type = offsetof(struct seccomp_data, args[1]), all = !strcmp(which, "all");
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socket, 0, 5),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[0])),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, AF_UNIX, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, type),
+        BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, all ? SOCK_STREAM : SOCK_NONBLOCK, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EACCES),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program));
+}
+
+/* Ends without a word. A child that it has forked may hold its sockets. */
+static void leave(void) {
+    if (getenv("OTHER_FORKS") && fork() == 0) {
+        for (int at = 0; at < 3; at++) close(at);
+        have_said(ranks - 1);
+        _exit(0);
+    }
+    _exit(86);
+}
+
+/* What NCCL says in the end, and at most so long. */
+static ncclResult_t told(ncclComm_t comm, ncclResult_t unwanted) {
+    ncclResult_t error = unwanted;
+    for (int turn = 0; turn < 30000 && error == unwanted; turn++) {
+        CHECK(ncclCommGetAsyncError(comm, &error));
+        usleep(1000);
+    }
+    return error;
+}
+
+/* The last rank comes late to a call, and the others end the communicator before. */
+static void late(ncclComm_t comm, const char *mode) {
+    int is_last = rank == ranks - 1, n = 5, begin = time(NULL), is_blocking = !strcmp(mode, "late");
+    put(input, n, rank);
+    if (is_last) {
+        /* Whoever is blocked by the end cannot say that it is there. */
+        if (!come(ranks - 1)) say("late", job->are_there, "they were blocked");
+        /* Longer than such ends would take that do not wait for calls. */
+        if (is_blocking) sleep(12);
+    }
+    CHECK(ncclAllReduce((void *)input, (void *)output, n, ncclInt32, ncclSum, comm, stream));
+    if (is_last) finish("late", comm);
+    else if (is_blocking) __sync_fetch_and_add(&job->are_there, 1);
+    if (!is_last && !is_blocking) {
+        CHECK(told(comm, ncclInProgress));
+        CHECK(ncclCommFinalize(comm));
+        __sync_fetch_and_add(&job->are_there, 1);
+        CHECK(told(comm, ncclInProgress));
+    }
+    CHECK(ncclCommDestroy(comm));
+    if (!is_last && is_blocking && time(NULL) - begin < 10) say("late", time(NULL) - begin, "did not wait");
+    for (int at = 0; at < n; at++) expect("late", at, 1000 * ranks * (ranks - 1) / 2 + ranks * at);
+    say("right", 0, "");
+}
+
 static void run(const char *mode) {
     int device, is_last = rank == ranks - 1;
     void *context;
     if (is_last && getenv("OTHER_TABLE")) setenv("ANTIPHON_TABLE", getenv("OTHER_TABLE"), 1);
     if (is_last && getenv("OTHER_LACKS")) setenv("FAKE_CUDA_LACKS", getenv("OTHER_LACKS"), 1);
     if (is_last && getenv("OTHER_SLOW_MS")) setenv("FAKE_CUDA_SLOW_MS", getenv("OTHER_SLOW_MS"), 1);
+    if (is_last && getenv("OTHER_REFUSES")) refuse_sockets(getenv("OTHER_REFUSES"));
     CHECK(cuInit(0));
     CHECK(cuDeviceGet(&device, 0));
     CHECK(cuDevicePrimaryCtxRetain(&context, device));
@@ -406,6 +497,7 @@ static void run(const char *mode) {
             CHECK(ncclCommAbort(comm));
             say("right", 0, "");
         }
+        if (strstr(mode, "late")) late(comm, mode);
         collectives(comm);
         group_of_one(comm);
         CHECK(ncclCommDestroy(comm));
@@ -464,6 +556,34 @@ static void run(const char *mode) {
         say("right", 0, "");
     }
     put(input, 100, rank);
+    if (!strcmp(mode, "late")) late(comm, mode);
+    /* The last rank ends between two launches, or while the others wait for it. */
+    if (!strncmp(mode, "gone graph", 10)) {
+        void *recorded, *executable;
+        CHECK(cuStreamSynchronize(stream));
+        CHECK(cuStreamBeginCapture_v2(stream, 0));
+        CHECK(ncclAllReduce(in, out, 4, ncclInt32, ncclSum, comm, stream));
+        CHECK(cuStreamEndCapture(stream, &recorded));
+        CHECK(cuGraphInstantiateWithFlags(&executable, recorded, 0));
+        CHECK(cuGraphLaunch(executable, stream));
+        finish("first", comm);
+        /* They are all done with it. */
+        __sync_fetch_and_add(&job->are_there, 1);
+        if (!come(ranks)) say("gone graph", job->are_there, "");
+        if (is_last) leave();
+        if (strstr(mode, "idle")) told(comm, ncclSuccess);
+        CHECK(cuGraphLaunch(executable, stream));
+    }
+    /* The first rank gives up, and lives on. The last one never calls. */
+    if (!strcmp(mode, "gives up")) {
+        if (!is_last) {
+            CHECK(ncclAllReduce(in, out, 4, ncclInt32, ncclSum, comm, stream));
+            __sync_fetch_and_add(&job->are_there, 1);
+        }
+        if (!come(ranks - 1)) say("gives up", job->are_there, "");
+        if (rank == 0) CHECK(ncclCommAbort(comm));
+        if (rank == 0 || is_last) say("right", 0, have_said(ranks - 2) ? "" : "it waits for ever");
+    }
     if (!strcmp(mode, "graph fault")) {
         void *recorded, *executable;
         CHECK(cuStreamSynchronize(stream));
@@ -487,7 +607,10 @@ static void run(const char *mode) {
     if (!strcmp(mode, "gone")) {
         CHECK(ncclAllReduce(in, out, 4, ncclInt32, ncclSum, comm, stream));
         finish("first", comm);
-        if (is_last) exit(86);
+        /* Whoever has not looked yet could be told already that the last rank is gone. */
+        __sync_fetch_and_add(&job->are_there, 1);
+        if (!come(ranks)) say("gone", job->are_there, "");
+        if (is_last) leave();
         CHECK(ncclAllReduce(in, out, 4, ncclInt32, ncclSum, comm, stream));
     }
     if (!strcmp(mode, "counts")) CHECK(ncclAllReduce(in, out, 4 + is_last, ncclInt32, ncclSum, comm, stream));

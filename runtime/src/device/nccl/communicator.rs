@@ -132,6 +132,10 @@ impl NcclCommunicator {
         self.stop = Some(stop);
     }
 
+    pub(super) fn stop_flag(&self) -> Option<Arc<AtomicBool>> {
+        self.stop.clone()
+    }
+
     pub(super) fn is_stopped(&self) -> bool {
         self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Acquire))
     }
@@ -203,9 +207,13 @@ impl NcclCommunicator {
     /// Each rank gives as many words; the words of all ranks, in their order.
     ///
     /// # Errors
-    /// [`NcclError::Late`] if not all ranks have come in time.
+    /// [`NcclError::Late`] if not all ranks have come in time; [`NcclError::Aborted`].
     pub fn gather(&mut self, gpu: &GpuDevice, words: &[u64], limit: Duration) -> Result<Vec<u64>, NcclError> {
         self.check()?;
+        // Whoever has set it may wait for nothing but the end of this.
+        if self.is_stopped() {
+            return Err(NcclError::Aborted);
+        }
         let (doing, deadline) = ("comparing all ranks", NcclDeadline::after(limit));
         let copying = GpuError::of_driver("copying words of all ranks");
         let stream = gpu.stream()?;

@@ -5,6 +5,8 @@
 use super::communicator::NcclCommunicator;
 use crate::device::cuda::GpuDevice;
 use crate::device::peer_memory::PeerGather;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use topology::Rank;
 
@@ -26,6 +28,10 @@ impl PeerGather for NcclGather<'_> {
 
     fn ranks(&self) -> usize {
         self.comm.ranks()
+    }
+
+    fn stop(&self) -> Option<Arc<AtomicBool>> {
+        self.comm.stop_flag()
     }
 
     fn gather(&mut self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, String> {

@@ -52,9 +52,12 @@ const THREAD_BYTES: u64 = 16;
 const ALIGN: usize = 256;
 /// How many tables are kept. Each has a few thousand bytes.
 const MOST_GRIDS: usize = 1024;
-/// How long the end waits for calls, and for those that were told to end.
-const END: Duration = Duration::from_secs(10);
+/// How long the end waits for calls of which no rank is gone, as NCCL waits for its own without a limit. Then they go on by themselves.
+const END: Duration = Duration::from_secs(3600);
+/// How long it waits for calls that were told to end.
 const GRACE: Duration = Duration::from_secs(5);
+/// The sockets get this part of the time for gathering: ranks whose sockets are late have to meet those that wait for them.
+const SOCKETS: u32 = 12;
 
 /// The largest input that is copied to mapped memory.
 pub const MOST_STAGED_BYTES: usize = 64 << 20;
@@ -164,7 +167,7 @@ impl StagedAllReduce {
         let parts = StagedParts::new(gpu, &terms.dtypes, private_layout(ranks)?.1);
         let ready = parts.as_ref().map(drop).map_err(ToString::to_string);
         let number = terms.dtypes.iter().fold(1, |number: u64, dtype| number << 4 | *dtype as u64);
-        let asked = PeerTerms { bytes: end, number, ready, limit: terms.limit };
+        let asked = PeerTerms { bytes: end, number, ready, limit: terms.limit / SOCKETS };
         let memory = PeerMemory::new(gpu, &mut NcclGather { comm, gpu, limit: terms.limit }, &asked)?;
         let StagedParts { kernels, private, own, fault } = parts?;
         // Without the thread, as without it in NCCL, a program has to notice by itself that a rank is gone.
@@ -248,6 +251,7 @@ impl StagedAllReduce {
         let (grid, launch) = self.grid(call, is_recorded)?;
         let kernel = self.kernels.get(&call.dtype).cloned().ok_or(NcclError::Aborted)?;
         let putting = GpuError::of_driver("putting a call into a stream");
+        self.fault.note_call(is_recorded);
         self.begin(comm, &stream, is_recorded)?;
         // SAFETY: the places are inside of this rank's memory, and the caller's are as long as the call says.
         unsafe { result::memcpy_dtod_async(own + inputs as u64, input, bytes, stream.cu_stream()) }
@@ -258,7 +262,13 @@ impl StagedAllReduce {
         // SAFETY: as above.
         unsafe { result::memcpy_dtod_async(output, own + outputs as u64, bytes, stream.cu_stream()) }
             .map_err(&putting)?;
-        self.finish(comm, &stream, is_recorded)
+        self.finish(comm, &stream, is_recorded)?;
+        // Since this was looked at first, calls may have been ended, and this one with them.
+        match (self.fault.confirm_call(), self.fault.gone()) {
+            (true, _) => Ok(()),
+            (false, Some(peer)) => Err(GpuError::PeerGone { rank: comm.rank(), peer }.into()),
+            (false, None) => Err(NcclError::Aborted),
+        }
     }
 
     /// Calls of a communicator follow each other in all streams, and in all graphs.
@@ -298,13 +308,16 @@ impl StagedAllReduce {
 }
 
 impl Drop for StagedAllReduce {
-    /// Nothing uses the memory when it is unmapped.
+    /// Nothing uses the memory when it is unmapped. Until then a rank that is gone ends the calls that wait for it.
     fn drop(&mut self) {
-        drop(self.watch.take());
-        let is_done = self.fault.is_done_within(END);
-        if !is_done && (self.fault.end().is_err() || !self.fault.is_done_within(GRACE)) {
+        let is_done = self.fault.is_done_before_end(END) || self.fault.is_ended() && self.fault.is_done_within(GRACE);
+        // Who waits for this rank in a call must not take it for one that has done its part.
+        self.memory.sockets().set_orderly(is_done && !self.fault.is_cut());
+        if !is_done {
             self.memory.keep();
+            std::mem::forget((self.fault.clone(), self.watch.take()));
         }
+        drop(self.watch.take());
         let _ = [false, true].map(|is_recorded| self.own.wait(self.fault.done(is_recorded)));
     }
 }

@@ -10,8 +10,9 @@ use super::gather::{PeerGather, RankFailure, meet};
 use super::memory::{PeerMemory, PeerTerms, PeerWay, clear};
 use crate::device::cuda::{GpuBuffer, GpuCalls, GpuDevice, GpuError, GpuLaunch, bytes_of, memory};
 use crate::device::peers::{PeerAddresses, PeerAllReduce, PeerWait};
-use cudarc::driver::{CudaSlice, DevicePtr, result};
+use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, result};
 use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use topology::Rank;
 
@@ -27,11 +28,17 @@ const GRACE: Duration = Duration::from_millis(200);
 /// The memory of other ranks must not be used after they have closed theirs, so all ranks do as many calls.
 pub struct GpuRankAllReduce {
     plan: PeerAllReduce,
-    calls: GpuCalls,
-    private: CudaSlice<u8>,
+    /// None once a kernel may use it, and the memory, until the process ends.
+    work: Option<RankWork>,
     poll_limit: u64,
     /// The other ranks' memory is unmapped last.
     memory: PeerMemory,
+}
+
+/// What calls use on this rank's GPU only.
+struct RankWork {
+    calls: GpuCalls,
+    private: CudaSlice<u8>,
 }
 
 impl fmt::Debug for GpuRankAllReduce {
@@ -69,11 +76,11 @@ impl GpuRankAllReduce {
         limit: Duration,
     ) -> Result<Self, PeerMemoryError> {
         let (call, needs) = (*plan.call(), plan.needs());
-        let made = || -> Result<(GpuCalls, CudaSlice<u8>), GpuError> {
+        let made = || -> Result<RankWork, GpuError> {
             let kernel = gpu.allreduce_kernel(call.dtype, threads)?;
             let calls = GpuCalls::new(gpu, kernel, needs.blocks, threads)?;
             let private = memory(calls.stream(), needs.private_bytes as usize)?;
-            Ok((calls, private))
+            Ok(RankWork { calls, private })
         };
         let made = made();
         let mut ready = made.as_ref().map(drop).map_err(ToString::to_string);
@@ -82,8 +89,7 @@ impl GpuRankAllReduce {
         }
         let terms = PeerTerms { bytes: layout(&plan)[3], number: number_of(&plan), ready, limit };
         let memory = PeerMemory::new(gpu, gather, &terms)?;
-        let (calls, private) = made?;
-        let mut made = Self { plan, calls, private, poll_limit, memory };
+        let mut made = Self { plan, work: Some(made?), poll_limit, memory };
         made.reset(gpu, gather)?;
         Ok(made)
     }
@@ -95,33 +101,40 @@ impl GpuRankAllReduce {
     /// [`PeerMemoryError::Failed`] on all ranks, [`PeerMemoryError::Gather`].
     pub fn reset(&mut self, gpu: &GpuDevice, gather: &mut dyn PeerGather) -> Result<(), PeerMemoryError> {
         // Nobody raises a flag of the calls before any more.
-        let ended = self.calls.stream().synchronize().map_err(GpuError::of_driver("ending a call"));
+        let ended = self.stream().and_then(|stream| stream.synchronize().map_err(GpuError::of_driver("ending a call")));
         let ended = ended.map_err(|error| RankFailure::Said(error.to_string()));
         meet(gather, "ending the calls before", &ended, &[])?;
         let prepared = self.prepare(gpu).map_err(|error| RankFailure::Said(error.to_string()));
-        meet(gather, "preparing a first call", &prepared, &[]).map(drop)
+        meet(gather, "preparing a first call", &prepared, &[])?;
+        self.memory.sockets().set_orderly(true);
+        Ok(())
+    }
+
+    fn stream(&self) -> Result<&Arc<CudaStream>, GpuError> {
+        self.work.as_ref().map(|work| work.calls.stream()).ok_or(GpuError::Broken)
     }
 
     fn prepare(&mut self, gpu: &GpuDevice) -> Result<(), GpuError> {
         let copying = GpuError::of_driver("copying tables to the GPU");
         let (rank, [flags, input, output, _]) = (self.memory.rank(), layout(&self.plan));
-        let stream = self.calls.stream().clone();
+        let RankWork { calls, private } = self.work.as_mut().ok_or(GpuError::Broken)?;
+        let stream = calls.stream().clone();
         let ranks = self.memory.addresses();
         let all = |offset: usize| ranks.iter().map(|address| address + offset as u64).collect();
         let at = PeerAddresses {
             input: all(input),
             output: all(output),
             shared: all(flags),
-            private: self.private.device_ptr(&stream).0,
-            abort: self.calls.abort(),
+            private: private.device_ptr(&stream).0,
+            abort: calls.abort(),
             poll_limit: self.poll_limit,
         };
         let tables = self.plan.tables(rank, &at);
         clear(gpu, ranks[rank.index()] + flags as u64, self.plan.needs().shared_bytes as usize)?;
-        stream.memset_zeros(&mut self.private).map_err(&copying)?;
-        stream.memcpy_htod(&tables.private, &mut self.private).map_err(&copying)?;
+        stream.memset_zeros(private).map_err(&copying)?;
+        stream.memcpy_htod(&tables.private, private).map_err(&copying)?;
         // SAFETY: the tables are those of the plan for these addresses, whose memory this value has or has mapped.
-        unsafe { self.calls.prepare(&tables.blocks) }
+        unsafe { calls.prepare(&tables.blocks) }
     }
 
     /// Which rank this is.
@@ -144,16 +157,16 @@ impl GpuRankAllReduce {
     /// Writes a buffer of this rank. In place both names mean the same memory.
     ///
     /// # Errors
-    /// [`GpuError::Length`], [`GpuError::Driver`].
+    /// [`GpuError::Length`], [`GpuError::Driver`], [`GpuError::Broken`] after [`GpuError::Stuck`].
     pub fn write(&mut self, buffer: GpuBuffer, bytes: &[u8]) -> Result<(), GpuError> {
         let ((to, has), copying) = (self.buffer(buffer), GpuError::of_driver("copying to the GPU"));
         if bytes.len() != has {
             return Err(GpuError::Length { rank: self.rank(), has, given: bytes.len() });
         }
+        let stream = self.stream()?;
         if bytes.is_empty() {
             return Ok(());
         }
-        let stream = self.calls.stream();
         stream.context().bind_to_thread().map_err(&copying)?;
         // SAFETY: the buffer has so many bytes, and the stream is waited for.
         unsafe { result::memcpy_htod_async(to, bytes, stream.cu_stream()) }.map_err(&copying)?;
@@ -163,10 +176,10 @@ impl GpuRankAllReduce {
     /// What lies in a buffer of this rank.
     ///
     /// # Errors
-    /// [`GpuError::Driver`].
+    /// [`GpuError::Driver`], [`GpuError::Broken`] after [`GpuError::Stuck`].
     pub fn read(&self, buffer: GpuBuffer) -> Result<Vec<u8>, GpuError> {
         let ((from, has), copying) = (self.buffer(buffer), GpuError::of_driver("copying from the GPU"));
-        let (mut bytes, stream) = (vec![0; has], self.calls.stream());
+        let (mut bytes, stream) = (vec![0; has], self.stream()?);
         if has > 0 {
             stream.context().bind_to_thread().map_err(&copying)?;
             // SAFETY: the buffer has so many bytes, and the stream is waited for.
@@ -201,14 +214,18 @@ impl GpuRankAllReduce {
             // It may have done its part of the calls before.
             gone.is_some_and(|(_, since)| since.elapsed() > GRACE)
         };
-        let outcome = self.calls.repeat_unless(calls, launch, limit, &mut stop);
+        let work = self.work.as_mut().ok_or(GpuError::Broken)?;
+        let outcome = work.calls.repeat_unless(calls, launch, limit, &mut stop);
+        // Others may wait for this rank in a call that has failed here.
+        memory.sockets().set_orderly(outcome.as_ref().is_ok_and(Option::is_some));
         let late = match outcome {
             Ok(Some(time)) => return Ok(time),
             Ok(None) => GpuError::Broken,
             Err(late @ GpuError::Late { .. }) => late,
             Err(GpuError::Stuck { limit }) => {
-                // The kernel may use the memory until the process ends.
+                // The kernel may use all memory until the process ends.
                 self.memory.keep();
+                std::mem::forget(self.work.take());
                 return Err(GpuError::Stuck { limit });
             }
             Err(error) => return Err(error),
@@ -216,7 +233,7 @@ impl GpuRankAllReduce {
         if let Some((peer, _)) = gone {
             return Err(GpuError::PeerGone { rank, peer });
         }
-        let waits = self.plan.waits(rank, &bytes_of(self.calls.stream(), &self.private)?);
+        let waits = self.plan.waits(rank, &bytes_of(work.calls.stream(), &work.private)?);
         Err(PeerWait::decisive(&waits).map_or(late, GpuError::PeerMissing))
     }
 
@@ -225,9 +242,10 @@ impl GpuRankAllReduce {
     /// # Errors
     /// As for [`PeerMemory::close`].
     pub fn close(self, gather: &mut dyn PeerGather) -> Result<(), PeerMemoryError> {
-        let Self { calls, private, memory, .. } = self;
-        let ended = calls.stream().synchronize().map_err(GpuError::of_driver("ending the calls"));
-        drop((calls, private));
+        let Self { work, memory, .. } = self;
+        let Some(work) = work else { return Err(GpuError::Broken.into()) };
+        let ended = work.calls.stream().synchronize().map_err(GpuError::of_driver("ending the calls"));
+        drop(work);
         memory.close(gather)?;
         Ok(ended?)
     }

@@ -30,7 +30,7 @@ pub enum PeerMemoryError {
         rank: Rank,
     },
     /// There is no memory in common.
-    #[error("rank {} is on another computer than rank 0", .rank.0)]
+    #[error("rank {} is on another computer than rank 0, or in another container", .rank.0)]
     OtherComputer {
         /// The first one that is.
         rank: Rank,

@@ -4,6 +4,8 @@
 //! waits for one that has given up: what has failed is told when they gather next.
 
 use super::error::PeerMemoryError;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use topology::Rank;
 
 /// A way in which the ranks tell each other some bytes, such as a collective of NCCL's. It has a deadline of its own.
@@ -19,6 +21,11 @@ pub trait PeerGather {
     /// # Errors
     /// Why they did not meet: who is gone, or did not come in time.
     fn gather(&mut self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, String>;
+
+    /// When this is set, nobody needs the memory any more, and whoever waits for other ranks gives up.
+    fn stop(&self) -> Option<Arc<AtomicBool>> {
+        None
+    }
 }
 
 /// The bytes of all ranks, as many of each.

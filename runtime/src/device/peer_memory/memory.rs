@@ -3,12 +3,13 @@
 //! The principal type is [`PeerMemory`].
 
 use super::driver::{
-    HANDLE, MappedMemory, OpenedMemory, PhysicalMemory, PlainMemory, VirtualRange, granular, has_descriptors, identity,
-    may_access,
+    HANDLE, MappedMemory, OpenedMemory, PhysicalMemory, PlainMemory, VirtualRange, granular, may_access,
 };
 use super::error::PeerMemoryError;
 use super::gather::{PeerGather, RankFailure, RankOutcome, gathered, meet};
-use super::sockets::{PeerListener, PeerSockets, SocketDeadline, SocketName, process_number};
+use super::introduction::{Introduction, decide, introduced};
+use super::kept;
+use super::sockets::{PeerListener, PeerSockets, SocketDeadline, SocketName};
 use crate::device::cuda::{GpuDevice, GpuError};
 use cudarc::driver::result;
 use std::os::fd::{AsFd, OwnedFd};
@@ -27,9 +28,9 @@ pub enum PeerWay {
 
 impl PeerWay {
     /// The better one first.
-    const ALL: [Self; 2] = [Self::Descriptors, Self::Handles];
+    pub(super) const ALL: [Self; 2] = [Self::Descriptors, Self::Handles];
 
-    fn bit(self) -> u32 {
+    pub(super) fn bit(self) -> u32 {
         1 << self as u32
     }
 }
@@ -58,84 +59,6 @@ pub struct PeerMemory {
     /// Of this rank its own memory; unmapped and dropped before the others' can be freed.
     ranks: Vec<Option<MappedMemory>>,
     sockets: Arc<PeerSockets>,
-}
-
-/// The version of what ranks tell each other.
-const VERSION: u32 = 1;
-
-/// What a rank says first.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Introduction {
-    version: u32,
-    /// The ways that its driver has.
-    ways: u32,
-    bytes: u64,
-    number: u64,
-    computer: [u8; 16],
-    process: [u8; 16],
-    gpu: [u8; 16],
-    socket: SocketName,
-}
-
-impl Introduction {
-    fn encoded(&self) -> Vec<u8> {
-        let Self { version, ways, bytes, number, computer, process, gpu, socket } = self;
-        let words = [&version.to_le_bytes()[..], &ways.to_le_bytes(), &bytes.to_le_bytes(), &number.to_le_bytes()];
-        [&words.concat()[..], computer, process, gpu, &socket.name, &socket.secret].concat()
-    }
-
-    fn decoded(bytes: &[u8]) -> Self {
-        let part = |at: usize| -> [u8; 16] { std::array::from_fn(|byte| bytes.get(at + byte).copied().unwrap_or(0)) };
-        let long = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| part(at)[byte]));
-        Self {
-            version: long(0) as u32,
-            ways: (long(0) >> 32) as u32,
-            bytes: long(8),
-            number: long(16),
-            computer: part(24),
-            process: part(40),
-            gpu: part(56),
-            socket: SocketName { name: part(72), secret: part(88) },
-        }
-    }
-}
-
-/// The computer, as long as it runs.
-fn computer() -> [u8; 16] {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
-    std::array::from_fn(|at| {
-        let pair = digits.get(2 * at..2 * at + 2).and_then(|pair| std::str::from_utf8(pair).ok());
-        pair.and_then(|pair| u8::from_str_radix(pair, 16).ok()).unwrap_or(0)
-    })
-}
-
-/// What all ranks find in the same introductions: the way.
-fn decide(all: &[Introduction]) -> Result<PeerWay, PeerMemoryError> {
-    let rank_of = |wrong: &dyn Fn(&Introduction) -> bool| all.iter().position(wrong).map(Rank::from_index);
-    if let Some(rank) = rank_of(&|of| of.version != VERSION) {
-        return Err(PeerMemoryError::Version { rank });
-    }
-    if let Some(rank) = rank_of(&|of| (of.bytes, of.number) != (all[0].bytes, all[0].number)) {
-        return Err(PeerMemoryError::Disagree { rank });
-    }
-    if let Some(rank) = rank_of(&|of| of.computer != all[0].computer) {
-        return Err(PeerMemoryError::OtherComputer { rank });
-    }
-    for (at, one) in all.iter().enumerate() {
-        if let Some(other) = all[..at].iter().position(|other| other.process == one.process) {
-            let (rank, other) = (Rank::from_index(other), Rank::from_index(at));
-            return Err(PeerMemoryError::SameProcess { rank, other });
-        }
-    }
-    let all_have = |way: &PeerWay| all.iter().all(|of| of.ways & way.bit() != 0);
-    let has = |way: PeerWay| all.iter().filter(|of| of.ways & way.bit() != 0).count();
-    PeerWay::ALL.into_iter().find(all_have).ok_or_else(|| {
-        let most =
-            if has(PeerWay::Descriptors) >= has(PeerWay::Handles) { PeerWay::Descriptors } else { PeerWay::Handles };
-        let rank = all.iter().position(|of| of.ways & most.bit() == 0).unwrap_or(0);
-        PeerMemoryError::NoWay { rank: Rank::from_index(rank) }
-    })
 }
 
 /// What a rank has before it maps anything.
@@ -187,6 +110,7 @@ impl PeerMemory {
     /// # Errors
     /// [`PeerMemoryError`]; nothing is mapped then.
     pub fn new(gpu: &GpuDevice, gather: &mut dyn PeerGather, terms: &PeerTerms) -> Result<Self, PeerMemoryError> {
+        kept::free_ended();
         let rank = gather.rank();
         let mut ready: RankOutcome = terms.ready.clone().map_err(RankFailure::Said);
         let listener = note(&mut ready, PeerListener::new());
@@ -194,14 +118,23 @@ impl PeerMemory {
         let told = gathered(gather, "comparing what drivers have", &own.encoded())?;
         let all: Vec<Introduction> = told.iter().map(|bytes| Introduction::decoded(bytes)).collect();
         let way = decide(&all)?;
-        let deadline = SocketDeadline::after(terms.limit);
-        let prepared = prepare(gpu, (way, terms.bytes), &all, rank, (listener, deadline), ready);
+        let deadline = SocketDeadline::after(terms.limit, gather.stop());
+        let prepared = prepare(gpu, (way, terms.bytes), &all, rank, (listener, &deadline), ready);
         let handle = prepared.as_ref().map_or([0; HANDLE], |(own, _)| own.handle);
-        let handles = meet(gather, "allocating memory", &outcome_of(&prepared), &handle)?;
+        let handles = match meet(gather, "allocating memory", &outcome_of(&prepared), &handle) {
+            Ok(handles) => handles,
+            Err(why) => {
+                if matches!((&why, way), (PeerMemoryError::Gather { .. }, PeerWay::Handles)) {
+                    // Others may have got the handle.
+                    prepared.into_iter().for_each(|(own, _)| std::mem::forget(own.mapped));
+                }
+                return Err(why);
+            }
+        };
         // Whoever has failed has told it, and does not come here.
         let (own, sockets) = prepared.map_err(|why| PeerMemoryError::Failed { rank, why: format!("{why:?}") })?;
-        let deadline = SocketDeadline::after(terms.limit);
-        let mapped = map_all(gpu, (way, terms.bytes), rank, &own, &sockets, (&handles, deadline));
+        let deadline = SocketDeadline::after(terms.limit, gather.stop());
+        let mapped = map_all(gpu, (way, terms.bytes), rank, &own, &sockets, (&handles, &deadline));
         let met = meet(gather, "mapping memory", &outcome_of(&mapped), &[]);
         let mut ranks = mapped.unwrap_or_default();
         if let Err(why) = met {
@@ -234,7 +167,7 @@ impl PeerMemory {
 
     /// Where the memory of a rank is, for this rank's GPU.
     pub fn address(&self, of: Rank) -> u64 {
-        self.ranks[of.index()].as_ref().map_or(0, MappedMemory::address)
+        self.ranks.get(of.index()).and_then(Option::as_ref).map_or(0, MappedMemory::address)
     }
 
     /// Where the memory of all ranks is.
@@ -257,6 +190,9 @@ impl PeerMemory {
     /// [`PeerMemoryError::Gather`] if they do not all come. As descriptors, the memory is freed all the same; an allocation that has
     /// a handle is kept until the process ends, because another process may still use it.
     pub fn close(mut self, gather: &mut dyn PeerGather) -> Result<(), PeerMemoryError> {
+        if self.is_kept() {
+            return Err(GpuError::Broken.into());
+        }
         self.unmap();
         gathered(gather, "unmapping memory", &[0])?;
         self.ranks.clear();
@@ -268,9 +204,15 @@ impl PeerMemory {
         self.ranks.iter_mut().enumerate().filter(|(index, _)| *index != own).for_each(|(_, peer)| *peer = None);
     }
 
-    /// Something may use the memory for ever: it stays as it is until the process ends.
+    /// Something may use the memory for ever: it stays as it is until the process ends, and so do the sockets, as the process has
+    /// not left.
     pub(in crate::device) fn keep(&mut self) {
-        self.ranks.drain(..).for_each(std::mem::forget);
+        std::mem::forget((std::mem::take(&mut self.ranks), self.sockets.clone()));
+    }
+
+    /// Whether it was given to [`Self::keep`], and can be used no more.
+    pub(in crate::device) fn is_kept(&self) -> bool {
+        self.ranks.is_empty()
     }
 }
 
@@ -278,9 +220,8 @@ impl Drop for PeerMemory {
     fn drop(&mut self) {
         self.unmap();
         let own = self.ranks.get_mut(self.rank.index()).and_then(Option::take);
-        if self.way == PeerWay::Handles {
-            // Nobody knows whether others have closed it.
-            std::mem::forget(own);
+        if let Some(own @ MappedMemory::Plain(_)) = own {
+            kept::until_all_have_left(own, self.sockets.clone());
         }
     }
 }
@@ -290,7 +231,7 @@ fn outcome_of<T>(of: &Result<T, RankFailure>) -> RankOutcome {
 }
 
 /// What came of something; the first failure is noted.
-fn note<T, E: ToString>(outcome: &mut RankOutcome, of: Result<T, E>) -> Option<T> {
+pub(super) fn note<T, E: ToString>(outcome: &mut RankOutcome, of: Result<T, E>) -> Option<T> {
     match of {
         Ok(value) => Some(value),
         Err(error) => {
@@ -302,36 +243,13 @@ fn note<T, E: ToString>(outcome: &mut RankOutcome, of: Result<T, E>) -> Option<T
     }
 }
 
-/// Who this rank is, and what it wants. What it cannot tell is zero, and noted.
-fn introduced(
-    gpu: &GpuDevice,
-    terms: &PeerTerms,
-    listener: Option<&PeerListener>,
-    ready: &mut RankOutcome,
-) -> Introduction {
-    let descriptors = if has_descriptors(gpu) { PeerWay::Descriptors.bit() } else { 0 };
-    // Nothing tells but a try, which waits for the GPU when it frees its memory. A driver with descriptors has handles, as a rule.
-    let has_handles = || PlainMemory::new(gpu, 1).is_ok_and(|memory| memory.handle().is_ok());
-    let handles = if descriptors != 0 || has_handles() { PeerWay::Handles.bit() } else { 0 };
-    Introduction {
-        version: VERSION,
-        ways: descriptors | handles,
-        bytes: terms.bytes as u64,
-        number: terms.number,
-        computer: computer(),
-        process: note(ready, process_number()).unwrap_or_default(),
-        gpu: note(ready, identity(gpu)).unwrap_or_default(),
-        socket: listener.map(|listener| listener.name).unwrap_or_default(),
-    }
-}
-
 /// Connects with all ranks and allocates.
 fn prepare(
     gpu: &GpuDevice,
     (way, bytes): (PeerWay, usize),
     all: &[Introduction],
     rank: Rank,
-    (listener, deadline): (Option<PeerListener>, SocketDeadline),
+    (listener, deadline): (Option<PeerListener>, &SocketDeadline),
     ready: RankOutcome,
 ) -> Result<(OwnMemory, PeerSockets), RankFailure> {
     // Others wait for the connection, whatever is wrong here.
@@ -359,7 +277,7 @@ fn map_all(
     rank: Rank,
     own: &OwnMemory,
     sockets: &PeerSockets,
-    (handles, deadline): (&[Vec<u8>], SocketDeadline),
+    (handles, deadline): (&[Vec<u8>], &SocketDeadline),
 ) -> Result<Vec<Option<MappedMemory>>, RankFailure> {
     if let Some((_, descriptor)) = &own.exported {
         sockets.send(descriptor.as_fd()).map_err(said)?;

@@ -7,6 +7,8 @@ mod allreduce;
 mod driver;
 mod error;
 mod gather;
+mod introduction;
+mod kept;
 mod memory;
 mod sockets;
 mod watch;

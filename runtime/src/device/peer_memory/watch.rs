@@ -31,8 +31,12 @@ pub struct PeerFault {
     gone: AtomicU32,
     /// No call works any more.
     is_ended: AtomicBool,
-    /// Calls were ended that were not done.
-    has_failed: AtomicBool,
+    /// There are calls, or graphs that may have some at any time.
+    is_used: AtomicBool,
+    /// Some of them are in graphs: nobody knows when these are launched, or have begun.
+    is_recorded: AtomicBool,
+    /// Calls were ended that were not done, or may have been.
+    is_cut: AtomicBool,
 }
 
 impl fmt::Debug for PeerFault {
@@ -49,8 +53,8 @@ impl PeerFault {
         let done = Arc::new(urgent.record_event(None).map_err(&making)?);
         let in_graphs = Arc::new(urgent.record_event(None).map_err(&making)?);
         urgent.synchronize().map_err(&making)?;
-        let (gone, is_ended, has_failed) = (AtomicU32::new(0), AtomicBool::new(false), AtomicBool::new(false));
-        Ok(Self { urgent, abort, done, in_graphs, gone, is_ended, has_failed })
+        let [is_ended, is_used, is_recorded, is_cut] = [false; 4].map(AtomicBool::new);
+        Ok(Self { urgent, abort, done, in_graphs, gone: AtomicU32::new(0), is_ended, is_used, is_recorded, is_cut })
     }
 
     /// The address of the word that ends all waits.
@@ -68,7 +72,10 @@ impl PeerFault {
     /// # Errors
     /// [`GpuError::Driver`].
     pub fn end(&self) -> Result<(), GpuError> {
-        self.is_ended.store(true, Ordering::Release);
+        self.is_ended.store(true, Ordering::SeqCst);
+        if self.is_recorded.load(Ordering::SeqCst) || self.are_done() != Some(true) {
+            self.is_cut.store(true, Ordering::SeqCst);
+        }
         let ending = GpuError::of_driver("ending calls");
         self.urgent.context().bind_to_thread().map_err(&ending)?;
         let _relaxed = RelaxedCapture::begin()?;
@@ -79,37 +86,72 @@ impl PeerFault {
 
     /// Whether no call works any more.
     pub fn is_ended(&self) -> bool {
-        self.is_ended.load(Ordering::Acquire)
+        self.is_ended.load(Ordering::SeqCst)
     }
 
     /// A rank whose process is gone.
     pub fn gone(&self) -> Option<Rank> {
-        self.gone.load(Ordering::Acquire).checked_sub(1).map(Rank)
+        self.gone.load(Ordering::SeqCst).checked_sub(1).map(Rank)
     }
 
-    /// Whether calls were ended before they were done, because a rank is gone.
+    /// Whether results may be of no use because a rank is gone: those of calls that were not done then, and of all calls that
+    /// graphs do. Where this rank calls nothing, nothing has failed.
     pub fn has_failed(&self) -> bool {
-        self.has_failed.load(Ordering::Acquire)
+        self.gone().is_some() && self.is_used.load(Ordering::SeqCst)
+    }
+
+    /// A call is about to be put into a stream, or into a graph.
+    pub(in crate::device) fn note_call(&self, is_recorded: bool) {
+        self.is_used.store(true, Ordering::SeqCst);
+        self.is_recorded.fetch_or(is_recorded, Ordering::SeqCst);
+    }
+
+    /// A call is in its stream. False: it may have been ended at once, or may yet be.
+    pub(in crate::device) fn confirm_call(&self) -> bool {
+        let is_ended = self.is_ended();
+        self.is_cut.fetch_or(is_ended, Ordering::SeqCst);
+        !is_ended
+    }
+
+    /// Whether calls were ended that were not done, or may have been: others may wait for this rank in them.
+    pub(in crate::device) fn is_cut(&self) -> bool {
+        self.is_cut.load(Ordering::SeqCst)
+    }
+
+    /// Whether all calls are done. None: the driver does not work any more.
+    fn are_done(&self) -> Option<bool> {
+        self.urgent.context().bind_to_thread().ok()?;
+        let _relaxed = RelaxedCapture::begin().ok()?;
+        Some(self.done.try_is_complete().ok()? && self.in_graphs.try_is_complete().ok()?)
     }
 
     /// Whether all calls are done within this time.
     pub(in crate::device) fn is_done_within(&self, limit: Duration) -> bool {
+        self.is_done_before(limit, || false)
+    }
+
+    /// Whether all calls are done, before they are ended and within this time.
+    pub(in crate::device) fn is_done_before_end(&self, limit: Duration) -> bool {
+        self.is_done_before(limit, || self.is_ended())
+    }
+
+    fn is_done_before(&self, limit: Duration, gives_up: impl Fn() -> bool) -> bool {
         let begin = Instant::now();
-        let _relaxed = self.urgent.context().bind_to_thread().ok().and_then(|()| RelaxedCapture::begin().ok());
-        while ![&self.done, &self.in_graphs].iter().all(|event| matches!(event.try_is_complete(), Ok(true))) {
-            if begin.elapsed() >= limit {
-                return false;
+        loop {
+            let gives_up = gives_up() || begin.elapsed() >= limit;
+            match self.are_done() {
+                Some(true) => return true,
+                Some(false) if !gives_up => std::thread::sleep(LOOK),
+                _ => return false,
             }
-            std::thread::sleep(LOOK);
         }
-        true
     }
 
     /// A rank is gone. Calls that are done then are right.
     fn miss(&self, rank: Rank) {
-        let is_done = self.is_done_within(GRACE);
-        self.gone.store(rank.0 + 1, Ordering::Release);
-        self.has_failed.store(!is_done, Ordering::Release);
+        self.is_done_within(GRACE);
+        // Before anything ends for it: whoever sees the end of a call then sees why.
+        self.gone.store(rank.0 + 1, Ordering::SeqCst);
         // Without a driver that works, nothing waits either.
         let _ = self.end();
     }
