@@ -146,7 +146,7 @@ impl NcclError {
                 *code == REMOTE_ERROR
             }
             Self::Library(_) | Self::Lacks { .. } | Self::Disagree { .. } | Self::NoExchange { .. } => false,
-            Self::Gpu(_) => false,
+            Self::Gpu(_) | Self::Unfit { .. } | Self::Peers(_) => false,
         }
     }
 }
