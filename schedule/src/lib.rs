@@ -41,7 +41,7 @@ pub use order::{CausalOrder, Delivery, DeliveryId, Effect, Origin};
 pub use rank_set::RankSet;
 pub use replay::{Message, replay, replay_rounds};
 pub use request::Request;
-pub use reverse::{gather_of_reduce, reduce_of_gather};
+pub use reverse::{reduce_of_gather, turned_around};
 pub use simulate::{Simulation, simulate};
 pub use threads::are_many;
 pub use timeline::{Cargo, TimedMessage, Timeline};

@@ -33,14 +33,21 @@ pub fn reduce_of_gather(gather: &[Transfer], forward: &Demand, ranks: usize) -> 
     useful
 }
 
-/// The copying messages, in playing order, that reverse reducing `transfers`: each tree that adds a chunk up, turned around,
-/// spreads it on the *reversed* topology.
+/// The messages of `transfers` turned around in time, for the *reversed* topology: the last arrival first, and of those that take no
+/// time the last in the order. What has copied adds, and what has added copies: a tree that adds a chunk up spreads it.
 ///
-/// They have an order only where each rank sends a chunk on once at most, after all that it adds to it has come.
-pub fn gather_of_reduce(transfers: &[Transfer]) -> Vec<Message> {
-    let mut by_start: Vec<&Transfer> = transfers.iter().collect();
-    by_start.sort_by(|a, b| a.start.total_cmp(&b.start).then(a.end.total_cmp(&b.end)));
-    by_start.into_iter().rev().map(|transfer| Message { kind: TransferKind::Copy, ..Message::from(transfer) }).collect()
+/// Sums have an order only where each rank sends a chunk to be added once at most, after all that it adds to it has come.
+pub fn turned_around(transfers: &[Transfer]) -> Vec<Message> {
+    let mut by_end: Vec<&Transfer> = transfers.iter().collect();
+    by_end.sort_by(|a, b| a.end.total_cmp(&b.end).then(a.start.total_cmp(&b.start)));
+    let turn = |transfer: &Transfer| {
+        let kind = match transfer.kind {
+            TransferKind::Copy => TransferKind::Reduce,
+            TransferKind::Reduce => TransferKind::Copy,
+        };
+        Message { kind, ..Message::from(transfer) }
+    };
+    by_end.into_iter().rev().map(turn).collect()
 }
 
 #[cfg(test)]
@@ -86,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gather_of_a_reduce_of_a_gather_is_that_gather() {
+    fn a_reduce_of_a_gather_that_is_turned_around_is_that_gather() {
         let gather = [
             transfer(&[0], (0, 1), 7, 0.0),
             transfer(&[0, 1], (1, 2), 8, 1.0),
@@ -99,9 +106,9 @@ mod tests {
         let timed = reduces.iter().zip(0..).map(|(message, at)| {
             let ends = gather.iter().find(|it| it.link == message.link).map(|it| (it.to.0, it.from.0));
             let chunks: Vec<u32> = message.chunks.iter().map(|chunk| chunk.0).collect();
-            transfer(&chunks, ends.unwrap(), message.link.0, f64::from(at))
+            Transfer { kind: message.kind, ..transfer(&chunks, ends.unwrap(), message.link.0, f64::from(at)) }
         });
-        let back = gather_of_reduce(&timed.collect::<Vec<_>>());
+        let back = turned_around(&timed.collect::<Vec<_>>());
         assert_eq!(back, gather.iter().map(Message::from).collect::<Vec<_>>());
     }
 }

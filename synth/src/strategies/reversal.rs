@@ -14,7 +14,9 @@ use crate::problem::reach::check_reachable;
 use crate::problem::reversed::{Halves, choices};
 use crate::problem::{Deadline, Problem, StopReason, SynthError};
 use crate::strategies::{Attempt, Context, Strategy};
-use schedule::{ChunkId, Message, ReplayError, Schedule, Transfer, gather_of_reduce, reduce_of_gather, replay};
+use schedule::{
+    ChunkId, Message, ReplayError, Schedule, Transfer, TransferKind, reduce_of_gather, replay, turned_around,
+};
 use std::collections::BTreeSet;
 use topology::Rank;
 
@@ -118,7 +120,7 @@ fn propose_halves(
     let turned = match halves.spread {
         Some(_) => None,
         None if context.deadline.has_passed() => None,
-        None => context.incumbent.and_then(|incumbent| turned_around(incumbent, &halves.collect)),
+        None => context.incumbent.and_then(|incumbent| spreading_of(incumbent, &halves.collect)),
     };
     let ask = |half: &Problem, deadline: &Deadline| {
         // Where there are two halves, each has its own bound, and the incumbent is for another demand.
@@ -157,12 +159,15 @@ fn propose_halves(
 
 /// A schedule that adds each chunk up at one rank, as one that spreads it from there on the reversed topology; `None` where it is large
 /// or has no such order.
-fn turned_around(sums: &Schedule, spreading: &Problem) -> Option<Schedule> {
+fn spreading_of(sums: &Schedule, spreading: &Problem) -> Option<Schedule> {
     if sums.transfers.len() > MOST_TURNED {
         return None;
     }
     let Problem { topology, demand, .. } = spreading;
-    let transfers = replay(demand, topology, &gather_of_reduce(&sums.transfers)).ok()?;
+    let mut messages = turned_around(&sums.transfers);
+    // A sum with one contributor may have been copied.
+    messages.iter_mut().for_each(|message| message.kind = TransferKind::Copy);
+    let transfers = replay(demand, topology, &messages).ok()?;
     Some(Schedule::new(topology, demand.clone(), transfers, &sums.produced_by.strategy))
 }
 

@@ -170,7 +170,7 @@ impl<'a> WindowSearch<'a> {
         let makespan = best.makespan().0;
         let begin = makespan - LATE * (makespan - context.bound.0).max(0.0);
         let sums = SumTrees::of(problem, best);
-        let turned = problem.demand.has_sums().then(|| TurnedSums::of(problem, best, &sums)).flatten();
+        let turned = TurnedSums::of(problem, best, &sums);
         Self { problem, context, best, groups, sums, turned, begin }
     }
 

@@ -5,7 +5,7 @@
 //! free what is added, too.
 
 use crate::problem::Problem;
-use schedule::{ChunkId, Message, Schedule, Transfer, TransferKind, replay};
+use schedule::{ChunkId, Message, Schedule, TransferKind, replay, turned_around};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use topology::Rank;
@@ -85,29 +85,13 @@ impl TurnedSums {
             return None;
         }
         let problem = Problem { topology: Arc::new(problem.topology.reversed()), ..problem.clone() };
-        let transfers = replay(&problem.demand, &problem.topology, &turned(&schedule.transfers)).ok()?;
+        let transfers = replay(&problem.demand, &problem.topology, &turned_around(&schedule.transfers)).ok()?;
         let schedule = Schedule::new(&problem.topology, problem.demand.clone(), transfers, super::NAME);
         Some(Self { problem, schedule })
     }
 
     /// Messages of the turned problem, turned back.
     pub(super) fn back(&self, messages: &[Message]) -> Option<Vec<Message>> {
-        Some(turned(&replay(&self.problem.demand, &self.problem.topology, messages).ok()?))
+        Some(turned_around(&replay(&self.problem.demand, &self.problem.topology, messages).ok()?))
     }
-}
-
-/// The messages of transfers, the last arrival first, and of those that take no time the last in the order: each adds what it has
-/// copied, or copies what it has added.
-fn turned(transfers: &[Transfer]) -> Vec<Message> {
-    let mut by_end: Vec<&Transfer> = transfers.iter().collect();
-    by_end.sort_by(|a, b| a.end.total_cmp(&b.end).then(a.start.total_cmp(&b.start)));
-    by_end.reverse();
-    let turn = |transfer: &Transfer| {
-        let kind = match transfer.kind {
-            TransferKind::Copy => TransferKind::Reduce,
-            TransferKind::Reduce => TransferKind::Copy,
-        };
-        Message { kind, ..Message::from(transfer) }
-    };
-    by_end.into_iter().map(turn).collect()
 }
