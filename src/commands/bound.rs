@@ -31,6 +31,7 @@ pub(crate) fn run(args: &BoundArgs, screen: &Screen) -> Outcome {
         bounds.list.retain(|bound| bound.scope == Scope::AnyChunking);
     } else {
         let deadline = if args.time_limit.is_some() { deadline } else { deadline.within(PATIENCE) };
+        bounds.list.extend(synth::thorough_bounds(problem, &bounds, &deadline));
         let horizons = synth::horizon(problem, &bounds, HorizonEffort::default(), &deadline);
         bounds.list.extend(horizons.map_err(Failure::no)?);
     }
@@ -118,6 +119,12 @@ pub(super) fn evidence(certificate: &Certificate) -> String {
             let behind = if *rounds_behind > 0 { format!(", {rounds_behind} more inside") } else { String::new() };
             let bytes = if *gathered > 0.0 { format!(", {gathered:.0} bytes through one port") } else { String::new() };
             format!("{rounds} messages one after the other among {reached} {what}{behind}{bytes}")
+        }
+        Certificate::Crossing { ranks, target, classes, .. } => {
+            let count = counted(classes.iter().map(Vec::len).sum(), "chunk");
+            let ranks = list(ranks.iter().map(ToString::to_string).collect());
+            let target = target.map_or(String::new(), |target| format!(" for rank {target}"));
+            format!("{count} in messages to ranks {ranks}{target}")
         }
         Certificate::Path { links } => {
             format!("path over links {}", list(links.iter().map(ToString::to_string).collect()))

@@ -37,7 +37,7 @@ mod symmetry;
 
 pub use bounds::{
     Bound, Bounds, Certificate, Lever, Leverage, LinkGroup, LinkPeriods, ModelRow, Multiplier, Proof, ResourcePeriods,
-    Scope, Tail, WholeChunks, bounds, levers,
+    Scope, Tail, WholeChunks, bounds, levers, thorough_bounds,
 };
 pub use planner::{
     AtSize, FROM_BYTES, JointTask, Repaired, SizeSweep, SizeTask, Synthesis, TO_BYTES, TOLERANCE, Windowed, in_pieces,

@@ -4,6 +4,7 @@
 //! resources). A volume: the bytes that must be delivered between groups of ranks, over the same. A path: a shortest
 //! path, by Dijkstra. Prices: the cost of all bytes on their cheapest paths.
 
+mod crossing;
 mod rounds;
 
 use crate::binary::{antiphon, topology};

@@ -4,6 +4,7 @@
 //! alone.
 
 use super::horizon::{LinkPeriods, Proof, ResourcePeriods};
+use schedule::ChunkId;
 use serde::Serialize;
 use topology::{Bytes, LinkId, Micros, MicrosPerByte, Rank, ResourceId};
 
@@ -74,6 +75,19 @@ pub enum Certificate {
         /// The bytes that the group must get besides the most that one group has to begin with; zero if they do not
         /// count.
         gathered: f64,
+    },
+    /// Chunks must cross into some ranks, in messages that follow each other on links and resources. The module of the bound says how
+    /// this takes time. For sums that one rank each wants, all of it holds on the machine with every link turned around.
+    Crossing {
+        /// The ranks that lack the chunks, ascending.
+        ranks: Vec<Rank>,
+        /// The rank that the chunks go to; absent where each goes to the only one of the ranks that wants it.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        target: Option<Rank>,
+        /// The chunks. Those of one class have the least heads and tails of the class.
+        classes: Vec<Vec<ChunkId>>,
+        /// Whether a chunk can only leave a sender when the sender can have received all chunks that have left it by then.
+        gathered: bool,
     },
     /// A shortest path that some chunk must travel.
     Path {

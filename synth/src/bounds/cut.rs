@@ -202,7 +202,7 @@ fn climb(problem: &Problem, spans: &Spans, cuts: &[Cut], deadline: &Deadline) ->
 
 /// All unions of machines where there are few machines, else single machines of different classes, and their
 /// complements.
-fn machine_unions(problem: &Problem, classes: &RankClasses) -> Vec<Vec<bool>> {
+pub(super) fn machine_unions(problem: &Problem, classes: &RankClasses) -> Vec<Vec<bool>> {
     let topology = &*problem.topology;
     let machines = topology.machines().len();
     let set = |chosen: &dyn Fn(usize) -> bool| topology.ranks().map(|rank| chosen(topology.machine_of(rank))).collect();

@@ -221,18 +221,24 @@ impl Paces {
     }
 }
 
+/// Links in groups: those of the resource that most of them use, and those without a resource.
+pub(super) fn by_resource(topology: &Topology, links: &[LinkId]) -> BTreeMap<Option<ResourceId>, Vec<LinkId>> {
+    let mut users: BTreeMap<ResourceId, u32> = BTreeMap::new();
+    for resource in links.iter().flat_map(|&link| topology.link(link).resources.iter()) {
+        *users.entry(*resource).or_default() += 1;
+    }
+    let mut members: BTreeMap<Option<ResourceId>, Vec<LinkId>> = BTreeMap::new();
+    for &link in links {
+        let busiest = topology.link(link).resources.iter().copied().max_by_key(|resource| users[resource]);
+        members.entry(busiest).or_default().push(link);
+    }
+    members
+}
+
 impl RankLinkGroups {
     fn new(problem: &Problem, links: &[LinkId]) -> Self {
         let (topology, bytes) = (&*problem.topology, problem.demand.chunk_bytes());
-        let mut users: BTreeMap<ResourceId, u32> = BTreeMap::new();
-        for resource in links.iter().flat_map(|&link| topology.link(link).resources.iter()) {
-            *users.entry(*resource).or_default() += 1;
-        }
-        let mut members: BTreeMap<Option<ResourceId>, Vec<LinkId>> = BTreeMap::new();
-        for &link in links {
-            let busiest = topology.link(link).resources.iter().copied().max_by_key(|resource| users[resource]);
-            members.entry(busiest).or_default().push(link);
-        }
+        let members = by_resource(topology, links);
         let group = |(resource, members): (Option<ResourceId>, Vec<LinkId>)| {
             let links = members.iter().map(|&id| topology.link(id));
             let alpha = links.clone().map(|link| link.alpha.0).fold(f64::INFINITY, f64::min);

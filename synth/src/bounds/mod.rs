@@ -10,6 +10,7 @@
 mod capacity;
 mod certificate;
 mod classes;
+mod crossing;
 mod cut;
 mod degree;
 mod feeding;
@@ -28,6 +29,7 @@ use crate::problem::{Deadline, Problem};
 pub(crate) use capacity::capacity;
 pub use certificate::{Certificate, LinkGroup, Tail, WholeChunks};
 use classes::RankClasses;
+use crossing::{CrossingEffort, crossing};
 use degree::{Side, degree};
 pub use horizon::{LinkPeriods, ModelRow, Multiplier, Proof, ResourcePeriods};
 pub use levers::{Lever, Leverage, levers};
@@ -53,7 +55,8 @@ pub enum Scope {
 /// A proven lower bound on the makespan.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Bound {
-    /// The argument: `latency`, `ingress`, `egress`, `cut`, `cut_tail`, `rounds`, `volume`, `flow`, `horizon`.
+    /// The argument: `latency`, `ingress`, `egress`, `cut`, `cut_tail`, `rounds`, `crossing`, `volume`, `flow`,
+    /// `horizon`.
     pub name: &'static str,
     /// The schedules for which it holds.
     pub scope: Scope,
@@ -119,6 +122,15 @@ pub(crate) fn bounds_like(known: &Bounds, problem: &Problem, deadline: &Deadline
     Bounds { list: known.cloned().chain(anew).collect() }
 }
 
+/// A stronger bound for small machines than those `known`, as far as a second suffices.
+pub fn thorough_bounds(problem: &Problem, known: &Bounds, deadline: &Deadline) -> Vec<Bound> {
+    let least = known.best().value;
+    let of = |problem: &Problem| {
+        crossing(problem, &RankClasses::new(problem), CrossingEffort::THOROUGH, least, deadline).into_iter().collect()
+    };
+    either_way(problem, of).list
+}
+
 /// The bounds that `of` finds for a problem. For sums that one rank wants, those of the equivalent spreading on the
 /// reversed topology.
 fn either_way(problem: &Problem, of: impl Fn(&Problem) -> Vec<Bound>) -> Bounds {
@@ -141,6 +153,7 @@ fn direct(problem: &Problem, deadline: &Deadline) -> Vec<Bound> {
         if !is_late(problem, deadline) {
             list.extend(cut::cut(problem, &classes, deadline));
             list.extend(rounds::rounds(problem, &classes, deadline));
+            list.extend(crossing(problem, &classes, CrossingEffort::QUICK, Micros::ZERO, deadline));
         }
     }
     if !is_late(problem, deadline) {
@@ -183,7 +196,10 @@ fn turn_around(bound: &mut Bound, topology: &Topology) {
         }
         Certificate::Path { links } => links.reverse(),
         Certificate::Rounds { backwards, .. } => *backwards = !*backwards,
-        Certificate::Volume { .. } | Certificate::Prices { .. } | Certificate::Horizon { .. } => {}
+        Certificate::Volume { .. }
+        | Certificate::Prices { .. }
+        | Certificate::Horizon { .. }
+        | Certificate::Crossing { .. } => {}
     }
 }
 
@@ -231,6 +247,7 @@ mod tests {
                 cut AnyChunking 5834.0333
                 cut_tail ThisChunking 5834.0333
                 rounds AnyChunking 1.4000
+                crossing ThisChunking 7502.1000
                 volume AnyChunking 5834.0333
                 flow AnyChunking 1875.7000
             "#]],
@@ -251,6 +268,7 @@ mod tests {
                 egress OneChunkPerMessage 1250.7000
                 cut AnyChunking 40001.3000
                 cut_tail ThisChunking 43752.7000
+                crossing ThisChunking 43752.7000
                 volume AnyChunking 40001.3000
                 flow AnyChunking 2652.2152
             "#]],
@@ -271,6 +289,7 @@ mod tests {
                 egress OneChunkPerMessage 469.4500
                 cut AnyChunking 40001.3000
                 cut_tail ThisChunking 40471.4500
+                crossing ThisChunking 40471.4500
                 volume AnyChunking 40001.3000
                 flow AnyChunking 2652.2152
             "#]],
@@ -291,6 +310,7 @@ mod tests {
                 egress OneChunkPerMessage 7500.7000
                 cut AnyChunking 320001.3000
                 cut_tail ThisChunking 320001.3000
+                crossing ThisChunking 320001.3000
                 volume AnyChunking 320001.3000
                 flow AnyChunking 320001.3000
             "#]],
@@ -311,6 +331,7 @@ mod tests {
                 egress OneChunkPerMessage 250.7000
                 cut AnyChunking 7750.7000
                 cut_tail ThisChunking 7750.7000
+                crossing ThisChunking 5253.3000
                 volume AnyChunking 7381.6524
                 flow AnyChunking 1300.7000
             "#]],
@@ -347,6 +368,7 @@ mod tests {
                 cut AnyChunking 3.0000
                 cut_tail ThisChunking 4.0000
                 rounds AnyChunking 2.0000
+                crossing ThisChunking 4.0000
                 volume AnyChunking 2.5000
                 flow AnyChunking 2.2500
             "#]],
@@ -385,6 +407,7 @@ mod tests {
                 ingress ThisChunking 5.0000
                 ingress OneChunkPerMessage 6.0000
                 rounds AnyChunking 5.0000
+                crossing ThisChunking 5.0000
                 volume AnyChunking 4.0000
                 flow AnyChunking 2.0000
             "#]],

@@ -4,10 +4,11 @@ use super::Synthesis;
 use super::search::{CountSearch, accept, leader};
 use crate::polish::ease::eased;
 use crate::polish::prefer::prefer;
+use crate::problem::tolerance::bound_below;
 use crate::problem::{
     Candidate, Deadline, Milestone, Problem, Report, SearchOptions, StopReason, StrategyKind, SynthError,
 };
-use schedule::{CandidateOutcome, VerifiedSchedule};
+use schedule::{CandidateOutcome, LowerBound, Schedule, VerifiedSchedule};
 
 /// For so few transfers, preferences take milliseconds, so they are considered even if the time is up.
 const QUICK: usize = 1 << 14;
@@ -51,7 +52,7 @@ pub(super) fn conclude(
         StopReason::Optimal => StopReason::Done,
         stop => stop,
     };
-    let mut best = best.schedule;
+    let mut best = with_bound(best.schedule, search.problem, &search.claim);
     // Each of the two is verified.
     let has_time = deadline.leaves_time_for(2 * best.schedule().deliveries());
     if has_time || best.schedule().transfers.len() <= QUICK {
@@ -75,6 +76,16 @@ pub(super) fn conclude(
         milestones,
     };
     Ok(Synthesis { schedule: best_schedule, report, bounds: search.bounds })
+}
+
+/// The schedule with a bound that was proven after it had been found.
+fn with_bound(best: VerifiedSchedule, problem: &Problem, claim: &LowerBound) -> VerifiedSchedule {
+    let bound = bound_below(claim, best.schedule().makespan());
+    if best.schedule().bound.as_ref().is_some_and(|stated| stated.value >= bound.value) {
+        return best;
+    }
+    let bounded = Schedule { bound: Some(bound), ..best.schedule().clone() };
+    accept(bounded, problem).unwrap_or(best)
 }
 
 /// How the best makespan of all searches improved over time.

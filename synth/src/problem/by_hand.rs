@@ -3,9 +3,9 @@
 use crate::problem::Problem;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng, SeedableRng};
-use schedule::{ChunkId, Collective, Demand, Message, Request, TransferKind};
+use schedule::{ChunkId, Collective, Demand, Message, Request, TransferKind, replay};
 use std::sync::Arc;
-use topology::{Latency, Link, Micros, MicrosPerByte, Rank, Resource, ResourceId, Topology, TopologyParts};
+use topology::{Latency, Link, LinkId, Micros, MicrosPerByte, Rank, Resource, ResourceId, Topology, TopologyParts};
 
 /// A collective of all ranks of a machine.
 pub(crate) fn asked(topology: Topology, collective: Collective, size: u64) -> Problem {
@@ -82,4 +82,42 @@ pub(crate) fn random_machine(seed: u64) -> Topology {
     });
     let parts = TopologyParts { ranks: ranks as usize, links: links.collect(), ..TopologyParts::default() };
     Topology::new(TopologyParts { resources, ..parts }).expect("a valid topology")
+}
+
+/// The makespan of the best order of messages, by trying all: messages of one chunk each, or of any number if `merged`.
+pub(crate) fn optimum(problem: &Problem, merged: bool) -> f64 {
+    let mut best = f64::INFINITY;
+    extend(problem, merged, &mut Vec::new(), &mut best);
+    best
+}
+
+fn extend(problem: &Problem, merged: bool, order: &mut Vec<Message>, best: &mut f64) {
+    let (demand, topology) = (&problem.demand, &problem.topology);
+    let ends = replay(demand, topology, order).expect("a valid order").into_iter().map(|transfer| transfer.end.0);
+    let end = ends.fold(0.0, f64::max);
+    if end >= *best {
+        return;
+    }
+    let brought = |chunk: ChunkId, rank: Rank| {
+        order.iter().any(|message| message.chunks.contains(&chunk) && topology.link(message.link).to == rank)
+    };
+    let has = |chunk: ChunkId, rank: Rank| demand.chunk(chunk).holders.has(rank) || brought(chunk, rank);
+    let mut next: Vec<(LinkId, Vec<ChunkId>)> = Vec::new();
+    for link in topology.link_ids() {
+        let (from, to) = (topology.link(link).from, topology.link(link).to);
+        let useful: Vec<ChunkId> = demand.chunk_ids().filter(|&chunk| has(chunk, from) && !has(chunk, to)).collect();
+        let sets = (1..1u32 << useful.len()).filter(|set| merged || set.count_ones() == 1);
+        next.extend(sets.map(|set| {
+            let chosen = useful.iter().enumerate().filter(|(bit, _)| set >> bit & 1 == 1);
+            (link, chosen.map(|(_, &chunk)| chunk).collect())
+        }));
+    }
+    if next.is_empty() {
+        *best = end;
+    }
+    for (link, chunks) in next {
+        order.push(Message { chunks: chunks.into_iter().collect(), link, kind: TransferKind::Copy });
+        extend(problem, merged, order, best);
+        order.pop();
+    }
 }

@@ -2,13 +2,14 @@
 
 use super::*;
 use crate::bounds::{Bound, Scope, bounds};
+use crate::problem::by_hand::optimum;
 use crate::problem::{Deadline, SearchOptions};
 use crate::strategies::matching::Matching;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
-use schedule::{ChunkId, Collective, Demand, Message, Request, TransferKind, replay, verify};
+use schedule::{Collective, Demand, Request, verify};
 use std::sync::Arc;
-use topology::{Latency, Link, LinkId, MicrosPerByte, Rank, Resource, ResourceId, Topology, TopologyParts};
+use topology::{Latency, Link, MicrosPerByte, Rank, Resource, ResourceId, Topology, TopologyParts};
 
 fn gather(topology: Topology, size: u64, chunks: u32) -> Problem {
     let request = Request::new(Collective::AllGather, topology.rank_count(), size).with_chunks(chunks);
@@ -51,44 +52,6 @@ fn machine(random: &mut Pcg64Mcg, ranks: u32, shared: bool) -> Topology {
     let links = pairs.into_iter().map(link).collect();
     let resources = vec![Resource::new("shared", MicrosPerByte(1.0))];
     Topology::new(TopologyParts { ranks: ranks as usize, links, resources, ..TopologyParts::default() }).unwrap()
-}
-
-/// The makespan of the best order of messages, by trying all: messages of one chunk each, or of any number if `merged`.
-fn optimum(problem: &Problem, merged: bool) -> f64 {
-    let mut best = f64::INFINITY;
-    extend(problem, merged, &mut Vec::new(), &mut best);
-    best
-}
-
-fn extend(problem: &Problem, merged: bool, order: &mut Vec<Message>, best: &mut f64) {
-    let (demand, topology) = (&problem.demand, &problem.topology);
-    let ends = replay(demand, topology, order).unwrap().into_iter().map(|transfer| transfer.end.0);
-    let end = ends.fold(0.0, f64::max);
-    if end >= *best {
-        return;
-    }
-    let brought = |chunk: ChunkId, rank: Rank| {
-        order.iter().any(|message| message.chunks.contains(&chunk) && topology.link(message.link).to == rank)
-    };
-    let has = |chunk: ChunkId, rank: Rank| demand.chunk(chunk).holders.has(rank) || brought(chunk, rank);
-    let mut next: Vec<(LinkId, Vec<ChunkId>)> = Vec::new();
-    for link in topology.link_ids() {
-        let (from, to) = (topology.link(link).from, topology.link(link).to);
-        let useful: Vec<ChunkId> = demand.chunk_ids().filter(|&chunk| has(chunk, from) && !has(chunk, to)).collect();
-        let sets = (1..1u32 << useful.len()).filter(|set| merged || set.count_ones() == 1);
-        next.extend(sets.map(|set| {
-            let chosen = useful.iter().enumerate().filter(|(bit, _)| set >> bit & 1 == 1);
-            (link, chosen.map(|(_, &chunk)| chunk).collect())
-        }));
-    }
-    if next.is_empty() {
-        *best = end;
-    }
-    for (link, chunks) in next {
-        order.push(Message { chunks: chunks.into_iter().collect(), link, kind: TransferKind::Copy });
-        extend(problem, merged, order, best);
-        order.pop();
-    }
 }
 
 #[test]
