@@ -88,6 +88,12 @@ pub enum Certificate {
         classes: Vec<Vec<ChunkId>>,
         /// Whether a chunk can only leave a sender when the sender can have received all chunks that have left it by then.
         gathered: bool,
+        /// Whether the chunks are sums, of which parts may cross in several messages.
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        in_parts: bool,
+        /// Whether the chunks must leave the ranks, backwards in time: on the machine with every link turned around they must come.
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        backwards: bool,
     },
     /// A shortest path that some chunk must travel.
     Path {

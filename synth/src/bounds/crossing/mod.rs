@@ -10,12 +10,15 @@
 //! end of the best order of batches into the sender, over links outside of S, where each chunk has its head only. This counts where S
 //! and the sender have few enough chunks, and is what makes the bound tight for small machines.
 //!
+//! Sums that several ranks want may cross in parts; [`sums`] says what that changes.
+//!
 //! Where there are too many classes of chunks, similar ones get the least heads and tails of both, which makes the bound weaker.
 
 mod batches;
 mod distances;
 mod relay;
 mod side;
+mod sums;
 #[cfg(test)]
 mod tests;
 
@@ -24,6 +27,8 @@ use super::{Bound, RankClasses, Scope};
 use crate::problem::{Deadline, Problem};
 use distances::Distances;
 use side::Crossing;
+use std::sync::Arc;
+use sums::SharedSums;
 use topology::{Micros, Rank};
 
 /// All sets of ranks are tried where there are no more ranks than this.
@@ -56,24 +61,56 @@ pub(super) fn crossing(
     deadline: &Deadline,
 ) -> Option<Bound> {
     let demand = &*problem.demand;
-    let is_sum = demand.chunks().iter().any(|chunk| chunk.combine && chunk.holders.len() > 1);
-    if is_sum || demand.chunks().len() > MOST_CHUNKS {
+    if demand.chunks().len() > MOST_CHUNKS {
         return None;
     }
-    let mut distances = Distances::new(problem, effort.work);
-    let mut best: Option<Bound> = None;
-    for inside in sets(problem, classes) {
-        for crossing in Crossing::of_set(&inside, effort.pairs, &mut distances) {
-            if distances.left <= 0.0 || deadline.has_passed() {
-                return best;
+    let sets = sets(problem, classes);
+    let mut search = BestCrossing { least, best: None, deadline };
+    if !demand.chunks().iter().any(|chunk| chunk.combine && chunk.holders.len() > 1) {
+        let mut distances = Distances::new(problem, effort.work);
+        for inside in &sets {
+            let crossings = Crossing::of_set(inside, effort.pairs, &mut distances);
+            if !search.look_at(crossings, &mut distances, false) {
+                break;
             }
-            let least = best.as_ref().map_or(least.0, |best| best.value.0);
-            let Some(value) = crossing.value_above(least, &mut distances.left, deadline) else { continue };
-            let certificate = crossing.certificate();
-            best = Some(Bound { name: "crossing", scope: Scope::ThisChunking, value: Micros(value), certificate });
+        }
+    } else if SharedSums::of(problem).is_some() {
+        let turned = Problem { topology: Arc::new(problem.topology.reversed()), ..problem.clone() };
+        for (problem, backwards) in [(problem, false), (&turned, true)] {
+            let mut distances = Distances::new(problem, effort.work / 2.0);
+            let mut sums = SharedSums::of(problem)?;
+            for inside in &sets {
+                let crossings = sums.crossings(inside, effort.pairs, &mut distances);
+                if !search.look_at(crossings, &mut distances, backwards) {
+                    break;
+                }
+            }
         }
     }
-    best
+    search.best
+}
+
+/// The strongest bound so far.
+struct BestCrossing<'a> {
+    least: Micros,
+    best: Option<Bound>,
+    deadline: &'a Deadline,
+}
+
+impl BestCrossing<'_> {
+    /// Looks at what must cross into a set; false if there is no time for more.
+    fn look_at(&mut self, crossings: Vec<Crossing>, distances: &mut Distances<'_>, backwards: bool) -> bool {
+        for crossing in crossings {
+            if distances.left <= 0.0 || self.deadline.has_passed() {
+                return false;
+            }
+            let least = self.best.as_ref().map_or(self.least.0, |best| best.value.0);
+            let Some(value) = crossing.value_above(least, &mut distances.left, self.deadline) else { continue };
+            let certificate = crossing.certificate(backwards);
+            self.best = Some(Bound { name: "crossing", scope: Scope::ThisChunking, value: Micros(value), certificate });
+        }
+        distances.left > 0.0 && !self.deadline.has_passed()
+    }
 }
 
 /// The sets that are tried, each as whether a rank is in it; those first into which the most must come for what their links carry.
@@ -99,7 +136,11 @@ fn sets(problem: &Problem, classes: &RankClasses) -> Vec<Vec<bool>> {
 fn pressure(problem: &Problem, inside: &[bool]) -> f64 {
     let is_inside = |rank: &Rank| inside[rank.index()];
     let bytes = problem.demand.chunk_ids().zip(problem.demand.chunks()).map(|(id, chunk)| {
-        let crosses = !chunk.holders.iter().any(is_inside) && chunk.wanted_by.iter().any(is_inside);
+        let lacks = match chunk.combine {
+            true => !chunk.holders.iter().all(is_inside),
+            false => !chunk.holders.iter().any(is_inside),
+        };
+        let crosses = lacks && chunk.wanted_by.iter().any(is_inside);
         if crosses { problem.demand.bytes_of(id).0 } else { 0.0 }
     });
     let rate = problem.topology.links().iter().map(|link| match !is_inside(&link.from) && is_inside(&link.to) {

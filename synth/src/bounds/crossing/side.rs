@@ -19,19 +19,19 @@ const MOST_CLASSES: usize = 64;
 const CLOSE: f64 = 1e-12;
 
 /// Chunks that need not be told apart.
-struct ChunkClass {
-    chunks: Vec<ChunkId>,
-    bytes: Bytes,
+pub(super) struct ChunkClass {
+    pub(super) chunks: Vec<ChunkId>,
+    pub(super) bytes: Bytes,
     /// The holders; those of some of its chunks where they differ.
-    holders: RankSet,
+    pub(super) holders: RankSet,
     /// For each server, the least time to its senders.
-    heads: Vec<f64>,
+    pub(super) heads: Vec<f64>,
     /// For each server, the least time from its receivers to where the chunk goes.
-    tails: Vec<f64>,
+    pub(super) tails: Vec<f64>,
 }
 
 impl ChunkClass {
-    fn count(&self) -> u32 {
+    pub(super) fn count(&self) -> u32 {
         self.chunks.len() as u32
     }
 
@@ -67,8 +67,9 @@ pub(super) struct Crossing {
     target: Option<Rank>,
     classes: Vec<Vec<ChunkId>>,
     gathered: bool,
-    space: CountSpace,
-    servers: Vec<Server>,
+    in_parts: bool,
+    /// What may cross, and over which servers. One case is what happens.
+    cases: Vec<(CountSpace, Vec<Server>)>,
 }
 
 impl Crossing {
@@ -115,16 +116,26 @@ impl Crossing {
         }
         let ranks = problem.topology.ranks().filter(|rank| goal.inside[rank.index()]).collect();
         let classes = classes.into_iter().map(|class| class.chunks).collect();
-        Some(Self { ranks, target: goal.target, classes, gathered, space, servers })
+        Some(Self { ranks, target: goal.target, classes, gathered, in_parts: false, cases: vec![(space, servers)] })
+    }
+
+    /// What must cross for sums that several ranks want.
+    pub(super) fn of_sums(
+        ranks: Vec<Rank>,
+        target: Rank,
+        chunks: Vec<ChunkId>,
+        cases: Vec<(CountSpace, Vec<Server>)>,
+    ) -> Self {
+        Self { ranks, target: Some(target), classes: vec![chunks], gathered: true, in_parts: true, cases }
     }
 
     /// A time before which no schedule ends, if it is later than `least`: the latest one, if there is time to find it. Takes what it
     /// does off `work`.
     pub(super) fn value_above(&self, least: f64, work: &mut f64, deadline: &Deadline) -> Option<f64> {
-        let each = self.space.work() * self.servers.len() as f64;
+        let each: f64 = self.cases.iter().map(|(space, servers)| space.work() * servers.len() as f64).sum();
         let mut fits = |end: f64| {
             *work -= each;
-            self.space.fits(&self.servers, end * (1.0 + CLOSE))
+            self.cases.iter().any(|(space, servers)| space.fits(servers, end * (1.0 + CLOSE)))
         };
         // Where nothing is late enough, chunks cannot cross at all, which is reported elsewhere.
         if fits(least) || !fits(f64::MAX) {
@@ -141,9 +152,9 @@ impl Crossing {
         Some(early)
     }
 
-    pub(super) fn certificate(self) -> Certificate {
-        let Self { ranks, target, classes, gathered, .. } = self;
-        Certificate::Crossing { ranks, target, classes, gathered }
+    pub(super) fn certificate(self, backwards: bool) -> Certificate {
+        let Self { ranks, target, classes, gathered, in_parts, .. } = self;
+        Certificate::Crossing { ranks, target, classes, gathered, in_parts, backwards }
     }
 }
 
@@ -207,11 +218,7 @@ impl Gathering {
         distances: &mut Distances<'_>,
     ) -> Self {
         let problem = distances.problem;
-        let mut before: Vec<bool> = outside.to_vec();
-        before[sender.index()] = false;
-        let before: Rc<[bool]> = before.into();
-        let only: Vec<bool> = problem.topology.ranks().map(|rank| rank == sender).collect();
-        let links = ServedLinks::into(problem, &before, &only);
+        let (before, links) = ServedLinks::to_one(problem, outside, sender);
         let mut into = |class: &ChunkClass| {
             let from = distances.from(&before, &class.holders, class.bytes);
             let heads = links.iter().map(|links| links.least(problem, |link| from[link.from.index()])).collect();
@@ -278,14 +285,14 @@ fn gathered_servers(
 }
 
 /// Links across a cut that share a resource, or one link.
-struct ServedLinks {
+pub(super) struct ServedLinks {
     resource: Option<ResourceId>,
     links: Vec<LinkId>,
 }
 
 impl ServedLinks {
     /// The links from ranks of `from` to ranks of `to`.
-    fn into(problem: &Problem, from: &[bool], to: &[bool]) -> Vec<Self> {
+    pub(super) fn into(problem: &Problem, from: &[bool], to: &[bool]) -> Vec<Self> {
         let crosses = |&id: &LinkId| {
             let link = problem.topology.link(id);
             from[link.from.index()] && to[link.to.index()] && problem.allows_link(id)
@@ -301,20 +308,28 @@ impl ServedLinks {
         served
     }
 
+    /// The other ranks of `among`, and the links from them to `receiver`.
+    pub(super) fn to_one(problem: &Problem, among: &[bool], receiver: Rank) -> (Rc<[bool]>, Vec<Self>) {
+        let others: Rc<[bool]> = among.iter().enumerate().map(|(rank, &it)| it && rank != receiver.index()).collect();
+        let only: Vec<bool> = problem.topology.ranks().map(|rank| rank == receiver).collect();
+        let links = Self::into(problem, &others, &only);
+        (others, links)
+    }
+
     /// The least that any of the links has.
-    fn least(&self, problem: &Problem, of: impl Fn(&Link) -> f64) -> f64 {
+    pub(super) fn least(&self, problem: &Problem, of: impl Fn(&Link) -> f64) -> f64 {
         self.links.iter().map(|&id| of(problem.topology.link(id))).fold(f64::INFINITY, f64::min)
     }
 
     /// The rank that sends over all of them.
-    fn only_sender(&self, problem: &Problem) -> Option<Rank> {
+    pub(super) fn only_sender(&self, problem: &Problem) -> Option<Rank> {
         let sender = |id: &LinkId| problem.topology.link(*id).from;
         let first = sender(self.links.first()?);
         self.links.iter().all(|id| sender(id) == first).then_some(first)
     }
 
     /// The server that these links are, for the classes of a cut at which they are number `at`.
-    fn server(&self, problem: &Problem, space: &CountSpace, classes: &[ChunkClass], at: usize) -> Server {
+    pub(super) fn server(&self, problem: &Problem, space: &CountSpace, classes: &[ChunkClass], at: usize) -> Server {
         let alone = match self.links[..] {
             [only] => Some(problem.topology.link(only)),
             _ => None,

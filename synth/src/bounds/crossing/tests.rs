@@ -188,6 +188,7 @@ fn no_plan_is_below() {
         for collective in [
             Collective::AllGather,
             Collective::ReduceScatter,
+            Collective::AllReduce,
             Collective::AllToAll,
             Collective::Broadcast,
             Collective::Gather,

@@ -1,0 +1,220 @@
+//! Sums that several ranks want: what must come into a set of ranks for one of them.
+//!
+//! The principal type is [`SharedSums`]. A rank of the set needs what the contributors outside of it add up to. Either all of it crosses
+//! in one message, which leaves when its sender can have all of it. Or parts of it cross in several messages. Then one of them has the
+//! contribution that comes latest to the senders, and at least one more has something: two messages are counted. How many chunks cross
+//! in parts is open, so each number is a case, and a time is refuted if it is in all cases.
+//!
+//! The time at which a sender can have the sums of some chunks is found in the same way. Turned around in time, on the reversed machine,
+//! all of this holds for what must leave a set.
+
+use super::batches::{CountSpace, Server};
+use super::distances::Distances;
+use super::relay::relayed;
+use super::side::{ChunkClass, Crossing, ServedLinks};
+use crate::problem::Problem;
+use schedule::{ChunkId, RankSet};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use topology::{Bytes, Rank};
+
+/// From sender to sender, so often it is counted what each must collect before.
+const DEPTH: u32 = 2;
+
+/// Chunks that the same ranks contribute to, and that the same ranks want.
+pub(super) struct SharedSums {
+    chunks: Vec<ChunkId>,
+    bytes: Bytes,
+    ranks: RankSet,
+    /// For each number of chunks, when a rank can have that many sums, over the ranks of a set only.
+    collected: BTreeMap<(Rc<[bool]>, Rank, u32), Rc<[f64]>>,
+}
+
+/// Chunks that cross in parts: how many, the combinations, and the classes.
+struct PartedCase {
+    parted: usize,
+    space: CountSpace,
+    classes: Vec<ChunkClass>,
+}
+
+impl SharedSums {
+    /// `None` unless all chunks are such sums, alike, and exactly their contributors want them.
+    pub(super) fn of(problem: &Problem) -> Option<Self> {
+        let demand = &*problem.demand;
+        let first = demand.chunks().first()?;
+        let bytes = demand.bytes_of(demand.chunk_ids().next()?);
+        let is_alike = |(id, chunk): (ChunkId, &schedule::Chunk)| {
+            chunk.holders == first.holders && chunk.wanted_by == first.holders && demand.bytes_of(id) == bytes
+        };
+        let alike = first.is_sum() && demand.chunk_ids().zip(demand.chunks()).all(is_alike);
+        let ranks = first.holders.clone();
+        alike.then(|| Self { chunks: demand.chunk_ids().collect(), bytes, ranks, collected: BTreeMap::new() })
+    }
+
+    /// For each rank of a set that wants the sums, what must cross into the set for it.
+    pub(super) fn crossings(
+        &mut self,
+        inside: &[bool],
+        most_pairs: f64,
+        distances: &mut Distances<'_>,
+    ) -> Vec<Crossing> {
+        let outside: Rc<[bool]> = inside.iter().map(|inside| !inside).collect();
+        let across = ServedLinks::into(distances.problem, &outside, inside);
+        let ranks: Vec<Rank> = distances.problem.topology.ranks().filter(|rank| inside[rank.index()]).collect();
+        let targets: Vec<Rank> = ranks.iter().copied().filter(|&rank| self.ranks.has(rank)).collect();
+        let mut found = Vec::new();
+        for target in targets {
+            let on = distances.to(target, self.bytes);
+            let cases = self.cases(&across, &outside, Some(&on), most_pairs, distances);
+            if cases.is_empty() {
+                return found;
+            }
+            let cases = cases.into_iter().map(|case| {
+                let servers = self.servers(&case, &across, &outside, DEPTH, distances);
+                (case.space, servers)
+            });
+            let cases = cases.collect();
+            found.push(Crossing::of_sums(ranks.clone(), target, self.chunks.clone(), cases));
+        }
+        found
+    }
+
+    /// The cases of what crosses over `across` from the ranks of `among`, with `on` as the ways behind; none where nobody there
+    /// contributes, or the combinations are too many.
+    fn cases(
+        &self,
+        across: &[ServedLinks],
+        among: &Rc<[bool]>,
+        on: Option<&[f64]>,
+        most_pairs: f64,
+        distances: &mut Distances<'_>,
+    ) -> Vec<PartedCase> {
+        let problem = distances.problem;
+        let contributors = self.ranks.iter().filter(|rank| among[rank.index()]);
+        let from: Vec<Rc<[f64]>> =
+            contributors.map(|&rank| distances.from(among, &RankSet::one(rank), self.bytes)).collect();
+        if from.is_empty() || distances.left <= 0.0 {
+            return Vec::new();
+        }
+        let at = |of: fn(f64, f64) -> f64, start: f64| -> Vec<f64> {
+            (0..among.len()).map(|rank| from.iter().map(|from| from[rank]).fold(start, of)).collect()
+        };
+        let (whole, some) = (at(f64::max, 0.0), at(f64::min, f64::INFINITY));
+        let nearest = |from: &Rc<[f64]>| {
+            across
+                .iter()
+                .map(|links| links.least(problem, |link| from[link.from.index()]))
+                .fold(f64::INFINITY, f64::min)
+        };
+        let latest = from.iter().map(nearest).fold(0.0, f64::max);
+        let class = |count: usize, head: &dyn Fn(usize) -> f64| {
+            let heads = across.iter().map(|links| links.least(problem, |link| head(link.from.index()))).collect();
+            let tail = |links: &ServedLinks| on.map_or(0.0, |on| links.least(problem, |link| on[link.to.index()]));
+            let (chunks, holders) = (self.chunks[..count].to_vec(), self.ranks.clone());
+            ChunkClass { chunks, bytes: self.bytes, holders, heads, tails: across.iter().map(tail).collect() }
+        };
+        let case = |parted: usize| {
+            let classes = vec![
+                class(self.chunks.len() - parted, &|rank| whole[rank]),
+                class(parted, &|rank| some[rank].max(latest)),
+                class(parted, &|rank| some[rank]),
+            ];
+            let counts: Vec<u32> = classes.iter().map(ChunkClass::count).collect();
+            (CountSpace::pairs(&counts) <= most_pairs).then(|| PartedCase {
+                parted,
+                space: CountSpace::new(counts),
+                classes,
+            })
+        };
+        let cases: Option<Vec<PartedCase>> = (0..=self.chunks.len()).map(case).collect();
+        cases.unwrap_or_default()
+    }
+
+    /// The servers of a case, where each sender must first collect what crosses whole.
+    fn servers(
+        &mut self,
+        case: &PartedCase,
+        across: &[ServedLinks],
+        among: &Rc<[bool]>,
+        depth: u32,
+        distances: &mut Distances<'_>,
+    ) -> Vec<Server> {
+        let problem = distances.problem;
+        let space = &case.space;
+        distances.left -= space.work() * across.len() as f64;
+        let mut of: BTreeMap<Option<Rank>, Vec<Server>> = BTreeMap::new();
+        for (at, links) in across.iter().enumerate() {
+            let sender = links.only_sender(problem).filter(|_| depth > 0);
+            of.entry(sender).or_default().push(links.server(problem, space, &case.classes, at));
+        }
+        let mut all = Vec::new();
+        for (sender, mut next) in of {
+            if let Some(sender) = sender {
+                let collected = self.collected(sender, among, depth - 1, distances);
+                let ready = |digits: &[u32]| collected[digits[0] as usize];
+                let ready = space.table(ready);
+                for server in &mut next {
+                    server.ready.iter_mut().zip(&ready).for_each(|(mine, ready)| *mine = mine.max(*ready));
+                }
+                if let Some(one) = self.as_one(sender, case, &next, (among, depth - 1), distances) {
+                    next = vec![one];
+                }
+            }
+            all.extend(next);
+        }
+        all
+    }
+
+    /// The `next` servers of a sender as one, where it receives over one server only.
+    fn as_one(
+        &mut self,
+        sender: Rank,
+        case: &PartedCase,
+        next: &[Server],
+        (among, depth): (&Rc<[bool]>, u32),
+        distances: &mut Distances<'_>,
+    ) -> Option<Server> {
+        let problem = distances.problem;
+        let (before, links) = ServedLinks::to_one(problem, among, sender);
+        let [_] = &links[..] else { return None };
+        let case_before = self.cases(&links, &before, None, f64::INFINITY, distances).into_iter().nth(case.parted)?;
+        let into = self.servers(&case_before, &links, &before, depth, distances);
+        let [into] = &into[..] else { return None };
+        let next: Vec<&Server> = next.iter().collect();
+        let relayed = relayed(&case.space, into, &next, &[false, true, true])?;
+        let alone = case.space.earliest_end(&next);
+        Some(Server::known(relayed.into_iter().zip(alone).map(|(relayed, alone)| relayed.max(alone)).collect()))
+    }
+
+    /// For each number of chunks, when a rank can have so many sums of what the ranks of `among` contribute, over these only.
+    fn collected(&mut self, at: Rank, among: &Rc<[bool]>, depth: u32, distances: &mut Distances<'_>) -> Rc<[f64]> {
+        let key = (among.clone(), at, depth);
+        if let Some(known) = self.collected.get(&key) {
+            return known.clone();
+        }
+        let (before, links) = ServedLinks::to_one(distances.problem, among, at);
+        let all = self.chunks.len();
+        let mut earliest = vec![f64::INFINITY; all + 1];
+        earliest[0] = 0.0;
+        let contributes = self.ranks.iter().any(|rank| before[rank.index()]);
+        let cases = if contributes { self.cases(&links, &before, None, f64::INFINITY, distances) } else { Vec::new() };
+        // There is nothing to wait for, or no time to find out for how long.
+        if cases.is_empty() {
+            earliest.fill(0.0);
+        }
+        for case in cases {
+            let servers = self.servers(&case, &links, &before, depth, distances);
+            let table = case.space.earliest(&servers);
+            for (state, &time) in table.iter().enumerate() {
+                let digits = case.space.digits(state);
+                if digits[1] == digits[2] {
+                    let count = (digits[0] + digits[1]) as usize;
+                    earliest[count] = earliest[count].min(time);
+                }
+            }
+        }
+        let earliest: Rc<[f64]> = earliest.into();
+        self.collected.insert(key, earliest.clone());
+        earliest
+    }
+}
