@@ -36,6 +36,27 @@ fn what_a_cable_brings_together_goes_on_together() {
     assert!((of(&asked(chain(), Collective::AllToAll, 4)).expect("a bound") - 22.0).abs() < 1e-9);
 }
 
+#[test]
+fn sums_cross_whole_or_in_parts() {
+    let linked = |cables: &[(u32, u32)], ranks: usize| {
+        let both = cables.iter().flat_map(|&(a, b)| [(a, b, 1.0, 1.0, false), (b, a, 1.0, 1.0, false)]);
+        Topology::new(wired(ranks, &both.collect::<Vec<_>>(), Latency::Occupies, 1.0)).expect("a machine")
+    };
+    for (cables, ranks, best) in [
+        // Two ranks exchange both chunks, in one message each.
+        (&[(0, 1)][..], 2, 3.0),
+        // In a row of three, an end waits for 2 before the first sum can leave its neighbour. Two chunks follow: 2 + 2 + 3, or one by
+        // one.
+        (&[(0, 1), (1, 2)], 3, 7.0),
+        // Three ranks get two chunks in parts, of which each takes a message of its neighbours, and one chunk from whom it is whole at.
+        (&[(0, 1), (1, 2), (0, 2)], 3, 4.0),
+    ] {
+        let found = of(&asked(linked(cables, ranks), Collective::AllReduce, ranks as u64)).expect("a bound");
+        assert!(found <= best * (1.0 + 1e-9), "{ranks} ranks: {found}");
+        assert!(found >= best * 0.85, "{ranks} ranks: {found}");
+    }
+}
+
 /// The best time to which some chunks can be carried, by trying all: chunk i has class `of[i]`; `servers` as in [`CountSpace::fits`].
 fn tried(of: &[usize], space: &CountSpace, servers: &[Server]) -> f64 {
     let state = |set: usize| -> usize {
