@@ -123,3 +123,49 @@ fn collectives_of_several_groups_are_planned_together_and_the_plan_is_checked_an
         assert!(refused.code == 2 && refused.stderr.contains(reason), "{line}: {}", refused.stderr);
     }
 }
+
+#[test]
+fn the_bound_of_several_groups_holds_for_their_plan_and_is_no_lower_than_that_of_each() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = |line: &str| antiphon_in(folder.path(), line);
+    let of = |line: &str| {
+        let found = here(&format!("bound --topology dgx1 --json {line}")).ok().json();
+        (found["lower_bound_us"].as_f64().unwrap(), found)
+    };
+    for (collective, size) in [("allgather", "64MB"), ("reducescatter", "64MB"), ("allreduce", "1KB")] {
+        let groups = format!(
+            "groups:\n  - {{members: [0, 2, 4, 6], collective: {collective}, size: {size}}}\n  \
+             - {{members: [1, 3, 5, 7], collective: {collective}, size: {size}}}\n"
+        );
+        std::fs::write(folder.path().join("g.yaml"), groups).unwrap();
+        let asked = format!("--collective {collective} --size {size}");
+        for chunks in ["", "--chunks 2 --time-limit 1s"] {
+            let (bound, found) = of(&format!("{asked} --groups 0,2,4,6/1,3,5,7 {chunks}"));
+            assert_eq!(found["format"], "antiphon-bound/1");
+            assert!(found["bounds"].as_array().unwrap().len() > 4, "{found}");
+            let (listed, _) = of(&format!("--collective custom --demand g.yaml {chunks}"));
+            assert_eq!(bound, listed, "{asked} {chunks}");
+            for members in ["0,2,4,6", "1,3,5,7"] {
+                let (alone, _) = of(&format!("{asked} --members {members} {chunks}"));
+                assert!(alone <= bound * (1.0 + 1e-9), "{asked} {chunks}: {alone} of {members}, but {bound} of all");
+            }
+        }
+        let (bound, _) = of(&format!("{asked} --groups 0,2,4,6/1,3,5,7"));
+        let line = format!("synth --topology dgx1 {asked} --groups 0,2,4,6/1,3,5,7 --strategy matching --json");
+        let makespan = here(&line).ok().json()["makespan_us"].as_f64().unwrap();
+        assert!(bound <= makespan * (1.0 + 1e-9), "{asked}: {bound} {makespan}");
+    }
+    // Both groups want the same links, so the bound of both together is higher than that of one.
+    let (both, _) = of("--collective allgather --size 64MB --groups 0,2,4,6/1,3,5,7");
+    let (one, _) = of("--collective allgather --size 64MB --members 0,2,4,6");
+    assert!(both > one * 1.2, "{both} {one}");
+    let told = here("bound --topology dgx1 --collective allgather --size 64MB --groups 0,2,4,6/1,3,5,7").ok();
+    assert!(told.stdout.contains("lower bound") && told.stdout.contains("certificate"), "{}", told.stdout);
+    for (line, reason) in [
+        ("--collective allgather --groups 0,1/2,9 --size 1KB", "rank 9 does not exist"),
+        ("--collective allgather --groups 0,1/2,3", "--size"),
+    ] {
+        let refused = here(&format!("bound --topology dgx1 {line}"));
+        assert!(refused.code == 2 && refused.stderr.contains(reason), "{line}: {}", refused.stderr);
+    }
+}

@@ -49,6 +49,21 @@ impl JointTask {
         self.counts().into_iter().map(|count| Ok(self.problem(Demand::joint(&cut(count))?))).collect()
     }
 
+    /// The bounds of the whole for `problem`, one of [`Self::problems`]: its own, and those of each collective alone that
+    /// are higher.
+    ///
+    /// # Errors
+    /// Those of the requests.
+    pub fn bounds(&self, problem: &Problem, deadline: &Deadline) -> Result<Bounds, SynthError> {
+        let mut of_all = bounds(problem, deadline);
+        let count = problem.demand.request().chunks_per_rank;
+        for request in distinct(&self.requests).0 {
+            let alone = self.problem(Demand::new(request.clone().with_chunks(count))?);
+            add_higher(&mut of_all, bounds(&alone, deadline).list);
+        }
+        Ok(of_all)
+    }
+
     /// The problems of one collective alone.
     fn alone(&self, request: &Request) -> Result<Vec<Problem>, SynthError> {
         let demand = |count| Demand::new(request.clone().with_chunks(count));
@@ -212,18 +227,24 @@ fn raise(planning: &Planning<'_, '_>, alone: &[Vec<CountSearch<'_>>]) {
             _ => bounds(problem, &planning.deadline.part(super::BOUNDS_PART)),
         };
         first = first.or_else(|| Some(of_all.clone()));
-        let known = (of_all.best().value, of_all.best_at_any_chunking().value);
-        let is_higher = |bound: &&Bound| match bound.scope {
-            Scope::AnyChunking => bound.value > known.1,
-            Scope::ThisChunking => bound.value > known.0,
-            Scope::OneChunkPerMessage => false,
-        };
         let count = problem.demand.request().chunks_per_rank;
         let same_count = |search: &&CountSearch<'_>| search.problem.demand.request().chunks_per_rank == count;
-        let of_each = alone.iter().flatten().filter(same_count).flat_map(|search| &search.bounds.list);
-        of_all.list.extend(of_each.filter(is_higher).cloned());
+        for search in alone.iter().flatten().filter(same_count) {
+            add_higher(&mut of_all, search.bounds.list.iter().cloned());
+        }
         drop(planning.bounds[index].set(of_all));
     }
+}
+
+/// Adds the bounds of one collective that are higher than those of the whole: what holds for one holds for all together.
+fn add_higher(of_all: &mut Bounds, of_one: impl IntoIterator<Item = Bound>) {
+    let known = (of_all.best().value, of_all.best_at_any_chunking().value);
+    let is_higher = |bound: &Bound| match bound.scope {
+        Scope::AnyChunking => bound.value > known.1,
+        Scope::ThisChunking => bound.value > known.0,
+        Scope::OneChunkPerMessage => false,
+    };
+    of_all.list.extend(of_one.into_iter().filter(is_higher));
 }
 
 #[cfg(test)]
