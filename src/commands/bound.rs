@@ -104,6 +104,7 @@ pub(super) fn evidence(certificate: &Certificate) -> String {
             let whole = whole.as_ref().map_or(String::new(), |whole| format!(", {} whole chunks", whole.chunks));
             format!("cut around ranks {ranks}: {} leave{whole}{tail}", show_bandwidth(*capacity))
         }
+        Certificate::Later { start, of } => format!("what starts at {} or later: {}", time(start.0), evidence(of)),
         Certificate::Volume { bytes, capacity, groups } => {
             let between = if groups.is_empty() { String::new() } else { format!(" between {} groups", groups.len()) };
             format!("{bytes:.0} bytes in all deliveries{between}, {} over all links", show_bandwidth(*capacity))

@@ -257,6 +257,7 @@ pub fn random_listed(ranks: usize, random: &mut Random) -> Arc<Demand> {
         wanted_by: some(random),
         combine: random.below(2) == 0,
         bytes: [None, Some(Bytes(0.0)), Some(Bytes(2.5)), Some(Bytes(8.0))][random.below(4)],
+        release: topology::Micros::ZERO,
     };
     let chunks = (0..1 + random.below(6)).map(|_| chunk(random)).collect();
     Arc::new(Demand::from_chunks(request, chunks).unwrap())

@@ -147,13 +147,14 @@ impl Resources {
     }
 }
 
-/// Checks that the image of every chunk has the same size, and the images of its holders and receivers.
+/// Checks that the image of every chunk has the same size and release, and the images of its holders and receivers.
 fn check_chunks(generator: &Generator, demand: &Demand) -> Result<(), String> {
     let mut sets = SetComparison { ranks: &generator.ranks, last: None };
     for id in demand.chunk_ids() {
         let image = generator.chunks[id.index()];
         let (chunk, other) = (demand.chunk(id), demand.chunk(image));
         let same = chunk.combine == other.combine
+            && chunk.release == other.release
             && demand.bytes_of(id).0.to_bits() == demand.bytes_of(image).0.to_bits()
             && sets.maps(&chunk.holders, &other.holders)
             && sets.maps(&chunk.wanted_by, &other.wanted_by);

@@ -1,13 +1,13 @@
 //! Checks that every message takes its full time, and that every link and resource serves one message at a time.
 //!
 //! The messages are timed anew in their causal order. Each starts not before its stated time, not before its chunks
-//! have arrived, and not before its link and resources have served earlier messages. A stated time may be earlier than
+//! are released and have arrived, and not before its link and resources have served earlier messages. A stated time may be earlier than
 //! this exact time by the tolerance. Later messages use the exact times, not the stated ones, so a chain of messages
 //! cannot use the tolerance again and again.
 
 use super::Violation;
 use super::moments::Moments;
-use super::traffic::{OnTrack, ServerId, Tracks, Traffic};
+use super::traffic::{OnTrack, ServerId, Tracks, Traffic, demand};
 use crate::clearly_before;
 use crate::order::{Effect, Origin};
 use crate::{DeliveryId, Findings};
@@ -93,7 +93,11 @@ impl<T: Traffic> ExactTimes<'_, T> {
         let start = self.stated.start(message);
         let mut exact = self.moments.start(message);
         for &hop in self.tracks.of_message(message) {
-            let Some(source) = self.source(hop) else { continue };
+            let Some(source) = self.source(hop) else {
+                // Who leaves clearly before was reported when the chunk was played.
+                exact = if clearly_before(start, self.release(hop)) { exact } else { exact.max(self.release(hop)) };
+                continue;
+            };
             let held_from = self.there[source];
             if clearly_before(start, held_from) {
                 self.early.push(self.sent_early(message, hop, held_from));
@@ -139,6 +143,11 @@ impl<T: Traffic> ExactTimes<'_, T> {
             };
             self.there[hop.delivery as usize] = arrival.max(base);
         }
+    }
+
+    /// From when on the holders have the chunk that a delivery carries.
+    fn release(&self, hop: OnTrack) -> Micros {
+        demand(self.traffic).chunk(self.traffic.chunk(hop.track as usize)).release
     }
 
     /// The delivery that made the value that this one reads.

@@ -227,10 +227,10 @@ pub(crate) fn chunk_images<'a>(demand: &'a Demand) -> impl Fn(&Automorphism) -> 
 
 /// The chunks of a demand by kind, so that symmetries can be applied to chunks.
 ///
-/// Chunks of one kind have equal holders, receivers and bytes. Among them, a chunk is identified by its place.
+/// Chunks of one kind have equal holders, receivers, bytes and releases. Among them, a chunk is identified by its place.
 struct Kinds {
     sets: NumberedSets,
-    /// For each chunk its kind: holders and receivers as numbers of sets, and bytes.
+    /// For each chunk its kind.
     of: Vec<ChunkKind>,
     /// All chunks by kind, then by id.
     sorted: Vec<(ChunkKind, ChunkId)>,
@@ -238,14 +238,17 @@ struct Kinds {
     starts: Vec<u32>,
 }
 
-/// Holders and receivers as numbers of sets, and bytes.
-type ChunkKind = (u32, u32, u64);
+/// Holders and receivers as numbers of sets, bytes and release.
+type ChunkKind = (u32, u32, u64, u64);
 
 impl Kinds {
     fn new(demand: &Demand) -> Self {
         let mut sets = NumberedSets::default();
         let bytes = |chunk: &Chunk| chunk.bytes.map_or(0, |bytes| bytes.0.to_bits());
-        let mut kind = |chunk: &Chunk| (sets.number(&chunk.holders), sets.number(&chunk.wanted_by), bytes(chunk));
+        let mut kind = |chunk: &Chunk| {
+            let (holders, wanted_by) = (sets.number(&chunk.holders), sets.number(&chunk.wanted_by));
+            (holders, wanted_by, bytes(chunk), chunk.release.0.to_bits())
+        };
         let of: Vec<ChunkKind> = demand.chunks().iter().map(&mut kind).collect();
         let mut sorted: Vec<(ChunkKind, ChunkId)> = of.iter().copied().zip(demand.chunk_ids()).collect();
         sorted.sort();
@@ -264,8 +267,8 @@ impl Kinds {
         }
         let mut images = vec![None; self.of.len()];
         for alike in self.sorted.chunk_by(|a, b| a.0 == b.0) {
-            let (holders, wanted_by, bytes) = alike[0].0;
-            let kind = (set_images[holders as usize]?, set_images[wanted_by as usize]?, bytes);
+            let (holders, wanted_by, bytes, release) = alike[0].0;
+            let kind = (set_images[holders as usize]?, set_images[wanted_by as usize]?, bytes, release);
             let of_holders =
                 &self.sorted[self.starts[kind.0 as usize] as usize..self.starts[kind.0 as usize + 1] as usize];
             let first = of_holders.partition_point(|entry| entry.0 < kind);
