@@ -206,7 +206,12 @@ fn groups_that_start_later_are_planned_bounded_verified_explained_and_run() {
     let text = serde_json::to_string(&plan).unwrap();
     write("later.json", &text.replace("\"release_us\":50.0", "\"release_us\":51.0"));
     let refused = here("verify later.json");
-    assert!(refused.code == 1 && refused.stdout.contains("sent_before_held"), "{} {}", refused.stdout, refused.stderr);
+    assert!(
+        refused.code == 1 && refused.stdout.contains("holds it only from 51 µs"),
+        "{} {}",
+        refused.stdout,
+        refused.stderr
+    );
     let explained = here("explain plan.json").ok();
     assert!(explained.stdout.contains("waited for the start of chunk"), "{}", explained.stdout);
     here("simulate plan.json").ok();

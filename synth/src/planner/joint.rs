@@ -397,6 +397,7 @@ mod tests {
             groups.iter().map(|(collective, members, size, _)| (*collective, &members[..], *size)).collect();
         let mut task = task(SPECS[below(5) as usize], &listed);
         task.groups.iter_mut().zip(&groups).for_each(|(group, it)| group.start = Micros(it.3));
+        task.groups[0].start = task.groups[0].start.max(Micros(0.25));
         task
     }
 
