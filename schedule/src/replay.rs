@@ -284,7 +284,7 @@ mod tests {
             alpha: Micros(1.0),
             beta: MicrosPerByte(0.01),
             latency,
-            resources: if shared { Box::new([ResourceId(from)]) } else { Box::new([]) },
+            resources: if shared { [ResourceId(from)].into() } else { [].into() },
         };
         let resource = |_| Resource::new("tx", MicrosPerByte(0.005));
         let (links, resources) = (pairs.into_iter().map(link).collect(), (0..3).map(resource).collect());
@@ -373,7 +373,7 @@ mod tests {
             alpha: Micros(0.0),
             beta: MicrosPerByte(0.01),
             latency: Latency::Occupies,
-            resources: Box::new([ResourceId(from)]),
+            resources: [ResourceId(from)].into(),
         };
         let pairs = [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)];
         let resource = |_| Resource::new("tx", MicrosPerByte(0.01));
@@ -404,7 +404,7 @@ mod tests {
             alpha: Micros(1.0),
             beta: MicrosPerByte(0.01),
             latency: Latency::Occupies,
-            resources: Box::new([]),
+            resources: [].into(),
         };
         let parts = TopologyParts { ranks: 40, links: (0..39).map(link).collect(), ..TopologyParts::default() };
         let topology = Topology::new(parts).unwrap();

@@ -418,7 +418,7 @@ mod tests {
                 alpha: Micros(alpha),
                 beta: MicrosPerByte(beta),
                 latency: if occupies { Latency::Occupies } else { Latency::Pipelines },
-                resources: if beta >= 1.0 { vec![ResourceId(0)].into() } else { Box::default() },
+                resources: if beta >= 1.0 { [ResourceId(0)].into() } else { crate::ResourceIds::default() },
             };
             let links = links.into_iter().map(link).collect();
             let parts = TopologyParts { name, ranks: ranks as usize, machines: Vec::new(), links, resources };

@@ -31,7 +31,7 @@ pub fn topology(name: &str, ranks: usize, links: Vec<Link>) -> Arc<Topology> {
 
 pub fn link(from: usize, to: usize, alpha: f64, latency: Latency) -> Link {
     let (from, to) = (Rank::from_index(from), Rank::from_index(to));
-    Link { from, to, alpha: Micros(alpha), beta: MicrosPerByte(0.001), latency, resources: Box::new([]) }
+    Link { from, to, alpha: Micros(alpha), beta: MicrosPerByte(0.001), latency, resources: [].into() }
 }
 
 pub fn ring(ranks: usize) -> Arc<Topology> {

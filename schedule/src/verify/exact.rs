@@ -31,7 +31,8 @@ pub(super) fn check(
         departed: vec![false; traffic.schedule().transfers.len()],
         exact: vec![Micros::ZERO; traffic.schedule().transfers.len()],
         there: vec![Micros::ZERO; tracks.deliveries.len()],
-        servers: vec![(Micros(f64::NEG_INFINITY), 0); topology.links().len() + topology.resources().len()],
+        free: vec![0.0; topology.links().len() + topology.resources().len()],
+        served: vec![0; topology.links().len() + topology.resources().len()],
         uses: Vec::new(),
         early: Vec::new(),
         overlaps: Vec::new(),
@@ -80,8 +81,11 @@ struct ExactTimes<'a, T> {
     exact: Vec<Micros>,
     /// When the value that each delivery makes is available.
     there: Vec<Micros>,
-    /// For each link and resource, when it is free, and the message that it served last.
-    servers: Vec<(Micros, u32)>,
+    /// For each link and resource, when it is free, in µs; it counts once there is a message in `served`. Both begin as zeros,
+    /// which take no memory where they are not touched: a base uses few links of a large machine.
+    free: Vec<f64>,
+    /// For each link and resource, the message that it served last, plus one; zero while there is none.
+    served: Vec<u32>,
     /// The links and resources that the current message uses, for how long, and how many images of it do so.
     uses: Vec<(ServerId, Micros, usize)>,
     early: Vec<Violation>,
@@ -112,7 +116,7 @@ impl<T: Traffic> ExactTimes<'_, T> {
             }
         });
         for &(server, busy, images) in &uses {
-            let (mut free, mut other) = self.servers[server];
+            let (mut free, mut other) = self.served_last(server);
             if images > 1 {
                 // Several images of one message use a resource at the same time: the last one has to wait for the others.
                 (free, other) = (free.max(start) + busy * (images - 1) as f64, message);
@@ -125,12 +129,20 @@ impl<T: Traffic> ExactTimes<'_, T> {
         }
         for (server, busy, _) in uses.drain(..) {
             let free = exact + busy;
-            if free > self.servers[server].0 {
-                self.servers[server] = (free, message);
+            if free > self.served_last(server).0 {
+                (self.free[server], self.served[server]) = (free.0, message + 1);
             }
         }
         self.uses = uses;
         (self.exact[transfer], self.departed[transfer]) = (exact, true);
+    }
+
+    /// When a link or resource is free, and the message that it served last.
+    fn served_last(&self, server: ServerId) -> (Micros, u32) {
+        match self.served[server] {
+            0 => (Micros(f64::NEG_INFINITY), 0),
+            message => (Micros(self.free[server]), message - 1),
+        }
     }
 
     fn land(&mut self, message: u32) {

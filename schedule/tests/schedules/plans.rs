@@ -41,7 +41,7 @@ pub(crate) fn link(from: usize, to: usize, alpha: f64, beta: f64, latency: Laten
         alpha: Micros(alpha),
         beta: MicrosPerByte(beta),
         latency,
-        resources: Box::new([]),
+        resources: [].into(),
     }
 }
 
@@ -62,7 +62,7 @@ pub(crate) fn ring(ranks: usize, latency: Latency) -> Arc<Topology> {
 pub(crate) fn switch(ranks: usize, latency: Latency) -> Arc<Topology> {
     let pairs = (0..ranks).flat_map(|from| (0..ranks).filter(move |&to| to != from).map(move |to| (from, to)));
     let links = pairs.map(|(from, to)| {
-        let resources = Box::new([ResourceId::from_index(from), ResourceId::from_index(ranks + to)]);
+        let resources = [ResourceId::from_index(from), ResourceId::from_index(ranks + to)].into();
         Link { resources, ..link(from, to, 1.4, 0.02, latency) }
     });
     let port = |r| Resource::new(format!("port{r}"), MicrosPerByte(0.02));
@@ -85,7 +85,7 @@ pub(crate) fn odd_machine(dice: &mut Dice) -> Arc<Topology> {
         let mut made = link(from, to, 0.5 * dice.below(4) as f64, 0.01 * (2 + dice.below(4)) as f64, latency);
         if !resources.is_empty() && dice.one_in(2) {
             let used = dice.below(resources.len());
-            made.resources = Box::new([ResourceId::from_index(used)]);
+            made.resources = [ResourceId::from_index(used)].into();
             made.alpha = made.alpha.max(resources[used].alpha);
         }
         made

@@ -43,6 +43,9 @@ use topology::{Micros, Topology};
 /// On a machine with more links, a bound takes more than a tenth of a second.
 const MANY_LINKS: usize = 1 << 18;
 
+/// With more links, only the arguments that need no table of all links are made: distance, degree and volume.
+const MOST_LINKS: usize = 1 << 23;
+
 /// The schedules for which a bound holds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -156,7 +159,7 @@ fn direct(problem: &Problem, deadline: &Deadline) -> Vec<Bound> {
         let classes = RankClasses::new(problem);
         list.extend(degree(problem, &classes, Side::Ingress));
         list.extend(degree(problem, &classes, Side::Egress));
-        if !is_late(problem, deadline) {
+        if !is_late(problem, deadline) && !is_huge(problem) {
             list.extend(cut::cut(problem, &classes, deadline));
             list.extend(rounds::rounds(problem, &classes, deadline));
         }
@@ -164,11 +167,16 @@ fn direct(problem: &Problem, deadline: &Deadline) -> Vec<Bound> {
     if !is_late(problem, deadline) {
         list.extend(volume::volume(problem, deadline));
     }
-    if copied && !deadline.has_passed() {
+    if copied && !deadline.has_passed() && !is_huge(problem) {
         prices = prices::flow(problem, deadline);
     }
     list.extend(prices);
     list
+}
+
+/// Whether a machine has so many links that tables and flows over all of them would take gigabytes.
+fn is_huge(problem: &Problem) -> bool {
+    problem.topology.links().len() > MOST_LINKS
 }
 
 /// Whether the time is up on a machine so large that one more bound takes long.

@@ -448,9 +448,11 @@ mod tests {
     fn sequences(rest: &[u32]) -> Vec<Vec<Vec<u32>>> {
         let mut found = if rest.is_empty() { vec![Vec::new()] } else { Vec::new() };
         for first in 1_u32..1 << rest.len() {
-            let (now, later): (Vec<(usize, u32)>, Vec<(usize, u32)>) =
-                rest.iter().copied().enumerate().partition(|(place, _)| first >> place & 1 == 1);
-            let [now, later] = [now, later].map(|part| part.into_iter().map(|(_, thing)| thing).collect::<Vec<_>>());
+            let part = |is_now: bool| {
+                let is_in = |place: &(usize, &u32)| (first >> place.0 & 1 == 1) == is_now;
+                rest.iter().enumerate().filter(is_in).map(|(_, &thing)| thing).collect::<Vec<_>>()
+            };
+            let [now, later] = [part(true), part(false)];
             found.extend(sequences(&later).into_iter().map(|rest| [vec![now.clone()], rest].concat()));
         }
         found

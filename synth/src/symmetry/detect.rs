@@ -17,6 +17,8 @@ use topology::{LinkId, Rank, Topology};
 
 /// Above this many link visits (about two seconds), rotations are no longer tried.
 const ROTATION_WORK: usize = 10_000_000;
+/// On a machine that is planned with symmetries or not at all, at least so many rotations are checked, whatever that takes.
+const PATIENT_CHECKS: usize = 3;
 /// Work below this takes negligible time, so that the deadline is not checked: symmetries save much more time.
 const QUICK_WORK: usize = 500_000;
 /// The work of the general search, in links visited: a second at most.
@@ -128,7 +130,9 @@ pub(crate) fn detect(topology: &Topology, constraints: &Constraints, deadline: &
             is_in_time.then(|| symmetry_of(topology, constraints, &ranks).ok()).flatten()
         });
         found.extend(symmetric.filter(|symmetry| group.admit(&symmetry.ranks)));
-        if work > ROTATION_WORK || group.is_transitive() {
+        let most_work =
+            if is_patient { ROTATION_WORK.max(PATIENT_CHECKS * topology.links().len()) } else { ROTATION_WORK };
+        if work > most_work || group.is_transitive() {
             return Detected { symmetries: found, is_cut_short: false };
         }
         if !is_patient && work >= QUICK_WORK && deadline.has_passed() {
