@@ -6,7 +6,7 @@
 
 use crate::cli::Split;
 use crate::failure::{Failure, Outcome, read_text};
-use schedule::{Chunk, Collective, Demand, DemandError, Findings, ReduceOp, Request, Violation};
+use schedule::{Chunk, Collective, Demand, DemandError, Findings, GroupRequest, ReduceOp, Request, Violation};
 use std::path::Path;
 use std::sync::Arc;
 use synth::matrix::DemandLines;
@@ -23,7 +23,7 @@ pub(crate) enum Content {
     /// The chunks (custom).
     Listed(Vec<Chunk>),
     /// Collectives at the same time, each in its group. Their numbers of ranks and chunks are those of the request.
-    Groups(Vec<Request>),
+    Groups(Vec<GroupRequest>),
 }
 
 impl Content {
@@ -77,19 +77,19 @@ impl Content {
         let of_group = |group: Vec<Rank>| {
             let root = request.root.and(group.first().copied());
             let request = Request { members: group.into_iter().collect(), root, ..request.clone() };
-            Demand::new(request.clone()).map(|_| request)
+            Demand::new(request.clone()).map(|_| GroupRequest::from(request))
         };
         let groups = groups.groups(request.ranks).into_iter().map(of_group).collect::<Result<_, _>>();
         groups.map(Self::Groups).map_err(Failure::bad_input)
     }
 
     /// The collectives of the groups, on the ranks of `request` and cut into as many chunks; none without groups.
-    fn requests(&self, request: &Request) -> Vec<Request> {
+    fn requests(&self, request: &Request) -> Vec<GroupRequest> {
         let Self::Groups(groups) = self else { return Vec::new() };
         let (ranks, chunks_per_rank) = (request.ranks, request.chunks_per_rank);
-        let on_ranks = |group: &Request| {
-            let op = group.op.map(|op| request.op.unwrap_or(op));
-            Request { ranks, chunks_per_rank, op, ..group.clone() }
+        let on_ranks = |group: &GroupRequest| {
+            let op = group.request.op.map(|op| request.op.unwrap_or(op));
+            GroupRequest { request: Request { ranks, chunks_per_rank, op, ..group.request.clone() }, ..*group }
         };
         groups.iter().map(on_ranks).collect()
     }
@@ -102,11 +102,11 @@ impl Content {
         sketch: Option<&Sketch>,
         pinned: Option<u32>,
     ) -> Option<JointTask> {
-        let requests = self.requests(request);
+        let groups = self.requests(request);
         let constraints = sketch.map_or_else(Constraints::none, |sketch| sketch.constraints.clone());
         let chunks = pinned.or_else(|| sketch?.pins.chunks_per_rank);
-        let task = JointTask { topology: topology.clone(), constraints: Arc::new(constraints), requests, chunks };
-        (!task.requests.is_empty()).then_some(task)
+        let task = JointTask { topology: topology.clone(), constraints: Arc::new(constraints), groups, chunks };
+        (!task.groups.is_empty()).then_some(task)
     }
 }
 

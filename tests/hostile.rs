@@ -16,6 +16,7 @@ fn numbers_out_of_range() {
     for (arguments, expected) in [
         ("topology show ring:1000000000", "1000000000"),
         ("topology show clique:100000", "100000"),
+        ("topology show clique:7200", "is more than the 50331648"),
         ("topology show torus2d:99999999999x99999999999", "torus2d"),
         ("topology show ring:4,alpha=NaN", "alpha"),
         ("topology show ring:4,alpha=-1us", "alpha"),

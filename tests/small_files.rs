@@ -16,7 +16,7 @@ fn a_short_file_cannot_name_a_huge_machine() {
         );
         fs::write(folder.path().join("plan.json"), text).unwrap();
     };
-    for spec in ["clique:1100", "clique:2040", "switch:1500", "h800x512"] {
+    for spec in ["clique:1100", "clique:2040", "clique:7000", "switch:1500", "h800x512", "h800x2048"] {
         plan(spec, 1100);
         for command in ["verify", "explain", "simulate"] {
             let refused = here(&format!("{command} plan.json"));

@@ -123,3 +123,108 @@ fn collectives_of_several_groups_are_planned_together_and_the_plan_is_checked_an
         assert!(refused.code == 2 && refused.stderr.contains(reason), "{line}: {}", refused.stderr);
     }
 }
+
+#[test]
+fn the_bound_of_several_groups_holds_for_their_plan_and_is_no_lower_than_that_of_each() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = |line: &str| antiphon_in(folder.path(), line);
+    let of = |line: &str| {
+        let found = here(&format!("bound --topology dgx1 --json {line}")).ok().json();
+        (found["lower_bound_us"].as_f64().unwrap(), found)
+    };
+    for (collective, size) in [("allgather", "64MB"), ("reducescatter", "64MB"), ("allreduce", "1KB")] {
+        let groups = format!(
+            "groups:\n  - {{members: [0, 2, 4, 6], collective: {collective}, size: {size}}}\n  \
+             - {{members: [1, 3, 5, 7], collective: {collective}, size: {size}}}\n"
+        );
+        std::fs::write(folder.path().join("g.yaml"), groups).unwrap();
+        let asked = format!("--collective {collective} --size {size}");
+        for chunks in ["", "--chunks 2 --time-limit 1s"] {
+            let (bound, found) = of(&format!("{asked} --groups 0,2,4,6/1,3,5,7 {chunks}"));
+            assert_eq!(found["format"], "antiphon-bound/1");
+            assert!(found["bounds"].as_array().unwrap().len() > 4, "{found}");
+            let (listed, _) = of(&format!("--collective custom --demand g.yaml {chunks}"));
+            assert_eq!(bound, listed, "{asked} {chunks}");
+            for members in ["0,2,4,6", "1,3,5,7"] {
+                let (alone, _) = of(&format!("{asked} --members {members} {chunks}"));
+                assert!(alone <= bound * (1.0 + 1e-9), "{asked} {chunks}: {alone} of {members}, but {bound} of all");
+            }
+        }
+        let (bound, _) = of(&format!("{asked} --groups 0,2,4,6/1,3,5,7"));
+        let line = format!("synth --topology dgx1 {asked} --groups 0,2,4,6/1,3,5,7 --strategy matching --json");
+        let makespan = here(&line).ok().json()["makespan_us"].as_f64().unwrap();
+        assert!(bound <= makespan * (1.0 + 1e-9), "{asked}: {bound} {makespan}");
+    }
+    // Both groups want the same links, so the bound of both together is higher than that of one.
+    let (both, _) = of("--collective allgather --size 64MB --groups 0,2,4,6/1,3,5,7");
+    let (one, _) = of("--collective allgather --size 64MB --members 0,2,4,6");
+    assert!(both > one * 1.2, "{both} {one}");
+    let told = here("bound --topology dgx1 --collective allgather --size 64MB --groups 0,2,4,6/1,3,5,7").ok();
+    assert!(told.stdout.contains("lower bound") && told.stdout.contains("certificate"), "{}", told.stdout);
+    for (line, reason) in [
+        ("--collective allgather --groups 0,1/2,9 --size 1KB", "rank 9 does not exist"),
+        ("--collective allgather --groups 0,1/2,3", "--size"),
+    ] {
+        let refused = here(&format!("bound --topology dgx1 {line}"));
+        assert!(refused.code == 2 && refused.stderr.contains(reason), "{line}: {}", refused.stderr);
+    }
+}
+
+#[test]
+fn groups_that_start_later_are_planned_bounded_verified_explained_and_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = |line: &str| antiphon_in(folder.path(), line);
+    let groups = "groups:\n  - {members: [0, 2, 4], collective: allgather, size: 60KB}\n  \
+                  - {members: [1, 3, 5], collective: allreduce, size: 30KB, start: 50us}\n";
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    write("g.yaml", groups);
+    write("at-once.yaml", &groups.replace(", start: 50us", ""));
+    let asked = "--topology fat-tree:2x3 --collective custom";
+    let number = |value: &Value, key: &str| value[key].as_f64().unwrap();
+    let bound =
+        |file: &str| number(&here(&format!("bound {asked} --demand {file} --json")).ok().json(), "lower_bound_us");
+    let alone = number(
+        &here("bound --topology fat-tree:2x3 --collective allreduce --members 1,3,5 --size 30KB --json").ok().json(),
+        "lower_bound_us",
+    );
+    assert!(bound("g.yaml") >= (50.0 + alone) * (1.0 - 1e-9) && bound("g.yaml") > bound("at-once.yaml"));
+    let told = here(&format!("bound {asked} --demand g.yaml")).ok();
+    assert!(told.stdout.contains("what starts at 50 µs or later: "), "{}", told.stdout);
+    let found = here(&format!("synth {asked} --demand g.yaml --strategy matching -o plan.json --json")).ok().json();
+    assert!(number(&found, "makespan_us") >= bound("g.yaml") * (1.0 - 1e-9), "{found}");
+    let plan: Value = serde_json::from_slice(&std::fs::read(folder.path().join("plan.json")).unwrap()).unwrap();
+    let chunks = plan["chunks"].as_array().unwrap();
+    let is_late = |id: &Value| chunks.iter().any(|chunk| chunk["id"] == *id && chunk["release_us"] == 50.0);
+    let late = |transfer: &&Value| transfer["chunks"].as_array().unwrap().iter().any(is_late);
+    let transfers = plan["transfers"].as_array().unwrap();
+    assert!(transfers.iter().any(|transfer| !late(&transfer)) && transfers.iter().any(|it| late(&it)));
+    assert!(transfers.iter().filter(late).all(|transfer| number(transfer, "start_us") >= 50.0), "{transfers:?}");
+    // The verifier knows the starts, and compares them with those of a demand file.
+    assert_eq!(here("verify plan.json --program --demand g.yaml").code, 0);
+    let other = here("verify plan.json --demand at-once.yaml");
+    assert!(other.code == 1 && other.stdout.contains("start at 50 µs"), "{} {}", other.stdout, other.stderr);
+    let text = serde_json::to_string(&plan).unwrap();
+    write("later.json", &text.replace("\"release_us\":50.0", "\"release_us\":51.0"));
+    let refused = here("verify later.json");
+    assert!(
+        refused.code == 1 && refused.stdout.contains("holds it only from 51 µs"),
+        "{} {}",
+        refused.stdout,
+        refused.stderr
+    );
+    let explained = here("explain plan.json").ok();
+    assert!(explained.stdout.contains("waited for the start of chunk"), "{}", explained.stdout);
+    here("simulate plan.json").ok();
+    let ran = here("run plan.json --iterations 2 --warmups 1 --json").ok();
+    let rows: Vec<Value> = ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(!rows.is_empty() && rows.iter().all(|row| row["wrong"] == 0), "{rows:?}");
+    for (start, reason) in [("20", "20us"), ("-1us", "-1us"), ("2000s", "starts between 0")] {
+        write("bad.yaml", &groups.replace("50us", start));
+        let refused = here(&format!("synth {asked} --demand bad.yaml"));
+        assert!(refused.code == 2 && refused.stderr.contains(reason), "{start}: {}", refused.stderr);
+    }
+    for strategy in ["milp", "exact"] {
+        let refused = here(&format!("synth {asked} --demand g.yaml --strategy {strategy}"));
+        assert!(refused.code == 1 && refused.stderr.contains("groups that start later"), "{}", refused.stderr);
+    }
+}

@@ -10,7 +10,9 @@ use schedule::{Collective, Demand, ReduceOp, Request, Schedule, VerifiedSchedule
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use synth::Problem;
-use topology::{Bytes, Latency, Link, Micros, MicrosPerByte, Rank, Resource, ResourceId, Topology, TopologyParts};
+use topology::{
+    Bytes, Latency, Link, Micros, MicrosPerByte, Rank, Resource, ResourceId, ResourceIds, Topology, TopologyParts,
+};
 
 /// The time in which a rank copies or adds one byte: 14 GB/s.
 const WORK: MicrosPerByte = MicrosPerByte(7e-5);
@@ -333,7 +335,7 @@ impl SharedResources {
     }
 
     /// What a message from one machine to another uses.
-    fn between(&self, from: u32, to: u32) -> Box<[ResourceId]> {
+    fn between(&self, from: u32, to: u32) -> ResourceIds {
         let cores = |machine| self.cores.get(&machine).copied();
         if from == to {
             return cores(from).into_iter().collect();

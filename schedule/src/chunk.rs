@@ -3,10 +3,12 @@
 use crate::RankSet;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use topology::{Bytes, Rank};
+use topology::{Bytes, Micros, Rank};
 
 /// The largest buffer, in bytes (one PiB): sizes stay exact as `f64`.
 pub const MAX_SIZE: u64 = 1 << 50;
+/// The latest release of a chunk: its times stay far more exact than messages are long.
+pub const MAX_RELEASE: Micros = Micros(1e9);
 /// The most chunks a demand may have.
 pub const MAX_CHUNKS: usize = 1 << 24;
 
@@ -40,6 +42,9 @@ pub struct Chunk {
     pub combine: bool,
     /// Its size where that differs from the demand's `chunk_bytes` (alltoallv, custom).
     pub bytes: Option<Bytes>,
+    /// The earliest time at which its values are at its holders: zero, or the start of its group. No message carries it
+    /// before that time.
+    pub release: Micros,
 }
 
 impl Chunk {

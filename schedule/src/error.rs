@@ -1,7 +1,7 @@
 //! What can be wrong with a request, and with an order of messages.
 
 use crate::{ChunkId, Collective, RankSet, ReduceOp};
-use topology::{Bytes, Rank};
+use topology::{Bytes, Micros, Rank};
 
 /// Why a request was refused.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -142,6 +142,16 @@ pub enum DemandError {
         chunk: usize,
         /// The size given.
         bytes: Bytes,
+    },
+    /// A chunk whose release is negative, not a number or over the limit, which is zero except for custom collectives.
+    #[error("chunk {chunk} is released at {release}; that is between 0 and {latest} for this collective")]
+    Release {
+        /// Position in the list.
+        chunk: usize,
+        /// The time given.
+        release: Micros,
+        /// The latest that is accepted.
+        latest: Micros,
     },
     /// The byte matrix has the wrong shape.
     #[error("the byte matrix must have one row and one column for each of the {members} members")]

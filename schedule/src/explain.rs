@@ -40,6 +40,11 @@ pub struct CriticalStep {
 pub enum Wait {
     /// Nothing: the sender had its chunks from the beginning.
     Nothing,
+    /// A chunk whose group starts only then.
+    Start {
+        /// The chunk.
+        chunk: ChunkId,
+    },
     /// A chunk, which another transfer brought.
     Chunk {
         /// The chunk.
@@ -75,7 +80,7 @@ impl Wait {
     /// The transfer waited for.
     pub fn transfer(self) -> Option<usize> {
         match self {
-            Self::Nothing => None,
+            Self::Nothing | Self::Start { .. } => None,
             Self::Chunk { brought_by: transfer, .. } | Self::Link { behind: transfer } => Some(transfer),
             Self::Data { brought_by: transfer } | Self::Threadblock { behind: transfer } => Some(transfer),
             Self::Resource { behind: transfer, .. } => Some(transfer),
@@ -90,6 +95,7 @@ impl fmt::Display for CriticalStep {
         write!(f, "{start} – {end}  rank {from} → {to} over link {link}, {cargo}")?;
         match self.waited_for {
             Wait::Nothing => Ok(()),
+            Wait::Start { chunk } => write!(f, "; waited for the start of chunk {chunk}"),
             Wait::Chunk { chunk, .. } => write!(f, "; waited for chunk {chunk}"),
             Wait::Data { .. } => write!(f, "; waited for what it sends"),
             Wait::Threadblock { .. } => write!(f, "; waited for its threadblock"),
@@ -125,7 +131,7 @@ pub fn chain(timeline: &Timeline, cause: impl Fn(usize) -> LastWait) -> Critical
         let moving = spent.min(message.end - message.start - alpha).max(Micros::ZERO);
         path.latency += spent - moving;
         path.bandwidth += moving;
-        path.idle += idle;
+        path.idle += if let Wait::Start { .. } = wait { idle + ready } else { idle };
         until = ready.min(message.start);
         next = wait.transfer();
         path.steps.push(CriticalStep { transfer, message, waited_for: wait, idle });
@@ -188,9 +194,12 @@ impl<'a> UsageHistory<'a> {
         };
         // Chunks first: where a chunk and the link are ready at the same time, the chunk explains more.
         for &chunk in &message.chunks {
-            if let Some(brought_by) = self.brought(chunk, transfer) {
-                let ready = self.schedule.transfers[brought_by].end;
-                consider(ready, Wait::Chunk { chunk, brought_by });
+            match self.brought(chunk, transfer) {
+                Some(brought_by) => {
+                    let ready = self.schedule.transfers[brought_by].end;
+                    consider(ready, Wait::Chunk { chunk, brought_by });
+                }
+                None => consider(self.schedule.demand.chunk(chunk).release, Wait::Start { chunk }),
             }
         }
         if let Some(behind) = self.before(&self.on_link[message.link.index()], transfer) {

@@ -29,7 +29,7 @@ mod transfer;
 mod usage;
 mod verify;
 
-pub use chunk::{Chunk, ChunkId, MAX_CHUNKS, MAX_SIZE};
+pub use chunk::{Chunk, ChunkId, MAX_CHUNKS, MAX_RELEASE, MAX_SIZE};
 pub use collective::{Collective, ReduceOp};
 pub use compressed::{
     CompressedSchedule, Generator, MOST_PLAIN_TRANSFERS, OrbitOrder, TooManyTransfers, Unfolding, VerifiedCompressed,
@@ -40,7 +40,7 @@ pub use findings::Findings;
 pub use order::{CausalOrder, Delivery, DeliveryId, Effect, Origin};
 pub use rank_set::RankSet;
 pub use replay::{Message, replay, replay_rounds};
-pub use request::Request;
+pub use request::{GroupRequest, Request};
 pub use reverse::{reduce_of_gather, turned_around};
 pub use simulate::{Simulation, simulate};
 pub use threads::are_many;

@@ -60,11 +60,11 @@ enum HoldingsRow {
 impl<'a> Holdings<'a> {
     fn new(demand: &'a Demand, topology: &Topology, messages: &[Message]) -> Self {
         let combines = demand.chunks().iter().any(|chunk| chunk.combine);
-        let chunks = demand.chunks().len();
         if !combines && all_go_on(demand, topology, messages) {
-            return Self { demand, combines, rows: Vec::new(), came: vec![Micros::ZERO; chunks] };
+            let came = demand.chunks().iter().map(|chunk| chunk.release).collect();
+            return Self { demand, combines, rows: Vec::new(), came };
         }
-        let mut carried = vec![0usize; chunks];
+        let mut carried = vec![0usize; demand.chunks().len()];
         messages.iter().flat_map(|message| &message.chunks).for_each(|chunk| carried[chunk.index()] += 1);
         let ranks = topology.rank_count();
         let row = |carried| match carried {
@@ -88,7 +88,8 @@ impl<'a> Holdings<'a> {
 
     fn at(&mut self, chunk: ChunkId, rank: Rank) -> &mut HeldChunk {
         let initial = || {
-            let from = self.demand.chunk(chunk).holders.has(rank).then_some(Micros::ZERO);
+            let chunk = self.demand.chunk(chunk);
+            let from = chunk.holders.has(rank).then_some(chunk.release);
             HeldChunk { from, last_departure: Micros::ZERO }
         };
         match &mut self.rows[chunk.index()] {
@@ -283,7 +284,7 @@ mod tests {
             alpha: Micros(1.0),
             beta: MicrosPerByte(0.01),
             latency,
-            resources: if shared { Box::new([ResourceId(from)]) } else { Box::new([]) },
+            resources: if shared { [ResourceId(from)].into() } else { [].into() },
         };
         let resource = |_| Resource::new("tx", MicrosPerByte(0.005));
         let (links, resources) = (pairs.into_iter().map(link).collect(), (0..3).map(resource).collect());
@@ -372,7 +373,7 @@ mod tests {
             alpha: Micros(0.0),
             beta: MicrosPerByte(0.01),
             latency: Latency::Occupies,
-            resources: Box::new([ResourceId(from)]),
+            resources: [ResourceId(from)].into(),
         };
         let pairs = [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)];
         let resource = |_| Resource::new("tx", MicrosPerByte(0.01));
@@ -403,7 +404,7 @@ mod tests {
             alpha: Micros(1.0),
             beta: MicrosPerByte(0.01),
             latency: Latency::Occupies,
-            resources: Box::new([]),
+            resources: [].into(),
         };
         let parts = TopologyParts { ranks: 40, links: (0..39).map(link).collect(), ..TopologyParts::default() };
         let topology = Topology::new(parts).unwrap();

@@ -4,7 +4,7 @@
 
 use crate::{Collective, DemandError, MAX_SIZE, RankSet, ReduceOp};
 use serde::{Deserialize, Serialize};
-use topology::{Bytes, Rank};
+use topology::{Bytes, Micros, Rank};
 
 /// What a user asks for. [`Demand::new`] checks it and derives the chunks.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -23,6 +23,22 @@ pub struct Request {
     pub size_bytes: u64,
     /// C: chunks per rank (per ordered pair for alltoall).
     pub chunks_per_rank: u32,
+}
+
+/// One of several collectives that are planned together: [`crate::Demand::joint`] makes one demand of them.
+#[derive(Clone, PartialEq, Debug)]
+pub struct GroupRequest {
+    /// What it is.
+    pub request: Request,
+    /// The earliest time at which its contents are at their holders, in µs from the beginning of the plan.
+    pub start: Micros,
+}
+
+impl From<Request> for GroupRequest {
+    /// A collective whose contents are there from the beginning.
+    fn from(request: Request) -> Self {
+        Self { request, start: Micros::ZERO }
+    }
 }
 
 impl Request {

@@ -168,7 +168,7 @@ mod tests {
             alpha: Micros(1.0),
             beta: MicrosPerByte(0.0),
             latency: Latency::Occupies,
-            resources: Box::new([]),
+            resources: [].into(),
         };
         let topology =
             Topology::new(TopologyParts { ranks: 2, links: vec![link], ..TopologyParts::default() }).unwrap();

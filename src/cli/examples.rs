@@ -66,7 +66,8 @@ Examples:
 pub(super) const BOUND: &str = "\
 Examples:
   antiphon bound --topology ndv2x2 --collective allgather --size 1GB
-  antiphon bound --topology dgx1 --collective allreduce --size 64M --chunks 8 --json";
+  antiphon bound --topology dgx1 --collective allreduce --size 64M --chunks 8 --json
+  antiphon bound --topology dgx1 --collective allgather --size 64MB --groups 0,2,4,6/1,3,5,7";
 
 pub(super) const SYNTH: &str = "\
 Examples:

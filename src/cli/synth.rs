@@ -24,7 +24,7 @@ pub(crate) struct RequestArgs {
     pub members: Option<RankList>,
     /// The same collective, of --size, in each of these groups of ranks at the same time, planned together on the links
     /// that they share: 0,2,4/1,3,5, or 0-3/4-7, or size=4 (neighbours). The root of each is its first rank. For
-    /// different collectives or sizes, list `groups` in --demand.
+    /// different collectives, sizes or starts, list `groups` in --demand.
     #[arg(long, value_name = "GROUPS", conflicts_with_all = ["members", "root", "matrix", "demand"])]
     pub groups: Option<Split>,
     /// The root of a rooted collective (default: the first member).

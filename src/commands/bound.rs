@@ -4,11 +4,11 @@ use crate::answer::answer;
 use crate::cli::{BoundArgs, ChunkCount};
 use crate::failure::{Failure, Outcome};
 use crate::interrupt;
-use crate::plan;
+use crate::plan::{self, PlanningTask};
 use crate::screen::{Screen, table, time};
 use schedule::TopologyRef;
 use std::time::Duration;
-use synth::{Certificate, Deadline, HorizonEffort, Proof, Scope};
+use synth::{Bounds, Certificate, Deadline, HorizonEffort, Problem, Proof, Scope};
 use topology::quantity::show_bandwidth;
 use topology::{counted, shorten};
 
@@ -26,7 +26,7 @@ pub(crate) fn run(args: &BoundArgs, screen: &Screen) -> Outcome {
     let problem = task.problems.first().ok_or_else(|| Failure::no(anyhow::anyhow!("nothing to bound")))?;
     synth::check_reachable(problem).map_err(|error| super::synth::explain(error, request.sketch.as_deref(), None))?;
     let deadline = Deadline::after(args.time_limit, interrupt::cancels());
-    let mut bounds = synth::bounds(problem, &deadline);
+    let mut bounds = bounds_of(&task, problem, &deadline)?;
     if searched {
         bounds.list.retain(|bound| bound.scope == Scope::AnyChunking);
     } else {
@@ -76,6 +76,13 @@ pub(crate) fn run(args: &BoundArgs, screen: &Screen) -> Outcome {
     })
 }
 
+fn bounds_of(task: &PlanningTask, problem: &Problem, deadline: &Deadline) -> Outcome<Bounds> {
+    match &task.joint {
+        Some(joint) => joint.bounds(problem, deadline).map_err(Failure::bad_input),
+        None => Ok(synth::bounds(problem, deadline)),
+    }
+}
+
 fn scope(scope: Scope) -> &'static str {
     match scope {
         Scope::AnyChunking => "any chunking",
@@ -98,6 +105,7 @@ pub(super) fn evidence(certificate: &Certificate) -> String {
             let whole = whole.as_ref().map_or(String::new(), |whole| format!(", {} whole chunks", whole.chunks));
             format!("cut around ranks {ranks}: {} leave{whole}{tail}", show_bandwidth(*capacity))
         }
+        Certificate::Later { start, of } => format!("what starts at {} or later: {}", time(start.0), evidence(of)),
         Certificate::Volume { bytes, capacity, groups } => {
             let between = if groups.is_empty() { String::new() } else { format!(" between {} groups", groups.len()) };
             format!("{bytes:.0} bytes in all deliveries{between}, {} over all links", show_bandwidth(*capacity))

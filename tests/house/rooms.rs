@@ -13,6 +13,7 @@ const FLOORS: &[(&str, &[&str])] = &[
         "topology",
         &[
             "units",
+            "resource_ids",
             "adjacency",
             "line",
             "robust",

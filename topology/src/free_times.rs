@@ -70,7 +70,7 @@ mod tests {
             alpha: Micros(1.0),
             beta: MicrosPerByte(beta),
             latency,
-            resources: Box::new([ResourceId(0)]),
+            resources: [ResourceId(0)].into(),
         };
         let links = vec![link(1, 0.01), link(2, 0.02)];
         let resources = vec![Resource { alpha: Micros(busy), ..Resource::new("tx", MicrosPerByte(0.01)) }];

@@ -5,7 +5,8 @@
 
 use crate::adjacency::Adjacency;
 use crate::{
-    Latency, Link, LinkId, MAX_LINKS, MAX_RANKS, Micros, Rank, Resource, ResourceId, TopologyError, TopologyResult,
+    Latency, Link, LinkId, MAX_LINKS, MAX_LISTED_LINKS, MAX_RANKS, Micros, Rank, Resource, ResourceId, TopologyError,
+    TopologyResult,
 };
 use sha2::{Digest, Sha256};
 use std::sync::OnceLock;
@@ -257,7 +258,7 @@ fn check_counts(parts: &TopologyParts) -> TopologyResult<()> {
     for (what, count, limit) in [
         ("ranks", parts.ranks, MAX_RANKS),
         ("links", parts.links.len(), MAX_LINKS),
-        ("resources", parts.resources.len(), MAX_LINKS),
+        ("resources", parts.resources.len(), MAX_LISTED_LINKS),
     ] {
         if count > limit {
             return Err(TopologyError::TooMany { what, count: count as u64, limit: limit as u64 });

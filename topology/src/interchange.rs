@@ -9,7 +9,7 @@ use crate::document::{Document, PathSegment, TextError};
 use crate::quantity::show_number;
 use crate::spelling::shorten;
 use crate::{Latency, Link, LinkId, Micros, MicrosPerByte, Rank, Resource, ResourceId};
-use crate::{MAX_RANKS, Topology, TopologyError, TopologyParts, TopologyResult};
+use crate::{MAX_LISTED_LINKS, MAX_RANKS, Topology, TopologyError, TopologyParts, TopologyResult};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt::Write;
 
@@ -153,7 +153,7 @@ fn embedded(file: TopologyFile) -> Result<Topology, String> {
         return Err(error.to_string());
     }
     let claimed = file.digest.clone();
-    let topology = Topology::new(parts(file)).map_err(|error| error.to_string())?;
+    let topology = made(file).map_err(|error| error.to_string())?;
     match claimed {
         Some(claimed) if claimed != topology.digest() => Err(format!("its digest is {}", topology.digest())),
         _ => Ok(topology),
@@ -184,7 +184,7 @@ pub(crate) fn from_document(document: &Document<'_>) -> TopologyResult<Topology>
         return Err(place(document, &error).into());
     }
     let claimed = file.digest.clone();
-    let topology = Topology::new(parts(file)).map_err(|error| place(document, &error))?;
+    let topology = made(file).map_err(|error| place(document, &error))?;
     match claimed {
         Some(claimed) if claimed != topology.digest() => {
             let reason =
@@ -203,6 +203,14 @@ fn check_ids(document: &Document<'_>, list: &str, ids: impl Iterator<Item = Opti
         }
     }
     Ok(())
+}
+
+fn made(file: TopologyFile) -> TopologyResult<Topology> {
+    let count = file.links.len() as u64;
+    if count > MAX_LISTED_LINKS as u64 {
+        return Err(TopologyError::TooMany { what: "links", count, limit: MAX_LISTED_LINKS as u64 });
+    }
+    Topology::new(parts(file))
 }
 
 fn parts(file: TopologyFile) -> TopologyParts {
@@ -418,7 +426,7 @@ mod tests {
                 alpha: Micros(alpha),
                 beta: MicrosPerByte(beta),
                 latency: if occupies { Latency::Occupies } else { Latency::Pipelines },
-                resources: if beta >= 1.0 { vec![ResourceId(0)].into() } else { Box::default() },
+                resources: if beta >= 1.0 { [ResourceId(0)].into() } else { crate::ResourceIds::default() },
             };
             let links = links.into_iter().map(link).collect();
             let parts = TopologyParts { name, ranks: ranks as usize, machines: Vec::new(), links, resources };

@@ -3,7 +3,7 @@
 //! The α–β model is defined only here, on [`Link`] and [`Resource`]. Other code asks them for times, and uses a β itself
 //! only as a price per byte: a coefficient of a linear program or of a flow.
 
-use crate::{Bytes, Micros, MicrosPerByte, Rank, ResourceId};
+use crate::{Bytes, Micros, MicrosPerByte, Rank, ResourceIds};
 use serde::{Deserialize, Serialize};
 
 /// What the α of a link does to the link itself.
@@ -30,7 +30,7 @@ pub struct Link {
     /// Whether α occupies the link.
     pub latency: Latency,
     /// What a message on this link also occupies.
-    pub resources: Box<[ResourceId]>,
+    pub resources: ResourceIds,
 }
 
 impl Link {

@@ -5,7 +5,7 @@
 
 use crate::quantity::{parse_bandwidth, parse_duration};
 use crate::spelling::{closest, shorten};
-use crate::{Latency, MAX_LINKS, Micros, MicrosPerByte, TopologyError, TopologyResult};
+use crate::{Latency, MAX_LISTED_LINKS, Micros, MicrosPerByte, TopologyError, TopologyResult};
 
 /// Longer SPECs are refused unread; the longest sensible one has a few hundred letters.
 const MAX_LENGTH: usize = 4096;
@@ -64,7 +64,7 @@ impl<'a> Spec<'a> {
             }
             settings.push((key, value));
         }
-        Ok(Self { text, name, params, most_links: MAX_LINKS, settings })
+        Ok(Self { text, name, params, most_links: MAX_LISTED_LINKS, settings })
     }
 
     /// The value of a key, if it is given.

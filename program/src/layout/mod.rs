@@ -365,6 +365,7 @@ mod tests {
             wanted_by: having(chunk, &|rank| ranks[rank].1.to_vec()),
             combine: false,
             bytes: Some(Bytes(if chunk == *most { 2.0 } else { 1.0 })),
+            release: topology::Micros::ZERO,
         });
         let request = Request::new(Collective::Custom, ranks.len(), 8);
         Layout::new(Arc::new(Demand::from_chunks(request, chunks.collect()).unwrap()), true)

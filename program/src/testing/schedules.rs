@@ -31,7 +31,7 @@ pub fn topology(name: &str, ranks: usize, links: Vec<Link>) -> Arc<Topology> {
 
 pub fn link(from: usize, to: usize, alpha: f64, latency: Latency) -> Link {
     let (from, to) = (Rank::from_index(from), Rank::from_index(to));
-    Link { from, to, alpha: Micros(alpha), beta: MicrosPerByte(0.001), latency, resources: Box::new([]) }
+    Link { from, to, alpha: Micros(alpha), beta: MicrosPerByte(0.001), latency, resources: [].into() }
 }
 
 pub fn ring(ranks: usize) -> Arc<Topology> {
@@ -257,6 +257,7 @@ pub fn random_listed(ranks: usize, random: &mut Random) -> Arc<Demand> {
         wanted_by: some(random),
         combine: random.below(2) == 0,
         bytes: [None, Some(Bytes(0.0)), Some(Bytes(2.5)), Some(Bytes(8.0))][random.below(4)],
+        release: topology::Micros::ZERO,
     };
     let chunks = (0..1 + random.below(6)).map(|_| chunk(random)).collect();
     Arc::new(Demand::from_chunks(request, chunks).unwrap())

@@ -73,7 +73,7 @@ fn the_header_must_follow_from_the_demand() {
     );
     let custom = |p: &mut Program| {
         let (holders, wanted_by) = (RankSet::one(Rank(0)), RankSet::all(3));
-        let chunk = Chunk { holders, wanted_by, combine: false, bytes: None };
+        let chunk = Chunk { holders, wanted_by, combine: false, bytes: None, release: topology::Micros::ZERO };
         p.demand = Arc::new(Demand::from_chunks(Request::new(Collective::Custom, 3, 8), vec![chunk]).unwrap());
     };
     refuses(

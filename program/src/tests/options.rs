@@ -89,6 +89,7 @@ fn listed_chunks_are_exchanged_in_place() {
             wanted_by: set(wanted),
             combine: holders == 0,
             bytes: Some(Bytes(bytes)),
+            release: topology::Micros::ZERO,
         };
         let request = Request { op: Some(ReduceOp::Sum), ..request(Collective::Custom) };
         demands.push(Demand::from_chunks(request, vec![chunk(8.0), chunk(2.5), chunk(2.5)]).unwrap());
@@ -121,6 +122,7 @@ fn chunks_move_to_their_slots_in_place() {
                     .collect(),
                 combine: false,
                 bytes: Some(Bytes(4.0)),
+                release: topology::Micros::ZERO,
             };
             let request = Request::new(Collective::Custom, 4, 4 * u64::from(chunks));
             let demand = Arc::new(Demand::from_chunks(request, (0..chunks).map(chunk).collect()).unwrap());

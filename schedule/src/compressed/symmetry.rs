@@ -36,15 +36,16 @@ pub(crate) fn check_symmetry(
         check_images(generator, counts).map_err(|why| (index, why))?;
     }
     let ranks = numbers(generators, |it| it.ranks.iter().map(|rank| rank.0).collect());
-    let links = numbers(generators, |it| it.links.iter().map(|link| link.0).collect());
-    let chunks = numbers(generators, |it| it.chunks.iter().map(|chunk| chunk.0).collect());
     let not_free = || {
         let why = "together they do not commute, or leave a rank, link or chunk in place".to_owned();
         (generators.len(), why)
     };
     let group = Translations::proposed(&slices(&ranks)).ok_or_else(not_free)?;
-    let act = |of: &[Vec<u32>], count| Action::new(&group, &slices(of), count).ok_or_else(not_free);
-    let (ranks, links, chunks) = (act(&ranks, counts[0])?, act(&links, counts[1])?, act(&chunks, counts[2])?);
+    // Numbers of one kind at a time: those of millions of links take much memory.
+    let act = |of: Vec<Vec<u32>>, count| Action::new(&group, &slices(&of), count).ok_or_else(not_free);
+    let ranks = act(ranks, counts[0])?;
+    let links = act(numbers(generators, |it| it.links.iter().map(|link| link.0).collect()), counts[1])?;
+    let chunks = act(numbers(generators, |it| it.chunks.iter().map(|chunk| chunk.0).collect()), counts[2])?;
     let mut resources = Resources::new(topology);
     for (index, generator) in generators.iter().enumerate() {
         check_links(generator, topology).map_err(|why| (index, why))?;
@@ -105,20 +106,20 @@ fn cost_of(resource: &topology::Resource) -> [u64; 2] {
 }
 
 /// Orbits of resources.
-struct Resources {
+struct Resources<'t> {
     /// Resources by their α and β and the links that use them. Equal ones serve the same messages, so one represents the
     /// others.
-    by_users: BTreeMap<([u64; 2], Vec<LinkId>), ResourceId>,
+    by_users: BTreeMap<([u64; 2], &'t [LinkId]), ResourceId>,
     joined: UnionFind<usize>,
 }
 
-impl Resources {
-    fn new(topology: &Topology) -> Self {
+impl<'t> Resources<'t> {
+    fn new(topology: &'t Topology) -> Self {
         let mut by_users = BTreeMap::new();
         let mut joined = UnionFind::new(topology.resources().len());
         for (index, resource) in topology.resources().iter().enumerate() {
             let id = ResourceId::from_index(index);
-            let key = (cost_of(resource), topology.users(id).to_vec());
+            let key = (cost_of(resource), topology.users(id));
             joined.union(index, by_users.entry(key).or_insert(id).index());
         }
         Self { by_users, joined }
@@ -130,7 +131,8 @@ impl Resources {
             let users = topology.users(ResourceId::from_index(index)).iter();
             let mut images: Vec<LinkId> = users.map(|link| generator.links[link.index()]).collect();
             images.sort_unstable();
-            let Some(&image) = self.by_users.get(&(cost_of(resource), images)) else {
+            let by_users: &BTreeMap<([u64; 2], &[LinkId]), ResourceId> = &self.by_users;
+            let Some(&image) = by_users.get(&(cost_of(resource), &images[..])) else {
                 return Err(format!(
                     "the links that share {} would not share an equal resource",
                     topology::shorten(&resource.name)
@@ -147,13 +149,14 @@ impl Resources {
     }
 }
 
-/// Checks that the image of every chunk has the same size, and the images of its holders and receivers.
+/// Checks that the image of every chunk has the same size and release, and the images of its holders and receivers.
 fn check_chunks(generator: &Generator, demand: &Demand) -> Result<(), String> {
     let mut sets = SetComparison { ranks: &generator.ranks, last: None };
     for id in demand.chunk_ids() {
         let image = generator.chunks[id.index()];
         let (chunk, other) = (demand.chunk(id), demand.chunk(image));
         let same = chunk.combine == other.combine
+            && chunk.release == other.release
             && demand.bytes_of(id).0.to_bits() == demand.bytes_of(image).0.to_bits()
             && sets.maps(&chunk.holders, &other.holders)
             && sets.maps(&chunk.wanted_by, &other.wanted_by);

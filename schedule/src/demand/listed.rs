@@ -5,11 +5,12 @@
 //! sends in all, its own share included: the largest row. The size of a custom collective whose chunks all have their
 //! own sizes is the largest buffer that a rank starts or ends with.
 
-use crate::{Chunk, Collective, DemandError, MAX_SIZE, Request};
+use crate::{Chunk, Collective, DemandError, MAX_RELEASE, MAX_SIZE, Request};
 use std::collections::BTreeMap;
-use topology::{Bytes, Rank};
+use topology::{Bytes, Micros, Rank};
 
-/// Checks that chunks have holders, valid sizes and an operation, and name only members.
+/// Checks that chunks have holders, valid sizes, valid releases and an operation, and name only members. Only the chunks of
+/// custom collectives are released later.
 pub(crate) fn check(request: &Request, chunks: &[Chunk]) -> Result<(), DemandError> {
     for (index, chunk) in chunks.iter().enumerate() {
         let sets = [&chunk.holders, &chunk.wanted_by];
@@ -26,6 +27,10 @@ pub(crate) fn check(request: &Request, chunks: &[Chunk]) -> Result<(), DemandErr
         }
         if let Some(bytes) = chunk.bytes.filter(|bytes| !(0.0..=MAX_SIZE as f64).contains(&bytes.0)) {
             return Err(DemandError::ChunkSize { chunk: index, bytes });
+        }
+        let latest = if request.collective == Collective::Custom { MAX_RELEASE } else { Micros::ZERO };
+        if !(Micros::ZERO..=latest).contains(&chunk.release) {
+            return Err(DemandError::Release { chunk: index, release: chunk.release, latest });
         }
         if chunk.combine && request.op.is_none() {
             return Err(DemandError::Op { collective: request.collective, needed: true });
@@ -95,14 +100,15 @@ const ROUNDING: f64 = 1e-6;
 mod tests {
     use crate::{Chunk, Collective, Demand, DemandError, RankSet, ReduceOp, Request};
     use expect_test::{Expect, expect};
-    use topology::{Bytes, Rank};
+    use topology::{Bytes, Micros, Rank};
 
     fn set(ranks: &[u32]) -> RankSet {
         ranks.iter().copied().map(Rank).collect()
     }
 
     fn chunk(holders: &[u32], wanted_by: &[u32], bytes: f64) -> Chunk {
-        Chunk { holders: set(holders), wanted_by: set(wanted_by), combine: false, bytes: Some(Bytes(bytes)) }
+        let (holders, wanted_by, bytes) = (set(holders), set(wanted_by), Some(Bytes(bytes)));
+        Chunk { holders, wanted_by, combine: false, bytes, release: Micros::ZERO }
     }
 
     fn demand(collective: Collective, members: &[u32], chunks: Vec<Chunk>) -> Result<Demand, DemandError> {

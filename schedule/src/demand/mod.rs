@@ -16,8 +16,8 @@
 
 mod listed;
 
-use crate::{Chunk, ChunkId, Collective, DemandError, MAX_CHUNKS, RankSet, ReduceOp, Request};
-use topology::{Bytes, Rank};
+use crate::{Chunk, ChunkId, Collective, DemandError, GroupRequest, MAX_CHUNKS, RankSet, ReduceOp, Request};
+use topology::{Bytes, Micros, Rank};
 
 /// The relative error that a number of bytes in a file may have. Times have a tolerance of their own, the verifier's.
 const BYTES_TOLERANCE: f64 = 1e-7;
@@ -35,6 +35,8 @@ pub struct Demand {
     uniform: bool,
     /// Whether the chunks follow from the request alone.
     standard: bool,
+    /// Whether some chunk is released after time zero; kept for the same reason.
+    starts_later: bool,
     chunks: Vec<Chunk>,
 }
 
@@ -63,7 +65,8 @@ impl Demand {
     pub fn new(request: Request) -> Result<Self, DemandError> {
         request.check()?;
         let chunks = standard_chunks(&request)?;
-        Ok(Self { chunk_bytes: request.chunk_bytes(), request, uniform: true, standard: true, chunks })
+        let chunk_bytes = request.chunk_bytes();
+        Ok(Self { chunk_bytes, request, uniform: true, standard: true, starts_later: false, chunks })
     }
 
     /// A demand whose chunks are listed one by one (`alltoallv`, `custom`). The chunks must be allowed for the
@@ -94,7 +97,8 @@ impl Demand {
         check_count(chunks.len() as u64)?;
         listed::check(&request, &chunks)?;
         let uniform = chunks.iter().all(|chunk| chunk.bytes.is_none());
-        Ok(Self { chunk_bytes: request.chunk_bytes(), request, uniform, standard: false, chunks })
+        let starts_later = chunks.iter().any(|chunk| chunk.release > Micros::ZERO);
+        Ok(Self { chunk_bytes: request.chunk_bytes(), request, uniform, standard: false, starts_later, chunks })
     }
 
     /// A demand for `alltoallv`: `matrix[i][j]` bytes from member i to member j, cut into C chunks each. The bytes that
@@ -119,31 +123,34 @@ impl Demand {
                 }
                 let bytes = Some(Bytes(bytes as f64 / f64::from(per_pair)));
                 let (holders, wanted_by) = (RankSet::one(from), RankSet::one(to));
-                let chunk = Chunk { holders, wanted_by, combine: false, bytes };
+                let chunk = Chunk { holders, wanted_by, combine: false, bytes, release: Micros::ZERO };
                 chunks.extend(std::iter::repeat_n(chunk, per_pair as usize));
             }
         }
         Self::listed(request, chunks)
     }
 
-    /// The demand of several requests on the same ranks at once: a custom collective with the chunks of all in turn.
+    /// The demand of several requests on the same ranks at once: a custom collective with the chunks of all in turn, each
+    /// released at the start of its group.
     ///
     /// # Errors
-    /// Any [`DemandError`] about a request; `NoMembers` without requests, `UnequalOps` if they reduce in different ways.
-    pub fn joint(requests: &[Request]) -> Result<Self, DemandError> {
-        let first = requests.first().ok_or(DemandError::NoMembers)?;
-        let mut ops = requests.iter().filter_map(|request| request.op);
+    /// Any [`DemandError`] about a request or a start; `NoMembers` without requests, `UnequalOps` if they reduce in
+    /// different ways.
+    pub fn joint(groups: &[GroupRequest]) -> Result<Self, DemandError> {
+        let first = &groups.first().ok_or(DemandError::NoMembers)?.request;
+        let mut ops = groups.iter().filter_map(|group| group.request.op);
         let op = ops.next();
         if let (Some(one), Some(other)) = (op, ops.find(|&other| Some(other) != op)) {
             return Err(DemandError::UnequalOps { one, other });
         }
         let mut chunks = Vec::new();
-        for request in requests {
+        for GroupRequest { request, start } in groups {
             let Self { chunk_bytes, chunks: own, .. } = Self::new(request.clone())?;
-            chunks.extend(own.into_iter().map(|chunk| Chunk { bytes: Some(chunk_bytes), ..chunk }));
+            let release = *start;
+            chunks.extend(own.into_iter().map(|chunk| Chunk { bytes: Some(chunk_bytes), release, ..chunk }));
             check_count(chunks.len() as u64)?;
         }
-        let members = requests.iter().flat_map(|request| request.members.iter().copied()).collect();
+        let members = groups.iter().flat_map(|group| group.request.members.iter().copied()).collect();
         Self::listed(Request { collective: Collective::Custom, op, root: None, members, ..first.clone() }, chunks)
     }
 
@@ -158,6 +165,28 @@ impl Demand {
         }
         self.request.op = Some(op);
         Ok(self)
+    }
+
+    /// Whether some chunk is released after time zero.
+    pub fn starts_later(&self) -> bool {
+        self.starts_later
+    }
+
+    /// The same demand with all contents there from the beginning. Every schedule of the one is a schedule of the other,
+    /// except for its times.
+    #[must_use]
+    pub fn without_starts(mut self) -> Self {
+        self.chunks.iter_mut().for_each(|chunk| chunk.release = Micros::ZERO);
+        self.starts_later = false;
+        self
+    }
+
+    /// The earliest time at which a message with these chunks may leave, wherever it leaves from.
+    pub fn release(&self, chunks: &[ChunkId]) -> Micros {
+        match self.starts_later {
+            true => chunks.iter().map(|&id| self.chunk(id).release).fold(Micros::ZERO, Micros::max),
+            false => Micros::ZERO,
+        }
     }
 
     /// What was asked.
@@ -279,7 +308,7 @@ fn standard_chunks(request: &Request) -> Result<Vec<Chunk>, DemandError> {
 }
 
 fn block(holders: RankSet, wanted_by: RankSet, request: &Request) -> Chunk {
-    Chunk { holders, wanted_by, combine: request.collective.combines(), bytes: None }
+    Chunk { holders, wanted_by, combine: request.collective.combines(), bytes: None, release: Micros::ZERO }
 }
 
 #[cfg(test)]
@@ -509,7 +538,7 @@ mod tests {
     #[test]
     fn groups_of_more_deliveries_than_a_plan_may_have_are_refused() {
         let group = Request::new(Collective::AllGather, 4096, 4096);
-        let refused = Demand::joint(&vec![group; 9]).unwrap_err();
+        let refused = Demand::joint(&vec![group.into(); 9]).unwrap_err();
         assert!(matches!(refused, DemandError::TooManyPlaces { count: 151_031_808, .. }), "{refused}");
     }
 
@@ -524,6 +553,7 @@ mod tests {
             wanted_by: RankSet::all(2),
             combine: false,
             bytes: Some(Bytes(1.0)),
+            release: Micros::ZERO,
         };
         check(Chunk { holders: RankSet::all(0), ..good() }, expect!["chunk 0 has no holder"]);
         check(Chunk { wanted_by: RankSet::all(7), ..good() }, expect!["rank 6 does not exist; ranks are 0-5"]);
@@ -535,6 +565,15 @@ mod tests {
             Chunk { bytes: Some(Bytes(f64::NAN)), ..good() },
             expect!["chunk 0 has NaN B; a size is between 0 and 1125899906842624 bytes"],
         );
+        for release in [-1.0, 1e10, f64::NAN, f64::INFINITY] {
+            let request = request(Collective::Custom, &[0, 1], 1);
+            let late = Chunk { release: Micros(release), wanted_by: RankSet::all(2), ..good() };
+            let refused = Demand::from_chunks(request, vec![late]).unwrap_err();
+            assert!(matches!(refused, DemandError::Release { chunk: 0, .. }), "{refused}");
+        }
+        let late = Chunk { release: Micros(1.0), wanted_by: RankSet::one(Rank(1)), ..good() };
+        let refused = Demand::from_chunks(request(Collective::AllToAllV, &[0, 1], 1), vec![late]).unwrap_err();
+        assert!(matches!(refused, DemandError::Release { .. }), "only custom collectives have starts: {refused}");
         let request = request(Collective::AllToAllV, &[0, 1], 1);
         expect!["the byte matrix must have one row and one column for each of the 2 members"]
             .assert_eq(&Demand::from_matrix(request, &[vec![1, 2]]).unwrap_err().to_string());
@@ -544,7 +583,15 @@ mod tests {
     fn a_joint_demand_has_the_chunks_of_all_and_one_reduction() {
         let first = request(Collective::AllGather, &[0, 2], 2);
         let second = Request { size_bytes: 10, ..request(Collective::AllReduce, &[2, 3, 4], 1) };
-        let joint = Demand::joint(&[first.clone(), second.clone()]).unwrap();
+        let later = GroupRequest { request: second.clone(), start: Micros(20.0) };
+        let joint = Demand::joint(&[first.clone().into(), later]).unwrap();
+        assert!(joint.starts_later() && !joint.clone().without_starts().starts_later());
+        assert_eq!(joint.release(&[ChunkId(0)]), Micros::ZERO);
+        assert_eq!(joint.release(&[ChunkId(0), ChunkId(4)]), Micros(20.0));
+        assert_eq!(joint.clone().without_starts(), {
+            Demand::joint(&[first.clone().into(), second.clone().into()]).unwrap()
+        });
+        let joint = joint.without_starts();
         let alone = [&first, &second].map(|request| Demand::new(request.clone()).unwrap());
         assert_eq!(joint.chunks().len(), alone[0].chunks().len() + alone[1].chunks().len());
         for (id, (demand, chunk)) in alone.iter().flat_map(|it| it.chunks().iter().map(move |c| (it, c))).enumerate() {
@@ -554,7 +601,7 @@ mod tests {
         assert_eq!((joint.request().op, &joint.request().members[..]), (second.op, &[0, 2, 3, 4].map(Rank)[..]));
         let largest = Request { op: Some(ReduceOp::Max), ..second.clone() };
         assert_eq!(
-            Demand::joint(&[second, largest]).unwrap_err(),
+            Demand::joint(&[second.into(), largest.into()]).unwrap_err(),
             DemandError::UnequalOps { one: ReduceOp::Sum, other: ReduceOp::Max }
         );
         assert_eq!(Demand::joint(&[]).unwrap_err(), DemandError::NoMembers);

@@ -67,6 +67,8 @@ pub(super) struct ChunkEntry {
     pub(super) combine: bool,
     #[serde(default)]
     pub(super) bytes: Option<Bytes>,
+    #[serde(default)]
+    pub(super) release_us: Option<Micros>,
 }
 
 #[derive(Deserialize)]

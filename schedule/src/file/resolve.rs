@@ -36,6 +36,7 @@ impl From<DemandError> for RequestFault {
             }
             DemandError::NoHolder { .. }
             | DemandError::ChunkSize { .. }
+            | DemandError::Release { .. }
             | DemandError::NotAMember { .. }
             | DemandError::NotOnePair { .. }
             | DemandError::PairChunks { .. }
@@ -88,6 +89,7 @@ fn stated(
         collective if collective.is_listed() => listed(request, chunks, chunk_bytes, mismatches)?,
         _ => {
             check_length(&request, chunks.len())?;
+            check_releases(&chunks)?;
             let demand = sized(Demand::new(request)?, chunk_bytes, mismatches);
             let names = matched(&demand, &chunks, mismatches);
             (demand, names)
@@ -163,6 +165,17 @@ fn check_stated(file: &File) -> Result<(), RequestFault> {
     }
 }
 
+/// The contents of a standard collective are there from the beginning.
+fn check_releases(chunks: &[ChunkEntry]) -> Result<(), RequestFault> {
+    match chunks.iter().find(|chunk| chunk.release_us.is_some_and(|release| release != Micros::ZERO)) {
+        Some(ChunkEntry { id, .. }) => {
+            let reason = format!("chunk {id} has a release_us, which only chunks of a custom collective have");
+            Err(RequestFault { key: "chunks", reason })
+        }
+        None => Ok(()),
+    }
+}
+
 /// A file that lists few chunks must not cause millions of them: it would list them all if they were meant.
 fn check_length(request: &Request, listed: usize) -> Result<(), RequestFault> {
     const UNLISTED: u64 = 1 << 16;
@@ -198,9 +211,9 @@ fn listed(
     // Where the size follows from the chunks, the sizes of chunks cannot follow from it.
     let common = request.collective.lists_pairs().then_some(chunk_bytes);
     let chunks = chunks.into_iter().map(|entry| {
-        let ChunkEntry { holders, wanted_by, combine, bytes, .. } = entry;
+        let ChunkEntry { holders, wanted_by, combine, bytes, release_us, .. } = entry;
         let (holders, wanted_by) = (holders.into_iter().collect(), wanted_by.into_iter().collect());
-        Chunk { holders, wanted_by, combine, bytes: bytes.or(common) }
+        Chunk { holders, wanted_by, combine, bytes: bytes.or(common), release: release_us.unwrap_or(Micros::ZERO) }
     });
     let demand = Demand::listed(request, chunks.collect())?;
     let expected = demand.request().size_bytes;

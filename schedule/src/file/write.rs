@@ -126,6 +126,9 @@ fn write_chunk(out: &mut impl Write, (id, chunk): (ChunkId, &Chunk)) -> io::Resu
     if let Some(bytes) = chunk.bytes {
         write!(out, ", \"bytes\": {:?}", bytes.0)?;
     }
+    if chunk.release > topology::Micros::ZERO {
+        write!(out, ", \"release_us\": {:?}", chunk.release.0)?;
+    }
     write!(out, "}}")
 }
 

@@ -9,15 +9,16 @@ use crate::{Demand, Findings, RankSet};
 use std::collections::BTreeMap;
 use topology::{Bytes, Micros};
 
-/// The sizes of chunks with the same holders and receivers: in the schedule, and in the user's demand.
-type ChunkSizes = BTreeMap<(RankSet, RankSet, bool), [Vec<f64>; 2]>;
+/// The sizes of chunks with the same holders, receivers and release (as bits): in the schedule, and in the user's demand.
+type ChunkSizes = BTreeMap<(RankSet, RankSet, bool, u64), [Vec<f64>; 2]>;
 
 /// Compares the demand of a schedule with the demand that was asked for.
 pub fn check_asked(claimed: &Demand, asked: &Demand) -> Findings<Violation> {
     let mut classes = ChunkSizes::new();
     for (side, demand) in [claimed, asked].into_iter().enumerate() {
         for (id, chunk) in demand.chunk_ids().zip(demand.chunks()) {
-            let class = (chunk.holders.clone(), chunk.wanted_by.clone(), chunk.combine);
+            let release = (chunk.release + Micros::ZERO).0.to_bits();
+            let class = (chunk.holders.clone(), chunk.wanted_by.clone(), chunk.combine, release);
             classes.entry(class).or_default()[side].push(demand.bytes_of(id).0);
         }
     }
@@ -27,22 +28,24 @@ pub fn check_asked(claimed: &Demand, asked: &Demand) -> Findings<Violation> {
         let equal = |(a, b): (&f64, &f64)| !differs(Micros(*a), Micros(*b));
         claimed.len() != asked.len() || !claimed.iter().zip(asked.iter()).all(equal)
     };
-    let wrong = classes.into_iter().filter_map(|((holders, wanted_by, _), mut sizes)| {
-        let [claimed, asked] = differ(&mut sizes).then(|| sizes.map(|sizes| describe(&sizes)))?;
+    let wrong = classes.into_iter().filter_map(|((holders, wanted_by, _, release), mut sizes)| {
+        let release = Micros(f64::from_bits(release));
+        let [claimed, asked] = differ(&mut sizes).then(|| sizes.map(|sizes| describe(&sizes, release)))?;
         Some(Violation::NotAsked { holders, wanted_by, claimed, asked })
     });
     wrong.collect()
 }
 
-/// The number of chunks, and their bytes.
-fn describe(sizes: &[f64]) -> String {
+/// The number of chunks, their bytes, and when they are released.
+fn describe(sizes: &[f64], release: Micros) -> String {
     let all = Bytes(sizes.iter().sum());
-    match sizes {
-        [] => "nothing".to_owned(),
+    let what = match sizes {
+        [] => return "nothing".to_owned(),
         [_] => format!("a chunk of {all}"),
         [first, .., last] if first == last => format!("{} chunks of {} each", sizes.len(), Bytes(*first)),
         _ => format!("{} chunks of {all} in all", sizes.len()),
-    }
+    };
+    if release > Micros::ZERO { format!("{what} that start at {release}") } else { what }
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use super::Violation;
 use super::moments::Moments;
 use super::sums;
 use super::traffic::{Hop, Tracks, Traffic, demand};
+use crate::clearly_before;
 use crate::order::{DeliveryId, Effect, Origin};
 use crate::threads::are_many;
 use crate::{Chunk, ChunkId, Delivery, Findings, Transfer};
@@ -138,7 +139,7 @@ impl ChunkHops<'_> {
 
     fn plain(&self, deliveries: &mut [Delivery], held: &mut [Option<Held>]) -> Vec<Violation> {
         let holders = &self.chunk.holders;
-        let own = Held { from: Micros(f64::NEG_INFINITY), end: Micros::ZERO, origin: Origin::Start };
+        let own = Held { from: Micros(f64::NEG_INFINITY), end: self.chunk.release, origin: Origin::Start };
         let mut violations = Vec::new();
         let mut first = 0;
         // Several hops of one message (of chunks of one orbit) read the values from before any of them landed.
@@ -147,10 +148,11 @@ impl ChunkHops<'_> {
             let message = deliveries[first].transfer;
             let count = deliveries[first..].iter().take_while(|it| it.transfer == message).count();
             let start = self.moments.start(message);
+            let is_early = self.is_early(start);
             for (place, delivery) in deliveries.iter_mut().enumerate().skip(first).take(count) {
                 let from = self.hops[place].from;
                 match held[from.index()].or_else(|| holders.has(from).then_some(own)) {
-                    Some(since) if since.from <= start => {
+                    Some(since) if since.from <= start && !is_early => {
                         delivery.read(since.origin);
                         landing.push(place);
                     }
@@ -176,7 +178,7 @@ impl ChunkHops<'_> {
     fn settle(&self, deliveries: &mut [Delivery], held: &mut [Option<Held>], violations: &mut Vec<Violation>) {
         let Chunk { holders, wanted_by, .. } = self.chunk;
         complete_evidence(violations, |rank| {
-            held[rank.index()].map(|held| held.end).or_else(|| holders.has(rank).then_some(Micros::ZERO))
+            held[rank.index()].map(|held| held.end).or_else(|| holders.has(rank).then_some(self.chunk.release))
         });
         let is_lacking = |rank: &Rank| held[rank.index()].is_none() && !holders.has(*rank);
         let first: Vec<Rank> = wanted_by.iter().copied().filter(is_lacking).take(LISTED).collect();
@@ -196,6 +198,11 @@ impl ChunkHops<'_> {
                 more,
             });
         }
+    }
+
+    /// Whether a message with this chunk leaves before the chunk is released.
+    pub(super) fn is_early(&self, start: Micros) -> bool {
+        self.chunk.release > Micros::ZERO && clearly_before(start, self.chunk.release)
     }
 
     pub(super) fn sent_before_held(&self, message: u32, rank: Rank) -> Violation {

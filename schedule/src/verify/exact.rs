@@ -1,13 +1,13 @@
 //! Checks that every message takes its full time, and that every link and resource serves one message at a time.
 //!
 //! The messages are timed anew in their causal order. Each starts not before its stated time, not before its chunks
-//! have arrived, and not before its link and resources have served earlier messages. A stated time may be earlier than
+//! are released and have arrived, and not before its link and resources have served earlier messages. A stated time may be earlier than
 //! this exact time by the tolerance. Later messages use the exact times, not the stated ones, so a chain of messages
 //! cannot use the tolerance again and again.
 
 use super::Violation;
 use super::moments::Moments;
-use super::traffic::{OnTrack, ServerId, Tracks, Traffic};
+use super::traffic::{OnTrack, ServerId, Tracks, Traffic, demand};
 use crate::clearly_before;
 use crate::order::{Effect, Origin};
 use crate::{DeliveryId, Findings};
@@ -31,7 +31,8 @@ pub(super) fn check(
         departed: vec![false; traffic.schedule().transfers.len()],
         exact: vec![Micros::ZERO; traffic.schedule().transfers.len()],
         there: vec![Micros::ZERO; tracks.deliveries.len()],
-        servers: vec![(Micros(f64::NEG_INFINITY), 0); topology.links().len() + topology.resources().len()],
+        free: vec![0.0; topology.links().len() + topology.resources().len()],
+        served: vec![0; topology.links().len() + topology.resources().len()],
         uses: Vec::new(),
         early: Vec::new(),
         overlaps: Vec::new(),
@@ -80,8 +81,11 @@ struct ExactTimes<'a, T> {
     exact: Vec<Micros>,
     /// When the value that each delivery makes is available.
     there: Vec<Micros>,
-    /// For each link and resource, when it is free, and the message that it served last.
-    servers: Vec<(Micros, u32)>,
+    /// For each link and resource, when it is free, in µs; it counts once there is a message in `served`. Both begin as zeros,
+    /// which take no memory where they are not touched: a base uses few links of a large machine.
+    free: Vec<f64>,
+    /// For each link and resource, the message that it served last, plus one; zero while there is none.
+    served: Vec<u32>,
     /// The links and resources that the current message uses, for how long, and how many images of it do so.
     uses: Vec<(ServerId, Micros, usize)>,
     early: Vec<Violation>,
@@ -93,7 +97,11 @@ impl<T: Traffic> ExactTimes<'_, T> {
         let start = self.stated.start(message);
         let mut exact = self.moments.start(message);
         for &hop in self.tracks.of_message(message) {
-            let Some(source) = self.source(hop) else { continue };
+            let Some(source) = self.source(hop) else {
+                // Who leaves clearly before was reported when the chunk was played.
+                exact = if clearly_before(start, self.release(hop)) { exact } else { exact.max(self.release(hop)) };
+                continue;
+            };
             let held_from = self.there[source];
             if clearly_before(start, held_from) {
                 self.early.push(self.sent_early(message, hop, held_from));
@@ -108,7 +116,7 @@ impl<T: Traffic> ExactTimes<'_, T> {
             }
         });
         for &(server, busy, images) in &uses {
-            let (mut free, mut other) = self.servers[server];
+            let (mut free, mut other) = self.served_last(server);
             if images > 1 {
                 // Several images of one message use a resource at the same time: the last one has to wait for the others.
                 (free, other) = (free.max(start) + busy * (images - 1) as f64, message);
@@ -121,12 +129,20 @@ impl<T: Traffic> ExactTimes<'_, T> {
         }
         for (server, busy, _) in uses.drain(..) {
             let free = exact + busy;
-            if free > self.servers[server].0 {
-                self.servers[server] = (free, message);
+            if free > self.served_last(server).0 {
+                (self.free[server], self.served[server]) = (free.0, message + 1);
             }
         }
         self.uses = uses;
         (self.exact[transfer], self.departed[transfer]) = (exact, true);
+    }
+
+    /// When a link or resource is free, and the message that it served last.
+    fn served_last(&self, server: ServerId) -> (Micros, u32) {
+        match self.served[server] {
+            0 => (Micros(f64::NEG_INFINITY), 0),
+            message => (Micros(self.free[server]), message - 1),
+        }
     }
 
     fn land(&mut self, message: u32) {
@@ -139,6 +155,11 @@ impl<T: Traffic> ExactTimes<'_, T> {
             };
             self.there[hop.delivery as usize] = arrival.max(base);
         }
+    }
+
+    /// From when on the holders have the chunk that a delivery carries.
+    fn release(&self, hop: OnTrack) -> Micros {
+        demand(self.traffic).chunk(self.traffic.chunk(hop.track as usize)).release
     }
 
     /// The delivery that made the value that this one reads.

@@ -98,11 +98,11 @@ impl Sums<'_, '_> {
                 self.violations.push(play.sent_before_held(message, from));
             }
             match self.values.at(from).held.clone() {
-                Some(cargo) => {
+                Some(cargo) if !play.is_early(start) => {
                     self.deliveries[place].read(cargo.origin);
                     in_flight.push(Flight { key: Reverse((OrderedTime(landing), is_instant, place as u32)), cargo });
                 }
-                None => self.violations.push(play.sent_before_held(message, from)),
+                _ => self.violations.push(play.sent_before_held(message, from)),
             }
         }
         while let Some(flight) = in_flight.pop() {
@@ -256,7 +256,7 @@ impl Values<'_> {
                 origin: Origin::Start,
                 twice: None,
             });
-            let held_from = own.map(|_| Micros::ZERO);
+            let held_from = own.map(|_| chunk.release);
             values.push(Holder {
                 rank,
                 held,

@@ -143,7 +143,13 @@ fn the_tolerance_does_not_grow_through_links_either() {
 #[test]
 fn short_messages_late_in_a_schedule_are_told_apart() {
     let topology = ring(2, Latency::Occupies);
-    let chunk = Chunk { holders: RankSet::all(2), wanted_by: RankSet::all(2), combine: true, bytes: None };
+    let chunk = Chunk {
+        holders: RankSet::all(2),
+        wanted_by: RankSet::all(2),
+        combine: true,
+        bytes: None,
+        release: topology::Micros::ZERO,
+    };
     let request = Request { op: Some(ReduceOp::Sum), ..Request::new(Collective::Custom, 2, 0) };
     let demand = Demand::from_chunks(request, vec![chunk]).unwrap();
     let transfers =

@@ -11,7 +11,8 @@ use topology::{Latency, Rank};
 fn long_lists_are_counted() {
     let topology = ring(100, Latency::Occupies);
     let holders = RankSet::one(Rank(0));
-    let chunk = Chunk { holders, wanted_by: RankSet::all(100), combine: false, bytes: None };
+    let chunk =
+        Chunk { holders, wanted_by: RankSet::all(100), combine: false, bytes: None, release: topology::Micros::ZERO };
     let demand = Demand::from_chunks(Request::new(Collective::Custom, 100, 1), vec![chunk]).unwrap();
     let empty = Schedule::new(&topology, Arc::new(demand), Vec::new(), "nothing");
     let violations = verify(empty, &topology).unwrap_err().violations;

@@ -1,6 +1,6 @@
 //! `antiphon-schedule/1`: the published example, round trips, and what a file may get wrong.
 
-use crate::plans::{Dice, any_plan, plan, ring};
+use crate::plans::{Dice, any_plan, any_started_plan, plan, ring};
 use expect_test::{Expect, expect};
 use schedule::{Chunk, ChunkId, Collective, Demand, RankSet, Request, file, verify};
 use std::sync::Arc;
@@ -61,14 +61,41 @@ fn the_example_verifies_and_reads_back() {
 
 #[test]
 fn what_is_written_reads_back_to_the_bit() {
-    for seed in 0..300 {
-        let (schedule, topology) = any_plan(seed);
+    let plans = (0..300).map(|seed| (seed, any_plan(seed))).chain((0..100).map(|seed| (seed, any_started_plan(seed))));
+    for (seed, (schedule, topology)) in plans {
         let verified = verify(schedule, &topology).unwrap();
         let text = written(&verified);
         let again = file::read(&text, "again").unwrap().verify(&topology).unwrap();
         assert_eq!(again, verified, "seed {seed}");
         assert_eq!(written(&again), text, "seed {seed}");
     }
+}
+
+/// Only chunks of custom collectives start later, and a start is a time that a plan can have.
+#[test]
+fn releases_are_refused_where_there_are_none() {
+    let release = |time: &str| format!("\"combine\": false, \"release_us\": {time}}}");
+    let standard = EXAMPLE.replacen("\"combine\": false}", &release("2.0"), 1);
+    let standard = if standard == EXAMPLE {
+        EXAMPLE.replacen("\"combine\": false", "\"combine\": false, \"release_us\": 2.0", 1)
+    } else {
+        standard
+    };
+    let refused = file::read(&standard, "bad.json").unwrap_err().to_string();
+    assert!(refused.contains("chunk 0 has a release_us, which only chunks of a custom collective have"), "{refused}");
+    let (plan, topology) = any_started_plan(7);
+    let text = written(&verify(plan, &topology).unwrap());
+    let (before, rest) = text.split_once("\"release_us\": ").expect("it starts later");
+    let after = &rest[rest.find('}').unwrap()..];
+    for wrong in ["-1.0", "1e10", "1e999", "\"soon\""] {
+        let refused = file::read(&format!("{before}\"release_us\": {wrong}{after}"), "bad.json").unwrap_err();
+        assert!(refused.to_string().starts_with("bad.json:"), "{refused}");
+    }
+    // A reader that takes the chunk to be there earlier accepts the plan; one that takes it to come later does not.
+    let earlier = file::read(&format!("{before}\"release_us\": 0.0{after}"), "g.json").unwrap();
+    assert!(earlier.verify(&topology).is_ok());
+    let later = file::read(&format!("{before}\"release_us\": 1e6{after}"), "g.json").unwrap();
+    assert!(later.verify(&topology).is_err());
 }
 
 /// A file may number its chunks as it likes; after reading, they are numbered as the demand numbers them.
@@ -259,6 +286,7 @@ fn listed_chunks_read_back() {
         wanted_by: RankSet::all(4),
         combine: false,
         bytes,
+        release: topology::Micros::ZERO,
     };
     let request = Request::new(Collective::Custom, 4, 1000);
     let by_hand = Demand::from_chunks(request, vec![chunk(None), chunk(Some(Bytes(0.5)))]).unwrap();

@@ -301,7 +301,7 @@ fn exclusivity() {
     );
     let shared = |latency| {
         let resources = vec![Resource::new("nic", MicrosPerByte(0.005))];
-        let over = |to| Link { resources: Box::new([ResourceId(0)]), ..link(0, to, 1.0, 0.01, latency) };
+        let over = |to| Link { resources: [ResourceId(0)].into(), ..link(0, to, 1.0, 0.01, latency) };
         let topology = machine(3, vec![over(1), over(2)], resources);
         let schedule = timed(&topology, Request::new(Collective::Broadcast, 3, 100), "0 @0 copy\n0 @1 copy");
         (schedule, topology)

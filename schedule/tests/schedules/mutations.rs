@@ -3,7 +3,7 @@
 //! A mutant must be refused, unless it is right as well; the second verifier decides which. The two verifiers must
 //! agree on every rule that is broken, not only on the verdict.
 
-use crate::plans::{Dice, any_plan};
+use crate::plans::{Dice, any_plan, any_started_plan};
 use crate::second_opinion::broken_rules;
 use schedule::{Schedule, Transfer, TransferKind, verify};
 use std::collections::BTreeSet;
@@ -108,9 +108,9 @@ fn kinds(schedule: &Schedule, topology: &Arc<Topology>) -> BTreeSet<&'static str
 #[test]
 fn two_verifiers_agree_on_every_mutant() {
     let mut refused = [0; MUTATIONS.len()];
-    for seed in 0..250 {
-        let (good, topology) = any_plan(seed);
-        assert!(broken_rules(&good, &topology).is_empty(), "seed {seed}");
+    let plans = (0..250).map(|seed| (seed, any_plan(seed))).chain((0..250).map(|seed| (seed, any_started_plan(seed))));
+    for (seed, (good, topology)) in plans {
+        assert_eq!((broken_rules(&good, &topology), kinds(&good, &topology)), Default::default(), "seed {seed}");
         if good.transfers.is_empty() {
             continue;
         }
@@ -131,8 +131,39 @@ fn two_verifiers_agree_on_every_mutant() {
     }
     // Every kind of mutation was refused many times, so the agreement above is not empty.
     for ((name, _), refused) in MUTATIONS.iter().zip(refused) {
-        assert!(refused > 100, "{name}: {refused} of 1000");
+        assert!(refused > 200, "{name}: {refused} of 2000");
     }
+}
+
+/// A message that leaves earlier than its chunks are released is refused, even where nothing else is in its way.
+#[test]
+fn a_message_before_the_start_of_its_chunk_is_always_refused() {
+    let (mut refused, mut sums) = (0, 0);
+    for seed in 0..150 {
+        let (good, topology) = any_started_plan(seed);
+        for index in 0..good.transfers.len() {
+            let release = good.demand.release(&good.transfers[index].chunks);
+            assert!(good.transfers[index].start >= release, "seed {seed}: {index}");
+            if release == Micros::ZERO {
+                continue;
+            }
+            // From just beyond the tolerance on.
+            for by in [release * 1e-6, release * 0.5, release] {
+                let mut mutant = good.clone();
+                let early = release - by - mutant.transfers[index].start;
+                shift(&mut mutant.transfers[index], early);
+                mutant.transfers.sort_by(|a, b| a.start.total_cmp(&b.start));
+                let found = kinds(&mutant, &topology);
+                assert!(found.contains("sent_before_held"), "seed {seed}: {index}");
+                refused += 1;
+                sums += usize::from(mutant.demand.has_sums());
+            }
+        }
+        // The same times are right where everything is there from the beginning.
+        let at_once = Arc::new((*good.demand).clone().without_starts());
+        assert!(verify(Schedule { demand: at_once, ..good }, &topology).is_ok(), "seed {seed}");
+    }
+    assert!(refused > 1000 && sums > 300, "{refused} {sums}");
 }
 
 /// The plans route every chunk over a tree, so every transfer is needed.

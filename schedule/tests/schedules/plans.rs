@@ -41,7 +41,7 @@ pub(crate) fn link(from: usize, to: usize, alpha: f64, beta: f64, latency: Laten
         alpha: Micros(alpha),
         beta: MicrosPerByte(beta),
         latency,
-        resources: Box::new([]),
+        resources: [].into(),
     }
 }
 
@@ -62,7 +62,7 @@ pub(crate) fn ring(ranks: usize, latency: Latency) -> Arc<Topology> {
 pub(crate) fn switch(ranks: usize, latency: Latency) -> Arc<Topology> {
     let pairs = (0..ranks).flat_map(|from| (0..ranks).filter(move |&to| to != from).map(move |to| (from, to)));
     let links = pairs.map(|(from, to)| {
-        let resources = Box::new([ResourceId::from_index(from), ResourceId::from_index(ranks + to)]);
+        let resources = [ResourceId::from_index(from), ResourceId::from_index(ranks + to)].into();
         Link { resources, ..link(from, to, 1.4, 0.02, latency) }
     });
     let port = |r| Resource::new(format!("port{r}"), MicrosPerByte(0.02));
@@ -85,7 +85,7 @@ pub(crate) fn odd_machine(dice: &mut Dice) -> Arc<Topology> {
         let mut made = link(from, to, 0.5 * dice.below(4) as f64, 0.01 * (2 + dice.below(4)) as f64, latency);
         if !resources.is_empty() && dice.one_in(2) {
             let used = dice.below(resources.len());
-            made.resources = Box::new([ResourceId::from_index(used)]);
+            made.resources = [ResourceId::from_index(used)].into();
             made.alpha = made.alpha.max(resources[used].alpha);
         }
         made
@@ -165,7 +165,13 @@ fn gather_sums(demand: &Demand, topology: &Topology, dice: &mut Dice) -> Vec<Mes
     let chunks = demand.chunks().iter().enumerate().map(|(index, chunk)| {
         let root = chunk.wanted_by[index % chunk.wanted_by.len()];
         let holders = std::iter::once(root).collect();
-        schedule::Chunk { holders, wanted_by: chunk.holders.clone(), combine: false, bytes: chunk.bytes }
+        schedule::Chunk {
+            holders,
+            wanted_by: chunk.holders.clone(),
+            combine: false,
+            bytes: chunk.bytes,
+            release: topology::Micros::ZERO,
+        }
     });
     let request = Request { collective: Collective::Custom, root: None, ..mirrored };
     let forward = Demand::from_chunks(request, chunks.collect()).expect("same ranks");
@@ -195,7 +201,13 @@ fn spread_sums(demand: &Demand, topology: &Topology, dice: &mut Dice) -> Vec<Mes
     let chunks = demand.chunks().iter().enumerate().map(|(index, chunk)| {
         let root = chunk.wanted_by[index % chunk.wanted_by.len()];
         let wanted_by = chunk.wanted_by.clone();
-        schedule::Chunk { holders: std::iter::once(root).collect(), wanted_by, combine: false, bytes: None }
+        schedule::Chunk {
+            holders: std::iter::once(root).collect(),
+            wanted_by,
+            combine: false,
+            bytes: None,
+            release: topology::Micros::ZERO,
+        }
     });
     spread(&Demand::from_chunks(request, chunks.collect()).expect("same ranks"), topology, dice)
 }
@@ -212,6 +224,22 @@ pub(crate) const COLLECTIVES: [Collective; 9] = [
     Collective::Scatter,
     Collective::SendRecv,
 ];
+
+/// A good schedule drawn at random whose chunks are released at different times.
+pub(crate) fn any_started_plan(seed: u64) -> (Schedule, Arc<Topology>) {
+    let (plan, topology) = any_plan(seed);
+    let dice = &mut Dice(seed ^ 0x7374_6172);
+    let starts: Vec<Micros> = (0..1 + dice.below(3)).map(|_| Micros(0.5 * dice.below(40) as f64)).collect();
+    let chunks = plan.demand.chunks().iter().map(|chunk| {
+        let bytes = Some(plan.demand.chunk_bytes());
+        schedule::Chunk { release: starts[dice.below(starts.len())], bytes, ..chunk.clone() }
+    });
+    let request = Request { collective: Collective::Custom, root: None, ..plan.demand.request().clone() };
+    let demand = Demand::listed(request, chunks.collect()).expect("the same chunks");
+    let messages: Vec<Message> = plan.transfers.iter().map(Message::from).collect();
+    let transfers = replay(&demand, &topology, &messages).expect("the same order");
+    (Schedule::new(&topology, Arc::new(demand), transfers, "by hand"), topology)
+}
 
 /// A good schedule drawn at random: machine, collective, members, root, chunk count and routes.
 pub(crate) fn any_plan(seed: u64) -> (Schedule, Arc<Topology>) {

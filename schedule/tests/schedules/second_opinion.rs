@@ -50,6 +50,7 @@ impl World<'_> {
 
     fn value(&mut self, rank: Rank, time: Micros) -> Option<Counts> {
         let own = self.chunk.holders.iter().position(|&holder| holder == rank);
+        let own = own.filter(|_| by(self.chunk.release, time));
         let mut value = own.map(|own| (0..self.chunk.holders.len()).map(|i| u32::from(i == own)).collect::<Counts>());
         for index in
             self.arrivals(rank).into_iter().filter(|&index| by(self.transfer(index).end, time)).collect::<Vec<_>>()

@@ -1,6 +1,6 @@
 //! Simulation and critical path.
 
-use crate::plans::{any_plan, ring, switch};
+use crate::plans::{any_plan, any_started_plan, ring, switch};
 use expect_test::{Expect, expect};
 use schedule::explain::{CriticalPath, Wait, critical_path};
 use schedule::{
@@ -51,7 +51,13 @@ fn simulation_closes_gaps_and_counts() {
 #[test]
 fn simulation_keeps_an_exchange() {
     let topology = ring(2, Latency::Occupies);
-    let chunk = Chunk { holders: RankSet::all(2), wanted_by: RankSet::all(2), combine: true, bytes: None };
+    let chunk = Chunk {
+        holders: RankSet::all(2),
+        wanted_by: RankSet::all(2),
+        combine: true,
+        bytes: None,
+        release: topology::Micros::ZERO,
+    };
     let request = Request { op: Some(ReduceOp::Sum), ..Request::new(Collective::Custom, 2, 100) };
     let demand = Demand::from_chunks(request, vec![chunk]).unwrap();
     let transfer = |from, to, link| Transfer {
@@ -116,15 +122,27 @@ fn the_critical_path_says_what_each_transfer_waited_for() {
 /// The parts of the path add up, and every step starts when the step that it waited for is done (plus idle time).
 #[test]
 fn the_critical_path_covers_the_makespan() {
-    for seed in 0..200 {
-        let (schedule, topology) = any_plan(seed);
+    let plans = (0..200).map(|seed| (seed, any_plan(seed))).chain((0..200).map(|seed| (seed, any_started_plan(seed))));
+    let mut waited = 0;
+    for (seed, (schedule, topology)) in plans {
         let verified = verify(schedule, &topology).unwrap();
+        // As early as the order allows: playing it again changes nothing.
+        assert_eq!(simulate(&verified).makespan, verified.schedule().makespan(), "seed {seed}");
         let path = critical_path(&verified);
         let (total, makespan) = (path.latency + path.bandwidth + path.idle, verified.schedule().makespan());
         assert!((total.0 - makespan.0).abs() < 1e-9, "seed {seed}: {total} of {makespan}");
         for pair in path.steps.windows(2) {
             assert_eq!(pair[1].waited_for.transfer(), Some(pair[0].transfer), "seed {seed}");
         }
-        assert!(path.steps.first().is_none_or(|first| first.waited_for == Wait::Nothing), "seed {seed}");
+        let Some(first) = path.steps.first() else { continue };
+        match first.waited_for {
+            Wait::Nothing => {}
+            Wait::Start { chunk } => {
+                assert_eq!(first.message.start, verified.schedule().demand.chunk(chunk).release, "seed {seed}");
+                waited += 1;
+            }
+            other => panic!("seed {seed}: {other:?}"),
+        }
     }
+    assert!(waited > 50, "{waited}");
 }

@@ -136,6 +136,7 @@ fn as_json(explained: &Explained) -> Outcome<Value> {
         let message = &step.message;
         let waited_for = match step.waited_for {
             Wait::Nothing => "nothing",
+            Wait::Start { .. } => "start",
             Wait::Chunk { .. } => "chunk",
             Wait::Data { .. } => "data",
             Wait::Threadblock { .. } => "threadblock",

@@ -26,6 +26,14 @@ pub enum Certificate {
         #[serde(skip_serializing_if = "Option::is_none")]
         whole: Option<WholeChunks>,
     },
+    /// What starts at some time or later takes at least as long from then on as if nothing else moved.
+    Later {
+        /// The time, which the value of the bound includes.
+        #[serde(rename = "start_us")]
+        start: Micros,
+        /// Why the rest of the value holds for the chunks that are released then or later.
+        of: Box<Self>,
+    },
     /// All deliveries from one group of ranks to another share all links between groups.
     Volume {
         /// The bytes of all deliveries that no schedule can do without.

@@ -5,6 +5,7 @@
 
 use super::cut::{held_bytes, sinks};
 use super::degree::{LeastTraffic, Side, least_traffic};
+use super::is_huge;
 use crate::problem::Problem;
 use std::collections::BTreeSet;
 use topology::symmetry::{Colours, alike};
@@ -33,6 +34,10 @@ impl RankClasses {
         let different = Vec::from_iter(different);
         let number = |rank| different.partition_point(|other| *other < role(rank)) as u32;
         let ranks: Vec<u32> = topology.ranks().map(number).collect();
+        if is_huge(problem) {
+            // Only data distinguishes ranks: to tell the topology around them apart takes many seconds.
+            return Self { of: ranks, ingress, egress };
+        }
         let links: Vec<u32> = topology.link_ids().map(|id: LinkId| u32::from(problem.allows_link(id))).collect();
         Self { of: alike(topology, Colours { ranks: &ranks, links: &links }), ingress, egress }
     }

@@ -4,6 +4,9 @@
 //! schedule lies below them. The bound that forbids merging has a scope of its own and never becomes the bound of a
 //! schedule. Links that the sketch forbids do not count. Two bounds are never added.
 //!
+//! All arguments but one ignore when groups start: more freedom makes no schedule slower. That one looks only at what
+//! starts at some time or later (`starts`).
+//!
 //! Sums that one rank wants are bounded as spreading on the reversed topology, which is also how they are planned. For
 //! other sums (AllReduce) each argument is made directly: twice the bound of an AllGather would be wrong.
 
@@ -21,6 +24,7 @@ mod levers;
 pub(crate) mod multicommodity;
 mod prices;
 mod rounds;
+mod starts;
 mod sweep;
 mod volume;
 
@@ -35,10 +39,14 @@ pub use horizon::{LinkPeriods, ModelRow, Multiplier, Proof, ResourcePeriods};
 pub use levers::{Lever, Leverage, levers};
 use schedule::LowerBound;
 use serde::Serialize;
+pub(crate) use starts::counted_from;
 use topology::{Micros, Topology};
 
 /// On a machine with more links, a bound takes more than a tenth of a second.
 const MANY_LINKS: usize = 1 << 18;
+
+/// With more links, only the arguments that need no table of all links are made: distance, degree and volume.
+const MOST_LINKS: usize = 1 << 23;
 
 /// The schedules for which a bound holds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
@@ -81,6 +89,17 @@ impl Bounds {
         self.largest(|scope| scope != Scope::OneChunkPerMessage)
     }
 
+    /// Adds those of `more`, bounds of a part of the same demand, that are higher than all of their scope here.
+    pub(crate) fn add_higher(&mut self, more: impl IntoIterator<Item = Bound>) {
+        let known = (self.best().value, self.best_at_any_chunking().value);
+        let is_higher = |bound: &Bound| match bound.scope {
+            Scope::AnyChunking => bound.value > known.1,
+            Scope::ThisChunking => bound.value > known.0,
+            Scope::OneChunkPerMessage => false,
+        };
+        self.list.extend(more.into_iter().filter(is_higher));
+    }
+
     fn largest(&self, counts: impl Fn(Scope) -> bool) -> Option<&Bound> {
         let valid = self.list.iter().filter(|bound| counts(bound.scope));
         valid.fold(None, |best: Option<&Bound>, bound| match best {
@@ -110,7 +129,9 @@ fn carried(bound: Option<&Bound>) -> LowerBound {
 /// Every lower bound that applies to `problem`, each as strong as it gets before `deadline`. The bound by distance is
 /// always included; others may be missing.
 pub fn bounds(problem: &Problem, deadline: &Deadline) -> Bounds {
-    either_way(problem, |problem| direct(problem, deadline))
+    let mut all = either_way(problem, |problem| direct(problem, deadline));
+    all.add_higher(starts::later(problem, deadline));
+    all
 }
 
 /// The bounds at another chunk count than that of `known`, where time is short. Bounds for any chunking are copied from
@@ -150,7 +171,7 @@ fn direct(problem: &Problem, deadline: &Deadline) -> Vec<Bound> {
         let classes = RankClasses::new(problem);
         list.extend(degree(problem, &classes, Side::Ingress));
         list.extend(degree(problem, &classes, Side::Egress));
-        if !is_late(problem, deadline) {
+        if !is_late(problem, deadline) && !is_huge(problem) {
             list.extend(cut::cut(problem, &classes, deadline));
             list.extend(rounds::rounds(problem, &classes, deadline));
             list.extend(crossing(problem, &classes, CrossingEffort::QUICK, Micros::ZERO, deadline));
@@ -159,11 +180,16 @@ fn direct(problem: &Problem, deadline: &Deadline) -> Vec<Bound> {
     if !is_late(problem, deadline) {
         list.extend(volume::volume(problem, deadline));
     }
-    if copied && !deadline.has_passed() {
+    if copied && !deadline.has_passed() && !is_huge(problem) {
         prices = prices::flow(problem, deadline);
     }
     list.extend(prices);
     list
+}
+
+/// Whether a machine has so many links that tables and flows over all of them would take gigabytes.
+fn is_huge(problem: &Problem) -> bool {
+    problem.topology.links().len() > MOST_LINKS
 }
 
 /// Whether the time is up on a machine so large that one more bound takes long.
@@ -199,7 +225,8 @@ fn turn_around(bound: &mut Bound, topology: &Topology) {
         Certificate::Volume { .. }
         | Certificate::Prices { .. }
         | Certificate::Horizon { .. }
-        | Certificate::Crossing { .. } => {}
+        | Certificate::Crossing { .. }
+        | Certificate::Later { .. } => {}
     }
 }
 

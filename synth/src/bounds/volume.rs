@@ -14,7 +14,7 @@ use crate::problem::{Deadline, Problem};
 use petgraph::unionfind::UnionFind;
 use schedule::{Chunk, RankSet};
 use std::collections::BTreeMap;
-use topology::{Link, LinkId, Micros, MicrosPerByte, Rank};
+use topology::{LinkId, Micros, MicrosPerByte, Rank};
 
 /// Links whose β differ by less than this factor count as equally fast: measured rates are never quite equal.
 const SPEEDS: f64 = 1.25;
@@ -67,14 +67,21 @@ fn groupings(problem: &Problem) -> Vec<Grouping> {
     let ranks = topology.rank_count();
     let machines = topology.ranks().map(|rank| topology.machine_of(rank)).collect();
     let mut found = vec![(0..ranks).collect(), by_first(machines)];
-    let mut links: Vec<&Link> =
-        topology.link_ids().filter(|&id| problem.allows_link(id)).map(|id| topology.link(id)).collect();
-    links.sort_by(|a, b| a.beta.0.total_cmp(&b.beta.0));
+    let links = || topology.link_ids().filter(|&id| problem.allows_link(id)).map(|id| topology.link(id));
+    // Of millions of links, most are as fast as the one before. No β is negative, so its bits are in its order.
+    let mut rates: Vec<u64> = Vec::new();
+    for rate in links().map(|link| link.beta.0.to_bits()) {
+        if rates.last() != Some(&rate) {
+            rates.push(rate);
+        }
+    }
+    rates.sort_unstable();
+    rates.dedup();
     let mut joined = UnionFind::new(ranks);
     let mut by_speed = Vec::new();
-    for speed in links.chunk_by(|a, b| b.beta.0 <= a.beta.0 * SPEEDS) {
+    for speed in rates.chunk_by(|&a, &b| f64::from_bits(b) <= f64::from_bits(a) * SPEEDS) {
         let mut is_new = false;
-        for link in speed {
+        for link in links().filter(|link| (speed[0]..=speed[speed.len() - 1]).contains(&link.beta.0.to_bits())) {
             is_new |= joined.union(link.from.index(), link.to.index());
         }
         if is_new {
@@ -174,7 +181,7 @@ mod tests {
     use schedule::{Collective, Demand, Request};
     use std::sync::Arc;
     use std::time::Duration;
-    use topology::{Latency, Resource, ResourceId, Topology, TopologyParts};
+    use topology::{Latency, Link, Resource, ResourceId, Topology, TopologyParts};
 
     fn problem(topology: Arc<Topology>, collective: Collective, bytes: u64) -> Problem {
         let request = Request::new(collective, topology.rank_count(), bytes);
@@ -195,7 +202,7 @@ mod tests {
                 alpha: Micros(1.0),
                 beta: MicrosPerByte(if is_near { 0.01 } else { 1.0 }),
                 latency: Latency::Pipelines,
-                resources: if is_near { Box::default() } else { ports.into() },
+                resources: if is_near { [].into() } else { ports.into() },
             }
         };
         let links = pairs.filter(|(from, to)| from != to).map(link).collect();

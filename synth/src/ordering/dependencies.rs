@@ -14,6 +14,8 @@ pub(super) struct DependencyGraph<'a> {
     pub(super) messages: &'a [Message],
     /// For each message, the time from its start until it has arrived.
     pub(super) durations: Vec<Micros>,
+    /// For each message, the time from which its chunks are released.
+    pub(super) releases: Vec<Micros>,
     /// What waits for what as time goes on.
     pub(super) onwards: Precedences,
     /// The same in reversed time.
@@ -62,7 +64,8 @@ impl<'a> DependencyGraph<'a> {
             tails[index] = durations[index] + behind.fold(Micros::ZERO, Micros::max);
         }
         let back = onwards.reversed();
-        Self { problem, messages, durations, onwards, back, tails }
+        let releases = messages.iter().map(|message| problem.demand.release(&message.chunks)).collect();
+        Self { problem, messages, durations, releases, onwards, back, tails }
     }
 }
 

@@ -74,7 +74,7 @@ impl<'a> ListRun<'a> {
             waits,
             urgencies,
             open: waits.count.clone(),
-            released: vec![Micros::ZERO; count],
+            released: if time == Time::Onwards { graph.releases.clone() } else { vec![Micros::ZERO; count] },
             waiting: vec![BinaryHeap::new(); topology.links().len()],
             free: FreeTimes::new(topology),
             events: EventQueue::default(),
@@ -86,7 +86,12 @@ impl<'a> ListRun<'a> {
         };
         let mut awake = Vec::new();
         let first = (0..count as u32).filter(|&index| waits.count[index as usize] == 0);
-        first.for_each(|index| run.wait(index, &mut awake));
+        for index in first {
+            match run.released[index as usize] {
+                Micros::ZERO => run.wait(index, &mut awake),
+                later => run.events.post(later, ListEvent::Released(index)),
+            }
+        }
         (run, awake)
     }
 

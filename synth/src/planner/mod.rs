@@ -24,7 +24,7 @@ use crate::bounds::{Bounds, bounds, bounds_like, thorough_bounds};
 use crate::problem::is_for_all_strategies;
 use crate::problem::tolerance::reaches;
 use crate::problem::{Deadline, Problem, Progress, Report, SearchOptions, StopReason, StrategyKind, SynthError};
-use crate::strategies::reversal::propose;
+use crate::strategies::starts::propose;
 use crate::strategies::{Attempt, Context};
 use crate::symmetry::Symmetries;
 use again::{FoundSoFar, SearchRound, best_makespan};

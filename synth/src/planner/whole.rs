@@ -18,6 +18,10 @@ impl<'a> Planning<'a, '_> {
     /// # Errors
     /// As [`super::synthesize`].
     pub(super) fn plan_as_one(&self, searches: &mut Vec<CountSearch<'a>>) -> Result<(), SynthError> {
+        if self.problems[0].demand.starts_later() {
+            // What plans sums as one does not know starts.
+            return Ok(());
+        }
         let deadline = match self.deadline.remaining() {
             Some(left) if !self.is_alone() => self.deadline.within(left.mul_f64(PART)),
             _ => self.deadline.clone(),

@@ -135,6 +135,7 @@ impl<'a> EasingDraft<'a> {
         let mut window = TimeWindow { opens: 0.0, closes: self.makespan, is_brought: false, is_awaited: false };
         // Messages that meet at the same moment in a sum must keep their order, despite rounding.
         let apart = 2.0 * TIME_TOLERANCE * self.makespan;
+        window.opens = self.demand.release(&message.chunks).0;
         for &chunk in &message.chunks {
             let sums = self.demand.chunk(chunk).combine;
             let [here, there] = [message.from, message.to].map(|rank| &self.visits[&(chunk, rank)]);

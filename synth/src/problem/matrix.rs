@@ -9,16 +9,16 @@
 //! ```yaml
 //! groups:
 //!   - {members: [0-3], collective: allgather, size: 4MB}
-//!   - {members: [4-7], collective: broadcast, size: 1MB, root: 5}
+//!   - {members: [4-7], collective: broadcast, size: 1MB, root: 5, start: 20us}
 //! ```
 
-use schedule::{Chunk, Collective, RankSet, ReduceOp, Request};
+use schedule::{Chunk, Collective, GroupRequest, MAX_RELEASE, RankSet, ReduceOp, Request};
 use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
 use std::fmt;
 use topology::document::{Document, PathSegment, TextError};
 use topology::quantity::{RankSpan, listed};
-use topology::{Bytes, Rank};
+use topology::{Bytes, Micros, Rank};
 
 /// The largest alltoallv matrix read, in rows; a matrix of this size is a hundred megabytes of text.
 const MOST_ROWS: usize = 4096;
@@ -57,7 +57,7 @@ pub enum DemandLines {
     /// Chunks.
     Chunks(Vec<Chunk>),
     /// Collectives at the same time, on a machine whose number of ranks is not known here: it is 0.
-    Groups(Vec<Request>),
+    Groups(Vec<GroupRequest>),
 }
 
 #[derive(Deserialize)]
@@ -77,6 +77,34 @@ struct GroupLine {
     size: ByteCount,
     root: Option<u32>,
     op: Option<ReduceOp>,
+    #[serde(default)]
+    start: StartTime,
+}
+
+/// A time with a unit, or the number 0.
+#[derive(Default)]
+struct StartTime(Micros);
+
+impl<'de> Deserialize<'de> for StartTime {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct WrittenTime;
+        impl Visitor<'_> for WrittenTime {
+            type Value = StartTime;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a time such as 20us or 1ms")
+            }
+            fn visit_u64<E: de::Error>(self, time: u64) -> Result<StartTime, E> {
+                match time {
+                    0 => Ok(StartTime(Micros::ZERO)),
+                    _ => Err(E::custom("a time needs a unit, such as 20us or 1ms")),
+                }
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<StartTime, E> {
+                topology::quantity::parse_duration(text).map(StartTime).map_err(E::custom)
+            }
+        }
+        deserializer.deserialize_any(WrittenTime)
+    }
 }
 
 /// Bytes, as a number or with a unit.
@@ -102,15 +130,19 @@ impl<'de> Deserialize<'de> for ByteCount {
 }
 
 impl GroupLine {
-    fn request(self, all: &mut ListedRanks) -> Result<Request, String> {
-        let Self { members, collective, size, root, op } = self;
+    fn request(self, all: &mut ListedRanks) -> Result<GroupRequest, String> {
+        let Self { members, collective, size, root, op, start: StartTime(start) } = self;
         let members = all.set(members)?;
         if collective.is_listed() {
             return Err(format!("the chunks of {collective} do not follow from its size; `chunks` lists them"));
         }
+        if !(Micros::ZERO..=MAX_RELEASE).contains(&start) {
+            return Err(format!("a group starts between 0 and {MAX_RELEASE}, not at {start}"));
+        }
         let standard = Request::new(collective, 0, size.0);
         let first = standard.root.and(members.first().copied());
-        Ok(Request { root: root.map(Rank).or(first), op: op.or(standard.op), members, ..standard })
+        let request = Request { root: root.map(Rank).or(first), op: op.or(standard.op), members, ..standard };
+        Ok(GroupRequest { request, start })
     }
 }
 
@@ -175,6 +207,7 @@ pub fn parse_demand(text: &str, origin: &str) -> Result<DemandLines, TextError> 
             wanted_by,
             combine: reduce,
             bytes: bytes.map(|ByteCount(bytes)| Bytes(bytes as f64)),
+            release: Micros::ZERO,
         });
     }
     Ok(DemandLines::Chunks(chunks))
@@ -221,9 +254,11 @@ mod tests {
     #[test]
     fn groups_read_with_their_defaults_and_mistakes_have_a_position() {
         let text = "groups:\n  - {members: [0-2], collective: broadcast, size: 1KB}\n\
-                    \x20 - {members: [5, 3], collective: allreduce, size: 8, op: max}\n";
+                    \x20 - {members: [5, 3], collective: allreduce, size: 8, op: max, start: 2ms}\n";
         let DemandLines::Groups(groups) = parse_demand(text, "g.yaml").unwrap() else { panic!("it lists groups") };
         let [first, second] = &groups[..] else { panic!("two groups") };
+        assert_eq!([first.start, second.start], [Micros::ZERO, Micros(2000.0)]);
+        let [first, second] = [&first.request, &second.request];
         assert_eq!((first.size_bytes, first.root, first.op), (1000, Some(Rank(0)), None));
         assert_eq!((&second.members[..], second.op), (&[Rank(3), Rank(5)][..], Some(ReduceOp::Max)));
         for (line, reason) in [
@@ -231,6 +266,10 @@ mod tests {
             ("{members: [0, 1], collective: alltoallv, size: 8}", "`chunks` lists them"),
             ("{members: [0, 1], collective: allgather, size: many}", "many"),
             ("{members: [0, 1], collective: allgather}", "size"),
+            ("{members: [0, 1], collective: allgather, size: 8, start: 20}", "20us"),
+            ("{members: [0, 1], collective: allgather, size: 8, start: soon}", "soon"),
+            ("{members: [0, 1], collective: allgather, size: 8, start: -3us}", "-3"),
+            ("{members: [0, 1], collective: allgather, size: 8, start: 1001s}", "starts between 0 and"),
         ] {
             let error = parse_demand(&format!("groups:\n  - {line}\n"), "g.yaml").unwrap_err().to_string();
             assert!(error.starts_with("g.yaml:2:") && error.contains(reason), "{error}");

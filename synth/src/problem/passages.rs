@@ -116,7 +116,7 @@ mod tests {
             let all = Request::new(Collective::AllToAll, 64, 1 << 10);
             Request { members: [Rank(first), Rank(first + 1)].into_iter().collect(), ..all }
         };
-        let groups: Vec<Request> = (0..32).map(|pair| neighbours(2 * pair)).collect();
+        let groups: Vec<_> = (0..32).map(|pair| neighbours(2 * pair).into()).collect();
         let problem = Problem::new(topology, Arc::new(Demand::joint(&groups).expect("a valid request")));
         assert!((passages(&problem) - 64.0).abs() < 1e-9, "{}", passages(&problem));
     }

@@ -4,7 +4,8 @@
 //! contributors, with every link turned around. A sum that several ranks want is collected at one of them and then
 //! spread.
 //!
-//! Chunk ids are the same in all three demands. Chunk i of an AllReduce over k members in C pieces is collected at
+//! Chunk ids are the same in all three demands. The contents of the halves are there from the beginning, whenever groups of
+//! the problem start: the messages of both get their times in the problem itself. Chunk i of an AllReduce over k members in C pieces is collected at
 //! member i / C, as in a ReduceScatter, and spread from there, as in an AllGather.
 
 use super::distance::PathTree;
@@ -12,7 +13,7 @@ use super::reach::check_reachable;
 use super::{Constraints, Problem, SynthError};
 use schedule::{Chunk, ChunkId, Collective, Demand, DemandError, RankSet, Request};
 use std::sync::Arc;
-use topology::Rank;
+use topology::{Micros, Rank};
 
 /// The equivalent spreading problem on the reversed topology. It exists if every chunk is a sum that one rank wants.
 pub(crate) fn reversed_spreading(problem: &Problem) -> Option<Problem> {
@@ -230,7 +231,7 @@ fn relisted(
 ) -> Result<Demand, DemandError> {
     let relist = |id: ChunkId| {
         let (holders, wanted_by) = ends(demand.chunk(id), collectors.ranks[id.index()]);
-        Chunk { holders, wanted_by, combine: false, bytes: Some(demand.bytes_of(id)) }
+        Chunk { holders, wanted_by, combine: false, bytes: Some(demand.bytes_of(id)), release: Micros::ZERO }
     };
     let request = Request { collective: Collective::Custom, op: None, root: None, ..demand.request().clone() };
     Demand::from_chunks(request, demand.chunk_ids().map(relist).collect())
@@ -245,7 +246,8 @@ mod tests {
     fn sums_are_shared_by_those_who_want_them_also_beside_other_chunks_and_in_finer_cuts() {
         let chunk = |holders: &[u32], wanted_by: &[u32], combine| {
             let set = |ranks: &[u32]| ranks.iter().copied().map(Rank).collect::<RankSet>();
-            Chunk { holders: set(holders), wanted_by: set(wanted_by), combine, bytes: Some(Bytes(8.0)) }
+            let (holders, wanted_by, bytes) = (set(holders), set(wanted_by), Some(Bytes(8.0)));
+            Chunk { holders, wanted_by, combine, bytes, release: Micros::ZERO }
         };
         for parts in [1, 2, 3] {
             let copies = std::iter::repeat_n(chunk(&[0], &[1, 2, 3], false), parts);

@@ -14,6 +14,7 @@ pub(crate) mod milp;
 pub(crate) mod orbits;
 pub(crate) mod reversal;
 mod shuffle;
+pub(crate) mod starts;
 pub(crate) mod trees;
 
 use crate::bounds::{Bound, Bounds};

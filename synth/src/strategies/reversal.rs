@@ -326,7 +326,7 @@ mod tests {
             alpha: Micros(1.0),
             beta: MicrosPerByte(0.01),
             latency: Latency::Occupies,
-            resources: Box::new([]),
+            resources: [].into(),
         };
         let parts =
             TopologyParts { ranks: ranks as usize, links: (0..ranks).map(link).collect(), ..TopologyParts::default() };
@@ -413,7 +413,7 @@ mod tests {
                 let mut add = |from: u32, to: u32, (alpha, beta, occupies): (u32, u32, bool)| {
                     let latency = if occupies { Latency::Occupies } else { Latency::Pipelines };
                     let (alpha, beta) = (Micros(f64::from(alpha) * 0.1), MicrosPerByte(f64::from(beta) * 1e-3));
-                    let resources = Box::new([]);
+                    let resources = [].into();
                     links.push(Link { from: Rank(from), to: Rank(to), alpha, beta, latency, resources });
                 };
                 for (child, (parent, down, up)) in (1u32..).zip(parents) {

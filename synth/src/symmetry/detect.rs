@@ -17,6 +17,8 @@ use topology::{LinkId, Rank, Topology};
 
 /// Above this many link visits (about two seconds), rotations are no longer tried.
 const ROTATION_WORK: usize = 10_000_000;
+/// On a machine that is planned with symmetries or not at all, at least so many rotations are checked, whatever that takes.
+const PATIENT_CHECKS: usize = 3;
 /// Work below this takes negligible time, so that the deadline is not checked: symmetries save much more time.
 const QUICK_WORK: usize = 500_000;
 /// The work of the general search, in links visited: a second at most.
@@ -128,7 +130,9 @@ pub(crate) fn detect(topology: &Topology, constraints: &Constraints, deadline: &
             is_in_time.then(|| symmetry_of(topology, constraints, &ranks).ok()).flatten()
         });
         found.extend(symmetric.filter(|symmetry| group.admit(&symmetry.ranks)));
-        if work > ROTATION_WORK || group.is_transitive() {
+        let most_work =
+            if is_patient { ROTATION_WORK.max(PATIENT_CHECKS * topology.links().len()) } else { ROTATION_WORK };
+        if work > most_work || group.is_transitive() {
             return Detected { symmetries: found, is_cut_short: false };
         }
         if !is_patient && work >= QUICK_WORK && deadline.has_passed() {
@@ -227,10 +231,10 @@ pub(crate) fn chunk_images<'a>(demand: &'a Demand) -> impl Fn(&Automorphism) -> 
 
 /// The chunks of a demand by kind, so that symmetries can be applied to chunks.
 ///
-/// Chunks of one kind have equal holders, receivers and bytes. Among them, a chunk is identified by its place.
+/// Chunks of one kind have equal holders, receivers, bytes and releases. Among them, a chunk is identified by its place.
 struct Kinds {
     sets: NumberedSets,
-    /// For each chunk its kind: holders and receivers as numbers of sets, and bytes.
+    /// For each chunk its kind.
     of: Vec<ChunkKind>,
     /// All chunks by kind, then by id.
     sorted: Vec<(ChunkKind, ChunkId)>,
@@ -238,14 +242,17 @@ struct Kinds {
     starts: Vec<u32>,
 }
 
-/// Holders and receivers as numbers of sets, and bytes.
-type ChunkKind = (u32, u32, u64);
+/// Holders and receivers as numbers of sets, bytes and release.
+type ChunkKind = (u32, u32, u64, u64);
 
 impl Kinds {
     fn new(demand: &Demand) -> Self {
         let mut sets = NumberedSets::default();
         let bytes = |chunk: &Chunk| chunk.bytes.map_or(0, |bytes| bytes.0.to_bits());
-        let mut kind = |chunk: &Chunk| (sets.number(&chunk.holders), sets.number(&chunk.wanted_by), bytes(chunk));
+        let mut kind = |chunk: &Chunk| {
+            let (holders, wanted_by) = (sets.number(&chunk.holders), sets.number(&chunk.wanted_by));
+            (holders, wanted_by, bytes(chunk), chunk.release.0.to_bits())
+        };
         let of: Vec<ChunkKind> = demand.chunks().iter().map(&mut kind).collect();
         let mut sorted: Vec<(ChunkKind, ChunkId)> = of.iter().copied().zip(demand.chunk_ids()).collect();
         sorted.sort();
@@ -264,8 +271,8 @@ impl Kinds {
         }
         let mut images = vec![None; self.of.len()];
         for alike in self.sorted.chunk_by(|a, b| a.0 == b.0) {
-            let (holders, wanted_by, bytes) = alike[0].0;
-            let kind = (set_images[holders as usize]?, set_images[wanted_by as usize]?, bytes);
+            let (holders, wanted_by, bytes, release) = alike[0].0;
+            let kind = (set_images[holders as usize]?, set_images[wanted_by as usize]?, bytes, release);
             let of_holders =
                 &self.sorted[self.starts[kind.0 as usize] as usize..self.starts[kind.0 as usize + 1] as usize];
             let first = of_holders.partition_point(|entry| entry.0 < kind);

@@ -49,7 +49,7 @@ impl Mirror {
             if !group.admit(&symmetry.ranks) {
                 continue;
             }
-            generators.push(MirrorGenerator { links: symmetry.links, chunks });
+            generators.push(MirrorGenerator { links: symmetry.links.clone(), chunks });
             let mirror = Self::new(&problem.topology, generators.clone(), group.growth().to_vec());
             // An image that leaves a chunk in place would send that chunk twice.
             if mirror.moves_chunks(problem) {

@@ -22,7 +22,7 @@ use topology::symmetry::Automorphism;
 /// A symmetry of topology, demand and sketch, and what it does to chunks.
 pub(crate) struct SharedSymmetry {
     /// What it does to ranks and links.
-    pub(crate) symmetry: Automorphism,
+    pub(crate) symmetry: Arc<Automorphism>,
     /// What it does to chunks.
     pub(crate) chunks: Vec<ChunkId>,
 }
@@ -43,7 +43,7 @@ pub(crate) struct Symmetries(Mutex<Vec<KnownMachine>>);
 struct KnownMachine {
     topology: Arc<Topology>,
     constraints: Arc<Constraints>,
-    symmetries: Arc<Vec<Automorphism>>,
+    symmetries: Arc<Vec<Arc<Automorphism>>>,
     /// The time that the search had, if it was cut short.
     cut_at: Option<Duration>,
 }
@@ -58,19 +58,20 @@ impl Symmetries {
     pub(crate) fn of_demand(&self, problem: &Problem, demand: &Demand, deadline: &Deadline) -> Vec<SharedSymmetry> {
         let found = match problem.constraints.symmetry.is_empty() {
             true => self.detected(problem, deadline),
-            false => Arc::new(problem.constraints.symmetry.clone()),
+            false => Arc::new(problem.constraints.symmetry.iter().cloned().map(Arc::new).collect()),
         };
         if found.is_empty() {
             return Vec::new();
         }
         let images = chunk_images(demand);
-        let shared =
-            |symmetry: &Automorphism| Some(SharedSymmetry { chunks: images(symmetry)?, symmetry: symmetry.clone() });
+        let shared = |symmetry: &Arc<Automorphism>| {
+            Some(SharedSymmetry { chunks: images(symmetry)?, symmetry: symmetry.clone() })
+        };
         found.iter().filter_map(shared).collect()
     }
 
     /// The symmetries of the machine. The lock is held during the search, so that other callers wait for its result.
-    fn detected(&self, problem: &Problem, deadline: &Deadline) -> Arc<Vec<Automorphism>> {
+    fn detected(&self, problem: &Problem, deadline: &Deadline) -> Arc<Vec<Arc<Automorphism>>> {
         let Problem { topology, constraints, .. } = problem;
         let deadline = deadline.part(DETECTION_PART);
         let time = deadline.remaining().unwrap_or(Duration::MAX);
@@ -82,7 +83,7 @@ impl Symmetries {
             return known.symmetries.clone();
         }
         let detected = detect(topology, constraints, &deadline);
-        let symmetries = Arc::new(detected.symmetries);
+        let symmetries = Arc::new(detected.symmetries.into_iter().map(Arc::new).collect::<Vec<_>>());
         before.map(|at| known.swap_remove(at));
         known.push(KnownMachine {
             topology: topology.clone(),

@@ -25,7 +25,7 @@ use crate::document::PathSegment::{Index, Key};
 use crate::document::{Document, PathSegment, TextError};
 use crate::machine::file::{self, Leg, OrderedEntries, RanksAsWritten};
 use crate::spelling::shorten;
-use crate::{Latency, Link, MAX_LINKS, MAX_RANKS, Micros, MicrosPerByte, Rank, Resource, ResourceId};
+use crate::{Latency, Link, MAX_LISTED_LINKS, MAX_RANKS, Micros, MicrosPerByte, Rank, Resource, ResourceId};
 use crate::{Topology, TopologyParts, TopologyResult, resolve};
 use serde::Deserialize;
 
@@ -165,8 +165,8 @@ impl Cluster<'_> {
             let count = u128::from(entry.count);
             for (what, have, more, limit) in [
                 ("ranks", self.parts.ranks, machine.rank_count(), MAX_RANKS),
-                ("links", self.parts.links.len(), machine.links().len(), MAX_LINKS),
-                ("resources", self.parts.resources.len(), machine.resources().len(), MAX_LINKS),
+                ("links", self.parts.links.len(), machine.links().len(), MAX_LISTED_LINKS),
+                ("resources", self.parts.resources.len(), machine.resources().len(), MAX_LISTED_LINKS),
             ] {
                 let total = have as u128 + more as u128 * count;
                 if total > limit as u128 {
@@ -248,8 +248,8 @@ impl Cluster<'_> {
             self.port(name, index, port, &leaves, &mut taken, &mut ways)?;
         }
         let links = self.parts.links.len() as u128 + (ways.len() as u128).pow(2);
-        if links > MAX_LINKS as u128 {
-            let reason = format!("links: {links} is more than the {MAX_LINKS} that are supported");
+        if links > MAX_LISTED_LINKS as u128 {
+            let reason = format!("links: {links} is more than the {MAX_LISTED_LINKS} that are supported");
             return Err(self.fault(&[Key("networks"), Key(name)], reason));
         }
         for from in &ways {
@@ -324,7 +324,8 @@ impl Cluster<'_> {
         if from == to {
             return Err(self.fault(&path, "a rank needs no cable to itself"));
         }
-        let link = |from, to| Link { from, to, alpha, beta, latency: self.latency, resources: Box::default() };
+        let link =
+            |from, to| Link { from, to, alpha, beta, latency: self.latency, resources: crate::ResourceIds::default() };
         let back = cable.both.then(|| link(to, from));
         let links = std::iter::once(link(from, to)).chain(back).collect::<Vec<_>>();
         self.parts.links.extend(links);

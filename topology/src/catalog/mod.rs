@@ -12,7 +12,7 @@ use crate::family::FAMILIES;
 use crate::machine::{self, BUILT_IN, MachineDescription};
 use crate::spec::Spec;
 use crate::spelling::{closest, shorten};
-use crate::{MAX_LINKS, Topology, TopologyError, TopologyResult, interchange};
+use crate::{MAX_LINKS, MAX_LISTED_LINKS, Topology, TopologyError, TopologyResult, interchange};
 use serde::Serialize;
 use serde::de::IgnoredAny;
 use std::io::Read;
@@ -49,7 +49,8 @@ pub fn load(spec: &str) -> TopologyResult<Topology> {
     load_within(spec, MAX_LINKS)
 }
 
-/// A SPEC in a file may name this many links, and more in proportion to the file: a short file takes little memory.
+/// A SPEC in a file may name this many links, and more in proportion to the file: a short file takes little memory. Beyond
+/// [`MAX_LISTED_LINKS`] each link needs a byte: plans for such machines are longer.
 const LINKS_OF_A_SHORT_FILE: usize = 1 << 20;
 /// How many links for each byte of a longer file.
 const LINKS_OF_A_BYTE: usize = 64;
@@ -59,13 +60,14 @@ const LINKS_OF_A_BYTE: usize = 64;
 /// # Errors
 /// As [`load`], and for more links than such a file may name.
 pub fn load_named(spec: &str, bytes: usize) -> TopologyResult<Topology> {
-    load_within(spec, bytes.saturating_mul(LINKS_OF_A_BYTE).max(LINKS_OF_A_SHORT_FILE))
+    let short = bytes.saturating_mul(LINKS_OF_A_BYTE).clamp(LINKS_OF_A_SHORT_FILE, MAX_LISTED_LINKS);
+    load_within(spec, bytes.max(short))
 }
 
 fn load_within(spec: &str, most_links: usize) -> TopologyResult<Topology> {
     let end = path_end(spec);
     let found = Spec::parse(spec, end).and_then(|mut parsed| {
-        parsed.most_links = most_links.min(MAX_LINKS);
+        parsed.most_links = most_links.min(if end.is_some() { MAX_LISTED_LINKS } else { MAX_LINKS });
         if end.is_some() { from_file(&parsed) } else { named(&parsed) }
     });
     in_spec(spec, found)

@@ -6,8 +6,8 @@
 
 use super::Imported;
 use crate::{
-    Latency, Link, MAX_LINKS, MAX_RANKS, Micros, MicrosPerByte, Rank, Resource, ResourceId, Topology, TopologyError,
-    TopologyParts, TopologyResult,
+    Latency, Link, MAX_LISTED_LINKS, MAX_RANKS, Micros, MicrosPerByte, Rank, Resource, ResourceId, Topology,
+    TopologyError, TopologyParts, TopologyResult,
 };
 
 /// A resource of a machine, by its position in [`Board::shared`].
@@ -144,9 +144,9 @@ pub(super) fn join(boards: &[ImportedBoard], copies: u64, name: &str, notes: Vec
     };
     let ranks = total(|board| board.ranks);
     too_many("ranks", ranks, MAX_RANKS)?;
-    too_many("resources", total(|board| board.shared.len()), MAX_LINKS)?;
+    too_many("resources", total(|board| board.shared.len()), MAX_LISTED_LINKS)?;
     let ways_out = total(|board| board.outlets.iter().flatten().count());
-    too_many("links", total(|board| board.wires.len()) + ways_out * ways_out, MAX_LINKS)?;
+    too_many("links", total(|board| board.wires.len()) + ways_out * ways_out, MAX_LISTED_LINKS)?;
     let boards: Vec<&ImportedBoard> =
         boards.iter().flat_map(|board| std::iter::repeat_n(board, copies as usize)).collect();
     let mut joint = Joint::default();

@@ -11,7 +11,7 @@ use super::file::{
 use crate::document::Document;
 use crate::document::PathSegment::Key;
 use crate::spec::{LATENCIES, Spec, unknown_word};
-use crate::{Latency, Link, MAX_RANKS, Micros, MicrosPerByte, Rank, Resource, ResourceId};
+use crate::{Latency, Link, MAX_LINKS, MAX_RANKS, Micros, MicrosPerByte, Rank, Resource, ResourceId};
 use crate::{TopologyError, TopologyParts, TopologyResult};
 
 /// Builds `machines` machines with the costs that `spec` chooses. The file has been checked.
@@ -303,12 +303,20 @@ impl MachineLayout {
     fn build(&self, carriers: &[Carrier<'_>]) -> TopologyParts {
         let mut block: Vec<(String, MicrosPerByte)> = Vec::new();
         let wired: Vec<_> = carriers.iter().map(|carrier| (carrier, carrier.wires(self.ranks, &mut block))).collect();
-        let mut links = Vec::new();
-        for (carrier, wires) in &wired {
-            // Sender by sender, so that there is little left to sort.
-            let mut pairs = wires.pairs.clone();
-            pairs.sort_by_key(|&(from, _)| from);
-            for sender in 0..self.machines {
+        let wired: Vec<_> = wired
+            .iter()
+            .map(|(carrier, wires)| {
+                let mut pairs = wires.pairs.clone();
+                pairs.sort_by_key(|&(from, _)| from);
+                (carrier, wires, pairs)
+            })
+            .collect();
+        let count: u128 = carriers.iter().map(|it| it.link_count(self.ranks as u32, self.machines as u64)).sum();
+        let mut links = Vec::with_capacity(count.min(MAX_LINKS as u128) as usize);
+        // Machine by machine, so that each has its links sorted by itself: there may be millions in all.
+        for sender in 0..self.machines {
+            let first = links.len();
+            for (carrier, wires, pairs) in &wired {
                 for pairs in pairs.chunk_by(|one, other| one.0 == other.0) {
                     for receiver in self.receivers(carrier, sender) {
                         let link = |&pair| self.link(carrier, wires, [sender, receiver], pair, block.len());
@@ -316,8 +324,8 @@ impl MachineLayout {
                     }
                 }
             }
+            links[first..].sort_by_key(|link: &Link| (link.from, link.to));
         }
-        links.sort_by_key(|link| (link.from, link.to));
         let resource = |machine: usize| {
             block.iter().map(move |(name, beta)| Resource::new(format!("machine{machine}.{name}"), *beta))
         };

@@ -29,7 +29,7 @@ pub use check::{HeldOut, check};
 use crate::fit::{FitError, LinkFit, ResourceFit};
 use crate::measured::{Measured, SharedFit};
 use crate::rounds::{Pair, ResourceShare, Round, apart};
-use crate::{MAX_LINKS, Micros, MicrosPerByte, Probe, ProbeError, Rank, Topology, TopologyError, TopologyParts};
+use crate::{MAX_LISTED_LINKS, Micros, MicrosPerByte, Probe, ProbeError, Rank, Topology, TopologyError, TopologyParts};
 use bench::{Bench, Slope};
 use contention::{Alone, Case, DetectedResource, EXPLAINED};
 use disturbance::Disturbance;
@@ -207,9 +207,9 @@ pub fn profile(
 ) -> Result<Measured, ProfileError> {
     let ranks = probe.rank_count();
     let links = ranks as u128 * (ranks as u128).saturating_sub(1);
-    if links > MAX_LINKS as u128 {
+    if links > MAX_LISTED_LINKS as u128 {
         let count = u64::try_from(links).unwrap_or(u64::MAX);
-        return Err(TopologyError::TooMany { what: "links", count, limit: MAX_LINKS as u64 }.into());
+        return Err(TopologyError::TooMany { what: "links", count, limit: MAX_LISTED_LINKS as u64 }.into());
     }
     let options = &options.among(ranks);
     // The machines without links, to check that they partition the ranks before anything is timed.

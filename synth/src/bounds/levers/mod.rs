@@ -138,7 +138,7 @@ impl LeverTrial<'_> {
     /// Adds a link beside `link`, with its own ports.
     fn one_more(&self, link: LinkId, utilisation: f64) -> Option<Lever> {
         let mut parts = parts(&self.problem.topology);
-        let twin = topology::Link { resources: Box::default(), ..parts.links[link.index()].clone() };
+        let twin = topology::Link { resources: topology::ResourceIds::default(), ..parts.links[link.index()].clone() };
         let name = format!("one more link {} → {}", twin.from, twin.to);
         parts.links.push(twin);
         let richer = self.problem_on(parts)?;

@@ -47,7 +47,7 @@ fn machine(random: &mut Pcg64Mcg, ranks: u32, shared: bool) -> Topology {
         alpha: Micros(f64::from(random.random_range(0..3u8))),
         beta: MicrosPerByte(f64::from(random.random_range(1..4u8))),
         latency,
-        resources: if shared && random.random_bool(0.5) { Box::new([ResourceId(0)]) } else { Box::new([]) },
+        resources: if shared && random.random_bool(0.5) { [ResourceId(0)].into() } else { [].into() },
     };
     let links = pairs.into_iter().map(link).collect();
     let resources = vec![Resource::new("shared", MicrosPerByte(1.0))];

@@ -21,7 +21,7 @@ const NEVER: Micros = Micros(f64::INFINITY);
 pub(super) struct DraftClock<'a> {
     problem: &'a Problem,
     topology: &'a Topology,
-    /// By chunk and rank: zero if the rank holds the chunk from the start, else infinite.
+    /// By chunk and rank: the release of the chunk if the rank is one of its holders, else infinite.
     initial: Vec<Micros>,
     /// By chunk and rank: the time from which the rank holds the chunk.
     held: Vec<Micros>,
@@ -47,7 +47,7 @@ impl<'a> DraftClock<'a> {
         let ranks = topology.rank_count();
         let mut initial = vec![NEVER; ranks * demand.chunks().len()];
         for (id, chunk) in demand.chunk_ids().zip(demand.chunks()) {
-            chunk.holders.iter().for_each(|holder| initial[id.index() * ranks + holder.index()] = Micros::ZERO);
+            chunk.holders.iter().for_each(|holder| initial[id.index() * ranks + holder.index()] = chunk.release);
         }
         let constraints = &problem.constraints;
         Self {
@@ -165,7 +165,7 @@ impl<'a> DraftClock<'a> {
         let relayed_before = crosses && self.relaying.get(link_id.index()) == Some(&true);
         for chunk in &draft.sending(id).chunks {
             let (from, to) = (chunk.index() * ranks + link.from.index(), chunk.index() * ranks + link.to.index());
-            let own = self.initial[from] == Micros::ZERO;
+            let own = self.initial[from] < NEVER;
             if !self.ways.is_empty() {
                 let way = if own { Way::default() } else { self.ways[from] };
                 let Some(way) = self.problem.constraints.after(self.topology, way, link_id) else { return false };

@@ -24,7 +24,7 @@ use crate::problem::tolerance::beats;
 use crate::problem::{Limits, Problem, StopReason, StrategyKind, SynthError};
 use crate::strategies::matching::Matching;
 use crate::strategies::reversal::check_copies;
-use crate::strategies::{Attempt, Context, Strategy};
+use crate::strategies::{Attempt, Context, Strategy, starts};
 use anneal::Chain;
 use draft::Draft;
 use rand_pcg::Pcg64Mcg;
@@ -66,7 +66,7 @@ impl Strategy for Improve {
         check_copies(problem, self.name())?;
         let started = match context.incumbent {
             Some(_) => None,
-            None => Matching.propose(problem, context)?.into_iter().find_map(|attempt| attempt.schedule),
+            None => starts::propose(problem, context, &Matching)?.into_iter().find_map(|attempt| attempt.schedule),
         };
         let Some(incumbent) = context.incumbent.or(started.as_ref()) else { return Err(SynthError::NothingYet) };
         // Restarts of the whole search come with more effort.

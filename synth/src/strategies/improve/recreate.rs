@@ -154,7 +154,7 @@ impl TreeGrowth<'_, '_> {
         }
         for &holder in described.holders.iter() {
             self.standing[holder.index()] = Standing::Attached;
-            self.arrival[holder.index()] = Micros::ZERO;
+            self.arrival[holder.index()] = described.release;
         }
         self.attach_descendants();
     }

@@ -144,7 +144,7 @@ mod tests {
             alpha: Micros(1.0),
             beta: MicrosPerByte(0.001),
             latency: Latency::Occupies,
-            resources: Box::new([ResourceId(0)]),
+            resources: [ResourceId(0)].into(),
         };
         let resources = vec![Resource::new("hub", MicrosPerByte(0.001))];
         let parts = TopologyParts { ranks: 4, links: pairs.map(link).collect(), resources, ..TopologyParts::default() };

@@ -271,7 +271,7 @@ mod tests {
             alpha: Micros(1.0),
             beta: beta(ports[from].min(ports[to])),
             latency: Latency::Occupies,
-            resources: Box::new([ResourceId(2 * from as u32 + 1), ResourceId(2 * to as u32)]),
+            resources: [ResourceId(2 * from as u32 + 1), ResourceId(2 * to as u32)].into(),
         };
         let parts = TopologyParts {
             ranks: ports.len(),

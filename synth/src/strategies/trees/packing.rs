@@ -257,7 +257,7 @@ mod tests {
                     alpha: Micros(0.0),
                     beta: MicrosPerByte(1e-3 / f64::from(bandwidth)),
                     latency: Latency::Occupies,
-                    resources: Box::new([]),
+                    resources: [].into(),
                 });
             };
             for from in 0..ranks {

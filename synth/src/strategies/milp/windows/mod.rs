@@ -552,7 +552,7 @@ mod tests {
             alpha: Micros(alpha),
             beta: MicrosPerByte(beta),
             latency: Latency::Occupies,
-            resources: Box::default(),
+            resources: topology::ResourceIds::default(),
         };
         let parts = TopologyParts { ranks, links: links.iter().map(link).collect(), ..TopologyParts::default() };
         let topology = Arc::new(Topology::new(parts).expect("a valid machine"));
