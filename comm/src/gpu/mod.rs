@@ -4,10 +4,12 @@
 //! what is wrong: a rank that cannot take part says why on all of them, and nobody waits for it.
 
 mod links;
+mod mapped;
 mod probe;
 
 use crate::communicator::Communicator;
 use crate::error::{CommError, CommResult};
+use mapped::TuningMemory;
 pub use probe::GpuProbe;
 use runtime::{GpuDevice, NcclCommunicator, NcclError, NcclId, NcclLibrary, NcclSearch, NcclTrials};
 use std::collections::BTreeMap;
@@ -32,6 +34,8 @@ const OWNS: &str = "-";
 #[derive(Debug)]
 pub struct GpuRank {
     library: NcclLibrary,
+    /// Given back before what it was made on.
+    mapped: TuningMemory,
     trials: NcclTrials,
     /// How long the ranks may wait for each other.
     limit: Duration,
@@ -210,17 +214,18 @@ impl GpuRank {
         let joined = joined.and_then(|of| NcclTrials::new(&library, gpu, of, limit));
         said(comm, joined.as_ref().map(|_| String::new()).map_err(RankFault::of))?;
         let trials = joined.map_err(|error| CommError::Gpu(error.to_string()))?;
-        Ok(Self { trials, library, limit, hosts, names, bus_ids })
+        Ok(Self { trials, mapped: TuningMemory::default(), library, limit, hosts, names, bus_ids })
     }
 
-    /// Makes another communicator after an error. All ranks make this call.
+    /// Makes another communicator after an error, and shares memory anew. All ranks make this call.
     ///
     /// # Errors
     /// As for [`Self::open`].
     pub(crate) fn renew(&mut self, comm: &Communicator) -> CommResult<()> {
         let id = unique_id(comm, &self.library)?;
         let joined = self.trials.rejoin(&self.library, id, self.limit);
-        said(comm, joined.map(|()| String::new()).map_err(|error| RankFault::of(&error))).map(drop)
+        said(comm, joined.map(|()| String::new()).map_err(|error| RankFault::of(&error)))?;
+        self.map_again(comm)
     }
 
     /// What is timed on it.

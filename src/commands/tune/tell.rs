@@ -27,7 +27,7 @@ impl Tuning<'_> {
         (lost, ended_early): (Vec<LostRank>, Option<String>),
         output: &Path,
     ) -> Outcome {
-        let MeasuredTable { table, refused, dropped, same } = measured;
+        let MeasuredTable { table, refused, dropped, same, without_kernels } = measured;
         let mut seen = BTreeSet::new();
         for RefusedCandidate { collective, bytes: size, name, refusal, .. } in &refused {
             if seen.insert((collective, name)) {
@@ -35,8 +35,9 @@ impl Tuning<'_> {
                 self.screen.note(&format!("note: {name} does not compete at {collective} {size}: {why}"));
             }
         }
-        undecided.iter().for_each(|short| self.screen.note(&short.text()));
-        notes::of_plans(&dropped, &same).iter().for_each(|note| self.screen.note(note));
+        let noted =
+            without_kernels.iter().map(|why| notes::of_kernels(why)).chain(undecided.iter().map(ShortBudget::text));
+        noted.chain(notes::of_plans(&dropped, &same)).for_each(|note| self.screen.note(&note));
         for LostRank { rank, launch, why, .. } in &lost {
             self.screen
                 .note(&format!("note: rank {rank} was lost in launch {launch}: {why}; the ranks were started again"));
@@ -56,6 +57,7 @@ impl Tuning<'_> {
             refused,
             dropped,
             same,
+            without_kernels,
             undecided,
             lost,
             ended_early,
@@ -93,6 +95,9 @@ struct TuneSummary {
     dropped: Vec<DroppedLaunch>,
     /// Candidates that are the same plan as another one.
     same: Vec<SameCandidate>,
+    /// On GPUs whose ranks do not map memory of each other: why not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    without_kernels: Option<String>,
     /// Where the budget was too short to decide.
     #[serde(skip_serializing_if = "Option::is_none")]
     undecided: Option<ShortBudget>,
