@@ -215,6 +215,7 @@ const FLOORS: &[(&str, &[&str])] = &[
             "real",
             "background",
             "prepared",
+            "places",
             "peers",
             "members",
             "plans",

@@ -256,12 +256,18 @@ impl GpuRank {
         self.library.version().to_string()
     }
 
-    /// What each machine is, by the number of the machine: its GPUs, and the version of NCCL.
+    /// What each machine is ([`gpu_hardware`]).
     pub(crate) fn hardware(&self, machines: &[u32]) -> Vec<String> {
-        let count = machines.iter().max().map_or(0, |last| last + 1);
-        let on = |machine: u32| machines.iter().zip(&self.names).filter(move |(of, _)| **of == machine);
-        (0..count).map(|machine| described(on(machine).map(|(_, name)| name), &self.nccl_version())).collect()
+        gpu_hardware(machines, &self.names, &self.nccl_version())
     }
+}
+
+/// What a tuning table keeps of each machine, by its number: its GPUs, of each kind how many, and the version of NCCL. `machines` and
+/// `names` have the machine of each rank, and what its GPU is called.
+pub fn gpu_hardware(machines: &[u32], names: &[String], nccl_version: &str) -> Vec<String> {
+    let count = machines.iter().max().map_or(0, |last| last + 1);
+    let on = |machine: u32| machines.iter().zip(names).filter(move |(of, _)| **of == machine);
+    (0..count).map(|machine| described(on(machine).map(|(_, name)| name), nccl_version)).collect()
 }
 
 /// What all ranks need to make a communicator of NCCL, which rank 0 makes.

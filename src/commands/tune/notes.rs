@@ -49,9 +49,9 @@ impl ShortBudget {
     }
 }
 
-/// Why no kernels were measured that need memory of all ranks.
-pub(super) fn of_kernels(why: &str) -> String {
-    format!("note: kernels over mapped memory were not measured: {why}")
+/// Why no kernels were measured that need memory of all ranks, if the ranks have tried to map it.
+pub(super) fn of_kernels(why: Option<&str>) -> Option<String> {
+    why.map(|why| format!("note: kernels over mapped memory were not measured: {why}"))
 }
 
 /// Sizes of which an element of each rank is more: what is measured instead.

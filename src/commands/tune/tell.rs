@@ -35,16 +35,15 @@ impl Tuning<'_> {
                 self.screen.note(&format!("note: {name} does not compete at {collective} {size}: {why}"));
             }
         }
-        let noted =
-            without_kernels.iter().map(|why| notes::of_kernels(why)).chain(undecided.iter().map(ShortBudget::text));
-        noted.chain(notes::of_plans(&dropped, &same)).for_each(|note| self.screen.note(&note));
+        let noted = notes::of_kernels(without_kernels.as_deref()).into_iter();
+        let noted = noted.chain(undecided.iter().map(ShortBudget::text)).chain(notes::of_plans(&dropped, &same));
+        noted.for_each(|note| self.screen.note(&note));
         for LostRank { rank, launch, why, .. } in &lost {
             self.screen
                 .note(&format!("note: rank {rank} was lost in launch {launch}: {why}; the ranks were started again"));
         }
-        if let Some(why) = &ended_early {
-            self.screen.note(&format!("note: the table has what was measured until the launches were given up: {why}"));
-        }
+        let early = |why| format!("note: the table has what was measured until the launches were given up: {why}");
+        ended_early.iter().for_each(|why| self.screen.note(&early(why)));
         let named: BTreeSet<&str> = functions.iter().map(|of| of.name.as_str()).collect();
         if table.functions().any(|(_, range)| named.contains(range.function.as_str())) {
             self.screen.note("note: the table names functions; programs that have them call use_candidates");

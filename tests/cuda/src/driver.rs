@@ -151,7 +151,9 @@ pub unsafe extern "C" fn cuDeviceGet(found: *mut c_int, ordinal: c_int) -> Code 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, length: c_int, number: c_int) -> Code {
     initialized(|| {
-        let text = c"Antiphon's fake GPU, which is no hardware".to_bytes_with_nul();
+        let named = std::env::var("FAKE_CUDA_NAME").unwrap_or_default();
+        let more = if named.is_empty() { String::new() } else { format!(" ({named})") };
+        let text = format!("Antiphon's fake GPU, which is no hardware{more}\0");
         if !(0..devices()).contains(&number) || name.is_null() || (length as usize) < text.len() {
             return Err(INVALID_VALUE);
         }
