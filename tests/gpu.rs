@@ -1,6 +1,7 @@
 //! `profile` and `tune` on GPUs: over the fake CUDA driver, the fake NCCL and a fake NVML. Their clock is counted, so that times follow
 //! from a file and not from what else this computer does.
 
+mod dump;
 mod faults;
 mod kernels;
 

