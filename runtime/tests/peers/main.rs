@@ -60,29 +60,33 @@ fn lacking(what: &'static str) -> impl Fn(usize) -> Vec<(&'static str, String)> 
     move |_| vec![("FAKE_CUDA_LACKS", what.to_owned())]
 }
 
-/// Whether processes share memory here: with the fake driver always. With that of the computer two have tried, and it was said how; on its
-/// one GPU a driver may refuse it, and then nothing between processes can be tried.
-fn can_share() -> bool {
-    static SHARES: OnceLock<bool> = OnceLock::new();
-    let tried = || {
+/// How two processes share memory with the driver that is asked for, or why they do not. The fake driver always lets them. On a computer
+/// with one GPU they share that, which a driver may refuse; then nothing between processes can be tried.
+fn sharing() -> &'static Result<String, String> {
+    static SHARES: OnceLock<Result<String, String>> = OnceLock::new();
+    SHARES.get_or_init(|| {
+        if !rank::is_real() {
+            return Ok("two processes, over the fake driver".to_owned());
+        }
         let (gpus, said) = (GpuDevice::count().unwrap(), job(2, "shares", &nothing));
         let shares = said[0] == said[1] && ["Descriptors held 0", "Handles held 0"].contains(&said[0].as_str());
-        let place =
-            if gpus > 1 { "two GPUs" } else { "one GPU, which they share: this shows no order of memory between GPUs" };
-        match shares {
-            true => println!("two processes on {place}: memory is shared as {}", &said[0][..said[0].len() - 7]),
-            false => println!("skipped: two processes on {place} share no memory: {said:?}"),
-        }
         assert!(shares || gpus == 1, "{said:?}");
-        shares
-    };
-    !rank::is_real() || *SHARES.get_or_init(tried)
+        let place = match gpus {
+            1 => "two processes on one GPU, which shows no order of memory between GPUs",
+            _ => "two processes, each with a GPU",
+        };
+        if shares { Ok(format!("{place}: {}", said[0])) } else { Err(format!("{place}, share no memory: {said:?}")) }
+    })
 }
 
-/// Two processes share memory, with the driver that is asked for.
+/// With the driver that is asked for.
 #[test]
 fn two_processes_share_memory() {
-    assert!(!can_share() || job(2, "shares", &nothing).iter().all(|line| line.ends_with(" held 0")));
+    match sharing() {
+        Ok(how) => println!("{how}"),
+        Err(why) => return println!("skipped: {why}"),
+    }
+    assert!(job(2, "shares", &nothing).iter().all(|line| line.ends_with(" held 0")));
 }
 
 /// By the best way that all drivers have.
@@ -190,8 +194,8 @@ fn a_rank_that_leaves_while_ranks_gather_is_missed() {
 
 #[test]
 fn every_type_and_number_of_ranks_is_right() {
-    if !can_share() {
-        return;
+    if let Err(why) = sharing() {
+        return println!("skipped: {why}");
     }
     for (ranks, way) in [(2, ""), (3, "descriptors"), (4, ""), (5, "descriptors"), (6, ""), (7, ""), (8, "")] {
         assert_eq!(job(ranks, "types", &lacking(way)), vec!["wrong 0 held 0"; ranks], "{ranks} ranks {way}");
@@ -200,8 +204,8 @@ fn every_type_and_number_of_ranks_is_right() {
 
 #[test]
 fn a_rank_that_ends_between_calls_is_named() {
-    if !can_share() {
-        return;
+    if let Err(why) = sharing() {
+        return println!("skipped: {why}");
     }
     for ranks in [2, 4] {
         let begin = Instant::now();
@@ -215,8 +219,8 @@ fn a_rank_that_ends_between_calls_is_named() {
 
 #[test]
 fn a_rank_that_does_not_call_is_named() {
-    if !can_share() {
-        return;
+    if let Err(why) = sharing() {
+        return println!("skipped: {why}");
     }
     for how in ["polls", "limit"] {
         let said = job(3, &format!("absent {how}"), &nothing);
