@@ -103,10 +103,10 @@ gpu-test: setup
 		echo "$@: there is no GPU here; nothing was run"; \
 	fi
 
-# Measurements of the kernel on the first GPU of this computer.
+# Measurements of the kernel on the first GPU of this computer, and of AllReduce over memory that processes map, on all of them.
 gpu-bench: setup
 	@if [ -e /dev/nvidiactl ] || [ -e /dev/dxg ]; then \
-		$(CARGO) bench --locked -p runtime --bench gpu; \
+		$(CARGO) bench --locked -p runtime --bench gpu --bench peers; \
 	else \
 		echo "$@: there is no GPU here; nothing was run"; \
 	fi

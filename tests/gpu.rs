@@ -1,7 +1,9 @@
 //! `profile` and `tune` on GPUs: over the fake CUDA driver, the fake NCCL and a fake NVML. Their clock is counted, so that times follow
 //! from a file and not from what else this computer does.
 
+mod dump;
 mod faults;
+mod kernels;
 
 use crate::binary::{Ran, read, repository, skip};
 use crate::launch::Launched;
@@ -41,6 +43,8 @@ impl FakeGpus {
         let variables = [
             ("LD_LIBRARY_PATH", text(folder.path())),
             ("FAKE_CUDA_CLOCK", "counted".to_owned()),
+            // Nobody maps memory of others, unless a test is about it: what runs on the PTX machine takes long.
+            ("FAKE_CUDA_LACKS", "descriptors,ipc".to_owned()),
             ("FAKE_CUDA_DEVICES", gpus.to_string()),
             ("FAKE_NCCL_MACHINE", text(&facts)),
             ("FAKE_NCCL_LIMIT_MS", "120000".to_owned()),
@@ -328,10 +332,12 @@ fn an_interrupted_tuning_on_gpus_keeps_complete_cells() {
     assert!(!table["cells"][0]["ranges"].as_array().unwrap().is_empty(), "{table}");
 }
 
-/// The program in C of `plugin/nccl` calls an AllReduce of 20 bytes, which a plan serves, and AllGathers, which NCCL serves.
-fn serves(gpus: &FakeGpus) {
+/// The program in C of `plugin/nccl`, with two ranks and the table that was measured: what it says, and what the library says. `None` where
+/// the library is not built.
+fn run_program(gpus: &FakeGpus, mode: &str, more: &[(&str, &str)]) -> Option<[String; 2]> {
     let Some(library) = built("libantiphon_nccl.so") else {
-        return skip("libantiphon_nccl.so is not built, so no program was served by a table of GPUs");
+        skip("libantiphon_nccl.so is not built, so no program was served by a table of GPUs");
+        return None;
     };
     let program = gpus.path("ranks");
     let mut command = Command::new("cc");
@@ -339,10 +345,15 @@ fn serves(gpus: &FakeGpus) {
     command.args(["libnccl.so.2", "libcuda.so"].map(|name| gpus.path(name))).args(["-ldl", "-lpthread"]);
     assert!(command.status().unwrap().success());
     let mut command = Command::new(program);
-    command.args(["2", "right"]).envs(gpus.variables.iter().cloned()).env("LD_PRELOAD", library);
-    command.env("ANTIPHON_TABLE", gpus.path("table.json")).env("ANTIPHON_DEBUG", "info");
+    command.args(["2", mode]).envs(gpus.variables.iter().cloned()).env("LD_PRELOAD", library);
+    command.env("ANTIPHON_TABLE", gpus.path("table.json")).env("ANTIPHON_DEBUG", "info").envs(more.iter().copied());
     let output = command.output().unwrap();
-    let [out, said] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+    Some([output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap()))
+}
+
+/// It calls an AllReduce of 20 bytes, which a plan serves, and AllGathers, which NCCL serves.
+fn serves(gpus: &FakeGpus) {
+    let Some([out, said]) = run_program(gpus, "right", &[]) else { return };
     assert!(out.lines().count() == 2 && out.lines().all(|line| line == "right 0"), "{out} {said}");
     assert!(said.contains("allreduce of 2 ranks, 20 bytes: the plan "), "{said}");
     assert!(said.contains("allgather of 2 ranks, 40 bytes: NCCL, because the table chooses stock"), "{said}");

@@ -1,9 +1,13 @@
 #!/bin/sh
-# All tests of the parts for GPUs, on the first GPU of this computer, which ranks share: docs/gpu.md says what they are.
+# All tests of the parts for GPUs, on the first GPU of this computer, which ranks share; those between processes take all GPUs in turn:
+# docs/gpu.md says what they are.
 set -e
 cd "$(dirname "$0")/../.."
 export ANTIPHON_GPU=real
 cargo test --release --locked -p runtime --test gpu -- --nocapture --test-threads 1
+echo "gpu-test: memory between processes, and one-shot and two-shot AllReduces over it, with a process for each rank:"
+cargo test --release --locked -p runtime --test peers -- --nocapture --test-threads 1 --exact two_processes_share_memory \
+    every_type_and_number_of_ranks_is_right a_rank_that_ends_between_calls_is_named a_rank_that_does_not_call_is_named
 
 .ci/setup gpu || true
 nccl=${ANTIPHON_NCCL:-$(ls "$PWD"/target/python/gpu/lib/python3*/site-packages/nvidia/nccl/lib/libnccl.so.2 2>/dev/null || true)}

@@ -21,6 +21,10 @@ pub(crate) struct ProfileArgs {
     /// What ranks exchange data between. For `gpu` the default number of ranks is that of the GPUs here.
     #[arg(long, default_value = "host")]
     pub device: DeviceChoice,
+    /// What NCCL has written about this machine (NCCL_TOPO_DUMP_FILE of any program that uses it): links and switches, which
+    /// cannot be measured, become notes of the profile. For `--device gpu`.
+    #[arg(long, value_name = "F.xml")]
+    pub nccl_dump: Option<PathBuf>,
     /// How ranks exchange data; on GPUs NCCL decides.
     #[arg(long, default_value = "auto", env = "ANTIPHON_TRANSPORT", hide_env_values = true)]
     pub transport: TransportChoice,

@@ -216,6 +216,7 @@ const FLOORS: &[(&str, &[&str])] = &[
             "real",
             "background",
             "prepared",
+            "places",
             "peers",
             "members",
             "plans",

@@ -4,10 +4,12 @@
 //! what is wrong: a rank that cannot take part says why on all of them, and nobody waits for it.
 
 mod links;
+mod mapped;
 mod probe;
 
 use crate::communicator::Communicator;
 use crate::error::{CommError, CommResult};
+use mapped::TuningMemory;
 pub use probe::GpuProbe;
 use runtime::{GpuDevice, NcclCommunicator, NcclError, NcclId, NcclLibrary, NcclSearch, NcclTrials};
 use std::collections::BTreeMap;
@@ -32,6 +34,8 @@ const OWNS: &str = "-";
 #[derive(Debug)]
 pub struct GpuRank {
     library: NcclLibrary,
+    /// Given back before what it was made on.
+    mapped: TuningMemory,
     trials: NcclTrials,
     /// How long the ranks may wait for each other.
     limit: Duration,
@@ -210,17 +214,18 @@ impl GpuRank {
         let joined = joined.and_then(|of| NcclTrials::new(&library, gpu, of, limit));
         said(comm, joined.as_ref().map(|_| String::new()).map_err(RankFault::of))?;
         let trials = joined.map_err(|error| CommError::Gpu(error.to_string()))?;
-        Ok(Self { trials, library, limit, hosts, names, bus_ids })
+        Ok(Self { trials, mapped: TuningMemory::default(), library, limit, hosts, names, bus_ids })
     }
 
-    /// Makes another communicator after an error. All ranks make this call.
+    /// Makes another communicator after an error, and shares memory anew. All ranks make this call.
     ///
     /// # Errors
     /// As for [`Self::open`].
     pub(crate) fn renew(&mut self, comm: &Communicator) -> CommResult<()> {
         let id = unique_id(comm, &self.library)?;
         let joined = self.trials.rejoin(&self.library, id, self.limit);
-        said(comm, joined.map(|()| String::new()).map_err(|error| RankFault::of(&error))).map(drop)
+        said(comm, joined.map(|()| String::new()).map_err(|error| RankFault::of(&error)))?;
+        self.map_again(comm)
     }
 
     /// What is timed on it.
@@ -251,12 +256,18 @@ impl GpuRank {
         self.library.version().to_string()
     }
 
-    /// What each machine is, by the number of the machine: its GPUs, and the version of NCCL.
+    /// What each machine is ([`gpu_hardware`]).
     pub(crate) fn hardware(&self, machines: &[u32]) -> Vec<String> {
-        let count = machines.iter().max().map_or(0, |last| last + 1);
-        let on = |machine: u32| machines.iter().zip(&self.names).filter(move |(of, _)| **of == machine);
-        (0..count).map(|machine| described(on(machine).map(|(_, name)| name), &self.nccl_version())).collect()
+        gpu_hardware(machines, &self.names, &self.nccl_version())
     }
+}
+
+/// What a tuning table keeps of each machine, by its number: its GPUs, of each kind how many, and the version of NCCL. `machines` and
+/// `names` have the machine of each rank, and what its GPU is called.
+pub fn gpu_hardware(machines: &[u32], names: &[String], nccl_version: &str) -> Vec<String> {
+    let count = machines.iter().max().map_or(0, |last| last + 1);
+    let on = |machine: u32| machines.iter().zip(names).filter(move |(of, _)| **of == machine);
+    (0..count).map(|machine| described(on(machine).map(|(_, name)| name), nccl_version)).collect()
 }
 
 /// What all ranks need to make a communicator of NCCL, which rank 0 makes.

@@ -192,6 +192,13 @@ impl PlanTable {
         (0..self.tuned.len()).filter_map(|table| self.misfit(table, places)).collect()
     }
 
+    /// Which tuning tables serve ranks at these places only if it does not matter what the machines are, and why: a line each.
+    pub fn of_other_hardware(&self, places: RankPlaces<'_>) -> Vec<String> {
+        let elsewhere = RankPlaces { hardware: None, ..places };
+        let is_other = |table: &usize| self.fits(*table, elsewhere) && !self.fits(*table, places);
+        (0..self.tuned.len()).filter(is_other).filter_map(|table| self.misfit(table, places)).collect()
+    }
+
     /// Why a tuning table does not serve ranks at these places, if that is so.
     pub(super) fn misfit(&self, table: usize, places: RankPlaces<'_>) -> Option<String> {
         let TunedFile { origin, key, .. } = &self.tuned[table];

@@ -8,6 +8,7 @@ use super::bench::{CallEnd, CellBench, ReadyCandidate};
 use super::candidate::{CandidateWork, MadeProgram, TuneCandidate};
 use super::compare::told_by;
 use super::contest::Contender;
+use super::device::GpuBench;
 use super::predict::{CandidateTurn, in_order};
 use super::shares::CellTime;
 use super::{CandidateRefusal, TrialPhase};
@@ -152,8 +153,9 @@ impl CellBench<'_> {
         self.check_together(&mut all)?;
         for (place, counts) in all.iter_mut().zip(counts) {
             let Ok(ready) = place else { continue };
-            // What has a communicator of its own may do anything in it, so it is looked at alone.
-            if ready.own.is_none() {
+            // What has a communicator of its own may do anything in it, so it is looked at alone. A table names kernels for a range of
+            // sizes, so they have to be right for several.
+            if ready.own.is_none() && !ready.candidate.is_kernel() {
                 continue;
             }
             for count in counts {
@@ -214,11 +216,14 @@ impl CellBench<'_> {
                 None => Ok((Some(self.prepared(&program).map_err(|error| error.to_string())?), None)),
             }
         });
-        let ((prepared, rounds), why) = match made {
+        let ((prepared, mut on_gpu), why) = match made {
             Ok(made) => (made, None),
             Err(why) => ((None, None), Some(why)),
         };
-        Ok((ReadyCandidate { candidate, prepared, rounds, own }, why))
+        if let CandidateWork::Kernel(algorithm) = candidate.work {
+            on_gpu = Some(GpuBench::kernel(algorithm));
+        }
+        Ok((ReadyCandidate { candidate, prepared, on_gpu, own }, why))
     }
 
     /// Checks those without a communicator of their own, one call of each after the other, and tells all ranks in one round how they
@@ -405,7 +410,7 @@ mod tests {
             plain("last", right),
         ];
         let ended = on_ranks(3, |bench, _| {
-            let ready = |candidate| Ok(ReadyCandidate { candidate, prepared: None, rounds: None, own: None });
+            let ready = |candidate| Ok(ReadyCandidate { candidate, prepared: None, on_gpu: None, own: None });
             let mut admitted: Vec<_> = all.iter().map(ready).collect();
             bench.check_together(&mut admitted)?;
             let told = |of: AdmittedCandidate<'_>| of.err().map(|why| (why.rank, why.is_wrong, why.why));

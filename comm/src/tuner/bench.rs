@@ -5,7 +5,7 @@
 use super::candidate::{CandidateWork, TuneCandidate};
 use super::clock::CommonClock;
 use super::compare::told_by;
-use super::device::{GpuBench, ReadyRounds};
+use super::device::{GpuBench, ReadyGpuWork};
 use super::memory::TrialMemory;
 use super::watch::{TrialMark, TrialWatch};
 use super::{CandidateRefusal, StockPlan, TrialPhase};
@@ -31,23 +31,22 @@ pub(super) struct ReadyCandidate<'a> {
     pub(super) candidate: &'a TuneCandidate,
     /// Of a plan.
     pub(super) prepared: Option<Prepared>,
-    /// Of a plan on GPUs.
-    pub(super) rounds: Option<ReadyRounds>,
+    /// Of a plan or a kernel on GPUs.
+    pub(super) on_gpu: Option<ReadyGpuWork>,
     /// Of one that needs a table, and of a function: what it leaves undone disturbs no other candidate.
     pub(super) own: Option<Communicator>,
 }
 
 impl ReadyCandidate<'_> {
-    /// On GPUs there are stock and plans.
+    /// On GPUs there are stock, plans and kernels.
     ///
     /// # Errors
     /// If it is something else.
     fn runs_on_gpus(&self) -> Result<(), String> {
-        match (&self.candidate.work, &self.rounds) {
-            (CandidateWork::Stock, _) | (CandidateWork::Plan(..), Some(_)) => Ok(()),
-            (CandidateWork::Plan(..) | CandidateWork::Composed(..) | CandidateWork::Function(_), _) => {
-                Err("it does not run on GPUs".to_owned())
-            }
+        match (&self.candidate.work, &self.on_gpu) {
+            (CandidateWork::Stock, _) | (CandidateWork::Plan(..) | CandidateWork::Kernel(_), Some(_)) => Ok(()),
+            (CandidateWork::Plan(..) | CandidateWork::Kernel(_), None) => Err("it does not run on GPUs".to_owned()),
+            (CandidateWork::Composed(..) | CandidateWork::Function(_), _) => Err("it does not run on GPUs".to_owned()),
         }
     }
 
@@ -155,7 +154,7 @@ impl<'a> CellBench<'a> {
     ) -> Option<Result<Vec<Micros>, String>> {
         let call = *self.memory.call();
         let gpu = self.gpu.as_mut()?;
-        let timed = ready.runs_on_gpus().and_then(|()| gpu.time(ready.rounds.as_ref(), &call, calls));
+        let timed = ready.runs_on_gpus().and_then(|()| gpu.time(ready.on_gpu.as_ref(), &call, calls));
         if timed.is_err() {
             self.failed();
         }
@@ -169,7 +168,7 @@ impl<'a> CellBench<'a> {
     }
 
     /// A plan, ready for calls on GPUs; `None` on the host.
-    pub(super) fn rounds(&mut self, program: &SequencedProgram) -> Option<Result<ReadyRounds, String>> {
+    pub(super) fn rounds(&mut self, program: &SequencedProgram) -> Option<Result<ReadyGpuWork, String>> {
         let (rank, call) = (self.control.rank(), *self.memory.call());
         self.gpu.as_mut().map(|gpu| gpu.prepared(program, rank, &call))
     }
@@ -195,7 +194,7 @@ impl<'a> CellBench<'a> {
     fn try_run(&mut self, ready: &ReadyCandidate<'_>) -> Result<(), String> {
         let Self { lane, kind, memory, watch, gpu, .. } = self;
         if let Some(gpu) = gpu {
-            return ready.runs_on_gpus().and_then(|()| gpu.run(ready.rounds.as_ref(), memory));
+            return ready.runs_on_gpus().and_then(|()| gpu.run(ready.on_gpu.as_ref(), memory));
         }
         let call = *memory.call();
         let (lane, buffers) = (ready.lane(lane), memory.buffers());
@@ -249,8 +248,11 @@ impl<'a> CellBench<'a> {
         &mut self,
         candidate: &TuneCandidate,
     ) -> CommResult<Result<Vec<usize>, Option<CandidateRefusal>>> {
-        let Some(function) = candidate.as_function() else { return Ok(Ok(vec![self.count])) };
-        let counts = self.counts_of_functions();
+        let counts = || self.counts_of_functions();
+        let Some(function) = candidate.as_function() else {
+            return Ok(Ok(if candidate.is_kernel() { counts() } else { vec![self.count] }));
+        };
+        let counts = counts();
         if function.when.is_none() {
             return Ok(Ok(counts));
         }

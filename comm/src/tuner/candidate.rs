@@ -7,7 +7,7 @@ use crate::functions::{CandidateFunction, CandidatePredicate, UserFunction};
 use crate::numbers::mixed;
 use crate::stock::CallKind;
 use crate::table::{PlanTable, TableFault};
-use runtime::SequencedProgram;
+use runtime::{MOST_STAGED_BYTES, PeerAlgorithm, SequencedProgram};
 use schedule::{Collective, ReduceOp, VerifiedSchedule};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -37,6 +37,8 @@ pub(super) enum CandidateWork {
     Composed(Composition, Option<Arc<PlanTable>>),
     /// A user's function.
     Function(UserFunction),
+    /// An AllReduce by a kernel over memory that all ranks have mapped, on GPUs.
+    Kernel(PeerAlgorithm),
 }
 
 impl fmt::Debug for TuneCandidate {
@@ -61,6 +63,11 @@ impl TuneCandidate {
         let stock = Composition::all().filter(|of| !of.is_chosen);
         let composed = |of: Composition| Self::new(of.name(), CandidateWork::Composed(of, None));
         stock.map(move |of| Self { is_on_request: of.is_on_request(), ..composed(of) })
+    }
+
+    /// Kernels over memory that all ranks have mapped.
+    pub(super) fn kernels() -> impl Iterator<Item = Self> {
+        PeerAlgorithm::ALL.iter().map(|algorithm| Self::new(algorithm.name(), CandidateWork::Kernel(*algorithm)))
     }
 
     /// Collectives that two others do, as a table serves them. They compete where a [`CellWork`](super::CellWork) names them.
@@ -111,7 +118,7 @@ impl TuneCandidate {
 
     /// Whether no file can hold it, so that only a program can do it.
     pub(super) fn is_no_plan(&self) -> bool {
-        matches!(self.work, CandidateWork::Function(..) | CandidateWork::Composed(..))
+        matches!(self.work, CandidateWork::Function(..) | CandidateWork::Composed(..) | CandidateWork::Kernel(_))
     }
 
     /// Whether it competes only where it is named.
@@ -122,6 +129,11 @@ impl TuneCandidate {
     /// Whether it is a user's function.
     pub(super) fn is_function(&self) -> bool {
         matches!(self.work, CandidateWork::Function(..))
+    }
+
+    /// Whether it is a kernel over mapped memory.
+    pub(super) fn is_kernel(&self) -> bool {
+        matches!(self.work, CandidateWork::Kernel(_))
     }
 
     /// A user's function.
@@ -136,6 +148,8 @@ impl TuneCandidate {
             CandidateWork::Stock => 1,
             CandidateWork::Plan(table, entry) => mixed(table.digest(), *entry as u64),
             CandidateWork::Composed(_, table) => table.as_ref().map_or(2, |table| table.digest()),
+            // Their names say which they are.
+            CandidateWork::Kernel(_) => 5,
             CandidateWork::Function(UserFunction { collectives, when, .. }) => {
                 collectives.iter().fold(3 + u64::from(when.is_some()), |so_far, of| mixed(so_far, *of as u64))
             }
@@ -152,6 +166,7 @@ impl TuneCandidate {
             _ if Composition::of_name(name).is_some() || pieces::of_name(name).is_some() => {
                 Some("is that of a candidate of the library")
             }
+            _ if PeerAlgorithm::ALL.iter().any(|of| of.name() == name) => Some("is that of a candidate of the library"),
             _ => None,
         }
     }
@@ -205,6 +220,7 @@ impl TuneCandidate {
             CandidateWork::Plan(table, entry) => table.serves(*entry, ranks, kind, bytes),
             CandidateWork::Composed(of, _) => of.serves(ranks, kind.collective, count),
             CandidateWork::Function(function) => function.collectives.contains(&kind.collective),
+            CandidateWork::Kernel(_) => kind.collective == Collective::AllReduce && bytes <= MOST_STAGED_BYTES as u64,
         }
     }
 

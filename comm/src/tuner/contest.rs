@@ -103,9 +103,11 @@ impl<'a> Contender<'a> {
 }
 
 impl Contender<'_> {
-    /// A function may do something else after many calls, so it has to be right again and again.
+    /// A function may do something else after many calls, so it has to be right again and again. So may a kernel whose ranks meet in
+    /// memory.
     pub(super) fn check_function(&mut self, bench: &mut CellBench<'_>) -> CommResult<()> {
-        let Some(ready) = self.ready.as_ref().filter(|ready| ready.candidate.is_function()) else { return Ok(()) };
+        let is_checked = |ready: &&ReadyCandidate<'_>| ready.candidate.is_function() || ready.candidate.is_kernel();
+        let Some(ready) = self.ready.as_ref().filter(is_checked) else { return Ok(()) };
         if let Some(refusal) = bench.check(ready)? {
             self.refuse(refusal);
         }

@@ -1,16 +1,19 @@
-//! Candidates on GPUs: plans in rounds over NCCL, and NCCL's own collectives as stock.
+//! Candidates on GPUs: plans in rounds over NCCL, kernels over memory that all ranks have mapped, and NCCL's own collectives as stock.
 //!
 //! The principal type is [`GpuBench`]. The numbers of a problem are made and judged on the host, as without GPUs, and copied to the GPU
 //! and back with their guards. Times are those of events on the GPU.
 
-use super::StockPlan;
 use super::memory::{GUARD, TrialMemory};
+use super::{StockPlan, TuneOptions};
 use crate::communicator::Communicator;
 use crate::error::CommResult;
 use crate::gpu::{GpuRank, RankFault, said_or_why};
 use crate::operation::CollectiveCall;
-use runtime::{GpuMemory, NcclRounds, NcclStockCall, NcclTrials, NcclWork, RoundPlan, SequencedProgram};
-use schedule::Collective;
+use runtime::{
+    GpuMemory, MOST_STAGED_BYTES, NcclRounds, NcclStockCall, NcclTrials, NcclWork, PeerAlgorithm, RoundPlan,
+    SequencedProgram, StagedCall, StagedTerms,
+};
+use schedule::{Collective, ReduceOp};
 use serde::{Deserialize, Serialize};
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
@@ -55,11 +58,33 @@ pub(super) struct GpuBench<'a> {
     is_held: bool,
 }
 
-/// The rounds of a plan, ready for calls.
-pub(super) struct ReadyRounds {
-    rounds: RefCell<NcclRounds>,
-    /// In which communicator they have run.
+/// What is ready for calls, apart from stock.
+pub(super) struct ReadyGpuWork {
+    way: ReadyWay,
+    /// In which communicator it has run.
     epoch: Cell<u64>,
+}
+
+/// How it does its work.
+enum ReadyWay {
+    /// A plan.
+    Rounds(Box<RefCell<NcclRounds>>),
+    /// A kernel over mapped memory.
+    Kernel(PeerAlgorithm),
+}
+
+impl From<ReadyWay> for ReadyGpuWork {
+    fn from(way: ReadyWay) -> Self {
+        Self { way, epoch: Cell::new(0) }
+    }
+}
+
+/// What kernels over mapped memory need to be measured; `None` if none are.
+pub(super) fn terms_of_kernels(options: &TuneOptions, ranks: usize, limit: Duration) -> Option<StagedTerms> {
+    let sizes = options.grid(ranks).into_iter().filter(|cell| cell.collective == Collective::AllReduce);
+    let bytes = sizes.map(|cell| cell.bytes as usize).filter(|bytes| *bytes <= MOST_STAGED_BYTES).max();
+    let bytes = bytes.filter(|_| options.device == TuneDevice::Gpu)?;
+    Some(StagedTerms { bytes, dtypes: vec![options.dtype], limit })
 }
 
 impl<'a> GpuBench<'a> {
@@ -108,24 +133,29 @@ impl<'a> GpuBench<'a> {
         program: &SequencedProgram,
         rank: usize,
         call: &CollectiveCall,
-    ) -> Result<ReadyRounds, String> {
+    ) -> Result<ReadyGpuWork, String> {
         let rank = Rank::from_index(rank);
         let plan = RoundPlan::new(program.program(), rank, call.count as u64, call.dtype, BLOCK_BYTES);
         let plan = plan.map_err(|error| error.to_string())?;
         let device = self.gpu.trials().gpu();
         let rounds = NcclRounds::new(device, plan, THREADS).map_err(|error| error.to_string())?;
         self.is_held &= !NcclTrials::is_too_long_to_hold(&rounds);
-        Ok(ReadyRounds { rounds: RefCell::new(rounds), epoch: Cell::new(0) })
+        Ok(ReadyWay::Rounds(Box::new(RefCell::new(rounds))).into())
+    }
+
+    /// A kernel, ready for calls of all sizes for which memory is mapped.
+    pub(super) fn kernel(algorithm: PeerAlgorithm) -> ReadyGpuWork {
+        ReadyWay::Kernel(algorithm).into()
     }
 
     /// Runs one call on the numbers of a problem, and gets the results.
-    pub(super) fn run(&mut self, rounds: Option<&ReadyRounds>, problem: &mut TrialMemory) -> Result<(), String> {
+    pub(super) fn run(&mut self, ready: Option<&ReadyGpuWork>, problem: &mut TrialMemory) -> Result<(), String> {
         let told = |error: &dyn std::fmt::Display| error.to_string();
         for (memory, bytes) in self.memory.iter_mut().zip(problem.whole()) {
             memory.as_mut().map_or(Ok(()), |memory| memory.write(bytes)).map_err(|error| told(&error))?;
         }
         let call = *problem.call();
-        self.with_work(rounds, &call, |trials, work, buffers, limit| trials.run(work, buffers, limit))?;
+        self.with_work(ready, &call, |trials, work, buffers, limit| trials.run(work, buffers, limit))?;
         for (memory, bytes) in self.memory.iter().zip(problem.whole()) {
             memory.as_ref().map_or(Ok(()), |memory| memory.read(bytes)).map_err(|error| told(&error))?;
         }
@@ -136,22 +166,22 @@ impl<'a> GpuBench<'a> {
     /// connections.
     pub(super) fn time(
         &mut self,
-        rounds: Option<&ReadyRounds>,
+        ready: Option<&ReadyGpuWork>,
         call: &CollectiveCall,
         (repetitions, calls): (usize, usize),
     ) -> Result<Vec<Micros>, String> {
         let epoch = self.gpu.trials().epoch();
         // All ranks come to the same.
-        if rounds.map_or(&self.stock_epoch, |rounds| &rounds.epoch).get() != epoch {
-            self.with_work(rounds, call, |trials, work, buffers, limit| trials.run(work, buffers, limit))?;
+        if ready.map_or(&self.stock_epoch, |ready| &ready.epoch).get() != epoch {
+            self.with_work(ready, call, |trials, work, buffers, limit| trials.run(work, buffers, limit))?;
         }
         let calls = (repetitions, calls, self.is_held);
-        self.with_work(rounds, call, |trials, work, buffers, limit| trials.time(work, buffers, calls, limit))
+        self.with_work(ready, call, |trials, work, buffers, limit| trials.time(work, buffers, calls, limit))
     }
 
     fn with_work<T>(
         &mut self,
-        rounds: Option<&ReadyRounds>,
+        ready: Option<&ReadyGpuWork>,
         call: &CollectiveCall,
         run: impl FnOnce(
             &mut NcclTrials,
@@ -161,10 +191,19 @@ impl<'a> GpuBench<'a> {
         ) -> Result<T, runtime::NcclError>,
     ) -> Result<T, String> {
         let (limit, buffers) = (self.limit, self.memory.each_ref().map(Option::as_ref));
-        let trials = self.gpu.trials();
-        rounds.map_or(&self.stock_epoch, |rounds| &rounds.epoch).set(trials.epoch());
-        let ended = match rounds {
-            Some(rounds) => run(trials, &mut NcclWork::Plan(&mut rounds.rounds.borrow_mut()), buffers, limit),
+        let (trials, mapped) = self.gpu.trials_and_memory();
+        ready.map_or(&self.stock_epoch, |ready| &ready.epoch).set(trials.epoch());
+        let ended = match ready.map(|ready| &ready.way) {
+            Some(ReadyWay::Rounds(rounds)) => {
+                run(trials, &mut NcclWork::Plan(&mut rounds.borrow_mut()), buffers, limit)
+            }
+            Some(ReadyWay::Kernel(algorithm)) => {
+                let mapped = mapped.ok_or_else(|| "no memory is mapped any more".to_owned())?;
+                let CollectiveCall { op, count, dtype, .. } = *call;
+                let op = op.unwrap_or(ReduceOp::Sum);
+                let call = StagedCall { algorithm: *algorithm, count: count as u64, dtype, op };
+                run(trials, &mut NcclWork::Kernel(mapped, call), buffers, limit)
+            }
             None => run(trials, &mut NcclWork::Stock(stock_call(call)), buffers, limit),
         };
         ended.map_err(|error| error.to_string())

@@ -130,7 +130,7 @@ pub fn final_table(
         }
     }
     let mut made = table_of(launches, &end.texts, end.key, dtype, step)?;
-    made.table.links = end.links;
+    (made.table.links, made.without_kernels) = (end.links, end.without_kernels);
     Ok(made)
 }
 
@@ -161,7 +161,7 @@ mod tests {
         let version = env!("CARGO_PKG_VERSION").to_owned();
         let key = TableKey::of(vec![0; 4], version);
         let texts = [("ring".to_owned(), "{}".to_owned())].into();
-        LaunchEnd { key, texts, functions: BTreeSet::new(), links: None }
+        LaunchEnd { key, texts, functions: BTreeSet::new(), links: None, without_kernels: None }
     }
 
     const NAME: &str = "chosen scatter + allgather";

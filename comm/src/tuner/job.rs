@@ -11,6 +11,7 @@ use super::{
 };
 use crate::communicator::Communicator;
 use crate::error::{CommError, CommResult};
+use crate::gpu::GpuRank;
 use crate::table::PlanTable;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -68,6 +69,16 @@ pub struct LaunchEnd {
     /// What messages between machines cost.
     #[serde(default)]
     pub links: Option<MachineLinks>,
+    /// Why kernels over mapped memory were not measured, if the ranks have tried to map it ([`GpuRank::why_unmapped`]).
+    #[serde(default)]
+    pub without_kernels: Option<String>,
+}
+
+impl LaunchEnd {
+    /// The same with what these GPUs say.
+    pub fn on(self, gpu: Option<&GpuRank>) -> Self {
+        Self { without_kernels: gpu.and_then(GpuRank::why_unmapped).map(str::to_owned), ..self }
+    }
 }
 
 /// Candidates whose halves a table serves.
@@ -176,7 +187,7 @@ impl TuneJob {
         let mut gpu = comm.open_device(&self.options)?;
         let key = comm.table_key_of(gpu.as_ref())?;
         if comm.rank() == 0 {
-            watch.say(&TuneWord::Begin(comm.launch_end(&candidates, key)?));
+            watch.say(&TuneWord::Begin(comm.launch_end(&candidates, key)?.on(gpu.as_ref())));
         }
         let tell = |cell: &CellSamples| watch.say(&TuneWord::Cell(cell.clone()));
         comm.measure_watched((watch, gpu.as_mut()), &work, &candidates, &self.options, tell)?;
@@ -195,7 +206,7 @@ impl Communicator {
         let functions = candidates.iter().filter(|of| of.is_function()).map(|of| of.name().to_owned()).collect();
         // What was measured between hosts says nothing about GPUs.
         let links = if key.transport == Some(RankTransport::Nccl) { None } else { self.kept_links() };
-        Ok(LaunchEnd { key, texts, functions, links })
+        Ok(LaunchEnd { key, texts, functions, links, without_kernels: None })
     }
 
     /// Tunes in a running program: measures the program's own candidates, textbook algorithms and stock on these ranks, and uses
@@ -230,7 +241,7 @@ impl Communicator {
         candidates.extend(variants(&candidates, &cut)?);
         let edges = self.measure_on(gpu.as_mut(), &cells, &candidates, &part(1.0 - GRID), |_| {})?;
         let made = self.shared_value(|| {
-            let (mut launches, end) = ([grid, edges], self.launch_end(&candidates, key)?);
+            let (mut launches, end) = ([grid, edges], self.launch_end(&candidates, key)?.on(gpu.as_ref()));
             final_table(&mut launches, &[None, Some(chosen)], end, &dtype, step).map_err(CommError::NoPlan)
         })?;
         // What is best on GPUs serves no call of this communicator, whose buffers are on hosts.

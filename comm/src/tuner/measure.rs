@@ -79,12 +79,13 @@ fn measure_cell(
     (programs, predictions): (&mut CandidatePrograms, &mut Predictions),
     (options, share): (&TuneOptions, Duration),
 ) -> CommResult<(CellSamples, Duration)> {
-    let begin = Moment::now();
-    let kind = measured_kind(cell.collective, options.op);
+    let (begin, kind) = (Moment::now(), measured_kind(cell.collective, options.op));
     let count = cell.count(control.size(), options.dtype.size());
     let bytes = cell.unmeasured(control.size(), options).bytes;
+    let may_map = gpu.as_ref().is_some_and(|gpu| gpu.maps(bytes));
     let serving = candidates.iter().enumerate().filter(|(index, candidate)| {
-        (*index == 0 || cell.asks_for(candidate)) && candidate.serves(control.size(), kind, count, bytes)
+        let is_asked = *index == 0 || cell.asks_for(candidate);
+        is_asked && candidate.serves(control.size(), kind, count, bytes) && (may_map || !candidate.is_kernel())
     });
     let (size, on) = ((count, options.dtype), ((control, watch), gpu));
     let mut bench = match CellBench::new(on, kind, size, options.seed, options.limit)? {

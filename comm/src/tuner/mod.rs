@@ -97,7 +97,7 @@ pub struct TuneOptions {
     /// takes: for an oracle. 0 stands for as often as a decision needs, within the budget.
     #[serde(default)]
     pub least_samples: usize,
-    /// Where buffers are. On GPUs stock is NCCL, and plans are the only candidates.
+    /// Where buffers are. On GPUs stock is NCCL; candidates are plans, and kernels over memory that the ranks have mapped.
     #[serde(default)]
     pub device: TuneDevice,
 }
@@ -248,7 +248,8 @@ impl TuneOptions {
 }
 
 impl Communicator {
-    /// What competes: stock, collectives of two halves, what is given, and every textbook algorithm. All ranks have the same.
+    /// What competes: stock, collectives of two halves, on GPUs kernels over mapped memory, what is given, and every textbook algorithm.
+    /// All ranks have the same.
     ///
     /// # Errors
     /// [`CommError::NoPlan`]; [`CommError::Argument`] if a candidate cannot have its name.
@@ -264,6 +265,7 @@ impl Communicator {
                 if let Some(function) = given.iter().find(|of| of.is_function()) {
                     return Err(CommError::Argument(format!("`{}` is a function, and works on no GPU", function.name)));
                 }
+                all.extend(TuneCandidate::kernels());
             }
         }
         let known: Vec<_> = all.iter().chain(&textbook).collect();
@@ -304,14 +306,21 @@ impl Communicator {
         }
     }
 
-    /// What the options want calls to run on; `None` for the host. All ranks make this call.
+    /// What the options want calls to run on; `None` for the host. All ranks make this call. For AllReduce they try to map memory of each
+    /// other, as `libantiphon_nccl.so` does; [`GpuRank::why_unmapped`] says why they have none.
     ///
     /// # Errors
     /// As [`GpuRank::open`].
     pub fn open_device(&self, options: &TuneOptions) -> CommResult<Option<GpuRank>> {
         match options.device {
             TuneDevice::Host => Ok(None),
-            TuneDevice::Gpu => GpuRank::open(self, JOINING).map(Some),
+            TuneDevice::Gpu => {
+                let mut gpu = GpuRank::open(self, JOINING)?;
+                if let Some(terms) = device::terms_of_kernels(options, self.size(), JOINING) {
+                    gpu.map_memory(self, terms)?;
+                }
+                Ok(Some(gpu))
+            }
         }
     }
 

@@ -21,6 +21,9 @@ pub struct MeasuredTable {
     /// Candidates that are the same plan as another one, which was measured for both.
     #[serde(default)]
     pub same: Vec<SameCandidate>,
+    /// Why kernels over mapped memory were not measured, if the ranks have tried to map it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub without_kernels: Option<String>,
 }
 
 /// A candidate that sends the same messages and makes the same steps as another one.
@@ -71,7 +74,8 @@ pub struct RefusedCandidate {
 impl MeasuredTable {
     /// A table of these launches.
     pub(super) fn new(table: TuningTable, launches: &[Vec<CellSamples>]) -> Self {
-        Self { table, refused: refused(launches), dropped: dropped(launches), same: same(launches) }
+        let (refused, dropped, same) = (refused(launches), dropped(launches), same(launches));
+        Self { table, refused, dropped, same, without_kernels: None }
     }
 
     /// As JSON: `table`, `refused`, `dropped` and `same`.

@@ -118,7 +118,7 @@ pub(super) fn in_order(pending: &[PendingCandidate<'_>], stock_us: Option<f64>) 
     let best = pending.iter().filter_map(|of| of.predicted_us).chain(stock_us).fold(f64::INFINITY, f64::min);
     let weight = |index: &usize| match predicted(index) {
         Some(time) => (time / stock_us.unwrap_or(best)).clamp(1.0, MOST_TIMES),
-        None if pending[*index].candidate.is_function() => OF_FUNCTION,
+        None if pending[*index].candidate.is_function() || pending[*index].candidate.is_kernel() => OF_FUNCTION,
         None => 1.0,
     };
     let mut order = Vec::with_capacity(pending.len());

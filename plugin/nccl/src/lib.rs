@@ -26,6 +26,7 @@ mod lifecycle;
 mod members;
 mod names;
 mod peers;
+mod places;
 mod plans;
 mod prepared;
 mod real;

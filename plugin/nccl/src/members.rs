@@ -1,12 +1,13 @@
 //! The communicators of this process, as far as they run plans.
 //!
 //! The principal type is [`PlanMember`]. When a communicator is made, its ranks compare what they would decide by: the tables, the version
-//! of this library, and whether their GPU has the kernel. Only where all have the same, plans run, so all ranks decide each call alike
+//! of this library and of NCCL, and whether their GPU has the kernel; and they tell each other what their GPUs are called. Only where all have the same, plans run, so all ranks decide each call alike
 //! without asking each other again.
 
 use crate::background::{Background, IN_PROGRESS, REMOTE_ERROR, spawn};
 use crate::names::NcclName;
 use crate::peers::PeerFunctions;
+use crate::places::{MemberPlaces, NAME_WORDS, name_of, words_of};
 use crate::prepared::PreparedPlans;
 use crate::real::{address, real};
 use crate::settings::{Settings, say};
@@ -17,18 +18,20 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
+use topology::Rank;
 
 /// How long all ranks may take to compare their tables.
 const PATIENCE: Duration = Duration::from_secs(60);
 const SUCCESS: c_int = 0;
 const SYSTEM_ERROR: c_int = 2;
+/// What a rank tells the others: so many numbers, and then the name of its GPU.
+const WORDS: usize = 4;
 
 /// A rank of a communicator that runs plans.
 pub(crate) struct PlanMember {
     pub(crate) comm: NcclCommunicator,
     pub(crate) gpu: Arc<GpuDevice>,
-    /// The machine of each rank, counted in the order of their first ranks.
-    pub(crate) machines: Vec<u32>,
+    pub(crate) places: MemberPlaces,
     /// A number of the communicator, which all its ranks know, and by which they order communicators.
     pub(crate) number: u64,
     /// Whether its functions return only when their work is in the stream.
@@ -283,29 +286,26 @@ fn random() -> u64 {
 }
 
 /// What this rank would decide by: 0 if it cannot run plans, and why not.
-fn ready(gpu: &Result<Arc<GpuDevice>, String>) -> (u64, String) {
+fn ready(gpu: &Result<Arc<GpuDevice>, String>, nccl_version: &str) -> (u64, String) {
     match (table(), gpu) {
         (None, _) => (0, "there is no table with plans".to_owned()),
         (_, Err(why)) => (0, why.clone()),
         (Some(table), Ok(_)) => {
-            let version = env!("CARGO_PKG_VERSION").bytes();
-            let number = version.fold(table.digest(), |number, byte| number.rotate_left(8) ^ u64::from(byte));
+            // Ranks that compare their GPUs with tables, and ranks that do not, would decide differently.
+            let compares = if Settings::of_process().takes_any_hardware { "" } else { " here" };
+            let words = [env!("CARGO_PKG_VERSION"), nccl_version, compares];
+            let bytes = words.iter().flat_map(|word| word.bytes());
+            let number = bytes.fold(table.digest(), |number, byte| number.rotate_left(8) ^ u64::from(byte));
             (number.max(1), String::new())
         }
     }
 }
 
-/// The machine of each rank, counted in the order of their first ranks.
-fn machines_of(hosts: &[u64]) -> Vec<u32> {
-    let mut known: Vec<u64> = Vec::new();
-    let machines = hosts.iter().map(|host| {
-        let seen = known.iter().position(|of| of == host).unwrap_or(known.len());
-        if seen == known.len() {
-            known.push(*host);
-        }
-        seen as u32
-    });
-    machines.collect()
+/// A number of the machine, or of the one that ranks are told to pretend.
+fn machine() -> u64 {
+    let host = std::env::var("ANTIPHON_HOST").ok().filter(|host| !host.is_empty());
+    let machine = host.map_or_else(Machine::here, |host| Ok(Machine::named(&host)));
+    machine.map_or(0, |machine| machine.number())
 }
 
 /// Compares tables with all ranks: a member, or why it runs no plans.
@@ -322,23 +322,22 @@ fn compare(comm: *mut c_void, later: Option<&Background>) -> Result<Result<PlanM
         return Ok(Err("NCCL does not tell its GPU".to_owned()));
     };
     let gpu = gpu(ordinal);
-    let (number, why) = ready(&gpu);
+    let nccl_version = library.version().to_string();
+    let (number, why) = ready(&gpu, &nccl_version);
     let opened = match gpu {
         Ok(gpu) => gpu,
         // Without a GPU nothing can be sent; communicators do not work there either.
         Err(why) => return Ok(Err(why)),
     };
-    let host = std::env::var("ANTIPHON_HOST").ok().filter(|host| !host.is_empty());
-    let machine = host.map_or_else(Machine::here, |host| Ok(Machine::named(&host)));
-    let machine = machine.map_or(0, |machine| machine.number());
     // SAFETY: the communicator was made just now. Its caller has not got it yet, or may not use it before this is done.
     let mut ours = unsafe { NcclCommunicator::borrowed(library, comm) }?;
     if let Some(background) = later {
         ours.stop_when(background.stop_flag());
     }
     static PROCESS: LazyLock<u64> = LazyLock::new(random);
-    let words = ours.gather(&opened, &[number, machine, *PROCESS, random()], PATIENCE)?;
-    let column = |which: usize| words.iter().copied().skip(which).step_by(4);
+    let own = [&[number, machine(), *PROCESS, random()][..], &words_of(opened.name())].concat();
+    let words = ours.gather(&opened, &own, PATIENCE)?;
+    let column = |which: usize| words.iter().copied().skip(which).step_by(WORDS + NAME_WORDS);
     let (numbers, hosts): (Vec<u64>, Vec<u64>) = column(0).zip(column(1)).unzip();
     let processes: BTreeSet<u64> = column(2).collect();
     if number == 0 {
@@ -350,15 +349,22 @@ fn compare(comm: *mut c_void, later: Option<&Background>) -> Result<Result<PlanM
         return Ok(Err("several of its ranks are in one process".to_owned()));
     }
     if let Some(other) = numbers.iter().position(|other| *other != number) {
-        let what = if numbers[other] == 0 { "has no plans" } else { "has another table, or another version" };
+        let what = match numbers[other] {
+            0 => "has no plans",
+            _ => "has another table, another version, or another ANTIPHON_TABLE_ANY_HARDWARE",
+        };
         return Ok(Err(format!("rank {other} {what}")));
     }
-    let machines = machines_of(&hosts);
-    let peers = PeerFunctions::shared(&mut ours, &opened, (table(), &machines), PATIENCE)?;
+    let names: Vec<String> = words.chunks(WORDS + NAME_WORDS).map(|rank| name_of(&rank[WORDS..])).collect();
+    let places = MemberPlaces::new(&hosts, &names, &nccl_version);
+    if ours.rank() == Rank(0) && Settings::of_process().says_decisions {
+        table().into_iter().for_each(|table| places.say_others(table));
+    }
+    let peers = PeerFunctions::shared(&mut ours, &opened, (table(), &places), PATIENCE)?;
     Ok(Ok(PlanMember {
         comm: ours,
         gpu: opened,
-        machines,
+        places,
         number: column(3).next().unwrap_or(0),
         is_blocking: later.is_none(),
         plans: PreparedPlans::default(),

@@ -3,9 +3,10 @@
 //! The principal type is [`PeerFunctions`]. A table names them among the functions of a cell, with the type and the reduction. They serve
 //! calls between the smallest and the largest size at which they were measured, and no others.
 
+use crate::places::MemberPlaces;
 use crate::prepared::{PreparedKey, dtype_of};
 use crate::settings::{Settings, say};
-use comm::{PlanTable, RankPlaces};
+use comm::PlanTable;
 use runtime::{
     DType, GpuDevice, MOST_STAGED_BYTES, NcclCommunicator, NcclError, PeerAlgorithm, PeerMemoryError, StagedAllReduce,
     StagedCall, StagedTerms,
@@ -40,9 +41,9 @@ pub(crate) struct PeerKernelCall {
     pub(crate) call: StagedCall,
 }
 
-/// What the table names for ranks on these machines.
-fn named(table: Option<&PlanTable>, machines: &[u32]) -> Vec<PeerRange> {
-    let functions = table.into_iter().flat_map(|table| table.measured_functions(RankPlaces::on(machines)));
+/// What the table names for ranks at these places.
+fn named(table: Option<&PlanTable>, places: &MemberPlaces) -> Vec<PeerRange> {
+    let functions = table.into_iter().flat_map(|table| table.measured_functions(places.ranks()));
     let range = |of: comm::MeasuredFunction| {
         let algorithm = PeerAlgorithm::ALL.iter().copied().find(|algorithm| algorithm.name() == &*of.name)?;
         let op = of.op.filter(|_| of.collective == Collective::AllReduce)?;
@@ -60,10 +61,10 @@ impl PeerFunctions {
     pub(crate) fn shared(
         comm: &mut NcclCommunicator,
         gpu: &GpuDevice,
-        (table, machines): (Option<&PlanTable>, &[u32]),
+        (table, places): (Option<&PlanTable>, &MemberPlaces),
         limit: Duration,
     ) -> Result<Option<Self>, NcclError> {
-        let mut ranges = named(table, machines);
+        let mut ranges = named(table, places);
         // What is too large for the place in mapped memory is left to others.
         ranges.iter_mut().for_each(|range| range.bytes[1] = range.bytes[1].min(MOST_STAGED_BYTES as u64));
         ranges.retain(|range| range.bytes[0] <= range.bytes[1]);
@@ -74,7 +75,7 @@ impl PeerFunctions {
         match StagedAllReduce::new(gpu, comm, &terms) {
             Ok(staged) => {
                 if says {
-                    say(&format!("a communicator of {} ranks maps {bytes} bytes of each", machines.len()));
+                    say(&format!("a communicator of {} ranks maps {bytes} bytes of each", comm.ranks()));
                 }
                 Ok(Some(Self { staged, ranges }))
             }

@@ -8,9 +8,9 @@
 use crate::background::REMOTE_ERROR;
 use crate::members::{PlanMember, SeenMember, find, table};
 use crate::peers::PeerKernelCall;
+use crate::places::MemberPlaces;
 use crate::prepared::{PlanRefusal, PreparedKey, PreparedPlan, PreparedPlans, dtype_of};
 use crate::settings::say;
-use comm::{RankPlaces, RankTransport};
 use program::{LowerOptions, check, lower};
 use runtime::{DType, GpuDevice, GpuError, NcclCommunicator, NcclError, NcclRounds, RoundFailure, RoundPlan};
 use schedule::{Collective, ReduceOp, Request};
@@ -105,7 +105,7 @@ pub(crate) fn choose(call: &AskedCall) -> Result<CallForPlan, PlanRefusal> {
     let key = key_of(call)?;
     let function = member.peers.as_ref().and_then(|peers| peers.serving(&key));
     if function.is_none() {
-        prepared(&mut member.plans, member.comm.rank(), &member.machines, key)?;
+        prepared(&mut member.plans, member.comm.rank(), &member.places, key)?;
     }
     let (number, gpu) = (member.number, member.gpu.clone());
     let is_blocking = member.is_blocking;
@@ -138,7 +138,7 @@ fn key_of(call: &AskedCall) -> Result<PreparedKey, PlanRefusal> {
 fn prepared<'a>(
     plans: &'a mut PreparedPlans,
     rank: Rank,
-    machines: &[u32],
+    places: &MemberPlaces,
     key: PreparedKey,
 ) -> Result<&'a mut PreparedPlan, PlanRefusal> {
     if plans.plans.len() >= MOST_PLANS && !plans.plans.contains_key(&key) {
@@ -147,7 +147,7 @@ fn prepared<'a>(
     }
     let prepare = || {
         let dtype = dtype_of(key.dtype, key.op)?;
-        let (program, name) = program_of(&key, dtype, machines)?;
+        let (program, name) = program_of(&key, dtype, places)?;
         let plan = RoundPlan::new(&program, rank, key.count as u64, dtype, BLOCK_BYTES);
         let plan = plan.map_err(|why| PlanRefusal::Unfit(format!("{name}: {why}")))?;
         Ok(PreparedPlan { name, plan, rounds: None })
@@ -170,8 +170,8 @@ impl CallForPlan {
         let (plan, done) = match &self.function {
             Some(function) => (function.name.clone(), run_function(&self.call, function, member)),
             None => {
-                let PlanMember { comm, gpu, machines, plans, .. } = member;
-                let plan = prepared(plans, comm.rank(), machines, self.key)?.name.clone();
+                let PlanMember { comm, gpu, places, plans, .. } = member;
+                let plan = prepared(plans, comm.rank(), places, self.key)?.name.clone();
                 (plan, enqueue(&self.call, self.key, plans, comm, gpu))
             }
         };
@@ -210,16 +210,18 @@ fn run_function(call: &AskedCall, function: &PeerKernelCall, member: &mut PlanMe
 fn program_of(
     key: &PreparedKey,
     dtype: DType,
-    machines: &[u32],
+    places: &MemberPlaces,
 ) -> Result<(program::VerifiedProgram, Arc<str>), PlanRefusal> {
-    let ranks = machines.len();
+    let ranks = places.machines.len();
     let bytes = (key.count as u64).saturating_mul(dtype.size() as u64);
     let size = bytes.saturating_mul(key.collective.blocks(ranks));
     let request = Request { op: key.op, root: key.root, ..Request::new(key.collective, ranks, size) };
-    // A table that was measured between hosts is none for these ranks. What the GPUs of the other ranks are, nobody knows here.
-    let places = RankPlaces { transport: Some(RankTransport::Nccl), ..RankPlaces::on(machines) };
-    let found = table().and_then(|table| table.schedule_for(places, &request, dtype)).ok_or(PlanRefusal::NotChosen)?;
-    let (schedule, name) = found.map_err(PlanRefusal::Unfit)?;
+    let found = |places| table().and_then(|table| table.schedule_for(places, &request, dtype));
+    let (schedule, name) = match found(places.ranks()) {
+        Some(found) => found.map_err(PlanRefusal::Unfit)?,
+        None if found(places.on_any_hardware()).is_some() => return Err(PlanRefusal::OtherHardware),
+        None => return Err(PlanRefusal::NotChosen),
+    };
     let unfit = |why: &dyn fmt::Display| PlanRefusal::Unfit(format!("{name}: {why}"));
     let in_place = is_planned_in_place(key.collective);
     let program = lower(&schedule, &LowerOptions { in_place, ..LowerOptions::default() });

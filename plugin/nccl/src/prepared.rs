@@ -24,6 +24,8 @@ pub(crate) enum PlanRefusal {
     Reduction,
     /// No plan is for this root and these machines.
     NotChosen,
+    /// It was measured with other GPUs, or with another NCCL.
+    OtherHardware,
     /// The plan cannot serve it.
     Unfit(String),
 }
@@ -38,6 +40,7 @@ impl fmt::Display for PlanRefusal {
             Self::Type => f.write_str("plans do not have its type of elements"),
             Self::Reduction => f.write_str("plans do not have its reduction"),
             Self::NotChosen => f.write_str("it is for another root, or for other machines"),
+            Self::OtherHardware => f.write_str("it was measured with other GPUs, or with another version of NCCL"),
             Self::Unfit(why) => write!(f, "the plan cannot serve it: {why}"),
         }
     }

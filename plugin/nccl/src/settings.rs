@@ -15,6 +15,8 @@ pub(crate) struct Settings {
     pub(crate) says_decisions: bool,
     /// A tuning table, or a folder of them (`ANTIPHON_TABLE`).
     pub(crate) table: Option<PathBuf>,
+    /// Tables serve whatever the GPUs and the version of NCCL are (`ANTIPHON_TABLE_ANY_HARDWARE`).
+    pub(crate) takes_any_hardware: bool,
     /// Where the counters go at the end of the process (`ANTIPHON_STATS`); `%p` is the number of the process.
     pub(crate) statistics: Option<PathBuf>,
 }
@@ -24,6 +26,7 @@ impl Settings {
         static SETTINGS: OnceLock<Settings> = OnceLock::new();
         SETTINGS.get_or_init(|| Self {
             is_disabled: is_disabled(),
+            takes_any_hardware: is_set("ANTIPHON_TABLE_ANY_HARDWARE"),
             says_decisions: std::env::var("ANTIPHON_DEBUG")
                 .is_ok_and(|level| ["info", "INFO", "debug", "trace", "1"].contains(&level.as_str())),
             table: named("ANTIPHON_TABLE").map(PathBuf::from),
@@ -34,7 +37,12 @@ impl Settings {
 
 /// Whether `ANTIPHON_DISABLE` is set.
 pub(crate) fn is_disabled() -> bool {
-    std::env::var("ANTIPHON_DISABLE").is_ok_and(|value| !["", "0"].contains(&value.as_str()))
+    is_set("ANTIPHON_DISABLE")
+}
+
+/// Whether a variable says yes.
+fn is_set(variable: &str) -> bool {
+    std::env::var(variable).is_ok_and(|value| !["", "0"].contains(&value.as_str()))
 }
 
 /// The value of a variable, unless it is empty.

@@ -1,6 +1,7 @@
 //! Memory that processes map from each other, and AllReduce over it, by the code that ships: a process for each rank, each with a GPU.
 //!
-//! The driver is the fake one of `tests/cuda`. Ranks are processes of this test, which tell each other things through files.
+//! The driver is the fake one of `tests/cuda`, unless ANTIPHON_GPU=real asks for that of the computer (`make gpu-test`): some tests run with
+//! both. Ranks are processes of this test, which tell each other things through files.
 #![allow(clippy::unwrap_used, missing_docs)]
 #![expect(unsafe_code, reason = "loads a library")]
 
@@ -9,8 +10,9 @@ mod rank;
 
 use gather::{Job, PROCESS};
 use rank::Process;
-use runtime::{ALLREDUCE_PTX, DType, PeerAlgorithm, PeerCall};
+use runtime::{ALLREDUCE_PTX, DType, GpuDevice, PeerAlgorithm, PeerCall};
 use schedule::ReduceOp;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// Long enough for the slowest computer.
@@ -56,6 +58,35 @@ fn nothing(_: usize) -> Vec<(&'static str, String)> {
 
 fn lacking(what: &'static str) -> impl Fn(usize) -> Vec<(&'static str, String)> {
     move |_| vec![("FAKE_CUDA_LACKS", what.to_owned())]
+}
+
+/// How two processes share memory with the driver that is asked for, or why they do not. The fake driver always lets them. On a computer
+/// with one GPU they share that, which a driver may refuse; then nothing between processes can be tried.
+fn sharing() -> &'static Result<String, String> {
+    static SHARES: OnceLock<Result<String, String>> = OnceLock::new();
+    SHARES.get_or_init(|| {
+        if !rank::is_real() {
+            return Ok("two processes, over the fake driver".to_owned());
+        }
+        let (gpus, said) = (GpuDevice::count().unwrap(), job(2, "shares", &nothing));
+        let shares = said[0] == said[1] && ["Descriptors held 0", "Handles held 0"].contains(&said[0].as_str());
+        assert!(shares || gpus == 1, "{said:?}");
+        let place = match gpus {
+            1 => "two processes on one GPU, which shows no order of memory between GPUs",
+            _ => "two processes, each with a GPU",
+        };
+        if shares { Ok(format!("{place}: {}", said[0])) } else { Err(format!("{place}, share no memory: {said:?}")) }
+    })
+}
+
+/// With the driver that is asked for.
+#[test]
+fn two_processes_share_memory() {
+    match sharing() {
+        Ok(how) => println!("{how}"),
+        Err(why) => return println!("skipped: {why}"),
+    }
+    assert!(job(2, "shares", &nothing).iter().all(|line| line.ends_with(" held 0")));
 }
 
 /// By the best way that all drivers have.
@@ -163,6 +194,9 @@ fn a_rank_that_leaves_while_ranks_gather_is_missed() {
 
 #[test]
 fn every_type_and_number_of_ranks_is_right() {
+    if let Err(why) = sharing() {
+        return println!("skipped: {why}");
+    }
     for (ranks, way) in [(2, ""), (3, "descriptors"), (4, ""), (5, "descriptors"), (6, ""), (7, ""), (8, "")] {
         assert_eq!(job(ranks, "types", &lacking(way)), vec!["wrong 0 held 0"; ranks], "{ranks} ranks {way}");
     }
@@ -170,6 +204,9 @@ fn every_type_and_number_of_ranks_is_right() {
 
 #[test]
 fn a_rank_that_ends_between_calls_is_named() {
+    if let Err(why) = sharing() {
+        return println!("skipped: {why}");
+    }
     for ranks in [2, 4] {
         let begin = Instant::now();
         let said = job(ranks, "leaves", &nothing);
@@ -182,6 +219,9 @@ fn a_rank_that_ends_between_calls_is_named() {
 
 #[test]
 fn a_rank_that_does_not_call_is_named() {
+    if let Err(why) = sharing() {
+        return println!("skipped: {why}");
+    }
     for how in ["polls", "limit"] {
         let said = job(3, &format!("absent {how}"), &nothing);
         for (rank, line) in said.iter().enumerate().take(2) {

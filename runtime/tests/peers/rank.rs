@@ -16,22 +16,35 @@ use topology::Rank;
 const OPS: [ReduceOp; 5] = [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Min, ReduceOp::Max, ReduceOp::Avg];
 const THREADS: u32 = 4;
 
-/// The fake driver, under the name by which cudarc looks for it.
-fn driver() -> &'static Library {
-    static FAKE: OnceLock<Library> = OnceLock::new();
-    FAKE.get_or_init(|| {
+/// Whether the driver is that of the computer.
+pub(crate) fn is_real() -> bool {
+    std::env::var("ANTIPHON_GPU").is_ok_and(|driver| driver == "real")
+}
+
+/// The fake driver, under the name by which cudarc looks for it. None: it is that of the computer.
+fn driver() -> Option<&'static Library> {
+    static FAKE: OnceLock<Option<Library>> = OnceLock::new();
+    let load = || {
         let library = std::env::current_exe().unwrap().with_file_name("libfake_cuda.so");
         // SAFETY: the library has no constructors.
         unsafe { Library::new(&library) }.unwrap_or_else(|error| panic!("{}: {error}", library.display()))
-    })
+    };
+    FAKE.get_or_init(|| (!is_real()).then(load)).as_ref()
 }
 
-/// What was not given back, if the driver has no fault.
+/// Ranks take the GPUs of the computer in turn; with the fake driver each has one of its own.
+fn gpu(rank: usize) -> GpuDevice {
+    let count = if driver().is_some() { 1 } else { GpuDevice::count().unwrap() };
+    GpuDevice::open(rank % count.max(1)).unwrap()
+}
+
+/// What was not given back, if the driver has no fault. Only the fake one tells.
 pub(crate) fn held() -> usize {
+    let Some(driver) = driver() else { return 0 };
     // SAFETY: functions without arguments that return a number.
     unsafe {
-        assert_eq!(driver().get::<extern "C" fn() -> i32>(b"fakeCudaFault\0").unwrap()(), 0, "the driver has a fault");
-        driver().get::<extern "C" fn() -> usize>(b"fakeCudaHeld\0").unwrap()()
+        assert_eq!(driver.get::<extern "C" fn() -> i32>(b"fakeCudaFault\0").unwrap()(), 0, "the driver has a fault");
+        driver.get::<extern "C" fn() -> usize>(b"fakeCudaHeld\0").unwrap()()
     }
 }
 
@@ -73,7 +86,6 @@ pub(crate) struct Process {
 
 impl Process {
     pub(crate) fn take(text: &str) -> Self {
-        driver();
         let mut words = text.split(' ').map(str::to_owned);
         let mut next = || words.next().unwrap();
         let (rank, ranks, folder) = (next().parse().unwrap(), next().parse().unwrap(), next().into());
@@ -87,7 +99,7 @@ impl Process {
             leaves_at: named("PEER_LEAVES_AT").map(|round| round as usize),
             fails_at: named("PEER_FAILS_AT").map(|round| round as usize),
         };
-        Self { gpu: GpuDevice::open(0).unwrap(), words: words.collect(), gather }
+        Self { gpu: gpu(rank), words: words.collect(), gather }
     }
 
     fn rank(&self) -> usize {

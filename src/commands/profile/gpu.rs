@@ -2,6 +2,7 @@
 //!
 //! The principal function is [`run`]. This process is rank 0: it starts the others, or somebody else has started all of them.
 
+use super::dump::NcclDump;
 use super::{Profile, TIMEOUT, check_ranks, conclude, made_at, profiled};
 use crate::cli::ProfileArgs;
 use crate::failure::{Failure, Outcome};
@@ -35,19 +36,22 @@ pub(super) fn run(args: &ProfileArgs, screen: &Screen) -> Outcome {
         && let Some(config) = config_of(&args.launch)?
     {
         check_ranks(config.size)?;
+        // Rank 0 alone reads it, before the others wait for it.
+        let dump = if config.rank == 0 { dump_of(args, config.size)? } else { None };
         let comm = connected(&config)?;
-        return if config.rank == 0 { measure(args, &comm, screen) } else { serve(&comm) };
+        return if config.rank == 0 { measure((args, dump), &comm, screen) } else { serve(&comm) };
     }
     let ranks = match args.launch.ranks {
         Some(ranks) => ranks as usize,
         None => runtime::GpuDevice::count().map_err(Failure::no)?,
     };
     check_ranks(ranks)?;
+    let dump = dump_of(args, ranks)?;
     let (mut others, mut config) = LibraryRanks::start_others(ranks, |command| {
         command.arg("profile-rank");
     })?;
     config.joining = args.launch.ready_limit(ranks);
-    let measured = connected(&config).and_then(|comm| measure(args, &comm, screen));
+    let measured = connected(&config).and_then(|comm| measure((args, dump), &comm, screen));
     match measured {
         Ok(()) => {
             // They end their communicators by themselves. What was measured is there, however that goes.
@@ -88,8 +92,13 @@ fn serve(comm: &Communicator) -> Outcome {
     gpu.link_notes(comm).and_then(|_| gpu.serve_probe(comm)).map_err(told)
 }
 
+/// What NCCL has written about the machine, if the user names it.
+fn dump_of(args: &ProfileArgs, ranks: usize) -> Outcome<Option<NcclDump>> {
+    args.nccl_dump.as_ref().map(|path| NcclDump::read(path, ranks)).transpose()
+}
+
 /// Measures as rank 0.
-fn measure(args: &ProfileArgs, comm: &Communicator, screen: &Screen) -> Outcome {
+fn measure((args, dump): (&ProfileArgs, Option<NcclDump>), comm: &Communicator, screen: &Screen) -> Outcome {
     let mut gpu = GpuRank::open(comm, TIMEOUT).map_err(told)?;
     let (about, links) = (about(&gpu), gpu.link_notes(comm).map_err(told)?);
     let mut probe = gpu.probe(comm);
@@ -101,6 +110,7 @@ fn measure(args: &ProfileArgs, comm: &Communicator, screen: &Screen) -> Outcome 
     drop(probe);
     let Profile { mut measured, held_out } = profile;
     measured.notes.extend(notes(&gpu).into_iter().chain(links));
+    measured.notes.extend(dump.iter().flat_map(|dump| dump.notes(gpu.bus_ids())));
     conclude(args, Profile { measured, held_out }, &about, screen)
 }
 

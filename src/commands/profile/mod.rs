@@ -1,5 +1,6 @@
 //! `antiphon profile`: measures α and β of every pair of ranks, and what they share.
 
+mod dump;
 mod gpu;
 
 pub(crate) use gpu::run_rank;
@@ -43,6 +44,9 @@ pub(crate) fn run(args: &ProfileArgs, screen: &Screen) -> Outcome {
     screen.may_write(args.output.iter().chain(&args.svg))?;
     if args.device == DeviceChoice::Gpu {
         return gpu::run(args, screen);
+    }
+    if args.nccl_dump.is_some() {
+        return Err(Failure::bad_input(anyhow::anyhow!("NCCL's dump is about GPUs: --nccl-dump is for --device gpu")));
     }
     Role::take(&args.launch)?.play(|launch| conduct(args, launch.unwrap_or(Launch::Local(RANKS)), screen))
 }

@@ -1,6 +1,6 @@
 //! Lines about what a tuning did not measure as it was asked.
 //!
-//! The principal functions are [`of_plans`] and [`of_sizes`], the principal type is [`ShortBudget`].
+//! The principal functions are [`of_plans`], [`of_kernels`] and [`of_sizes`], the principal type is [`ShortBudget`].
 
 use super::FIRST;
 use crate::amounts::step_of;
@@ -47,6 +47,11 @@ impl ShortBudget {
              give --budget {enough_seconds}s"
         )
     }
+}
+
+/// Why no kernels were measured that need memory of all ranks, if the ranks have tried to map it.
+pub(super) fn of_kernels(why: Option<&str>) -> Option<String> {
+    why.map(|why| format!("note: kernels over mapped memory were not measured: {why}"))
 }
 
 /// Sizes of which an element of each rank is more: what is measured instead.

@@ -97,7 +97,7 @@ impl LaunchedRank {
         let candidates = job.candidates(comm, Vec::new())?;
         let mut gpu = comm.open_device(&job.options)?;
         let key = comm.table_key_of(gpu.as_ref())?;
-        let end = comm.launch_end(&candidates, key)?;
+        let end = comm.launch_end(&candidates, key)?.on(gpu.as_ref());
         // Nobody listens any more once the user has interrupted it; then this process ends.
         let say = |word| drop(self.say.send(word));
         let (number, is_loaded, chosen) = (job.launch, job.loaded, job.chosen.clone());

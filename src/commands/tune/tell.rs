@@ -27,7 +27,7 @@ impl Tuning<'_> {
         (lost, ended_early): (Vec<LostRank>, Option<String>),
         output: &Path,
     ) -> Outcome {
-        let MeasuredTable { table, refused, dropped, same } = measured;
+        let MeasuredTable { table, refused, dropped, same, without_kernels } = measured;
         let mut seen = BTreeSet::new();
         for RefusedCandidate { collective, bytes: size, name, refusal, .. } in &refused {
             if seen.insert((collective, name)) {
@@ -35,15 +35,15 @@ impl Tuning<'_> {
                 self.screen.note(&format!("note: {name} does not compete at {collective} {size}: {why}"));
             }
         }
-        undecided.iter().for_each(|short| self.screen.note(&short.text()));
-        notes::of_plans(&dropped, &same).iter().for_each(|note| self.screen.note(note));
+        let noted = notes::of_kernels(without_kernels.as_deref()).into_iter();
+        let noted = noted.chain(undecided.iter().map(ShortBudget::text)).chain(notes::of_plans(&dropped, &same));
+        noted.for_each(|note| self.screen.note(&note));
         for LostRank { rank, launch, why, .. } in &lost {
             self.screen
                 .note(&format!("note: rank {rank} was lost in launch {launch}: {why}; the ranks were started again"));
         }
-        if let Some(why) = &ended_early {
-            self.screen.note(&format!("note: the table has what was measured until the launches were given up: {why}"));
-        }
+        let early = |why| format!("note: the table has what was measured until the launches were given up: {why}");
+        ended_early.iter().for_each(|why| self.screen.note(&early(why)));
         let named: BTreeSet<&str> = functions.iter().map(|of| of.name.as_str()).collect();
         if table.functions().any(|(_, range)| named.contains(range.function.as_str())) {
             self.screen.note("note: the table names functions; programs that have them call use_candidates");
@@ -56,6 +56,7 @@ impl Tuning<'_> {
             refused,
             dropped,
             same,
+            without_kernels,
             undecided,
             lost,
             ended_early,
@@ -93,6 +94,9 @@ struct TuneSummary {
     dropped: Vec<DroppedLaunch>,
     /// Candidates that are the same plan as another one.
     same: Vec<SameCandidate>,
+    /// On GPUs whose ranks do not map memory of each other: why not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    without_kernels: Option<String>,
     /// Where the budget was too short to decide.
     #[serde(skip_serializing_if = "Option::is_none")]
     undecided: Option<ShortBudget>,

@@ -21,11 +21,27 @@ pub(crate) fn advance(to: u64) {
     CLOCK.set(CLOCK.get().max(to));
 }
 
-/// A kernel takes `FAKE_CUDA_LAUNCH_NS` (0).
-pub(crate) fn launch() {
+fn number(variable: &str) -> u64 {
+    std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+/// A kernel takes `FAKE_CUDA_LAUNCH_NS` (0). Those whose names begin with `NAME` take longer by `NS`, where `FAKE_CUDA_KERNEL_NS` is
+/// `NAME=NS`.
+pub(crate) fn launch(kernel: &str) {
+    static TIMES: OnceLock<(u64, Option<(String, u64)>)> = OnceLock::new();
+    let (all, some) = TIMES.get_or_init(|| {
+        let named = std::env::var("FAKE_CUDA_KERNEL_NS").unwrap_or_default();
+        let some = named.split_once('=').and_then(|(name, time)| Some((name.to_owned(), time.parse().ok()?)));
+        (number("FAKE_CUDA_LAUNCH_NS"), some)
+    });
+    let more = some.as_ref().filter(|(name, _)| kernel.starts_with(name.as_str())).map_or(0, |(_, time)| *time);
+    advance(now() + all + more);
+}
+
+/// A copy on the device takes `FAKE_CUDA_COPY_NS` (0) for each byte.
+pub(crate) fn copy(bytes: usize) {
     static TIME: OnceLock<u64> = OnceLock::new();
-    let time = || std::env::var("FAKE_CUDA_LAUNCH_NS").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
-    advance(now() + TIME.get_or_init(time));
+    advance(now() + bytes as u64 * TIME.get_or_init(|| number("FAKE_CUDA_COPY_NS")));
 }
 
 /// Whether events have the times of these clocks.

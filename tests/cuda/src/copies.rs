@@ -1,6 +1,7 @@
 //! The functions for device memory, by their names and arguments in CUDA.
 #![allow(missing_docs, clippy::missing_safety_doc, reason = "CUDA's documentation describes its functions")]
 
+use crate::clock;
 use crate::device::{Code, INVALID_VALUE, OUT_OF_MEMORY, SUCCESS};
 use crate::driver::{EVENTS, STREAMS, current, device, find, give};
 use crate::graphs;
@@ -78,6 +79,7 @@ pub extern "C" fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream:
             return Err(INVALID_VALUE);
         }
         stream.push_repeatable(Arc::new(move || {
+            clock::copy(bytes);
             if let Some(copy) = device.read(from, bytes) {
                 device.write(to, &copy);
             }

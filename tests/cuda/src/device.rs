@@ -3,6 +3,7 @@
 //! The principal type is [`Device`].
 
 use crate::clock;
+use crate::faults;
 use ptx::{Launch, Machine, Module, OutsideMemory, Progress};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -216,8 +217,9 @@ impl Device {
         if self.fault() != SUCCESS {
             return;
         }
-        clock::launch();
         let KernelLaunch { kernel, blocks, threads, parameters } = launch;
+        clock::launch(&kernel.name);
+        faults::launch(&kernel.name);
         let devices = vec![0; *blocks as usize];
         let terms = Launch { kernel: &kernel.name, devices: &devices, threads: *threads, parameters, seed };
         if let Err(fault) = self.run(&kernel.module, terms) {

@@ -7,6 +7,7 @@ use crate::device::{
     NOT_INITIALIZED, NOT_READY, SUCCESS,
 };
 use crate::events::Event;
+use crate::faults;
 use crate::graphs;
 use crate::streams::Stream;
 use std::cell::Cell;
@@ -50,6 +51,13 @@ pub(crate) fn visible() -> Vec<u64> {
         all.push(own.wrapping_add(1 << 32).wrapping_add(all.len() as u64));
     }
     all
+}
+
+/// Whether the memory of this process is that of a device.
+pub(crate) fn has_memory(number: c_int) -> bool {
+    let listed = std::env::var("FAKE_CUDA_VISIBLE").unwrap_or_default();
+    let others = listed.split(',').filter(|it| it.parse::<u64>().is_ok()).count() as c_int;
+    (0..devices()).contains(&number) && !(1..=others).contains(&number)
 }
 
 /// How many devices there are.
@@ -143,7 +151,9 @@ pub unsafe extern "C" fn cuDeviceGet(found: *mut c_int, ordinal: c_int) -> Code 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, length: c_int, number: c_int) -> Code {
     initialized(|| {
-        let text = c"Antiphon's fake GPU, which is no hardware".to_bytes_with_nul();
+        let named = std::env::var("FAKE_CUDA_NAME").unwrap_or_default();
+        let more = if named.is_empty() { String::new() } else { format!(" ({named})") };
+        let text = format!("Antiphon's fake GPU, which is no hardware{more}\0");
         if !(0..devices()).contains(&number) || name.is_null() || (length as usize) < text.len() {
             return Err(INVALID_VALUE);
         }
@@ -196,6 +206,7 @@ pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut usize, number: c
             return Err(INVALID_DEVICE);
         }
         CONTEXTS.fetch_add(1, Ordering::AcqRel);
+        faults::opened(number);
         // SAFETY: as the caller of the driver promises.
         unsafe { give(context, CONTEXT) }
     })

@@ -24,6 +24,7 @@ mod copies;
 mod device;
 mod driver;
 mod events;
+mod faults;
 mod graphs;
 mod handles;
 mod kernels;

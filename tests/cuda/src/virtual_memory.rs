@@ -2,7 +2,7 @@
 #![allow(missing_docs, clippy::missing_safety_doc, reason = "CUDA's documentation describes its functions")]
 
 use crate::device::{ALREADY_MAPPED, Code, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED};
-use crate::driver::{current, device, find, give, initialized, insert, lacks, remove};
+use crate::driver::{current, device, find, give, has_memory, initialized, insert, lacks, remove};
 use crate::shared::SharedMemory;
 use ptx::OutsideMemory;
 use std::collections::BTreeMap;
@@ -85,10 +85,10 @@ unsafe fn checked(properties: *const AllocationProperties) -> Result<bool, Code>
         return Err(INVALID_VALUE);
     }
     match (asked.location.id, asked.handle_kinds) {
-        (0, 0) => Ok(false),
-        (0, FILE_DESCRIPTOR) if !lacks("descriptors") => Ok(true),
-        (0, _) => Err(NOT_SUPPORTED),
-        _ => Err(INVALID_DEVICE),
+        (id, _) if !has_memory(id) => Err(INVALID_DEVICE),
+        (_, 0) => Ok(false),
+        (_, FILE_DESCRIPTOR) if !lacks("descriptors") => Ok(true),
+        _ => Err(NOT_SUPPORTED),
     }
 }
 
@@ -207,7 +207,7 @@ pub unsafe extern "C" fn cuMemSetAccess(
         if asked.location.kind != DEVICE || asked.flags != READ_WRITE {
             return Err(INVALID_VALUE);
         }
-        if asked.location.id != 0 || lacks("access") {
+        if !has_memory(asked.location.id) || lacks("access") {
             return Err(INVALID_DEVICE);
         }
         if !mapping.is_accessible {

@@ -62,7 +62,7 @@ impl Place {
     pub(crate) fn run(&self, way: Way, ranks: usize, mode: &str, variables: &[(&str, &str)]) -> (Vec<String>, String) {
         let program = if way == Way::Instead { "instead/ranks" } else { "ranks" };
         let mut command = Command::new(self.path(program));
-        for name in ["NCCL", "TABLE", "DEBUG", "STATS", "DISABLE"] {
+        for name in ["NCCL", "TABLE", "TABLE_ANY_HARDWARE", "DEBUG", "STATS", "DISABLE"] {
             command.env_remove(format!("ANTIPHON_{name}"));
         }
         let mut folders = [self.folder.path(), library().parent().unwrap()].map(Path::to_path_buf).to_vec();

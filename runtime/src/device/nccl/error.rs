@@ -146,6 +146,7 @@ impl NcclError {
                 *code == REMOTE_ERROR
             }
             Self::Library(_) | Self::Lacks { .. } | Self::Disagree { .. } | Self::NoExchange { .. } => false,
+            Self::Gpu(GpuError::PeerMissing(_) | GpuError::PeerGone { .. }) => true,
             Self::Gpu(_) | Self::Unfit { .. } | Self::Peers(_) => false,
         }
     }

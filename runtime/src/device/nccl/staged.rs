@@ -7,9 +7,9 @@
 use super::communicator::NcclCommunicator;
 use super::error::NcclError;
 use super::gather::NcclGather;
-use crate::device::cuda::{GpuDevice, GpuError, RelaxedCapture, memory};
+use crate::device::cuda::{GpuDevice, GpuError, RelaxedCapture, bytes_of, memory};
 use crate::device::peer_memory::{PeerFault, PeerMemory, PeerMemoryError, PeerTerms, PeerWatch};
-use crate::device::peers::{PeerAddresses, PeerAlgorithm, PeerAllReduce, PeerCall};
+use crate::device::peers::{PeerAddresses, PeerAlgorithm, PeerAllReduce, PeerCall, PeerWait};
 use crate::dtype::DType;
 use cudarc::driver::sys::{CUevent_record_flags, CUevent_wait_flags, cuEventRecordWithFlags};
 use cudarc::driver::{CudaFunction, CudaSlice, CudaStream, DevicePtr, LaunchConfig, PushKernelArg, result};
@@ -30,6 +30,13 @@ pub struct StagedCall {
     pub dtype: DType,
     /// The reduction.
     pub op: ReduceOp,
+}
+
+impl StagedCall {
+    /// The bytes of an input.
+    pub(super) fn bytes(&self) -> usize {
+        self.count as usize * self.dtype.size()
+    }
 }
 
 /// What calls will come.
@@ -181,10 +188,34 @@ impl StagedAllReduce {
         &self.fault
     }
 
+    /// Whether calls that have ended have done their work.
+    ///
+    /// # Errors
+    /// [`GpuError::PeerGone`], [`NcclError::Aborted`].
+    pub(super) fn check(&self) -> Result<(), NcclError> {
+        match (self.fault.gone(), self.fault.is_ended()) {
+            (Some(peer), _) => Err(GpuError::PeerGone { rank: self.memory.rank(), peer }.into()),
+            (None, true) => Err(NcclError::Aborted),
+            (None, false) => Ok(()),
+        }
+    }
+
+    /// Which rank has not come to a call that was ended, and is done now. None: this one has waited for nobody in vain.
+    pub(super) fn missing(&self, call: &StagedCall) -> Option<GpuError> {
+        let rank = self.memory.rank();
+        if let Some(peer) = self.fault.gone() {
+            return Some(GpuError::PeerGone { rank, peer });
+        }
+        let class = shape(call.bytes() as u64).0;
+        let plan = plan_of(call, self.ranks, BLOCKS[class]).ok()?;
+        let (begin, private) = (private_layout(self.ranks).ok()?.0[class], bytes_of(&self.own, &self.private).ok()?);
+        let waits = plan.waits(rank, private.get(begin..)?);
+        PeerWait::decisive(&waits).map(GpuError::PeerMissing)
+    }
+
     /// The tables of a call, and how it is launched.
     fn grid(&mut self, call: &StagedCall, is_recorded: bool) -> Result<(u64, LaunchConfig), NcclError> {
-        let bytes = call.count * call.dtype.size() as u64;
-        let (class, threads) = shape(bytes);
+        let (class, threads) = shape(call.bytes() as u64);
         let launch = LaunchConfig { grid_dim: (BLOCKS[class], 1, 1), block_dim: (threads, 1, 1), shared_mem_bytes: 0 };
         if !self.grids.contains_key(call) {
             let copying = GpuError::of_driver("copying tables to the GPU");
@@ -240,7 +271,7 @@ impl StagedAllReduce {
         if let Some(peer) = self.fault.gone() {
             return Err(GpuError::PeerGone { rank: comm.rank(), peer }.into());
         }
-        let bytes = call.count as usize * call.dtype.size();
+        let bytes = call.bytes();
         if self.fault.is_ended() || bytes > self.bytes {
             return Err(NcclError::Aborted);
         }

@@ -1,4 +1,5 @@
-//! Timed work of a rank over NCCL: calls of plans and of NCCL's own collectives, and messages between pairs.
+//! Timed work of a rank over NCCL: calls of plans, of NCCL's own collectives and of kernels over mapped memory, and messages between
+//! pairs.
 //!
 //! The principal type is [`NcclTrials`]. Before what is timed, all ranks meet in a small collective in the same stream. So they begin at
 //! about the same moment, and each measures its own time by events on its GPU; no clocks of different GPUs are compared. Single calls and
@@ -12,6 +13,7 @@ use super::error::NcclError;
 use super::exchanges::NcclExchanges;
 use super::library::NcclLibrary;
 use super::rounds::NcclRounds;
+use super::staged::{StagedAllReduce, StagedCall, StagedTerms};
 use crate::device::cuda::{GpuDevice, GpuError, GpuMemory, StreamGate};
 use crate::dtype::DType;
 use cudarc::driver::sys::CUevent_flags;
@@ -36,6 +38,8 @@ pub enum NcclWork<'a> {
     Stock(NcclStockCall),
     /// A plan.
     Plan(&'a mut NcclRounds),
+    /// An AllReduce by one kernel over memory that all ranks have mapped, with the copies to it and from it.
+    Kernel(&'a mut StagedAllReduce, StagedCall),
 }
 
 /// A rank's GPU and communicator, for work that is timed.
@@ -43,7 +47,7 @@ pub enum NcclWork<'a> {
 pub struct NcclTrials {
     comm: NcclCommunicator,
     collectives: NcclCollectives,
-    gpu: GpuDevice,
+    gpu: Arc<GpuDevice>,
     stream: Arc<CudaStream>,
     /// For the meeting: a word of this rank, and one of each.
     words: [GpuMemory; 2],
@@ -69,7 +73,7 @@ impl NcclTrials {
         comm: NcclCommunicator,
         limit: Duration,
     ) -> Result<Self, NcclError> {
-        let (collectives, stream) = (NcclCollectives::of(library)?, gpu.stream()?);
+        let (collectives, stream, gpu) = (NcclCollectives::of(library)?, gpu.stream()?, Arc::new(gpu));
         let words = [GpuMemory::new(&gpu, 4)?, GpuMemory::new(&gpu, 4 * comm.ranks())?];
         let mut made = Self { comm, collectives, gpu, stream, words, memory: None, epoch: 1, is_stuck: false };
         let deadline = NcclDeadline::after(limit);
@@ -110,6 +114,14 @@ impl NcclTrials {
         self.wait("meeting all ranks", deadline)
     }
 
+    /// Shares memory with all ranks, for [`NcclWork::Kernel`]. All of them do this together, and come to the same.
+    ///
+    /// # Errors
+    /// As for [`StagedAllReduce::new`].
+    pub fn share_memory(&mut self, terms: &StagedTerms) -> Result<StagedAllReduce, NcclError> {
+        StagedAllReduce::new(&self.gpu, &mut self.comm, terms)
+    }
+
     /// Which of NCCL's functions does a collective; `None` if none does.
     pub fn stock_name(&self, collective: Collective) -> Option<&'static str> {
         self.collectives.name(collective)
@@ -118,7 +130,8 @@ impl NcclTrials {
     /// Runs work once. Buffers are input and output; `None` for one that is the same as the other.
     ///
     /// # Errors
-    /// [`NcclError::Late`] if it takes longer than `limit`, [`NcclError::Refused`]; the communicator is aborted then.
+    /// [`NcclError::Late`] if it takes longer than `limit`, [`NcclError::Refused`]; the communicator is aborted then. Of a kernel
+    /// [`GpuError::PeerMissing`] and [`GpuError::PeerGone`] name the rank for which it has waited in vain; its memory is of no use then.
     pub fn run(
         &mut self,
         work: &mut NcclWork<'_>,
@@ -128,8 +141,9 @@ impl NcclTrials {
         let (deadline, places) = (NcclDeadline::after(limit), self.places(work, buffers)?);
         let stream = self.stream.clone();
         // SAFETY: the places were checked. This waits for the end of the work, or keeps the buffers.
-        let put = unsafe { put(&mut self.comm, &self.collectives, &stream, work, places, deadline) };
-        put.and_then(|()| self.wait("running a call", deadline)).inspect_err(|_| self.end_with(buffers))
+        let put = unsafe { put(&mut self.comm, (&self.collectives, &self.gpu), &stream, work, places, deadline) };
+        let ended = put.and_then(|()| self.wait("running a call", deadline)).and_then(|()| work.check());
+        ended.map_err(|error| self.end_with(work, buffers, error))
     }
 
     /// Runs work `repetitions` times, each time after all ranks have met, and each time `calls` calls in a row. It must have run before
@@ -146,14 +160,18 @@ impl NcclTrials {
         limit: Duration,
     ) -> Result<Vec<Micros>, NcclError> {
         let places = self.places(work, buffers)?;
-        let (collectives, stream) = (self.collectives, self.stream.clone());
+        let (collectives, gpu, stream) = (self.collectives, self.gpu.clone(), self.stream.clone());
         let held = if is_held && calls == 1 { 1 } else { 0 };
-        let mut put = |comm: &mut NcclCommunicator, deadline: NcclDeadline| {
-            // SAFETY: the places were checked. Whoever calls this waits for the end of the work, or keeps the buffers.
-            unsafe { put(comm, &collectives, &stream, work, places, deadline) }
+        let mut time = || {
+            let mut put = |comm: &mut NcclCommunicator, deadline: NcclDeadline| {
+                // SAFETY: the places were checked. Whoever calls this waits for the end of the work, or keeps the buffers.
+                unsafe { put(comm, (&collectives, &gpu), &stream, work, places, deadline) }
+            };
+            let time = self.timed(&mut put, (calls, held), limit)?;
+            work.check().map(|()| time)
         };
-        let timed = (0..repetitions).map(|_| self.timed(&mut put, (calls, held), limit)).collect::<Result<_, _>>();
-        timed.inspect_err(|_| self.end_with(buffers))
+        let timed = (0..repetitions).map(|_| time()).collect::<Result<_, _>>();
+        timed.map_err(|error| self.end_with(work, buffers, error))
     }
 
     /// Sends the messages of all exchanges at the same time, `repetitions` times. For each repetition, the exchanges that this rank receives,
@@ -238,6 +256,7 @@ impl NcclTrials {
                 let [given, got, ..] = rounds.plan().buffer_bytes();
                 [given as usize, got as usize]
             }
+            NcclWork::Kernel(_, call) => [call.bytes(); 2],
         };
         let place = |memory: Option<&GpuMemory>, given: usize| match memory {
             Some(memory) if memory.bytes() >= given => Ok(memory.address()),
@@ -261,11 +280,21 @@ impl NcclTrials {
         self.comm.finish(doing, &stream, deadline)
     }
 
-    /// After an error: ends the work, so that nothing uses its buffers any more. If the stream does not end, they are kept.
-    fn end_with(&mut self, buffers: [Option<&GpuMemory>; 2]) {
+    /// After an error: ends the work, so that nothing uses its buffers any more. If the stream does not end, they are kept. Returns the
+    /// error, or what the kernel knows besides.
+    fn end_with(&mut self, work: &NcclWork<'_>, buffers: [Option<&GpuMemory>; 2], error: NcclError) -> NcclError {
+        if let NcclWork::Kernel(staged, _) = work {
+            // An abort of NCCL waits for the stream, and the stream for a kernel. Without a driver that works, nothing waits.
+            let _ = staged.fault().end();
+        }
         self.end();
         if self.is_stuck {
             buffers.into_iter().flatten().for_each(GpuMemory::keep);
+            return error;
+        }
+        match work {
+            NcclWork::Kernel(staged, call) => staged.missing(call).map_or(error, NcclError::Gpu),
+            NcclWork::Stock(_) | NcclWork::Plan(_) => error,
         }
     }
 
@@ -293,13 +322,26 @@ impl NcclTrials {
     }
 }
 
+impl NcclWork<'_> {
+    /// Whether what has ended has done its work: a kernel ends too where a rank is gone.
+    ///
+    /// # Errors
+    /// [`GpuError::PeerGone`], [`NcclError::Aborted`].
+    fn check(&self) -> Result<(), NcclError> {
+        match self {
+            Self::Kernel(staged, _) => staged.check(),
+            Self::Stock(_) | Self::Plan(_) => Ok(()),
+        }
+    }
+}
+
 /// Puts work into a stream.
 ///
 /// # Safety
 /// The places are those of the buffers that the work needs, which live until the stream has done it.
 unsafe fn put(
     comm: &mut NcclCommunicator,
-    collectives: &NcclCollectives,
+    (collectives, gpu): (&NcclCollectives, &GpuDevice),
     stream: &Arc<CudaStream>,
     work: &mut NcclWork<'_>,
     places: [u64; 2],
@@ -310,5 +352,7 @@ unsafe fn put(
         // SAFETY: the caller promises it.
         NcclWork::Stock(call) => unsafe { collectives.put(comm, stream.cu_stream().cast(), call, places, deadline) },
         NcclWork::Plan(rounds) => rounds.put_in_time(comm, stream, places, deadline),
+        // SAFETY: as above.
+        NcclWork::Kernel(staged, call) => unsafe { staged.enqueue(comm, gpu, stream.cu_stream().cast(), call, places) },
     }
 }
