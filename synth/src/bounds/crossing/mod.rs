@@ -74,13 +74,13 @@ pub(super) fn crossing(
                 break;
             }
         }
-    } else if SharedSums::of(problem).is_some() {
+    } else {
         let turned = Problem { topology: Arc::new(problem.topology.reversed()), ..problem.clone() };
         for (problem, backwards) in [(problem, false), (&turned, true)] {
             let mut distances = Distances::new(problem, effort.work / 2.0);
-            let mut sums = SharedSums::of(problem)?;
+            let mut sums = SharedSums::of(problem, effort.pairs)?;
             for inside in &sets {
-                let crossings = sums.crossings(inside, effort.pairs, &mut distances);
+                let crossings = sums.crossings(inside, &mut distances);
                 if !search.look_at(crossings, &mut distances, backwards) {
                     break;
                 }

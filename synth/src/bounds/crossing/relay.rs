@@ -2,7 +2,7 @@
 //!
 //! The principal function is [`relayed`]. Each combination alone can be at the sender by some time, but not all of them at once: what
 //! comes in one message comes together. So all these servers are decided together, in a dynamic program over what has come and what has
-//! left, with all undominated times at which the servers are free.
+//! left, with the undominated times at which the servers are free.
 
 use super::batches::{CountSpace, Server};
 
@@ -10,12 +10,21 @@ use super::batches::{CountSpace, Server};
 const MOST_STATES: usize = 128;
 /// The most servers that one rank sends over.
 const MOST_NEXT: usize = 3;
-/// The most times of servers that are followed.
-const MOST_CLOCKS: usize = 1 << 17;
+/// What one try costs, in pairs of combinations and parts of them.
+const TRY: f64 = 12.0;
+/// The most clocks of a front. Of more, two are put together, as early as the earlier one in everything.
+const MOST_CLOCKS: usize = 12;
 
 /// For each combination, the earliest time by which the `next` servers can have carried it to where it goes, where all but the classes
 /// that are `at_hand` at their sender come over `into` first; `None` if there is too much to follow.
-pub(super) fn relayed(space: &CountSpace, into: &Server, next: &[&Server], at_hand: &[bool]) -> Option<Vec<f64>> {
+/// Takes what it does off `work`.
+pub(super) fn relayed(
+    space: &CountSpace,
+    into: &Server,
+    next: &[&Server],
+    at_hand: &[bool],
+    work: &mut f64,
+) -> Option<Vec<f64>> {
     let states = space.states();
     if states > MOST_STATES || next.len() > MOST_NEXT {
         return None;
@@ -25,13 +34,13 @@ pub(super) fn relayed(space: &CountSpace, into: &Server, next: &[&Server], at_ha
     let mut fronts: Vec<Front> = (0..states * states).map(|_| Front::default()).collect();
     fronts[0].insert(Clocks::default());
     let mut done = vec![f64::INFINITY; states];
-    let mut followed = 0;
     for come in (0..=coming).filter(|&come| space.without(come, at_hand) == come) {
         let here = come + (all - coming);
         for left in std::iter::once(0).chain(space.parts(here).iter().map(|&part| part as usize)) {
             let front = std::mem::take(&mut fronts[come * states + left]);
-            followed += front.0.len();
-            if followed > MOST_CLOCKS {
+            let tries = space.parts(here - left).len() * next.len() + space.parts(coming - come).len();
+            *work -= TRY * (front.0.len() * tries) as f64;
+            if *work <= 0.0 {
                 return None;
             }
             if space.without(left, at_hand) == come {
@@ -71,6 +80,13 @@ impl Clocks {
         self.free.iter().zip(next).filter(|(free, _)| **free > 0.0).map(end).fold(0.0, f64::max)
     }
 
+    /// Clocks that are no later than either in anything.
+    fn earlier(mut self, other: &Self) -> Self {
+        self.received = self.received.min(other.received);
+        self.free.iter_mut().zip(&other.free).for_each(|(mine, other)| *mine = mine.min(*other));
+        self
+    }
+
     fn is_at_most(&self, other: &Self) -> bool {
         self.received <= other.received && self.free.iter().zip(&other.free).all(|(mine, other)| mine <= other)
     }
@@ -85,6 +101,10 @@ impl Front {
         if clocks.received.is_finite() && !self.0.iter().any(|known| known.is_at_most(&clocks)) {
             self.0.retain(|known| !clocks.is_at_most(known));
             self.0.push(clocks);
+            if self.0.len() > MOST_CLOCKS {
+                let (first, second) = (self.0.swap_remove(0), self.0.swap_remove(0));
+                self.insert(first.earlier(&second));
+            }
         }
     }
 }

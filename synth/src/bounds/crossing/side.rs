@@ -69,7 +69,7 @@ pub(super) struct Crossing {
     gathered: bool,
     in_parts: bool,
     /// What may cross, and over which servers. One case is what happens.
-    cases: Vec<(CountSpace, Vec<Server>)>,
+    cases: Vec<(Rc<CountSpace>, Vec<Server>)>,
 }
 
 impl Crossing {
@@ -110,13 +110,18 @@ impl Crossing {
             across.iter().enumerate().map(|(at, links)| links.server(problem, &space, &classes, at)).collect();
         if gathered {
             let senders: Vec<Option<Rank>> = across.iter().map(|links| links.only_sender(problem)).collect();
-            servers = gathered_servers(servers, &senders, &space, |sender| {
-                Gathering::at(sender, &space, &classes, &outside, distances)
-            });
+            servers = gathered_servers(servers, &senders, (&space, &classes), &outside, distances);
         }
         let ranks = problem.topology.ranks().filter(|rank| goal.inside[rank.index()]).collect();
         let classes = classes.into_iter().map(|class| class.chunks).collect();
-        Some(Self { ranks, target: goal.target, classes, gathered, in_parts: false, cases: vec![(space, servers)] })
+        Some(Self {
+            ranks,
+            target: goal.target,
+            classes,
+            gathered,
+            in_parts: false,
+            cases: vec![(Rc::new(space), servers)],
+        })
     }
 
     /// What must cross for sums that several ranks want.
@@ -124,7 +129,7 @@ impl Crossing {
         ranks: Vec<Rank>,
         target: Rank,
         chunks: Vec<ChunkId>,
-        cases: Vec<(CountSpace, Vec<Server>)>,
+        cases: Vec<(Rc<CountSpace>, Vec<Server>)>,
     ) -> Self {
         Self { ranks, target: Some(target), classes: vec![chunks], gathered: true, in_parts: true, cases }
     }
@@ -239,7 +244,7 @@ impl Gathering {
 
     /// The `next` servers, over which one rank sends, as one server; `None` where no chunks can only come to it over one of its servers,
     /// or chunks have different ways on.
-    fn as_one(&self, space: &CountSpace, next: &[&Server]) -> Option<Server> {
+    fn as_one(&self, space: &CountSpace, next: &[&Server], work: &mut f64) -> Option<Server> {
         let only = |class: usize| {
             let comes_over = |&at: &usize| self.servers[at].ready[space.one_of(class)] < f64::INFINITY;
             let mut over = (0..self.servers.len()).filter(comes_over);
@@ -254,7 +259,7 @@ impl Gathering {
         }
         // Of the others it counts when they can come, but not what they keep busy.
         let at_hand: Vec<bool> = only.iter().map(|only| *only != Some(into)).collect();
-        let relayed = relayed(space, &self.servers[into], next, &at_hand)?;
+        let relayed = relayed(space, &self.servers[into], next, &at_hand, work)?;
         let alone = space.earliest_end(next);
         let known = relayed.into_iter().zip(alone).map(|(relayed, alone)| relayed.max(alone)).collect();
         Some(Server::known(known))
@@ -265,17 +270,19 @@ impl Gathering {
 fn gathered_servers(
     servers: Vec<Server>,
     senders: &[Option<Rank>],
-    space: &CountSpace,
-    mut gathering: impl FnMut(Rank) -> Gathering,
+    (space, classes): (&CountSpace, &[ChunkClass]),
+    outside: &Rc<[bool]>,
+    distances: &mut Distances<'_>,
 ) -> Vec<Server> {
     let mut of: BTreeMap<Option<Rank>, Vec<Server>> = BTreeMap::new();
     senders.iter().zip(servers).for_each(|(sender, server)| of.entry(*sender).or_default().push(server));
     let mut all = Vec::new();
     for (sender, mut next) in of {
-        if let Some(gathering) = sender.map(&mut gathering) {
+        if let Some(sender) = sender {
+            let gathering = Gathering::at(sender, space, classes, outside, distances);
             let ready = gathering.earliest(space);
             next.iter_mut().for_each(|server| server.ready.clone_from(&ready));
-            if let Some(one) = gathering.as_one(space, &next.iter().collect::<Vec<_>>()) {
+            if let Some(one) = gathering.as_one(space, &next.iter().collect::<Vec<_>>(), &mut distances.left) {
                 next = vec![one];
             }
         }

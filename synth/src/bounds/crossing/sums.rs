@@ -20,26 +20,33 @@ use topology::{Bytes, Rank};
 
 /// From sender to sender, so often it is counted what each must collect before.
 const DEPTH: u32 = 2;
+/// With more chunks, nothing is tried.
+const MOST_CHUNKS: usize = 64;
 
 /// Chunks that the same ranks contribute to, and that the same ranks want.
 pub(super) struct SharedSums {
     chunks: Vec<ChunkId>,
     bytes: Bytes,
     ranks: RankSet,
+    /// For each number of chunks that cross in parts, the combinations of what crosses.
+    spaces: Vec<Rc<CountSpace>>,
     /// For each number of chunks, when a rank can have that many sums, over the ranks of a set only.
     collected: BTreeMap<(Rc<[bool]>, Rank, u32), Rc<[f64]>>,
 }
 
-/// Chunks that cross in parts: how many, the combinations, and the classes.
+/// What a look at a table of distances costs, in pairs of combinations and parts of them.
+const LOOK: f64 = 100.0;
+
+/// How many chunks cross in parts, and what that makes cross.
 struct PartedCase {
     parted: usize,
-    space: CountSpace,
+    space: Rc<CountSpace>,
     classes: Vec<ChunkClass>,
 }
 
 impl SharedSums {
-    /// `None` unless all chunks are such sums, alike, and exactly their contributors want them.
-    pub(super) fn of(problem: &Problem) -> Option<Self> {
+    /// `None` unless all chunks are such sums, alike and not too many, and exactly their contributors want them.
+    pub(super) fn of(problem: &Problem, most_pairs: f64) -> Option<Self> {
         let demand = &*problem.demand;
         let first = demand.chunks().first()?;
         let bytes = demand.bytes_of(demand.chunk_ids().next()?);
@@ -48,16 +55,18 @@ impl SharedSums {
         };
         let alike = first.is_sum() && demand.chunk_ids().zip(demand.chunks()).all(is_alike);
         let ranks = first.holders.clone();
-        alike.then(|| Self { chunks: demand.chunk_ids().collect(), bytes, ranks, collected: BTreeMap::new() })
+        let chunks: Vec<ChunkId> = demand.chunk_ids().collect();
+        let counts = |parted: usize| vec![(chunks.len() - parted) as u32, parted as u32, parted as u32];
+        let few = |parted| CountSpace::pairs(&counts(parted)) <= most_pairs;
+        if !alike || chunks.len() > MOST_CHUNKS || !(0..=chunks.len()).all(few) {
+            return None;
+        }
+        let spaces = (0..=chunks.len()).map(|parted| Rc::new(CountSpace::new(counts(parted)))).collect();
+        Some(Self { chunks, bytes, ranks, spaces, collected: BTreeMap::new() })
     }
 
     /// For each rank of a set that wants the sums, what must cross into the set for it.
-    pub(super) fn crossings(
-        &mut self,
-        inside: &[bool],
-        most_pairs: f64,
-        distances: &mut Distances<'_>,
-    ) -> Vec<Crossing> {
+    pub(super) fn crossings(&mut self, inside: &[bool], distances: &mut Distances<'_>) -> Vec<Crossing> {
         let outside: Rc<[bool]> = inside.iter().map(|inside| !inside).collect();
         let across = ServedLinks::into(distances.problem, &outside, inside);
         let ranks: Vec<Rank> = distances.problem.topology.ranks().filter(|rank| inside[rank.index()]).collect();
@@ -65,69 +74,22 @@ impl SharedSums {
         let mut found = Vec::new();
         for target in targets {
             let on = distances.to(target, self.bytes);
-            let cases = self.cases(&across, &outside, Some(&on), most_pairs, distances);
-            if cases.is_empty() {
-                return found;
-            }
+            let ways = Ways::new(self, &across, &outside, distances);
+            let case = |parted| ways.as_ref().and_then(|ways| ways.case(self, parted, &across, Some(&on), distances));
+            let cases: Option<Vec<PartedCase>> = (0..self.spaces.len()).map(case).collect();
+            let Some(cases) = cases else { return found };
             let cases = cases.into_iter().map(|case| {
                 let servers = self.servers(&case, &across, &outside, DEPTH, distances);
                 (case.space, servers)
             });
             let cases = cases.collect();
+            // What was not finished may be too late.
+            if distances.left <= 0.0 {
+                return found;
+            }
             found.push(Crossing::of_sums(ranks.clone(), target, self.chunks.clone(), cases));
         }
         found
-    }
-
-    /// The cases of what crosses over `across` from the ranks of `among`, with `on` as the ways behind; none where nobody there
-    /// contributes, or the combinations are too many.
-    fn cases(
-        &self,
-        across: &[ServedLinks],
-        among: &Rc<[bool]>,
-        on: Option<&[f64]>,
-        most_pairs: f64,
-        distances: &mut Distances<'_>,
-    ) -> Vec<PartedCase> {
-        let problem = distances.problem;
-        let contributors = self.ranks.iter().filter(|rank| among[rank.index()]);
-        let from: Vec<Rc<[f64]>> =
-            contributors.map(|&rank| distances.from(among, &RankSet::one(rank), self.bytes)).collect();
-        if from.is_empty() || distances.left <= 0.0 {
-            return Vec::new();
-        }
-        let at = |of: fn(f64, f64) -> f64, start: f64| -> Vec<f64> {
-            (0..among.len()).map(|rank| from.iter().map(|from| from[rank]).fold(start, of)).collect()
-        };
-        let (whole, some) = (at(f64::max, 0.0), at(f64::min, f64::INFINITY));
-        let nearest = |from: &Rc<[f64]>| {
-            across
-                .iter()
-                .map(|links| links.least(problem, |link| from[link.from.index()]))
-                .fold(f64::INFINITY, f64::min)
-        };
-        let latest = from.iter().map(nearest).fold(0.0, f64::max);
-        let class = |count: usize, head: &dyn Fn(usize) -> f64| {
-            let heads = across.iter().map(|links| links.least(problem, |link| head(link.from.index()))).collect();
-            let tail = |links: &ServedLinks| on.map_or(0.0, |on| links.least(problem, |link| on[link.to.index()]));
-            let (chunks, holders) = (self.chunks[..count].to_vec(), self.ranks.clone());
-            ChunkClass { chunks, bytes: self.bytes, holders, heads, tails: across.iter().map(tail).collect() }
-        };
-        let case = |parted: usize| {
-            let classes = vec![
-                class(self.chunks.len() - parted, &|rank| whole[rank]),
-                class(parted, &|rank| some[rank].max(latest)),
-                class(parted, &|rank| some[rank]),
-            ];
-            let counts: Vec<u32> = classes.iter().map(ChunkClass::count).collect();
-            (CountSpace::pairs(&counts) <= most_pairs).then(|| PartedCase {
-                parted,
-                space: CountSpace::new(counts),
-                classes,
-            })
-        };
-        let cases: Option<Vec<PartedCase>> = (0..=self.chunks.len()).map(case).collect();
-        cases.unwrap_or_default()
     }
 
     /// The servers of a case, where each sender must first collect what crosses whole.
@@ -177,11 +139,12 @@ impl SharedSums {
         let problem = distances.problem;
         let (before, links) = ServedLinks::to_one(problem, among, sender);
         let [_] = &links[..] else { return None };
-        let case_before = self.cases(&links, &before, None, f64::INFINITY, distances).into_iter().nth(case.parted)?;
+        let ways = Ways::new(self, &links, &before, distances)?;
+        let case_before = ways.case(self, case.parted, &links, None, distances)?;
         let into = self.servers(&case_before, &links, &before, depth, distances);
         let [into] = &into[..] else { return None };
         let next: Vec<&Server> = next.iter().collect();
-        let relayed = relayed(&case.space, into, &next, &[false, true, true])?;
+        let relayed = relayed(&case.space, into, &next, &[false, true, true], &mut distances.left)?;
         let alone = case.space.earliest_end(&next);
         Some(Server::known(relayed.into_iter().zip(alone).map(|(relayed, alone)| relayed.max(alone)).collect()))
     }
@@ -196,13 +159,17 @@ impl SharedSums {
         let all = self.chunks.len();
         let mut earliest = vec![f64::INFINITY; all + 1];
         earliest[0] = 0.0;
-        let contributes = self.ranks.iter().any(|rank| before[rank.index()]);
-        let cases = if contributes { self.cases(&links, &before, None, f64::INFINITY, distances) } else { Vec::new() };
+        let ways = Ways::new(self, &links, &before, distances);
         // There is nothing to wait for, or no time to find out for how long.
-        if cases.is_empty() {
+        if ways.is_none() {
             earliest.fill(0.0);
         }
-        for case in cases {
+        for parted in 0..self.spaces.len() {
+            let case = ways.as_ref().and_then(|ways| ways.case(self, parted, &links, None, distances));
+            let Some(case) = case else {
+                earliest.fill(0.0);
+                break;
+            };
             let servers = self.servers(&case, &links, &before, depth, distances);
             let table = case.space.earliest(&servers);
             for (state, &time) in table.iter().enumerate() {
@@ -216,5 +183,70 @@ impl SharedSums {
         let earliest: Rc<[f64]> = earliest.into();
         self.collected.insert(key, earliest.clone());
         earliest
+    }
+}
+
+/// How far contributions have to go to what sends them across.
+struct Ways {
+    /// For each rank, the time until all contributions can be there.
+    whole: Vec<f64>,
+    /// For each rank, the time until one can be there.
+    some: Vec<f64>,
+    /// The time until each contribution can be at some sender.
+    latest: f64,
+}
+
+impl Ways {
+    /// Over the ranks of `among`; `None` where nobody there contributes, or there is no time.
+    fn new(
+        sums: &SharedSums,
+        across: &[ServedLinks],
+        among: &Rc<[bool]>,
+        distances: &mut Distances<'_>,
+    ) -> Option<Self> {
+        let problem = distances.problem;
+        let contributors = sums.ranks.iter().filter(|rank| among[rank.index()]);
+        let from: Vec<Rc<[f64]>> =
+            contributors.map(|&rank| distances.from(among, &RankSet::one(rank), sums.bytes)).collect();
+        distances.left -= LOOK * from.len() as f64;
+        if from.is_empty() || distances.left <= 0.0 {
+            return None;
+        }
+        let at = |of: fn(f64, f64) -> f64, start: f64| -> Vec<f64> {
+            (0..among.len()).map(|rank| from.iter().map(|from| from[rank]).fold(start, of)).collect()
+        };
+        let nearest = |from: &Rc<[f64]>| {
+            across
+                .iter()
+                .map(|links| links.least(problem, |link| from[link.from.index()]))
+                .fold(f64::INFINITY, f64::min)
+        };
+        let latest = from.iter().map(nearest).fold(0.0, f64::max);
+        Some(Self { whole: at(f64::max, 0.0), some: at(f64::min, f64::INFINITY), latest })
+    }
+
+    /// What crosses over `across` where `parted` chunks cross in parts, with `on` as the ways behind; `None` if there is no time.
+    fn case(
+        &self,
+        sums: &SharedSums,
+        parted: usize,
+        across: &[ServedLinks],
+        on: Option<&[f64]>,
+        distances: &mut Distances<'_>,
+    ) -> Option<PartedCase> {
+        let problem = distances.problem;
+        distances.left -= LOOK * across.len() as f64;
+        let class = |count: usize, head: &dyn Fn(usize) -> f64| {
+            let heads = across.iter().map(|links| links.least(problem, |link| head(link.from.index()))).collect();
+            let tail = |links: &ServedLinks| on.map_or(0.0, |on| links.least(problem, |link| on[link.to.index()]));
+            let (chunks, holders) = (sums.chunks[..count].to_vec(), sums.ranks.clone());
+            ChunkClass { chunks, bytes: sums.bytes, holders, heads, tails: across.iter().map(tail).collect() }
+        };
+        let classes = vec![
+            class(sums.chunks.len() - parted, &|rank| self.whole[rank]),
+            class(parted, &|rank| self.some[rank].max(self.latest)),
+            class(parted, &|rank| self.some[rank]),
+        ];
+        (distances.left > 0.0).then(|| PartedCase { parted, space: sums.spaces[parted].clone(), classes })
     }
 }

@@ -170,7 +170,7 @@ fn no_order_at_two_servers_is_better_than_the_best() {
         let space = CountSpace::new(vec![1; classes]);
         let (into, on) = (random_server(&mut random, &space, true), random_server(&mut random, &space, true));
         let into = Server { lag: into.lag.max(0.0), ..into };
-        let found = relayed(&space, &into, &[&on], &vec![false; classes]).expect("few combinations");
+        let found = relayed(&space, &into, &[&on], &vec![false; classes], &mut 1e9).expect("enough work");
         let row = InARow { space: &space, into: &into, on: &on };
         let best = row.best(&vec![f64::INFINITY; classes], [0.0; 2], 0.0, 0);
         let all = found[space.states() - 1];
