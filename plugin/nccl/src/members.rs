@@ -1,8 +1,8 @@
 //! The communicators of this process, as far as they run plans.
 //!
-//! The principal type is [`PlanMember`]. When a communicator is made, its ranks compare what they would decide by: the tables, the version
-//! of this library and of NCCL, and whether their GPU has the kernel; and they tell each other what their GPUs are called. Only where all have the same, plans run, so all ranks decide each call alike
-//! without asking each other again.
+//! The principal type is [`PlanMember`]. When a communicator is made, its ranks compare what they would decide by: the tables, the
+//! versions of this library and of NCCL, and whether their GPU has the kernel. Where all have the same, they tell each other what their
+//! GPUs are called. Only then plans run, so all ranks decide each call alike without asking each other again.
 
 use crate::background::{Background, IN_PROGRESS, REMOTE_ERROR, spawn};
 use crate::names::NcclName;
@@ -24,7 +24,7 @@ use topology::Rank;
 const PATIENCE: Duration = Duration::from_secs(60);
 const SUCCESS: c_int = 0;
 const SYSTEM_ERROR: c_int = 2;
-/// What a rank tells the others: so many numbers, and then the name of its GPU.
+/// How many numbers a rank tells the others. They stay as many for ever, so that ranks with other versions are told, and do not wait.
 const WORDS: usize = 4;
 
 /// A rank of a communicator that runs plans.
@@ -335,9 +335,9 @@ fn compare(comm: *mut c_void, later: Option<&Background>) -> Result<Result<PlanM
         ours.stop_when(background.stop_flag());
     }
     static PROCESS: LazyLock<u64> = LazyLock::new(random);
-    let own = [&[number, machine(), *PROCESS, random()][..], &words_of(opened.name())].concat();
+    let own: [u64; WORDS] = [number, machine(), *PROCESS, random()];
     let words = ours.gather(&opened, &own, PATIENCE)?;
-    let column = |which: usize| words.iter().copied().skip(which).step_by(WORDS + NAME_WORDS);
+    let column = |which: usize| words.iter().copied().skip(which).step_by(WORDS);
     let (numbers, hosts): (Vec<u64>, Vec<u64>) = column(0).zip(column(1)).unzip();
     let processes: BTreeSet<u64> = column(2).collect();
     if number == 0 {
@@ -351,11 +351,14 @@ fn compare(comm: *mut c_void, later: Option<&Background>) -> Result<Result<PlanM
     if let Some(other) = numbers.iter().position(|other| *other != number) {
         let what = match numbers[other] {
             0 => "has no plans",
-            _ => "has another table, another version, or another ANTIPHON_TABLE_ANY_HARDWARE",
+            _ => {
+                "has another table, another version of this library or of NCCL, or another ANTIPHON_TABLE_ANY_HARDWARE"
+            }
         };
         return Ok(Err(format!("rank {other} {what}")));
     }
-    let names: Vec<String> = words.chunks(WORDS + NAME_WORDS).map(|rank| name_of(&rank[WORDS..])).collect();
+    let names = ours.gather(&opened, &words_of(opened.name()), PATIENCE)?;
+    let names: Vec<String> = names.chunks(NAME_WORDS).map(name_of).collect();
     let places = MemberPlaces::new(&hosts, &names, &nccl_version);
     if ours.rank() == Rank(0) && Settings::of_process().says_decisions {
         table().into_iter().for_each(|table| places.say_others(table));

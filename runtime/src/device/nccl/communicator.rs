@@ -6,6 +6,7 @@ use super::calls::{IN_PROGRESS, NcclCalls, NcclId, RawComm, RawConfig, SUCCESS};
 use super::error::NcclError;
 use super::library::NcclLibrary;
 use crate::device::cuda::{GpuDevice, GpuError, StreamGate};
+use crate::device::peer_memory::PeerFault;
 use cudarc::driver::{CudaEvent, CudaStream, DevicePtr, DevicePtrMut};
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -63,6 +64,8 @@ pub struct NcclCommunicator {
     stop: Option<Arc<AtomicBool>>,
     /// Its work stands behind this gate, which is opened before an abort.
     pub(super) gate: Option<Arc<StreamGate>>,
+    /// What ends a kernel in its stream that waits for other ranks; this comes before an abort, too.
+    pub(super) fault: Option<Arc<PeerFault>>,
 }
 
 // SAFETY: NCCL's communicators may be used by any thread, one at a time, and a value has one user at a time.
@@ -102,7 +105,8 @@ impl NcclCommunicator {
             checked(&calls, doing, code, handle)?;
         }
         let (is_owned, is_aborted) = (true, false);
-        let mut made = Self { calls, handle, ranks, rank, is_owned, is_aborted, done: None, stop: None, gate: None };
+        let mut made =
+            Self { calls, handle, ranks, rank, is_owned, is_aborted, done: None, stop: None, gate: None, fault: None };
         made.settle(doing, deadline)?;
         Ok(made)
     }
@@ -124,7 +128,7 @@ impl NcclCommunicator {
         };
         let (ranks, rank) = (asked(calls.count)? as usize, Rank(asked(calls.user_rank)? as u32));
         let (is_owned, is_aborted) = (false, false);
-        Ok(Self { calls, handle, ranks, rank, is_owned, is_aborted, done: None, stop: None, gate: None })
+        Ok(Self { calls, handle, ranks, rank, is_owned, is_aborted, done: None, stop: None, gate: None, fault: None })
     }
 
     /// Calls that wait give up, with [`NcclError::Aborted`], when this is set, because the communicator is about to end.
@@ -193,9 +197,13 @@ impl NcclCommunicator {
 
     /// Ends everything that waits in it, on this rank. One of somebody else is left to them.
     pub(super) fn abort(&mut self) {
-        // An abort waits for the stream, which would wait for the gate.
+        // An abort waits for the stream, which would wait for the gate or the kernel.
         if let Some(gate) = self.gate.take() {
             gate.open();
+        }
+        if let Some(fault) = self.fault.take() {
+            // Without a driver that works, nothing waits.
+            let _ = fault.end();
         }
         if self.is_owned && !self.is_aborted {
             // SAFETY: no thread is inside of NCCL with it, since this one has it alone.

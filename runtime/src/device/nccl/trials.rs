@@ -15,6 +15,7 @@ use super::library::NcclLibrary;
 use super::rounds::NcclRounds;
 use super::staged::{StagedAllReduce, StagedCall, StagedTerms};
 use crate::device::cuda::{GpuDevice, GpuError, GpuMemory, StreamGate};
+use crate::device::peer_memory::PeerFault;
 use crate::dtype::DType;
 use cudarc::driver::sys::CUevent_flags;
 use cudarc::driver::{CudaEvent, CudaStream};
@@ -140,9 +141,11 @@ impl NcclTrials {
     ) -> Result<(), NcclError> {
         let (deadline, places) = (NcclDeadline::after(limit), self.places(work, buffers)?);
         let stream = self.stream.clone();
+        self.comm.fault = work.fault();
         // SAFETY: the places were checked. This waits for the end of the work, or keeps the buffers.
         let put = unsafe { put(&mut self.comm, (&self.collectives, &self.gpu), &stream, work, places, deadline) };
         let ended = put.and_then(|()| self.wait("running a call", deadline)).and_then(|()| work.check());
+        self.comm.fault = None;
         ended.map_err(|error| self.end_with(work, buffers, error))
     }
 
@@ -162,7 +165,9 @@ impl NcclTrials {
         let places = self.places(work, buffers)?;
         let (collectives, gpu, stream) = (self.collectives, self.gpu.clone(), self.stream.clone());
         let held = if is_held && calls == 1 { 1 } else { 0 };
+        let fault = work.fault();
         let mut time = || {
+            self.comm.fault.clone_from(&fault);
             let mut put = |comm: &mut NcclCommunicator, deadline: NcclDeadline| {
                 // SAFETY: the places were checked. Whoever calls this waits for the end of the work, or keeps the buffers.
                 unsafe { put(comm, (&collectives, &gpu), &stream, work, places, deadline) }
@@ -171,6 +176,7 @@ impl NcclTrials {
             work.check().map(|()| time)
         };
         let timed = (0..repetitions).map(|_| time()).collect::<Result<_, _>>();
+        self.comm.fault = None;
         timed.map_err(|error| self.end_with(work, buffers, error))
     }
 
@@ -323,6 +329,14 @@ impl NcclTrials {
 }
 
 impl NcclWork<'_> {
+    /// What ends it where it waits for other ranks in a kernel.
+    fn fault(&self) -> Option<Arc<PeerFault>> {
+        match self {
+            Self::Kernel(staged, _) => Some(staged.fault().clone()),
+            Self::Stock(_) | Self::Plan(_) => None,
+        }
+    }
+
     /// Whether what has ended has done its work: a kernel ends too where a rank is gone.
     ///
     /// # Errors
