@@ -7,8 +7,8 @@ use topology::{Bytes, Micros, Rank};
 
 /// The largest buffer, in bytes (one PiB): sizes stay exact as `f64`.
 pub const MAX_SIZE: u64 = 1 << 50;
-/// The latest release of a chunk: its times stay far more exact than messages are long.
-pub const MAX_RELEASE: Micros = Micros(1e9);
+/// The latest release of a chunk, 100 ms: the tolerance of times, which is relative, stays far shorter than messages are.
+pub const MAX_RELEASE: Micros = Micros(1e5);
 /// The most chunks a demand may have.
 pub const MAX_CHUNKS: usize = 1 << 24;
 

@@ -72,6 +72,10 @@ impl JointTask {
     /// Adds those bounds of a collective alone that are higher than those of the whole, counted from its last start: what
     /// holds for one holds for all together. `is_it` says which groups are that collective.
     fn raise(&self, of_all: &mut Bounds, alone: &Bounds, is_it: impl Fn(usize) -> bool) {
+        // Where nothing has to move, nothing waits for the start.
+        if alone.best().value <= Micros::ZERO {
+            return;
+        }
         let starts = self.groups.iter().enumerate().filter(|(group, _)| is_it(*group)).map(|(_, group)| group.start);
         let start = starts.fold(Micros::ZERO, Micros::max);
         of_all.add_higher(alone.list.iter().map(|bound| counted_from(start, bound.clone())));

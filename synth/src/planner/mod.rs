@@ -189,7 +189,8 @@ impl<'a> Planning<'a, '_> {
     /// Looks for stronger bounds, before restarts take the rest of the time: they may show that nothing is left to find.
     fn prove_more(&self, searches: &mut [CountSearch<'a>]) {
         let [search] = searches else { return };
-        if self.restarts() && !search.is_good_enough() && !self.deadline.has_passed() {
+        let is_whole = matches!(self.round, SearchRound::First);
+        if is_whole && self.restarts() && !search.is_good_enough() && !self.deadline.has_passed() {
             let proven = thorough_bounds(search.problem, &search.bounds, &self.deadline.part(PROVING_PART));
             search.raise_bounds(proven);
         }

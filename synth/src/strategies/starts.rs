@@ -10,8 +10,9 @@
 use super::reversal;
 use crate::ordering::interleaved;
 use crate::problem::{Deadline, Problem, StopReason, StrategyKind, SynthError};
+use crate::sketch::obey;
 use crate::strategies::{Attempt, Context, Strategy};
-use schedule::{Message, Schedule, Transfer, makespan, replay};
+use schedule::{Message, Schedule, Transfer, makespan, replay, verify};
 use std::sync::Arc;
 use topology::Micros;
 
@@ -86,7 +87,17 @@ fn timed(problem: &Problem, transfers: &[Transfer], deadline: &Deadline) -> Opti
     let departure = |transfer: &Transfer| transfer.start + demand.release(&transfer.chunks);
     shifted.sort_by(|one, other| departure(one).total_cmp(&departure(other)));
     let orders = [as_it_is, shifted].map(|order| order.into_iter().map(Message::from).collect::<Vec<_>>());
-    let played = orders.iter().filter_map(|order| Some((replay(demand, topology, order).ok()?, order)));
+    let is_right = |transfers: &[Transfer]| {
+        let schedule = Schedule::new(topology, demand.clone(), transfers.to_vec(), "starts");
+        obey(&schedule, topology, &problem.constraints).is_empty() && verify(schedule, topology).is_ok()
+    };
+    // Another order may leave a part of a sum behind, which makes it faster, or may be one that the sketch does not want.
+    let mut played: Vec<(Vec<Transfer>, &Vec<Message>)> = Vec::new();
+    for (at, order) in orders.iter().enumerate() {
+        let transfers = replay(demand, topology, order).ok().filter(|transfers| at == 0 || is_right(transfers));
+        played.extend(transfers.map(|transfers| (transfers, order)));
+    }
+    let played = played.into_iter();
     let (best, order) = played.min_by(|(one, _), (other, _)| makespan(one).total_cmp(&makespan(other)))?;
     let listed = if deadline.has_passed() { None } else { interleaved(problem, order, deadline).ok() };
     Some(listed.filter(|listed| makespan(listed) < makespan(&best)).unwrap_or(best))

@@ -35,6 +35,10 @@ use topology::{Micros, Rank};
 const FEW_RANKS: usize = 8;
 /// Problems with more chunks have other bounds.
 const MOST_CHUNKS: usize = 1 << 12;
+/// And so have machines with more links.
+pub(super) const MOST_LINKS: usize = 1 << 13;
+/// A bound that is no later than another one by this much (relative) is the same.
+const SAME: f64 = 1e-9;
 
 /// The effort that the bound may take.
 #[derive(Clone, Copy, Debug)]
@@ -61,7 +65,7 @@ pub(super) fn crossing(
     deadline: &Deadline,
 ) -> Option<Bound> {
     let demand = &*problem.demand;
-    if demand.chunks().len() > MOST_CHUNKS {
+    if demand.chunks().len() > MOST_CHUNKS || problem.topology.links().len() > MOST_LINKS {
         return None;
     }
     let sets = sets(problem, classes);
@@ -104,7 +108,7 @@ impl BestCrossing<'_> {
             if distances.left <= 0.0 || self.deadline.has_passed() {
                 return false;
             }
-            let least = self.best.as_ref().map_or(self.least.0, |best| best.value.0);
+            let least = self.best.as_ref().map_or(self.least.0, |best| best.value.0) * (1.0 + SAME);
             let Some(value) = crossing.value_above(least, &mut distances.left, self.deadline) else { continue };
             let certificate = crossing.certificate(backwards);
             self.best = Some(Bound { name: "crossing", scope: Scope::ThisChunking, value: Micros(value), certificate });

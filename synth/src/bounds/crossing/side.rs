@@ -99,6 +99,7 @@ impl Crossing {
             |classes: &[ChunkClass]| CountSpace::pairs(&classes.iter().map(ChunkClass::count).collect::<Vec<_>>());
         let gathered = pairs(&classes) <= most_pairs;
         while pairs(&classes) > most_pairs && classes.len() > 1 {
+            distances.left -= (classes.len() * classes.len() * across.len()) as f64;
             put_together(&mut classes);
         }
         if pairs(&classes) > most_pairs {
@@ -138,23 +139,25 @@ impl Crossing {
     /// does off `work`.
     pub(super) fn value_above(&self, least: f64, work: &mut f64, deadline: &Deadline) -> Option<f64> {
         let each: f64 = self.cases.iter().map(|(space, servers)| space.work() * servers.len() as f64).sum();
-        let mut fits = |end: f64| {
+        let fits = |end: f64, work: &mut f64| {
             *work -= each;
             self.cases.iter().any(|(space, servers)| space.fits(servers, end * (1.0 + CLOSE)))
         };
         // Where nothing is late enough, chunks cannot cross at all, which is reported elsewhere.
-        if fits(least) || !fits(f64::MAX) {
+        if fits(least, work) || !fits(f64::MAX, work) {
             return None;
         }
         let (mut early, mut late) = (least, least.max(1e-3) * 2.0);
-        while !fits(late) {
-            (early, late) = (late, late * 2.0);
+        let mut is_found = false;
+        while !(is_found && late - early <= CLOSE * late || *work <= 0.0 || deadline.has_passed()) {
+            let middle = if is_found { 0.5 * (early + late) } else { late };
+            match (fits(middle, work), is_found) {
+                (true, _) => (late, is_found) = (middle, true),
+                (false, true) => early = middle,
+                (false, false) => (early, late) = (middle, middle * 2.0),
+            }
         }
-        while late - early > CLOSE * late && !deadline.has_passed() {
-            let middle = 0.5 * (early + late);
-            *(if fits(middle) { &mut late } else { &mut early }) = middle;
-        }
-        Some(early)
+        (early > least).then_some(early)
     }
 
     pub(super) fn certificate(self, backwards: bool) -> Certificate {
@@ -278,7 +281,8 @@ fn gathered_servers(
     senders.iter().zip(servers).for_each(|(sender, server)| of.entry(*sender).or_default().push(server));
     let mut all = Vec::new();
     for (sender, mut next) in of {
-        if let Some(sender) = sender {
+        // Without more work, senders have everything as soon as it can come to them.
+        if let Some(sender) = sender.filter(|_| distances.left > 0.0) {
             let gathering = Gathering::at(sender, space, classes, outside, distances);
             let ready = gathering.earliest(space);
             next.iter_mut().for_each(|server| server.ready.clone_from(&ready));

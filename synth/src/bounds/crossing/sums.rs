@@ -111,7 +111,8 @@ impl SharedSums {
         }
         let mut all = Vec::new();
         for (sender, mut next) in of {
-            if let Some(sender) = sender {
+            // Without more work, senders have everything as soon as it can come to them.
+            if let Some(sender) = sender.filter(|_| distances.left > 0.0) {
                 let collected = self.collected(sender, among, depth - 1, distances);
                 let ready = |digits: &[u32]| collected[digits[0] as usize];
                 let ready = space.table(ready);
@@ -127,7 +128,7 @@ impl SharedSums {
         all
     }
 
-    /// The `next` servers of a sender as one, where it receives over one server only.
+    /// The `next` servers of a sender as one, where it receives over one server and from one rank only.
     fn as_one(
         &mut self,
         sender: Rank,
@@ -138,11 +139,18 @@ impl SharedSums {
     ) -> Option<Server> {
         let problem = distances.problem;
         let (before, links) = ServedLinks::to_one(problem, among, sender);
-        let [_] = &links[..] else { return None };
+        // From several senders, parts of what crosses whole may come in messages of their own.
+        let [_] = links.iter().map(|links| links.only_sender(problem)).collect::<Option<Vec<Rank>>>()?[..] else {
+            return None;
+        };
         let ways = Ways::new(self, &links, &before, distances)?;
         let case_before = ways.case(self, case.parted, &links, None, distances)?;
         let into = self.servers(&case_before, &links, &before, depth, distances);
         let [into] = &into[..] else { return None };
+        // Of a server that stands for several it is not known how long it is busy.
+        if into.known.is_some() {
+            return None;
+        }
         let next: Vec<&Server> = next.iter().collect();
         let relayed = relayed(&case.space, into, &next, &[false, true, true], &mut distances.left)?;
         let alone = case.space.earliest_end(&next);

@@ -27,6 +27,14 @@ fn chain() -> Topology {
     Topology::new(wired(4, &both.collect::<Vec<_>>(), Latency::Occupies, 1.0)).expect("a machine")
 }
 
+/// A row 0 − 1 − {2, 3}: ranks 2 and 3 share the port by which rank 1 receives, so parts of a sum come to it in messages of both.
+fn star() -> Topology {
+    let slow = [(0, 1, 1.0, 1.0, false), (1, 0, 1.0, 1.0, false)];
+    let fast = [2, 3].into_iter().flat_map(|rank| [(1, rank, 1.0, 0.01, false), (rank, 1, 1.0, 0.01, true)]);
+    let wires: Vec<_> = slow.into_iter().chain(fast).collect();
+    Topology::new(wired(4, &wires, Latency::Occupies, 0.01)).expect("a machine")
+}
+
 #[test]
 fn what_a_cable_brings_together_goes_on_together() {
     // Rank 3's chunk is at rank 2 after 2. Both cross by 2 + 2 + 8 = 12, and go on by 12 + 1 + 2 = 15. One after the other they cross by
@@ -216,7 +224,7 @@ fn no_plan_is_below() {
             Collective::Scatter,
             Collective::Reduce,
         ] {
-            for size in [60, 60_000] {
+            for size in [60, 4_000, 60_000] {
                 let problem = asked(topology.clone(), collective, size);
                 let mut known = bounds(&problem, &deadline);
                 if topology.rank_count() < 6 {
@@ -239,6 +247,7 @@ fn no_plan_is_below() {
         check(resolve(spec).expect("a family"), spec);
     }
     check(chain(), "chain");
+    check(star(), "star");
     for seed in 0..24 {
         check(random_machine(seed), &format!("machine {seed}"));
     }

@@ -31,7 +31,7 @@ pub(super) struct Detours<'a> {
 impl<'a> Detours<'a> {
     /// Nothing has been sent yet.
     pub(super) fn new(problem: &'a Problem) -> Self {
-        let start = |chunk: &schedule::Chunk| chunk.holders.iter().map(|&rank| (rank, Micros::ZERO)).collect();
+        let start = |chunk: &schedule::Chunk| chunk.holders.iter().map(|&rank| (rank, chunk.release)).collect();
         Self {
             problem,
             free: FreeTimes::new(&problem.topology),
