@@ -308,6 +308,14 @@ fn machine() -> u64 {
     machine.map_or(0, |machine| machine.number())
 }
 
+/// What is other at a rank that would decide by this number.
+fn difference(number: u64) -> &'static str {
+    match number {
+        0 => "has no plans",
+        _ => "has another table, another version of this library or of NCCL, or another ANTIPHON_TABLE_ANY_HARDWARE",
+    }
+}
+
 /// Compares tables with all ranks: a member, or why it runs no plans.
 ///
 /// # Errors
@@ -349,13 +357,7 @@ fn compare(comm: *mut c_void, later: Option<&Background>) -> Result<Result<PlanM
         return Ok(Err("several of its ranks are in one process".to_owned()));
     }
     if let Some(other) = numbers.iter().position(|other| *other != number) {
-        let what = match numbers[other] {
-            0 => "has no plans",
-            _ => {
-                "has another table, another version of this library or of NCCL, or another ANTIPHON_TABLE_ANY_HARDWARE"
-            }
-        };
-        return Ok(Err(format!("rank {other} {what}")));
+        return Ok(Err(format!("rank {other} {}", difference(numbers[other]))));
     }
     let names = ours.gather(&opened, &words_of(opened.name()), PATIENCE)?;
     let names: Vec<String> = names.chunks(NAME_WORDS).map(name_of).collect();

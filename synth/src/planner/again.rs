@@ -9,10 +9,13 @@ use super::halves::PartialPlan;
 use super::portfolio::{Auto, StrategyLine, chosen};
 use super::search::{CountSearch, most_promising, promising};
 use super::{Planning, SynthError};
+use crate::bounds::thorough_bounds;
 use crate::problem::{Limits, SearchOptions};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+/// Stronger bounds may take one part in this many of the time that is left for restarts.
+const PROVING_PART: u32 = 4;
 /// Without a time limit, a round that gains less (relative) is the last one.
 const SMALL_GAIN: f64 = 2e-3;
 /// After so many rounds, the effort of each is doubled, and so often at most.
@@ -62,6 +65,16 @@ pub(super) fn best_makespan(searches: &[CountSearch<'_>]) -> f64 {
 }
 
 impl<'a> Planning<'a, '_> {
+    /// Looks for stronger bounds, before restarts take the rest of the time: they may show that nothing is left to find.
+    pub(super) fn prove_more(&self, searches: &mut [CountSearch<'a>]) {
+        let [search] = searches else { return };
+        let is_whole = matches!(self.round, SearchRound::First);
+        if is_whole && self.restarts() && !search.is_good_enough() && !self.deadline.has_passed() {
+            let proven = thorough_bounds(search.problem, &search.bounds, &self.deadline.part(PROVING_PART));
+            search.raise_bounds(proven);
+        }
+    }
+
     /// Runs the strategies that draw random numbers again. Returns whether the search ended because they gain little.
     /// No round begins once `until` is set.
     ///

@@ -12,7 +12,7 @@ use super::conclusion::conclude;
 use super::halves::PartialPlan;
 use super::search::CountSearch;
 use super::{LARGE, Planning, Searched, Synthesis, opened};
-use crate::bounds::{Bounds, bounds, bounds_like, counted_from};
+use crate::bounds::{Bounds, bounds, bounds_like, counted_from, thorough_bounds};
 use crate::problem::{Constraints, Deadline, Problem, Progress, SearchOptions, SynthError, chunk_counts};
 use crate::symmetry::Symmetries;
 use rayon::prelude::*;
@@ -64,7 +64,9 @@ impl JointTask {
         let (distinct, which) = distinct(&self.groups);
         for (index, request) in distinct.into_iter().enumerate() {
             let alone = self.problem(Demand::new(request.clone().with_chunks(count))?);
-            self.raise(&mut of_all, &bounds(&alone, deadline), |group| which[group] == index);
+            let mut of_one = bounds(&alone, deadline);
+            of_one.list.extend(thorough_bounds(&alone, &of_one, deadline));
+            self.raise(&mut of_all, &of_one, |group| which[group] == index);
         }
         Ok(of_all)
     }

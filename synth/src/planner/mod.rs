@@ -20,7 +20,7 @@ mod textbook;
 mod tracks;
 mod whole;
 
-use crate::bounds::{Bounds, bounds, bounds_like, thorough_bounds};
+use crate::bounds::{Bounds, bounds, bounds_like};
 use crate::problem::is_for_all_strategies;
 use crate::problem::tolerance::reaches;
 use crate::problem::{Deadline, Problem, Progress, Report, SearchOptions, StopReason, StrategyKind, SynthError};
@@ -66,8 +66,6 @@ const PATIENT_CUTS: u32 = 4;
 const REFUSALS: u32 = 2;
 /// The bounds may take one part in this many of a limited time.
 const BOUNDS_PART: u32 = 5;
-/// Stronger bounds may take one part in this many of the time that is left for restarts.
-const PROVING_PART: u32 = 4;
 
 /// After this strategy, the halves of sums are planned: early, because composing textbook algorithms for both halves
 /// takes longer than planning one of them.
@@ -184,16 +182,6 @@ impl<'a> Planning<'a, '_> {
         self.prove_more(&mut searches);
         let settled = self.restart_beside(&mut searches, found, &beside)?;
         Ok(Searched { searches, warm_start, settled })
-    }
-
-    /// Looks for stronger bounds, before restarts take the rest of the time: they may show that nothing is left to find.
-    fn prove_more(&self, searches: &mut [CountSearch<'a>]) {
-        let [search] = searches else { return };
-        let is_whole = matches!(self.round, SearchRound::First);
-        if is_whole && self.restarts() && !search.is_good_enough() && !self.deadline.has_passed() {
-            let proven = thorough_bounds(search.problem, &search.bounds, &self.deadline.part(PROVING_PART));
-            search.raise_bounds(proven);
-        }
     }
 
     /// Begins the search at the next chunk count, if there is one.

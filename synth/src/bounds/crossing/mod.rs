@@ -26,7 +26,7 @@ use super::cut::machine_unions;
 use super::{Bound, RankClasses, Scope};
 use crate::problem::{Deadline, Problem};
 use distances::Distances;
-use side::Crossing;
+use side::SetCrossing;
 use std::sync::Arc;
 use sums::SharedSums;
 use topology::{Micros, Rank};
@@ -73,7 +73,7 @@ pub(super) fn crossing(
     if !demand.chunks().iter().any(|chunk| chunk.combine && chunk.holders.len() > 1) {
         let mut distances = Distances::new(problem, effort.work);
         for inside in &sets {
-            let crossings = Crossing::of_set(inside, effort.pairs, &mut distances);
+            let crossings = SetCrossing::of_set(inside, effort.pairs, &mut distances);
             if !search.look_at(crossings, &mut distances, false) {
                 break;
             }
@@ -103,7 +103,7 @@ struct BestCrossing<'a> {
 
 impl BestCrossing<'_> {
     /// Looks at what must cross into a set; false if there is no time for more.
-    fn look_at(&mut self, crossings: Vec<Crossing>, distances: &mut Distances<'_>, backwards: bool) -> bool {
+    fn look_at(&mut self, crossings: Vec<SetCrossing>, distances: &mut Distances<'_>, backwards: bool) -> bool {
         for crossing in crossings {
             if distances.left <= 0.0 || self.deadline.has_passed() {
                 return false;

@@ -31,8 +31,8 @@ pub(super) fn relayed(
     }
     let all = states - 1;
     let coming = space.without(all, at_hand);
-    let mut fronts: Vec<Front> = (0..states * states).map(|_| Front::default()).collect();
-    fronts[0].insert(Clocks::default());
+    let mut fronts: Vec<ClockFront> = (0..states * states).map(|_| ClockFront::default()).collect();
+    fronts[0].insert(ServerClocks::default());
     let mut done = vec![f64::INFINITY; states];
     for come in (0..=coming).filter(|&come| space.without(come, at_hand) == come) {
         let here = come + (all - coming);
@@ -58,7 +58,7 @@ pub(super) fn relayed(
                 for &message in space.parts(coming - come) {
                     let more = come + message as usize;
                     let received = into.end_of(message as usize, clocks.received.max(into.ready[more]));
-                    fronts[more * states + left].insert(Clocks { received, ..*clocks });
+                    fronts[more * states + left].insert(ServerClocks { received, ..*clocks });
                 }
             }
         }
@@ -68,19 +68,19 @@ pub(super) fn relayed(
 
 /// When servers are free again: the one that chunks come over, and those that they leave by.
 #[derive(Clone, Copy, Default)]
-struct Clocks {
+struct ServerClocks {
     received: f64,
     free: [f64; MOST_NEXT],
 }
 
-impl Clocks {
+impl ServerClocks {
     /// When all is where it goes; all chunks of a server have the same way on.
     fn end(&self, next: &[&Server]) -> f64 {
         let end = |(&free, server): (&f64, &&Server)| free + server.lag + server.tails[1];
         self.free.iter().zip(next).filter(|(free, _)| **free > 0.0).map(end).fold(0.0, f64::max)
     }
 
-    /// Clocks that are no later than either in anything.
+    /// ServerClocks that are no later than either in anything.
     fn earlier(mut self, other: &Self) -> Self {
         self.received = self.received.min(other.received);
         self.free.iter_mut().zip(&other.free).for_each(|(mine, other)| *mine = mine.min(*other));
@@ -92,12 +92,12 @@ impl Clocks {
     }
 }
 
-/// Clocks of which none is as early as another one in everything.
+/// ServerClocks of which none is as early as another one in everything.
 #[derive(Default)]
-struct Front(Vec<Clocks>);
+struct ClockFront(Vec<ServerClocks>);
 
-impl Front {
-    fn insert(&mut self, clocks: Clocks) {
+impl ClockFront {
+    fn insert(&mut self, clocks: ServerClocks) {
         if clocks.received.is_finite() && !self.0.iter().any(|known| known.is_at_most(&clocks)) {
             self.0.retain(|known| !clocks.is_at_most(known));
             self.0.push(clocks);

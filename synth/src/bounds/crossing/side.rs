@@ -1,6 +1,6 @@
 //! The chunks that must cross into a set of ranks, in classes, and the servers that carry them.
 //!
-//! The principal type is [`Crossing`].
+//! The principal type is [`SetCrossing`].
 
 use super::batches::{CountSpace, Server};
 use super::distances::Distances;
@@ -56,13 +56,13 @@ impl ChunkClass {
 }
 
 /// A set of ranks, and a rank of it that the chunks go to; `None` where each chunk has one of its own.
-struct Goal<'a> {
+struct CrossingGoal<'a> {
     inside: &'a [bool],
     target: Option<Rank>,
 }
 
 /// What must cross into a set of ranks.
-pub(super) struct Crossing {
+pub(super) struct SetCrossing {
     ranks: Vec<Rank>,
     target: Option<Rank>,
     classes: Vec<Vec<ChunkId>>,
@@ -72,7 +72,7 @@ pub(super) struct Crossing {
     cases: Vec<(Rc<CountSpace>, Vec<Server>)>,
 }
 
-impl Crossing {
+impl SetCrossing {
     /// For each rank of a set, what must cross into the set for it; where every chunk is for one rank, all of it at once.
     pub(super) fn of_set(inside: &[bool], most_pairs: f64, distances: &mut Distances<'_>) -> Vec<Self> {
         let demand = &distances.problem.demand;
@@ -83,11 +83,14 @@ impl Crossing {
             true => vec![None],
             false => distances.problem.topology.ranks().filter(|rank| inside[rank.index()]).map(Some).collect(),
         };
-        targets.into_iter().filter_map(|target| Self::new(&Goal { inside, target }, most_pairs, distances)).collect()
+        targets
+            .into_iter()
+            .filter_map(|target| Self::new(&CrossingGoal { inside, target }, most_pairs, distances))
+            .collect()
     }
 
     /// `None` where nothing must cross, or too much.
-    fn new(goal: &Goal<'_>, most_pairs: f64, distances: &mut Distances<'_>) -> Option<Self> {
+    fn new(goal: &CrossingGoal<'_>, most_pairs: f64, distances: &mut Distances<'_>) -> Option<Self> {
         let problem = distances.problem;
         let outside: Rc<[bool]> = goal.inside.iter().map(|inside| !inside).collect();
         let across: Vec<ServedLinks> = ServedLinks::into(problem, &outside, goal.inside);
@@ -168,7 +171,7 @@ impl Crossing {
 
 /// The chunks that must cross, those with equal holders, sizes and ends in one class; none if these are too many classes.
 fn classes(
-    goal: &Goal<'_>,
+    goal: &CrossingGoal<'_>,
     outside: &Rc<[bool]>,
     across: &[ServedLinks],
     distances: &mut Distances<'_>,
@@ -211,13 +214,13 @@ fn put_together(classes: &mut Vec<ChunkClass>) {
 }
 
 /// How the chunks come to a sender, over ranks outside of the set only.
-struct Gathering {
+struct SenderArrivals {
     servers: Vec<Server>,
     /// Which classes the sender holds.
     held: Vec<bool>,
 }
 
-impl Gathering {
+impl SenderArrivals {
     fn at(
         sender: Rank,
         space: &CountSpace,
@@ -283,7 +286,7 @@ fn gathered_servers(
     for (sender, mut next) in of {
         // Without more work, senders have everything as soon as it can come to them.
         if let Some(sender) = sender.filter(|_| distances.left > 0.0) {
-            let gathering = Gathering::at(sender, space, classes, outside, distances);
+            let gathering = SenderArrivals::at(sender, space, classes, outside, distances);
             let ready = gathering.earliest(space);
             next.iter_mut().for_each(|server| server.ready.clone_from(&ready));
             if let Some(one) = gathering.as_one(space, &next.iter().collect::<Vec<_>>(), &mut distances.left) {

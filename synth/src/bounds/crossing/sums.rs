@@ -11,7 +11,7 @@
 use super::batches::{CountSpace, Server};
 use super::distances::Distances;
 use super::relay::relayed;
-use super::side::{ChunkClass, Crossing, ServedLinks};
+use super::side::{ChunkClass, ServedLinks, SetCrossing};
 use crate::problem::Problem;
 use schedule::{ChunkId, RankSet};
 use std::collections::BTreeMap;
@@ -66,7 +66,7 @@ impl SharedSums {
     }
 
     /// For each rank of a set that wants the sums, what must cross into the set for it.
-    pub(super) fn crossings(&mut self, inside: &[bool], distances: &mut Distances<'_>) -> Vec<Crossing> {
+    pub(super) fn crossings(&mut self, inside: &[bool], distances: &mut Distances<'_>) -> Vec<SetCrossing> {
         let outside: Rc<[bool]> = inside.iter().map(|inside| !inside).collect();
         let across = ServedLinks::into(distances.problem, &outside, inside);
         let ranks: Vec<Rank> = distances.problem.topology.ranks().filter(|rank| inside[rank.index()]).collect();
@@ -87,7 +87,7 @@ impl SharedSums {
             if distances.left <= 0.0 {
                 return found;
             }
-            found.push(Crossing::of_sums(ranks.clone(), target, self.chunks.clone(), cases));
+            found.push(SetCrossing::of_sums(ranks.clone(), target, self.chunks.clone(), cases));
         }
         found
     }
