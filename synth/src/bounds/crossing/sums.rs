@@ -74,7 +74,7 @@ impl SharedSums {
         let mut found = Vec::new();
         for target in targets {
             let on = distances.to(target, self.bytes);
-            let ways = Ways::new(self, &across, &outside, distances);
+            let ways = ContributionWays::new(self, &across, &outside, distances);
             let case = |parted| ways.as_ref().and_then(|ways| ways.case(self, parted, &across, Some(&on), distances));
             let cases: Option<Vec<PartedCase>> = (0..self.spaces.len()).map(case).collect();
             let Some(cases) = cases else { return found };
@@ -143,7 +143,7 @@ impl SharedSums {
         let [_] = links.iter().map(|links| links.only_sender(problem)).collect::<Option<Vec<Rank>>>()?[..] else {
             return None;
         };
-        let ways = Ways::new(self, &links, &before, distances)?;
+        let ways = ContributionWays::new(self, &links, &before, distances)?;
         let case_before = ways.case(self, case.parted, &links, None, distances)?;
         let into = self.servers(&case_before, &links, &before, depth, distances);
         let [into] = &into[..] else { return None };
@@ -167,7 +167,7 @@ impl SharedSums {
         let all = self.chunks.len();
         let mut earliest = vec![f64::INFINITY; all + 1];
         earliest[0] = 0.0;
-        let ways = Ways::new(self, &links, &before, distances);
+        let ways = ContributionWays::new(self, &links, &before, distances);
         // There is nothing to wait for, or no time to find out for how long.
         if ways.is_none() {
             earliest.fill(0.0);
@@ -195,7 +195,7 @@ impl SharedSums {
 }
 
 /// How far contributions have to go to what sends them across.
-struct Ways {
+struct ContributionWays {
     /// For each rank, the time until all contributions can be there.
     whole: Vec<f64>,
     /// For each rank, the time until one can be there.
@@ -204,7 +204,7 @@ struct Ways {
     latest: f64,
 }
 
-impl Ways {
+impl ContributionWays {
     /// Over the ranks of `among`; `None` where nobody there contributes, or there is no time.
     fn new(
         sums: &SharedSums,
