@@ -312,7 +312,7 @@ fn machine() -> u64 {
 fn difference(number: u64) -> &'static str {
     match number {
         0 => "has no plans",
-        _ => "has another table, another version of this library or of NCCL, or another ANTIPHON_TABLE_ANY_HARDWARE",
+        _ => "has another table, or another version of this library or of NCCL, or another ANTIPHON_TABLE_ANY_HARDWARE",
     }
 }
 

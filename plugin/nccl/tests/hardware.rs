@@ -85,7 +85,9 @@ fn ranks_take_any_hardware_all_or_none() {
         let (said, served) = run(&place, Way::Preloaded, &more);
         assert_eq!(served, [0; 2], "{said}");
         assert!(
-            said.contains("rank 1 has another table, another version of this library or of NCCL, or another ANTIPHON"),
+            said.contains(
+                "rank 1 has another table, or another version of this library or of NCCL, or another ANTIPHON"
+            ),
             "{said}"
         );
     }
