@@ -23,6 +23,9 @@ const DEPTH: u32 = 2;
 /// With more chunks, nothing is tried.
 const MOST_CHUNKS: usize = 64;
 
+/// The ranks over which contributions come, the rank that they come to, and how often senders are counted.
+type CollectedKey = (Rc<[bool]>, Rank, u32);
+
 /// Chunks that the same ranks contribute to, and that the same ranks want.
 pub(super) struct SharedSums {
     chunks: Vec<ChunkId>,
@@ -31,7 +34,7 @@ pub(super) struct SharedSums {
     /// For each number of chunks that cross in parts, the combinations of what crosses.
     spaces: Vec<Rc<CountSpace>>,
     /// For each number of chunks, when a rank can have that many sums, over the ranks of a set only.
-    collected: BTreeMap<(Rc<[bool]>, Rank, u32), Rc<[f64]>>,
+    collected: BTreeMap<CollectedKey, Rc<[f64]>>,
 }
 
 /// What a look at a table of distances costs, in pairs of combinations and parts of them.
