@@ -80,7 +80,7 @@ impl ServerClocks {
         self.free.iter().zip(next).filter(|(free, _)| **free > 0.0).map(end).fold(0.0, f64::max)
     }
 
-    /// ServerClocks that are no later than either in anything.
+    /// Clocks that are no later than either in anything.
     fn earlier(mut self, other: &Self) -> Self {
         self.received = self.received.min(other.received);
         self.free.iter_mut().zip(&other.free).for_each(|(mine, other)| *mine = mine.min(*other));
@@ -92,7 +92,7 @@ impl ServerClocks {
     }
 }
 
-/// ServerClocks of which none is as early as another one in everything.
+/// Clocks of which none is as early as another one in everything.
 #[derive(Default)]
 struct ClockFront(Vec<ServerClocks>);
 

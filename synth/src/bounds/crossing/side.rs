@@ -286,10 +286,10 @@ fn gathered_servers(
     for (sender, mut next) in of {
         // Without more work, senders have everything as soon as it can come to them.
         if let Some(sender) = sender.filter(|_| distances.left > 0.0) {
-            let gathering = SenderArrivals::at(sender, space, classes, outside, distances);
-            let ready = gathering.earliest(space);
+            let arrivals = SenderArrivals::at(sender, space, classes, outside, distances);
+            let ready = arrivals.earliest(space);
             next.iter_mut().for_each(|server| server.ready.clone_from(&ready));
-            if let Some(one) = gathering.as_one(space, &next.iter().collect::<Vec<_>>(), &mut distances.left) {
+            if let Some(one) = arrivals.as_one(space, &next.iter().collect::<Vec<_>>(), &mut distances.left) {
                 next = vec![one];
             }
         }
