@@ -226,8 +226,8 @@ fn faults_reach_all_ranks() {
     // A rank that gives up a call has not left in order, though it lives.
     let (lines, said, _) = run(&place, (Way::Preloaded, 3), "gives up", &table, &[PATIENT]);
     assert!(lines[0] == "right 0" && lines[1].starts_with("after 6") && lines[2] == "right 0", "{lines:?} {said}");
-    // Operation 1 compares tables; the next ones share memory.
-    for (fault, own) in [("1:2:error", "Init"), ("1:3:exit", "exit 86"), ("1:4:exit", "exit 86"), ("1:3:stall", "Init")]
+    // Operations 1 and 2 compare tables and the names of GPUs; the next ones share memory.
+    for (fault, own) in [("1:3:error", "Init"), ("1:4:exit", "exit 86"), ("1:5:exit", "exit 86"), ("1:4:stall", "Init")]
     {
         let more = [SHORT, ("FAKE_NCCL_FAULT", fault)];
         let (lines, said, _) = run(&place, (Way::Preloaded, 3), "row", &table, &more);

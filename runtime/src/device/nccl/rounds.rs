@@ -145,10 +145,10 @@ impl NcclRounds {
     ) -> Result<(), NcclError> {
         let deadline = NcclDeadline::after(limit);
         let stream = self.own.clone();
-        let mut reached = Vec::new();
+        let mut reached = RoundEnds::default();
         let put = self.put(comm, &stream, buffers, Some(&mut reached), deadline);
         let put = put.and_then(|()| self.finish(comm, &stream));
-        let outcome = put.and_then(|()| self.watch(comm, &reached, deadline));
+        let outcome = put.and_then(|()| self.watch(comm, &mut reached, deadline));
         if outcome.is_err() {
             self.drain(deadline);
         }
@@ -184,7 +184,7 @@ impl NcclRounds {
         comm: &mut NcclCommunicator,
         stream: &Arc<CudaStream>,
         buffers: [u64; 2],
-        reached: Option<&mut Vec<CudaEvent>>,
+        reached: Option<&mut RoundEnds>,
         deadline: NcclDeadline,
     ) -> Result<(), NcclError> {
         comm.check()?;
@@ -210,7 +210,7 @@ impl NcclRounds {
         &mut self,
         comm: &mut NcclCommunicator,
         stream: &Arc<CudaStream>,
-        mut reached: Option<&mut Vec<CudaEvent>>,
+        mut reached: Option<&mut RoundEnds>,
         deadline: NcclDeadline,
     ) -> Result<(), NcclError> {
         for round in 0..self.launches.len() {
@@ -219,11 +219,12 @@ impl NcclRounds {
             }
             self.launch(stream, round)?;
             if round < self.plan.exchanges().len() {
-                let before = reached.as_deref().map_or(&[][..], Vec::as_slice);
-                self.exchange(comm, stream.cu_stream(), (round, before), deadline)?;
+                self.exchange(comm, stream.cu_stream(), (round, reached.as_deref_mut()), deadline)?;
             }
             if let Some(reached) = &mut reached {
-                reached.push(stream.record_event(None).map_err(GpuError::of_driver("putting a call into a stream"))?);
+                reached
+                    .ends
+                    .push(stream.record_event(None).map_err(GpuError::of_driver("putting a call into a stream"))?);
             }
         }
         Ok(())
@@ -252,12 +253,12 @@ impl NcclRounds {
         Ok(())
     }
 
-    /// The messages of a round, as one group. `before` are the ends of the rounds before it, as far as somebody watches them.
+    /// The messages of a round, as one group. `before` are the ends of the rounds before it, where somebody watches them.
     fn exchange(
         &mut self,
         comm: &mut NcclCommunicator,
         stream: CUstream,
-        (round, before): (usize, &[CudaEvent]),
+        (round, mut before): (usize, Option<&mut RoundEnds>),
         deadline: NcclDeadline,
     ) -> Result<(), NcclError> {
         let messages = &self.plan.exchanges()[round];
@@ -268,7 +269,9 @@ impl NcclRounds {
         let buffers = [self.caller[0], self.caller[1], own(&self.scratch), own(&self.inboxes)];
         let (dtype, handle) = (type_number(self.plan.dtype()), comm.handle);
         let mut code = SUCCESS;
-        let open = first_open(before);
+        if let Some(before) = &mut before {
+            before.look(comm)?;
+        }
         // SAFETY: it takes nothing.
         comm.checked("beginning a group", unsafe { (comm.calls.group_start)() })?;
         for message in messages {
@@ -293,24 +296,25 @@ impl NcclRounds {
             SUCCESS => Ok(()),
             // It is in the stream only when NCCL says so.
             IN_PROGRESS => self.settled(comm, (round, before), deadline),
-            code => Err(self.failed(comm, open.unwrap_or(round), code)),
+            // What is wrong may be wrong in a round before this one.
+            code => Err(self.failed(comm, before.map_or(round, |before| before.done), code)),
         }
     }
 
     fn settled(
         &self,
         comm: &mut NcclCommunicator,
-        (round, before): (usize, &[CudaEvent]),
+        (round, mut before): (usize, Option<&mut RoundEnds>),
         deadline: NcclDeadline,
     ) -> Result<(), NcclError> {
         let since = Instant::now();
         loop {
-            // What is wrong may be wrong in a round before this one. A round counts only if nothing was wrong after it.
-            let round = first_open(before).unwrap_or(round);
             if comm.is_stopped() {
                 return Err(NcclError::Aborted);
             }
-            match comm.async_error() {
+            let code = before.as_mut().map_or_else(|| Ok(comm.async_error()), |before| before.look(comm))?;
+            let round = before.as_ref().map_or(round, |before| before.done);
+            match code {
                 SUCCESS => return Ok(()),
                 IN_PROGRESS if deadline.is_over() => return Err(self.late(comm, round, deadline)),
                 IN_PROGRESS => deadline.pause_since(since),
@@ -323,22 +327,17 @@ impl NcclRounds {
     fn watch(
         &self,
         comm: &mut NcclCommunicator,
-        reached: &[CudaEvent],
+        reached: &mut RoundEnds,
         deadline: NcclDeadline,
     ) -> Result<(), NcclError> {
-        let waiting = GpuError::of_driver("waiting for a round");
-        let mut round = 0;
-        while let Some(event) = reached.get(round) {
-            let is_done = event.try_is_complete().map_err(&waiting)?;
-            // A round counts only if nothing was wrong after it.
-            match comm.async_error() {
-                SUCCESS | IN_PROGRESS if is_done => round += 1,
-                SUCCESS | IN_PROGRESS if deadline.is_over() => return Err(self.late(comm, round, deadline)),
+        loop {
+            match reached.look(comm)? {
+                SUCCESS | IN_PROGRESS if reached.done == reached.ends.len() => return Ok(()),
+                SUCCESS | IN_PROGRESS if deadline.is_over() => return Err(self.late(comm, reached.done, deadline)),
                 SUCCESS | IN_PROGRESS => deadline.pause(),
-                code => return Err(self.failed(comm, round, code)),
+                code => return Err(self.failed(comm, reached.done, code)),
             }
         }
-        Ok(())
     }
 
     fn late(&self, comm: &mut NcclCommunicator, round: usize, deadline: NcclDeadline) -> NcclError {
@@ -361,9 +360,31 @@ impl NcclRounds {
     }
 }
 
-/// The first round that is not done.
-fn first_open(ends: &[CudaEvent]) -> Option<usize> {
-    ends.iter().position(|end| !matches!(end.try_is_complete(), Ok(true)))
+/// How far a call that is in a stream has come.
+#[derive(Default)]
+pub(super) struct RoundEnds {
+    ends: Vec<CudaEvent>,
+    /// So many rounds are done.
+    done: usize,
+}
+
+impl RoundEnds {
+    /// Looks which rounds are done, and says what NCCL says then. After an error a stream may run on, past the messages that failed: so a
+    /// round counts only if nothing was wrong after its end was seen.
+    fn look(&mut self, comm: &NcclCommunicator) -> Result<c_int, NcclError> {
+        let mut done = self.done;
+        while let Some(end) = self.ends.get(done) {
+            if !end.try_is_complete().map_err(GpuError::of_driver("waiting for a round"))? {
+                break;
+            }
+            done += 1;
+        }
+        let code = comm.async_error();
+        if [SUCCESS, IN_PROGRESS].contains(&code) {
+            self.done = done;
+        }
+        Ok(code)
+    }
 }
 
 impl Drop for NcclRounds {
