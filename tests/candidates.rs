@@ -186,6 +186,26 @@ fn the_ranks_of_a_program_end_with_the_command() {
     }
 }
 
+/// The command and the other rank are gone before this rank has found anybody, for whom it would wait a minute.
+#[test]
+fn a_rank_does_not_wait_for_others_when_the_command_is_gone() {
+    let mut gone = Command::new("true").spawn().unwrap();
+    gone.wait().unwrap();
+    let begin = Instant::now();
+    let mut rank = Command::new(std::env::current_exe().unwrap());
+    rank.args(["--exact", "candidates::a_program_tunes_with_candidates_of_its_own"]);
+    rank.envs([("ANTIPHON_RANK", "1"), ("ANTIPHON_SIZE", "2"), ("ANTIPHON_MASTER", "127.0.0.1:9")]);
+    rank.envs([("ANTIPHON_SECRET", "a secret of one rank"), ("ANTIPHON_LAUNCHER", &gone.id().to_string())]);
+    let ran = ended(rank);
+    assert!(
+        ran.code == 1 && begin.elapsed() < Duration::from_secs(40),
+        "{:?}, {}: {}",
+        begin.elapsed(),
+        ran.code,
+        ran.stderr
+    );
+}
+
 #[test]
 fn a_candidate_that_hangs_or_crashes_is_quarantined_and_the_other_cells_complete() {
     let folder = tempfile::tempdir().unwrap();

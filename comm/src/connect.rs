@@ -5,6 +5,7 @@
 use crate::agreed::{AgreedTable, OwnTable};
 use crate::communicator::{Communicator, LIMIT, WORLD};
 use crate::error::{CommError, CommResult};
+use crate::launcher::command::end_with_command;
 use crate::launcher::environment::{Environment, Explicit, JobDescription, address_of, find};
 use crate::launcher::{LaunchError, LaunchResult, interfaces, key};
 use crate::log::{Says, say};
@@ -175,6 +176,7 @@ impl Communicator {
             return Err(CommError::Argument(format!("rank {rank} of {size}: ranks are counted from 0")));
         }
         config.masters.iter().filter(|_| size > 1).try_for_each(|master| address_of("the master", master).map(drop))?;
+        end_with_command();
         let session = match size {
             1 => Session::local(1)?.pop(),
             _ => Some(Session::connect(&rendezvous(config)?, config.joining, config.timeout)?),

@@ -39,7 +39,7 @@ pub use error::{DemandError, ReplayError};
 pub use findings::Findings;
 pub use order::{CausalOrder, Delivery, DeliveryId, Effect, Origin};
 pub use rank_set::RankSet;
-pub use replay::{Message, replay, replay_rounds};
+pub use replay::{Message, replay, replay_exchanging, replay_rounds};
 pub use request::{GroupRequest, Request};
 pub use reverse::{reduce_of_gather, turned_around};
 pub use simulate::{Simulation, simulate};

@@ -3,8 +3,9 @@
 //! Strategies decide *what* goes over *which* link and in *which order*. [`replay`] is the only function that turns
 //! such an order into start and end times under the topology's cost model. It is a list scheduler: every message starts
 //! as soon as its chunks are at the sender, its link and its resources are free, and all earlier messages of the order
-//! on the same link or resource have left. [`replay_rounds`] does the same for algorithms whose ranks exchange sums,
-//! which no order of single messages can express.
+//! on the same link or resource have left. Two ranks can exchange sums: a message that adds does not wait for one that
+//! its receiver has sent to be added. [`replay_rounds`] does the same for algorithms of which each round sends only what
+//! was there when it began.
 
 use crate::clearly_before;
 use crate::{ChunkId, ChunkList, Demand, ReplayError, Transfer, TransferKind};
@@ -31,10 +32,39 @@ impl From<&Transfer> for Message {
 /// The state of a chunk at a rank during replay.
 #[derive(Clone, Copy)]
 struct HeldChunk {
-    /// When its value can leave; `None` while there is none.
-    from: Option<Micros>,
+    /// When its value can leave; [`NEVER`] while there is none.
+    from: Micros,
+    /// Of a sum, who brought its last part to be added, and when it could leave without what this rank has brought.
+    last_adder: Option<Rank>,
+    without: Micros,
     /// The latest departure so far: a later message must not change the value before that time.
     last_departure: Micros,
+}
+
+const NEVER: Micros = Micros(f64::INFINITY);
+
+impl HeldChunk {
+    /// When its value can leave for a rank; [`NEVER`] while there is none.
+    fn ready_for(&self, to: Rank, kind: TransferKind) -> Micros {
+        if kind == TransferKind::Reduce && self.last_adder == Some(to) { self.without } else { self.from }
+    }
+
+    /// Notes that a value was copied here, or a part of its sum was brought. The parts of a sum all count, of copies the first one.
+    fn arrive(&mut self, transfer: &Transfer, is_sum: bool) {
+        if !is_sum {
+            self.from = self.from.min(transfer.end);
+            return;
+        }
+        let adder = (transfer.kind == TransferKind::Reduce).then_some(transfer.from);
+        let is_another = adder.is_none() || adder != self.last_adder;
+        let later = |known: Micros| if known == NEVER { transfer.end } else { known.max(transfer.end) };
+        match later(self.from) == transfer.end {
+            true if is_another => (self.last_adder, self.without, self.from) = (adder, self.from, transfer.end),
+            true => self.from = transfer.end,
+            false if is_another => self.without = later(self.without),
+            false => {}
+        }
+    }
 }
 
 /// The ranks that hold each chunk, one row per chunk.
@@ -78,19 +108,19 @@ impl<'a> Holdings<'a> {
         self.combines && self.demand.chunk(chunk).combine
     }
 
-    /// When a rank can send a chunk; `None` while it does not hold it.
-    fn from(&mut self, chunk: ChunkId, rank: Rank) -> Option<Micros> {
+    /// When a rank can send a chunk to another one; [`NEVER`] while it does not hold it.
+    fn from(&mut self, chunk: ChunkId, (from, to): (Rank, Rank), kind: TransferKind) -> Micros {
         match self.came.get(chunk.index()) {
-            Some(&came) => Some(came),
-            None => self.at(chunk, rank).from,
+            Some(&came) => came,
+            None => self.at(chunk, from).ready_for(to, kind),
         }
     }
 
     fn at(&mut self, chunk: ChunkId, rank: Rank) -> &mut HeldChunk {
         let initial = || {
             let chunk = self.demand.chunk(chunk);
-            let from = chunk.holders.has(rank).then_some(chunk.release);
-            HeldChunk { from, last_departure: Micros::ZERO }
+            let from = if chunk.holders.has(rank) { chunk.release } else { NEVER };
+            HeldChunk { from, last_adder: None, without: NEVER, last_departure: Micros::ZERO }
         };
         match &mut self.rows[chunk.index()] {
             HoldingsRow::Dense(row) => row[rank.index()].get_or_insert_with(initial),
@@ -125,7 +155,9 @@ fn all_go_on(demand: &Demand, topology: &Topology, messages: &[Message]) -> bool
 /// Times `messages` in the given order, each as early as the order allows.
 ///
 /// The result has the same order and length as `messages`. A message with a combining chunk waits for everything that
-/// earlier messages of the order bring to its sender, and carries it.
+/// earlier messages of the order bring to its sender, and carries it. But one that adds neither waits for nor carries what
+/// its receiver brings last to be added, which would count twice: the two cross. It is the caller's to see that they do,
+/// so that the one leaves before the other arrives; the verifier refuses the schedule otherwise.
 ///
 /// # Errors
 /// [`ReplayError::NotHeld`] where a message sends a chunk that no earlier message brought.
@@ -135,6 +167,32 @@ pub fn replay(demand: &Demand, topology: &Topology, messages: &[Message]) -> Res
     for (index, message) in messages.iter().enumerate() {
         let start = player.start(index, message)?;
         let transfer = player.occupy(message, start);
+        player.deliver(&transfer);
+        transfers.push(transfer);
+    }
+    Ok(transfers)
+}
+
+/// The same for sums that each go along a tree to one rank, and along another one from there, where neighbours in both may exchange what
+/// they have. A copy of a sum need not wait for the part that its receiver brings: if it can leave before that arrives, it adds
+/// what is there without it. Both ends then have the same two parts. The kinds of such transfers in the result are other than those
+/// in `messages`.
+///
+/// # Errors
+/// As [`replay`].
+pub fn replay_exchanging(
+    demand: &Demand,
+    topology: &Topology,
+    messages: &[Message],
+) -> Result<Vec<Transfer>, ReplayError> {
+    let mut player = ReplayState::new(demand, topology, messages);
+    let mut transfers = Vec::with_capacity(messages.len());
+    for (index, message) in messages.iter().enumerate() {
+        let (start, kind) = match player.crossing(message) {
+            Some(start) => (start, TransferKind::Reduce),
+            None => (player.start(index, message)?, message.kind),
+        };
+        let transfer = Transfer { kind, ..player.occupy(message, start) };
         player.deliver(&transfer);
         transfers.push(transfer);
     }
@@ -186,15 +244,37 @@ impl<'a> ReplayState<'a> {
         let link = self.topology.link(message.link);
         let mut start = self.free.earliest(self.topology, message.link);
         for &chunk in &message.chunks {
-            let Some(held_from) = self.holdings.from(chunk, link.from) else {
+            let held_from = self.holdings.from(chunk, (link.from, link.to), message.kind);
+            if held_from == NEVER {
                 return Err(ReplayError::NotHeld { message: index, chunk, rank: link.from });
-            };
+            }
             start = start.max(held_from);
             if self.holdings.combines(chunk) {
                 start = start.max(self.holdings.at(chunk, link.to).last_departure);
             }
         }
         Ok(start)
+    }
+
+    /// When a copy of sums can leave as the other half of an exchange: before the parts arrive that its receiver brings last. `None` if it
+    /// is no such copy, or does not leave before.
+    fn crossing(&mut self, message: &Message) -> Option<Micros> {
+        if message.kind == TransferKind::Reduce || !self.holdings.combines {
+            return None;
+        }
+        let link = self.topology.link(message.link);
+        let mut start = self.free.earliest(self.topology, message.link);
+        let mut before = NEVER;
+        for &chunk in &message.chunks {
+            let held = *self.holdings.at(chunk, link.from);
+            let is_half = held.last_adder == Some(link.to) && held.without != NEVER && self.holdings.combines(chunk);
+            if !is_half {
+                return None;
+            }
+            before = before.min(held.from);
+            start = start.max(held.without).max(self.holdings.at(chunk, link.to).last_departure);
+        }
+        clearly_before(start, before).then_some(start)
     }
 
     /// Sends a message: its link and resources are busy from `start` on.
@@ -216,13 +296,8 @@ impl<'a> ReplayState<'a> {
             }
             let departed = &mut self.holdings.at(chunk, transfer.from).last_departure;
             *departed = departed.max(transfer.start);
-            let combine = self.holdings.combines(chunk);
-            let arrived = &mut self.holdings.at(chunk, transfer.to).from;
-            *arrived = Some(match *arrived {
-                Some(earlier) if combine => earlier.max(transfer.end),
-                Some(earlier) => earlier.min(transfer.end),
-                None => transfer.end,
-            });
+            let is_sum = self.holdings.combines(chunk);
+            self.holdings.at(chunk, transfer.to).arrive(transfer, is_sum);
         }
     }
 
@@ -342,6 +417,32 @@ mod tests {
         assert_eq!(times(&topology, &demand, TransferKind::Reduce, &[(&[0], 5), (&[0], 2)]), [(0.0, 2.0), (2.0, 4.0)]);
         // Played the other way round, rank 1 leaves with its own part, before anything is added to it.
         assert_eq!(times(&topology, &demand, TransferKind::Reduce, &[(&[0], 2), (&[0], 5)]), [(0.0, 2.0), (0.0, 2.0)]);
+    }
+
+    /// Rank 2 sends its part to rank 1, rank 1 sends its own to rank 0 and rank 0 its own to rank 1: those of ranks 0 and 1 cross.
+    #[test]
+    fn a_copy_of_a_sum_may_add_instead_while_its_last_part_is_under_way() {
+        let demand = Demand::new(Request::new(Collective::AllReduce, 3, 100)).unwrap();
+        let topology = machine(Latency::Occupies, false);
+        let message = |link, kind| Message { chunks: [ChunkId(0)].into_iter().collect(), link: LinkId(link), kind };
+        let (add, copy) = (TransferKind::Reduce, TransferKind::Copy);
+        let messages = [message(5, add), message(2, add), message(0, copy), message(3, copy)];
+        let part = topology.link(LinkId(0)).transfer_time(demand.message_bytes(&messages[0].chunks)).0;
+        let told = |transfers: Result<Vec<Transfer>, ReplayError>| {
+            let time = |it: Transfer| ((it.start.0 / part).round(), it.kind);
+            transfers.unwrap().into_iter().map(time).collect::<Vec<_>>()
+        };
+        assert_eq!(told(replay(&demand, &topology, &messages)), [(0.0, add), (1.0, add), (2.0, copy), (3.0, copy)]);
+        let crossing = [(0.0, add), (1.0, add), (1.0, add), (2.0, copy)];
+        assert_eq!(told(replay_exchanging(&demand, &topology, &messages)), crossing);
+        let adding = [message(5, add), message(2, add), message(0, add), message(3, copy)];
+        let found = told(replay(&demand, &topology, &adding));
+        assert_eq!(found, crossing, "who adds does not wait for what the other one brings");
+        // Where the link back is busy until the last part is there, the sum is copied.
+        let other = |chunk| Message { chunks: [ChunkId(chunk)].into_iter().collect(), ..message(0, copy) };
+        let busy = [vec![other(1), other(2)], messages.to_vec()].concat();
+        let found = told(replay_exchanging(&demand, &topology, &busy));
+        assert_eq!(found[4], (2.0, copy), "{found:?}");
     }
 
     /// Two ranks exchange their values in one round; a third rank gets the sum in the next.

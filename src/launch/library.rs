@@ -6,6 +6,7 @@ use super::binary;
 use crate::failure::{Failure, Outcome};
 use crate::interrupt;
 use comm::Config;
+use comm::launcher::command::COMMAND;
 use rustix::process::{Pid, Signal, getppid, kill_process_group, set_parent_process_death_signal};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -18,8 +19,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The variable with the number of the process that has started a rank.
-const LAUNCHER: &str = "ANTIPHON_LAUNCHER";
 /// How often the processes are looked at.
 pub(crate) const LOOK: Duration = Duration::from_millis(20);
 /// How long to wait for what a process that has ended has said.
@@ -93,7 +92,7 @@ impl LibraryRanks {
                 .env("ANTIPHON_SIZE", ranks.to_string())
                 .env("ANTIPHON_MASTER", master)
                 .env("ANTIPHON_SECRET", secret)
-                .env(LAUNCHER, std::process::id().to_string())
+                .env(COMMAND, std::process::id().to_string())
                 .env_remove("ANTIPHON_TABLE")
                 .process_group(0)
                 .stdin(Stdio::null())
@@ -195,7 +194,7 @@ pub(crate) fn end_with_launcher() {
     // Where this is forbidden, a rank ends with its work.
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
     // It may have ended before.
-    let launcher = std::env::var(LAUNCHER).ok();
+    let launcher = std::env::var(COMMAND).ok();
     if launcher.is_some_and(|launcher| getppid().is_none_or(|parent| parent.to_string() != launcher)) {
         std::process::exit(1);
     }

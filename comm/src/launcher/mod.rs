@@ -2,8 +2,10 @@
 //!
 //! The principal functions are [`environment::find`], which finds out which rank this is and where rank 0 is,
 //! [`key::secret`], which finds the secret by which ranks of one job recognize each other, and
-//! [`interfaces::addresses`], which finds the addresses of the interfaces that a user names.
+//! [`interfaces::addresses`], which finds the addresses of the interfaces that a user names. Ranks that a command of this project
+//! has started end with it ([`command`]).
 
+pub mod command;
 pub mod environment;
 pub mod interfaces;
 pub mod key;

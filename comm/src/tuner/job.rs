@@ -50,9 +50,6 @@ pub struct TuneJob {
     pub reports: PathBuf,
     /// Whether every rank computes meanwhile.
     pub loaded: bool,
-    /// The process that has started the ranks, which end with it.
-    #[serde(default)]
-    pub launcher: Option<u32>,
     /// How long the ranks may take to join.
     pub joining: Duration,
 }
@@ -108,7 +105,6 @@ impl TuneJob {
             quarantine: BTreeSet::new(),
             reports: PathBuf::new(),
             loaded: false,
-            launcher: None,
             joining: JOINING,
         }
     }
@@ -172,7 +168,7 @@ impl TuneJob {
     /// As [`Communicator::measure`].
     pub fn run(&self, comm: &Communicator, given: Vec<TuneCandidate>) -> CommResult<()> {
         let path = self.report_of(comm.rank());
-        let watch = TrialWatch::open(&path, self.launcher);
+        let watch = TrialWatch::open(&path);
         let watch = watch.map_err(|error| CommError::Argument(format!("{}: {error}", path.display())))?;
         let ended = self.run_watched(comm, given, &watch);
         if let Err(error) = &ended {

@@ -69,17 +69,9 @@ struct WatchedRank {
     begun: AtomicU64,
     ended: AtomicU64,
     is_over: AtomicBool,
-    /// Who has started the ranks.
-    launcher: Option<u32>,
 }
 
 impl WatchedRank {
-    /// Who measures for a launcher that is gone measures for nobody. Where processes cannot be seen, a rank ends with its work.
-    fn is_left_alone(&self) -> bool {
-        let is_there = |process: u32| Path::new("/proc").join(process.to_string()).exists();
-        self.launcher.is_some_and(|launcher| !is_there(launcher) && is_there(std::process::id()))
-    }
-
     /// A line that cannot be written does not end the measuring.
     fn say(&self, word: &TuneWord) {
         if let Ok(mut line) = serde_json::to_string(word) {
@@ -91,20 +83,17 @@ impl WatchedRank {
 }
 
 impl TrialWatch {
-    /// Writes to a file, which is made, as long as the process `launcher` lives; this one ends with it.
+    /// Writes to a file, which is made.
     ///
     /// # Errors
     /// If it cannot be.
-    pub(super) fn open(path: &Path, launcher: Option<u32>) -> std::io::Result<Self> {
+    pub(super) fn open(path: &Path) -> std::io::Result<Self> {
         let file = Mutex::new(File::create(path)?);
         let (begun, ended, is_over) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
-        let shared = Arc::new(WatchedRank { file, begun, ended, is_over, launcher });
+        let shared = Arc::new(WatchedRank { file, begun, ended, is_over });
         let beating = shared.clone();
         let beat = move || {
             while !beating.is_over.load(Ordering::Acquire) {
-                if beating.is_left_alone() {
-                    std::process::exit(1);
-                }
                 let (ended, begun) = (beating.ended.load(Ordering::Acquire), beating.begun.load(Ordering::Acquire));
                 beating.say(&TuneWord::Beat { begun, ended });
                 std::thread::park_timeout(BEAT);
@@ -162,7 +151,7 @@ mod tests {
             is_function: true,
             phase: TrialPhase::Check,
         };
-        let watch = TrialWatch::open(&path, Some(std::process::id())).unwrap();
+        let watch = TrialWatch::open(&path).unwrap();
         watch.enter(|| mark.clone());
         assert_eq!(watch.call(|| 7), 7);
         watch.say(&TuneWord::Failed("no".to_owned()));

@@ -74,7 +74,6 @@ fn job_of(args: &TuneMeasureArgs, folder: &Path) -> Outcome<TuneJob> {
         plans: args.plans.clone(),
         named: named(args)?,
         reports: folder.to_owned(),
-        launcher: Some(std::process::id()),
         joining: args.launch.ready_limit(args.launch.ranks.unwrap_or(1) as usize),
         ..TuneJob::new(options(args))
     })

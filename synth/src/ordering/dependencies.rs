@@ -4,7 +4,7 @@
 
 use super::lists::Lists;
 use crate::problem::Problem;
-use schedule::{ChunkId, Message};
+use schedule::{ChunkId, Message, TransferKind};
 use std::collections::BTreeMap;
 use topology::{Micros, Rank};
 
@@ -51,13 +51,13 @@ impl Precedences {
 
 impl<'a> DependencyGraph<'a> {
     /// Derives the dependencies from the given order.
-    pub(super) fn new(problem: &'a Problem, messages: &'a [Message]) -> Self {
+    pub(super) fn new(problem: &'a Problem, messages: &'a [Message], exchanges: bool) -> Self {
         let duration = |message: &Message| {
             let bytes = problem.demand.message_bytes(&message.chunks);
             problem.topology.link(message.link).transfer_time(bytes)
         };
         let durations: Vec<Micros> = messages.iter().map(duration).collect();
-        let onwards = waits(problem, messages);
+        let onwards = waits(problem, messages, exchanges);
         let mut tails = vec![Micros::ZERO; messages.len()];
         for index in (0..messages.len()).rev() {
             let behind = onwards.followers.of(index).iter().map(|&next| tails[next as usize]);
@@ -69,26 +69,44 @@ impl<'a> DependencyGraph<'a> {
     }
 }
 
-fn waits(problem: &Problem, messages: &[Message]) -> Precedences {
+/// Who waits for whom. Two messages that add and go to each other's sender carry what the other does not: none waits for the other. With
+/// `exchanges`, neither does a copy of sums wait for the parts that its receiver brings, because it may add instead.
+fn waits(problem: &Problem, messages: &[Message], exchanges: bool) -> Precedences {
+    let ends = |index: u32| {
+        let link = problem.topology.link(messages[index as usize].link);
+        (link.from, link.to)
+    };
     let mut count = vec![0; messages.len()];
     let (mut followers, mut changers) = (Vec::new(), Vec::new());
     let mut traffic: BTreeMap<(ChunkId, Rank), ChunkTraffic> = BTreeMap::new();
     for (index, message) in messages.iter().enumerate() {
         let link = problem.topology.link(message.link);
+        let comes_back =
+            |other: u32| messages[other as usize].kind == TransferKind::Reduce && ends(other) == (link.to, link.from);
+        let arrivals = |chunk: ChunkId| traffic.get(&(chunk, link.from)).map_or(&[][..], |it| &it.arrivals);
+        let may_cross = match message.kind {
+            TransferKind::Reduce => true,
+            TransferKind::Copy => {
+                exchanges && message.chunks.iter().all(|&it| arrivals(it).iter().any(|&it| comes_back(it)))
+            }
+        };
+        let crosses = |other: u32| may_cross && comes_back(other);
+        // Where they carry different things, the one that comes back may not leave first.
+        let is_free_of = |other: u32| crosses(other) && messages[other as usize].chunks == message.chunks;
         let (mut causes, mut before): (Vec<u32>, Vec<u32>) = Default::default();
         for &chunk in &message.chunks {
             let combine = problem.demand.chunk(chunk).combine;
             let sender = traffic.entry((chunk, link.from)).or_default();
             let held = problem.demand.chunk(chunk).holders.has(link.from);
             match combine {
-                true => causes.extend(&sender.arrivals),
+                true => causes.extend(sender.arrivals.iter().filter(|&&other| !crosses(other))),
                 false if held => {}
                 false => causes.extend(sender.arrivals.first()),
             }
             sender.departures.push(index as u32);
             let receiver = traffic.entry((chunk, link.to)).or_default();
             if combine {
-                before.extend(&receiver.departures);
+                before.extend(receiver.departures.iter().filter(|&&other| !is_free_of(other)));
             }
             receiver.arrivals.push(index as u32);
         }

@@ -10,11 +10,12 @@
 //! [2] Valls, Ballestín and Quintanilla, "Justification and RCPSP: a technique that pays", EJOR 2005.
 
 use super::dependencies::DependencyGraph;
+use super::exchanges::{may_exchange, played};
 use super::list::{Listed, Time, listed};
 use super::{ranked, sorted};
 use crate::problem::constraints::RuleKind;
 use crate::problem::{Deadline, Problem};
-use schedule::{ChunkId, Message, ReplayError, Transfer, makespan, replay};
+use schedule::{ChunkId, Message, ReplayError, Transfer, makespan};
 use std::time::Duration;
 use topology::Micros;
 
@@ -39,7 +40,8 @@ pub(crate) fn interleaved(
     messages: &[Message],
     deadline: &Deadline,
 ) -> Result<Vec<Transfer>, ReplayError> {
-    let play = |messages: &[Message]| replay(&problem.demand, &problem.topology, messages);
+    let exchanges = may_exchange(problem, messages);
+    let play = |messages: &[Message]| played(problem, messages, exchanges);
     let mut best = play(messages)?;
     // The orders ignore which chunks a sketch wants first.
     let is_free = !problem.constraints.exceeds(&RuleKind::OF_WAYS);
@@ -47,7 +49,7 @@ pub(crate) fn interleaved(
         if messages.len() > MOST_MESSAGES || !is_free || takes_too_long(messages.len(), deadline) {
             break;
         }
-        let graph = DependencyGraph::new(problem, messages);
+        let graph = DependencyGraph::new(problem, messages, exchanges);
         let Some(found) = ordered(&graph, deadline) else { break };
         let order = |order: &[u32]| order.iter().map(|&index| messages[index as usize].clone()).collect::<Vec<_>>();
         // The longest way first, even if it makes links wait; that order is not valid for all sums.
@@ -67,7 +69,7 @@ pub(crate) fn outlook(problem: &Problem, messages: &[Message], deadline: &Deadli
     if messages.len() > MOST_MESSAGES || takes_too_long(messages.len(), deadline) {
         return None;
     }
-    let graph = DependencyGraph::new(problem, messages);
+    let graph = DependencyGraph::new(problem, messages, may_exchange(problem, messages));
     let urgencies = PriorityRule::LongestTailFirst.urgencies(&graph);
     listed(&graph, &urgencies, Time::Onwards, deadline).map(|found| found.makespan)
 }
@@ -75,7 +77,7 @@ pub(crate) fn outlook(problem: &Problem, messages: &[Message], deadline: &Deadli
 /// `messages`, which are given in a valid order, such that the one that can leave first does, and of several the one with
 /// the longest way still before it.
 pub(crate) fn earliest_first(problem: &Problem, messages: &[Message]) -> Vec<Message> {
-    let graph = DependencyGraph::new(problem, messages);
+    let graph = DependencyGraph::new(problem, messages, false);
     let by_tail = PriorityRule::LongestTailFirst.urgencies(&graph);
     let found = listed(&graph, &by_tail, Time::Onwards, &Deadline::default());
     found.map_or_else(
@@ -166,7 +168,7 @@ impl PriorityRule {
 mod tests {
     use super::*;
     use crate::problem::by_hand::asked;
-    use schedule::{Collective, Schedule, TransferKind, verify};
+    use schedule::{Collective, Schedule, TransferKind, replay, verify};
     use topology::Rank;
 
     fn problem(spec: &str, collective: Collective, size: u64) -> Problem {
@@ -194,7 +196,7 @@ mod tests {
         let problem = problem("ring:4,direction=both", Collective::Reduce, 1000);
         // 2 → 1 → 0 and 3 → 0: rank 1 must not send before the value of rank 2 has arrived.
         let order = [message(&problem, 0, 2, 1), message(&problem, 0, 1, 0), message(&problem, 0, 3, 0)];
-        let graph = DependencyGraph::new(&problem, &order);
+        let graph = DependencyGraph::new(&problem, &order, false);
         assert_eq!((&*graph.onwards.count, &*graph.back.count), (&[0, 1, 0][..], &[1, 0, 0][..]));
         let transfers = interleaved(&problem, &order, &Deadline::default()).expect("a right order");
         let schedule = Schedule::new(&problem.topology, problem.demand.clone(), transfers, "test");
@@ -206,7 +208,7 @@ mod tests {
         // Rank 1 sends its own value before that of rank 0 arrives; the order of these two must stay.
         let problem = problem("line:3", Collective::AllReduce, 1000);
         let order = [message(&problem, 0, 1, 2), message(&problem, 0, 0, 1)];
-        let graph = DependencyGraph::new(&problem, &order);
+        let graph = DependencyGraph::new(&problem, &order, false);
         assert_eq!((&*graph.onwards.count, graph.onwards.changers.of(0)), (&[0, 1][..], &[1][..]));
         let found = listed(&graph, &[1, 0], Time::Onwards, &Deadline::default()).expect("there is time");
         assert_eq!(found.order, [0, 1]);

@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn the_most_urgent_goes_first_in_both_directions_of_time() {
         let (problem, messages) = scatter();
-        let graph = DependencyGraph::new(&problem, &messages);
+        let graph = DependencyGraph::new(&problem, &messages, false);
         let forever = Deadline::default();
         let onwards = |urgencies: &[u32]| listed(&graph, urgencies, Time::Onwards, &forever).expect("there is time");
         assert_eq!((onwards(&[0, 1, 2]).makespan, onwards(&[1, 0, 2]).makespan), (Micros(6.0), Micros(4.0)));

@@ -6,16 +6,20 @@
 pub(crate) mod bits;
 pub(crate) mod calendar;
 mod dependencies;
+mod exchanges;
 mod interleave;
 mod list;
 pub(crate) mod lists;
 mod prune;
 pub(crate) mod queues;
 mod scheduler;
+mod sum_trees;
 
+pub(crate) use exchanges::{may_exchange, played, without_exchanges};
 pub(crate) use interleave::{earliest_first, interleaved, outlook};
 pub(crate) use prune::without_idle_copies;
 use std::cmp::Ordering;
+pub(crate) use sum_trees::SumTrees;
 
 /// The positions of so many things, the least first; of equal ones, the first.
 pub(crate) fn sorted(count: usize, compare: impl Fn(usize, usize) -> Ordering) -> Vec<u32> {

@@ -9,6 +9,7 @@
 mod detours;
 mod renumber;
 
+use crate::ordering::without_exchanges;
 use crate::problem::constraints::RuleKind;
 use crate::problem::reversed::{Collectors, Halves};
 use crate::problem::{Deadline, Problem, SynthError};
@@ -49,7 +50,8 @@ pub fn repaired(problem: &Problem, plan: &Schedule, deadline: &Deadline) -> Resu
     let Some(renumbering) = Renumbering::of(plan, problem) else {
         return Err(refused("the machine has more ranks than the plan"));
     };
-    let messages = renumbering.messages(plan);
+    // Halves exchange nothing; that comes back when they are joined.
+    let messages = renumbering.messages(&Schedule { transfers: without_exchanges(&plan.transfers), ..plan.clone() });
     let (schedule, rerouted) = if problem.demand.chunks().iter().any(|chunk| chunk.combine) {
         sums(problem, &messages, deadline)?
     } else {

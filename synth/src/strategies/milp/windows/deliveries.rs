@@ -6,7 +6,7 @@
 //! chunk may become a relay of it.
 
 use super::places::{BusyPlace, places};
-use super::sums::SumTrees;
+use crate::ordering::SumTrees;
 use crate::problem::Problem;
 use schedule::{ChunkId, Schedule, Transfer, TransferKind};
 use std::collections::{BTreeMap, BTreeSet};
@@ -133,8 +133,10 @@ impl Opening<'_> {
             let Some((index, is_first)) = self.all[own].now else { continue };
             let transfer = &self.transfers[index];
             let brought_by = match transfer.kind {
-                TransferKind::Copy => self.brought(&self.all[own].chunks, transfer.from, own).unwrap_or_default(),
-                TransferKind::Reduce => self.parts_of(&self.all[own].chunks, transfer.from),
+                TransferKind::Copy => {
+                    self.brought(&self.all[own].chunks, (transfer.from, transfer.to), own).unwrap_or_default()
+                }
+                TransferKind::Reduce => self.parts_of(&self.all[own].chunks, (transfer.from, transfer.to)),
             };
             if is_first {
                 self.all[own].ways.push(OpenWay { link: transfer.link, brought_by });
@@ -163,13 +165,13 @@ impl Opening<'_> {
         });
     }
 
-    /// The deliveries that bring chunks to a rank; `None` if it never gets one of them, but from `own`.
-    fn brought(&self, chunks: &[ChunkId], rank: Rank, own: usize) -> Option<Vec<usize>> {
+    /// The deliveries that bring chunks to a rank, which sends them to another one; `None` if it never gets one of them, but from `own`.
+    fn brought(&self, chunks: &[ChunkId], (rank, to): (Rank, Rank), own: usize) -> Option<Vec<usize>> {
         let mut all = BTreeSet::new();
         for &chunk in chunks {
             let demanded = self.problem.demand.chunk(chunk);
             match self.sums.collector(chunk) {
-                Some(collector) if collector == rank => all.extend(self.parts_of(&[chunk], rank)),
+                Some(collector) if collector == rank => all.extend(self.parts_of(&[chunk], (rank, to))),
                 None if demanded.holders.has(rank) && !demanded.is_sum() => {}
                 _ => _ = all.insert(self.first.get(&(chunk, rank)).copied().filter(|&by| by != own)?),
             }
@@ -177,10 +179,13 @@ impl Opening<'_> {
         Some(Vec::from_iter(all))
     }
 
-    /// The deliveries that bring what a rank adds to chunks.
-    fn parts_of(&self, chunks: &[ChunkId], rank: Rank) -> Vec<usize> {
+    /// The deliveries that bring what a rank adds to chunks before it sends them to another one. With that one it may exchange parts, so
+    /// none waits for what it brings.
+    fn parts_of(&self, chunks: &[ChunkId], (rank, to): (Rank, Rank)) -> Vec<usize> {
         let all = chunks.iter().filter_map(|&chunk| self.added.get(&(chunk, rank)));
-        Vec::from_iter(all.flatten().copied().collect::<BTreeSet<usize>>())
+        let comes_from = |by: usize| self.all[by].now.map(|(index, _)| self.transfers[index].from);
+        let others = all.flatten().copied().filter(|&by| comes_from(by) != Some(to));
+        Vec::from_iter(others.collect::<BTreeSet<usize>>())
     }
 
     /// When a delivery arrives, as the schedule is now; a relay that does not exist yet never does.
@@ -211,7 +216,9 @@ impl Opening<'_> {
         let allowed = topology.incoming(to).iter().copied();
         let allowed = allowed.filter(|&link| chunks.iter().all(|&chunk| self.problem.allows(chunk, link)));
         let mut found: Vec<OpenWay> = allowed
-            .filter_map(|link| Some(OpenWay { link, brought_by: self.brought(chunks, topology.link(link).from, own)? }))
+            .filter_map(|link| {
+                Some(OpenWay { link, brought_by: self.brought(chunks, (topology.link(link).from, to), own)? })
+            })
             .collect();
         found.sort_by(|a, b| {
             self.arrives(&a.brought_by).total_cmp(&self.arrives(&b.brought_by)).then(a.link.cmp(&b.link))
@@ -279,7 +286,9 @@ impl Opening<'_> {
                     continue;
                 }
                 let allowed = chunks.iter().all(|&chunk| self.problem.allows(chunk, transfer.link));
-                let Some(brought_by) = self.brought(chunks, topology.link(transfer.link).from, own) else { continue };
+                let Some(brought_by) = self.brought(chunks, (topology.link(transfer.link).from, to), own) else {
+                    continue;
+                };
                 let there = self.arrives(&brought_by);
                 if !allowed || !there.is_finite() {
                     continue;

@@ -16,7 +16,7 @@ mod places;
 mod sums;
 mod turns;
 
-use crate::ordering::without_idle_copies;
+use crate::ordering::{self, SumTrees, may_exchange, without_exchanges, without_idle_copies};
 use crate::problem::constraints::RuleKind;
 use crate::problem::tolerance::beats;
 use crate::problem::{Problem, StopReason, SynthError};
@@ -30,9 +30,9 @@ use model::FreedWindow;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 use rayon::prelude::*;
-use schedule::{Chunk, Message, Schedule, replay, verify};
+use schedule::{Chunk, Message, Schedule, verify};
 use std::collections::BTreeSet;
-use sums::{SumTrees, TurnedSums};
+use sums::TurnedSums;
 
 /// The name in reports and schedules.
 pub(super) const NAME: &str = "milp-windows";
@@ -53,7 +53,8 @@ const LATE: f64 = 0.1;
 /// Whether the schedule is small enough, its sums go along trees, and solutions can be judged by all rules that the models do not know.
 pub(super) fn can_free(problem: &Problem, schedule: &Schedule) -> bool {
     let is_plain = !problem.constraints.exceeds(&RuleKind::OF_WAYS);
-    is_plain && schedule.transfers.len() <= MOST_MESSAGES && SumTrees::of(problem, schedule).has_all(problem)
+    let is_small = schedule.transfers.len() <= MOST_MESSAGES;
+    is_plain && is_small && SumTrees::of(problem, &messages_of(&plain(schedule))).has_all(problem)
 }
 
 /// The same, as far as it is known without a schedule: for one whose messages carry one chunk each.
@@ -99,8 +100,7 @@ fn improved(
     let most = context.options.limits.solver_calls.saturating_mul(WINDOWS_PER_CALL);
     let mut random = Pcg64Mcg::seed_from_u64(context.options.seed ^ 0x57_1D_0D);
     // Models of contents have no place for a delivery that nobody needs.
-    let messages: Vec<Message> = schedule.transfers.iter().map(Message::from).collect();
-    let first = played(problem, &messages).filter(|first| first.makespan() <= schedule.makespan());
+    let first = played(problem, &messages_of(&plain(schedule))).filter(|first| first.makespan() <= schedule.makespan());
     let first = first.unwrap_or_else(|| schedule.clone());
     let mut best = first.clone();
     let groups = ChunkGroups::new(problem);
@@ -150,6 +150,8 @@ struct WindowSearch<'a> {
     problem: &'a Problem,
     context: &'a Context<'a>,
     best: &'a Schedule,
+    /// The same with its sums along trees.
+    plain: Schedule,
     groups: &'a ChunkGroups,
     sums: SumTrees,
     /// Of sums: the same schedule turned around in time.
@@ -169,9 +171,10 @@ impl<'a> WindowSearch<'a> {
     fn of(problem: &'a Problem, context: &'a Context<'a>, best: &'a Schedule, groups: &'a ChunkGroups) -> Self {
         let makespan = best.makespan().0;
         let begin = makespan - LATE * (makespan - context.bound.0).max(0.0);
-        let sums = SumTrees::of(problem, best);
-        let turned = TurnedSums::of(problem, best, &sums);
-        Self { problem, context, best, groups, sums, turned, begin }
+        let plain = plain(best);
+        let sums = SumTrees::of(problem, &messages_of(&plain));
+        let turned = TurnedSums::of(problem, &plain, &sums);
+        Self { problem, context, best, plain, groups, sums, turned, begin }
     }
 
     /// The next window.
@@ -181,13 +184,13 @@ impl<'a> WindowSearch<'a> {
             WindowKind::Deliveries => {
                 let own = size / 2 + random.next_u64() as usize % (size / 2 + 1);
                 let turned = self.turned.as_ref().filter(|_| random.next_u64().is_multiple_of(2));
-                let schedule = turned.map_or(self.best, |turned| &turned.schedule);
+                let schedule = turned.map_or(&self.plain, |turned| &turned.schedule);
                 let free = chosen(schedule, self.begin, own.min(schedule.transfers.len()), random);
                 DrawnWindow::Deliveries { free, is_turned: turned.is_some(), seed: random.next_u64() }
             }
             WindowKind::Contents => {
                 let links = self.problem.topology.links().len();
-                DrawnWindow::Contents(chosen_groups(self.best, self.begin, self.groups, (size, links), random))
+                DrawnWindow::Contents(chosen_groups(&self.plain, self.begin, self.groups, (size, links), random))
             }
         }
     }
@@ -213,14 +216,14 @@ impl<'a> WindowSearch<'a> {
     }
 
     fn solve(&self, window: &DrawnWindow) -> Result<SolvedWindow, SynthError> {
-        let Self { problem, best, begin, groups, ref sums, .. } = *self;
+        let Self { problem, ref plain, begin, groups, ref sums, .. } = *self;
         let kind = window.kind();
         let too_large = Ok(SolvedWindow { found: None, end: WindowEnd::TooLarge });
         match window {
             DrawnWindow::Deliveries { free, is_turned, seed } => {
                 let turned = self.turned.as_ref().filter(|_| *is_turned);
-                let (problem, best) = turned.map_or((problem, best), |turned| (&turned.problem, &turned.schedule));
-                let window = FreedWindow::new(problem, best, sums, free, begin, *seed);
+                let (problem, plain) = turned.map_or((problem, plain), |turned| (&turned.problem, &turned.schedule));
+                let window = FreedWindow::new(problem, plain, sums, free, begin, *seed);
                 let Some(window) = window else { return too_large };
                 let (model, start) = (&window.model, window.start());
                 self.solved(kind, (model, &start), turned.is_some(), |solution| {
@@ -229,7 +232,7 @@ impl<'a> WindowSearch<'a> {
                 })
             }
             DrawnWindow::Contents(free) => {
-                let window = ContentsWindow::new(problem, best, (groups, sums), free, begin);
+                let window = ContentsWindow::new(problem, plain, (groups, sums), free, begin);
                 let Some(window) = window else { return too_large };
                 self.solved(kind, (&window.model, &window.start()), false, |solution| window.messages(solution))
             }
@@ -261,8 +264,10 @@ impl<'a> WindowSearch<'a> {
         // Where the schedule is turned around, what is late is something else.
         let is_as_fast = |found: &Schedule| is_turned && found.makespan() <= self.best.makespan();
         let is_right = |found: &Schedule| {
-            let adds_up =
-                || SumTrees::of(problem, found).has_all(problem) && verify(found.clone(), &problem.topology).is_ok();
+            let adds_up = || {
+                let sums = SumTrees::of(problem, &messages_of(&plain(found)));
+                sums.has_all(problem) && verify(found.clone(), &problem.topology).is_ok()
+            };
             obey(found, &problem.topology, &problem.constraints).is_empty() && (!problem.demand.has_sums() || adds_up())
         };
         let found = found.filter(|found| (self.is_no_worse(found) || is_as_fast(found)) && is_right(found));
@@ -273,8 +278,18 @@ impl<'a> WindowSearch<'a> {
 /// The schedule of messages, without deliveries that nobody needs; `None` if it has no order.
 fn played(problem: &Problem, messages: &[Message]) -> Option<Schedule> {
     let (topology, demand) = (&problem.topology, &problem.demand);
-    let transfers = replay(demand, topology, &without_idle_copies(messages, topology, demand)).ok()?;
+    let messages = without_idle_copies(messages, topology, demand);
+    let transfers = ordering::played(problem, &messages, may_exchange(problem, &messages)).ok()?;
     Some(Schedule::new(topology, demand.clone(), transfers, NAME))
+}
+
+/// A schedule whose sums go along trees: of two messages that exchange parts, the second one copies.
+fn plain(schedule: &Schedule) -> Schedule {
+    Schedule { transfers: without_exchanges(&schedule.transfers), ..schedule.clone() }
+}
+
+fn messages_of(schedule: &Schedule) -> Vec<Message> {
+    schedule.transfers.iter().map(Message::from).collect()
 }
 
 /// The sum over all chunks of all messages of something that depends on their arrival.
@@ -304,13 +319,14 @@ mod tests {
         let context = Context::of_test(&options, &deadline, Micros::ZERO);
         let attempts = reversal::propose(problem, &context, &Classic).expect("textbook algorithms").into_iter();
         let all = attempts.filter_map(|attempt| attempt.schedule).filter(|schedule| can_free(problem, schedule));
-        all.max_by(|a, b| a.makespan().total_cmp(&b.makespan())).expect("at least one")
+        plain(&all.max_by(|a, b| a.makespan().total_cmp(&b.makespan())).expect("at least one"))
     }
 
     /// Looks whether a schedule is a solution of the window that frees `free`.
     fn solves_window_of_deliveries(problem: &Problem, schedule: &Schedule, free: &BTreeSet<usize>, seed: u64) -> bool {
-        let sums = SumTrees::of(problem, schedule);
-        let Some(window) = FreedWindow::new(problem, schedule, &sums, free, 0.0, seed) else { return false };
+        let schedule = plain(schedule);
+        let sums = SumTrees::of(problem, &messages_of(&schedule));
+        let Some(window) = FreedWindow::new(problem, &schedule, &sums, free, 0.0, seed) else { return false };
         // With its routes and orders as they are, the model has a solution no later than the schedule.
         let mut fixed = window.model.clone();
         let orders = window.whole_columns();
@@ -321,8 +337,7 @@ mod tests {
         let Ending::Optimal(solution) = crate::solver::solved(&fixed, &[]) else {
             panic!("seed {seed}: the schedule is no solution")
         };
-        let found = replay(&problem.demand, &problem.topology, &window.messages(&solution)).expect("an order");
-        let found = Schedule::new(&problem.topology, problem.demand.clone(), found, NAME);
+        let found = played(problem, &window.messages(&solution)).expect("an order");
         assert!(found.makespan().0 <= schedule.makespan().0 * (1.0 + 1e-6), "seed {seed}");
         verify(found, &problem.topology).expect("a right schedule");
         true
@@ -339,7 +354,7 @@ mod tests {
                 let mut random = Pcg64Mcg::seed_from_u64(seed);
                 let free = chosen(&schedule, 0.0, 6.min(schedule.transfers.len()), &mut random);
                 solved += usize::from(solves_window_of_deliveries(&problem, &schedule, &free, seed));
-                let turned = TurnedSums::of(&problem, &schedule, &SumTrees::of(&problem, &schedule));
+                let turned = TurnedSums::of(&problem, &schedule, &SumTrees::of(&problem, &messages_of(&schedule)));
                 assert_eq!(turned.is_some(), collective == Collective::AllReduce);
                 if let Some(turned) = turned {
                     let free = chosen(&turned.schedule, 0.0, 6, &mut random);
@@ -355,12 +370,14 @@ mod tests {
         for seed in 0..6 {
             let problem = asked(random_machine(seed), Collective::AllReduce, 6_000);
             let schedule = poor(&problem);
-            let turned = TurnedSums::of(&problem, &schedule, &SumTrees::of(&problem, &schedule)).expect("trees");
-            verify(turned.schedule.clone(), &turned.problem.topology).expect("a right schedule");
-            let messages: Vec<Message> = turned.schedule.transfers.iter().map(Message::from).collect();
+            let turned =
+                TurnedSums::of(&problem, &schedule, &SumTrees::of(&problem, &messages_of(&schedule))).expect("trees");
+            let messages = messages_of(&turned.schedule);
+            let exchanging = played(&turned.problem, &messages).expect("an order");
+            verify(exchanging, &turned.problem.topology).expect("a right schedule");
             let back = played(&problem, &turned.back(&messages).expect("an order")).expect("an order");
             let all = |schedule: &Schedule| {
-                let of = |transfer: &schedule::Transfer| (transfer.link, transfer.kind as u8, transfer.chunks.to_vec());
+                let of = |transfer: &schedule::Transfer| (transfer.link, transfer.chunks.to_vec());
                 schedule.transfers.iter().map(of).collect::<BTreeSet<_>>()
             };
             assert_eq!(all(&back), all(&schedule));
@@ -399,7 +416,7 @@ mod tests {
             verify(found.clone(), &problem.topology).expect("a right schedule");
             faster += usize::from(beats(found.makespan(), schedule.makespan()));
             let roots = |schedule: &Schedule| {
-                let sums = SumTrees::of(&problem, schedule);
+                let sums = SumTrees::of(&problem, &messages_of(&plain(schedule)));
                 problem.demand.chunk_ids().map(|chunk| sums.collector(chunk)).collect::<Vec<_>>()
             };
             moved += usize::from(roots(&found) != roots(&schedule));
@@ -409,7 +426,7 @@ mod tests {
 
     /// Whether a schedule is a solution of a window of contents, if the model is not too large.
     fn solves_its_window(problem: &Problem, schedule: &Schedule, free: &FreeContents) -> bool {
-        let (groups, sums) = (ChunkGroups::new(problem), SumTrees::of(problem, schedule));
+        let (groups, sums) = (ChunkGroups::new(problem), SumTrees::of(problem, &messages_of(schedule)));
         let Some(window) = ContentsWindow::new(problem, schedule, (&groups, &sums), free, 0.0) else { return false };
         let mut fixed = window.model.clone();
         window.start().into_iter().for_each(|(column, value)| fixed.fix(column, value));
@@ -564,8 +581,7 @@ mod tests {
             kind: TransferKind::Copy,
         };
         let messages: Vec<Message> = messages.iter().map(message).collect();
-        let transfers = replay(&demand, &topology, &messages).expect("an order");
-        let schedule = Schedule::new(&topology, demand, transfers, "by hand");
+        let schedule = played(&problem, &messages).expect("an order");
         let (options, deadline) = (SearchOptions::default(), Deadline::default());
         let context = Context::of_test(&options, &deadline, Micros::ZERO);
         let found = improved(&problem, &schedule, &context, 12).expect("HiGHS works").0.expect("a better schedule");

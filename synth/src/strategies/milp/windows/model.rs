@@ -20,7 +20,7 @@
 
 use super::deliveries::{OpenDelivery, deliveries};
 use super::kinds::unit;
-use super::sums::SumTrees;
+use crate::ordering::SumTrees;
 use crate::problem::Problem;
 use crate::solver::{Column, Model, Solution};
 use rand_pcg::Pcg64Mcg;

@@ -28,7 +28,7 @@ pub(super) use groups::{ChunkGroups, GroupKind};
 use super::kinds::unit;
 use super::model::Sum;
 use super::places::{BusyPlace, places};
-use super::sums::SumTrees;
+use crate::ordering::SumTrees;
 use crate::problem::Problem;
 use crate::solver::{Column, Model};
 use kept::{KeptMessage, kept_messages};
@@ -211,6 +211,9 @@ impl<'a> ContentsWindow<'a> {
             }
             for &before in into.get(&from).into_iter().flatten() {
                 let (first, second) = (&self.messages[before], &self.messages[after]);
+                if self.may_cross(before, after) {
+                    continue;
+                }
                 let gap = second.start - first.end;
                 let slack = self.until * 1e-9;
                 let must = gap >= -slack && second.fixed.iter().any(|chunk| first.fixed.binary_search(chunk).is_ok());
@@ -234,6 +237,13 @@ impl<'a> ContentsWindow<'a> {
             }
         }
         true
+    }
+
+    /// Whether a message that adds goes to the sender of one that copies, and the other way round. What they carry in common they may exchange.
+    pub(super) fn may_cross(&self, before: usize, after: usize) -> bool {
+        let [first, second] = [before, after].map(|message| &self.messages[message]);
+        let [one, other] = [first, second].map(|message| self.problem.topology.link(message.link));
+        (first.kind, second.kind) == (TransferKind::Reduce, TransferKind::Copy) && one.from == other.to
     }
 
     /// Whether a message may carry on something that another one brings to its sender.

@@ -116,7 +116,7 @@ impl ContentsWindow<'_> {
             let at = topology.link(self.messages[before].link).to;
             let Some(&root) = self.roots.get(&(index, at)) else { continue };
             for &(after, copied) in &copies {
-                if topology.link(self.messages[after].link).from != at {
+                if topology.link(self.messages[after].link).from != at || self.may_cross(before, after) {
                     continue;
                 }
                 let waits = match waiting.get(&(before, after)) {

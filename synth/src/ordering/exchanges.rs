@@ -1,0 +1,155 @@
+//! Exchanges of sums: two ranks send each other what they have added up, at the same time.
+//!
+//! The principal function is [`played`]. A sum that is complete at one rank and spread from there passes the last link on its way
+//! twice, one time after the other. But while the last part is still under way to that rank, it can send the other end what that one
+//! lacks. Then both add the same two parts, and the longest way is one hop shorter. Where the other end comes first, the sum is
+//! complete there, and it copies.
+//!
+//! Strategies plan sums without exchanges, as trees ([`SumTrees`]). When messages are ordered and played, those of two neighbours of a
+//! tree may cross.
+
+use super::sum_trees::SumTrees;
+use crate::problem::Problem;
+use schedule::{ChunkId, Message, ReplayError, Transfer, TransferKind, replay, replay_exchanging};
+use std::collections::{BTreeMap, BTreeSet};
+use topology::Rank;
+
+/// Whether messages have sums that several ranks want, and all sums go along trees: then they may cross.
+pub(crate) fn may_exchange(problem: &Problem, messages: &[Message]) -> bool {
+    let is_shared = problem.demand.chunks().iter().any(|chunk| chunk.is_sum() && chunk.wanted_by.len() > 1);
+    is_shared && SumTrees::of(problem, messages).has_all(problem)
+}
+
+/// Times messages in the given order, each as early as the order allows, with exchanges where `exchanges` and they are sooner.
+///
+/// # Errors
+/// [`ReplayError::NotHeld`] if the order is not valid.
+pub(crate) fn played(problem: &Problem, messages: &[Message], exchanges: bool) -> Result<Vec<Transfer>, ReplayError> {
+    match exchanges {
+        true => replay_exchanging(&problem.demand, &problem.topology, &adds_first(problem, messages)),
+        false => replay(&problem.demand, &problem.topology, messages),
+    }
+}
+
+/// The messages, but of two that cross, the first one adds: they change what they do, or where they carry different things, their turns.
+fn adds_first(problem: &Problem, messages: &[Message]) -> Vec<Message> {
+    let mut settled: Vec<(usize, Message)> = messages.iter().cloned().enumerate().collect();
+    let mut copies: BTreeMap<(ChunkId, Rank, Rank), usize> = BTreeMap::new();
+    for (index, message) in messages.iter().enumerate() {
+        let link = problem.topology.link(message.link);
+        for &chunk in &message.chunks {
+            if message.kind == TransferKind::Copy {
+                copies.insert((chunk, link.from, link.to), index);
+            } else if let Some(&back) = copies.get(&(chunk, link.to, link.from)) {
+                if messages[back].chunks == message.chunks {
+                    (settled[back].1.kind, settled[index].1.kind) = (TransferKind::Reduce, TransferKind::Copy);
+                } else {
+                    settled[back].0 = index;
+                }
+            }
+        }
+    }
+    // Of equal ones, the copy that has moved there comes last.
+    settled.sort_by_key(|&(at, ref message)| (at, message.kind == TransferKind::Copy));
+    settled.into_iter().map(|(_, message)| message).collect()
+}
+
+/// Transfers whose second one of two that cross copies, so that sums go along trees.
+pub(crate) fn without_exchanges(transfers: &[Transfer]) -> Vec<Transfer> {
+    let mut added: BTreeSet<(ChunkId, Rank, Rank)> = BTreeSet::new();
+    let mut plain = transfers.to_vec();
+    for transfer in plain.iter_mut().filter(|transfer| transfer.kind == TransferKind::Reduce) {
+        let (from, to) = (transfer.from, transfer.to);
+        if transfer.chunks.iter().all(|&chunk| added.contains(&(chunk, to, from))) {
+            transfer.kind = TransferKind::Copy;
+        } else {
+            added.extend(transfer.chunks.iter().map(|&chunk| (chunk, from, to)));
+        }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ordering::interleaved;
+    use crate::problem::by_hand::{asked, random_machine};
+    use crate::problem::{Deadline, SearchOptions};
+    use crate::strategies::classic::Classic;
+    use crate::strategies::matching::Matching;
+    use crate::strategies::{Context, Strategy, reversal};
+    use schedule::{Collective, Schedule, makespan, verify};
+    use topology::{Micros, resolve};
+
+    /// Sums of a row of four ranks, all along one tree: the messages that add, and those that copy.
+    fn row(adds: [(u32, u32); 3], copies: [(u32, u32); 3]) -> (Problem, Vec<Message>) {
+        let line = resolve("line:4,alpha=1us,bandwidth=1GBps").expect("a known topology");
+        let problem = asked(line, Collective::AllReduce, 0);
+        let message = |kind| {
+            let (topology, demand) = (problem.topology.clone(), problem.demand.clone());
+            move |(from, to)| {
+                let link = topology.between(Rank(from), Rank(to)).next().expect("there is a link");
+                Message { chunks: demand.chunk_ids().collect(), link, kind }
+            }
+        };
+        let adds = adds.map(message(TransferKind::Reduce)).to_vec();
+        let messages = adds.into_iter().chain(copies.map(message(TransferKind::Copy))).collect();
+        (problem, messages)
+    }
+
+    /// Two hops lead from rank 3 to rank 1 and back; if the ranks in the middle exchange, three are enough. And where the sum is collected
+    /// at an end of the row, it is complete in the middle before.
+    #[test]
+    fn the_middle_of_a_row_exchanges() {
+        for (adds, copies, hops) in [
+            ([(0, 1), (3, 2), (2, 1)], [(1, 0), (1, 2), (2, 3)], 4.0),
+            ([(3, 2), (2, 1), (1, 0)], [(0, 1), (1, 2), (2, 3)], 6.0),
+        ] {
+            let (problem, messages) = row(adds, copies);
+            let plain = replay(&problem.demand, &problem.topology, &messages).expect("a right order");
+            let better = interleaved(&problem, &messages, &Deadline::default()).expect("a right order");
+            assert_eq!((makespan(&plain), makespan(&better)), (Micros(hops), Micros(3.0)));
+            assert_eq!(better.iter().filter(|transfer| transfer.kind == TransferKind::Reduce).count(), 4);
+            let trees = without_exchanges(&better);
+            let trees = SumTrees::of(&problem, &trees.iter().map(Message::from).collect::<Vec<_>>());
+            assert!(trees.has_all(&problem));
+            let schedule = Schedule::new(&problem.topology, problem.demand.clone(), better, "test");
+            verify(schedule, &problem.topology).unwrap();
+        }
+    }
+
+    /// On random machines: right, no slower than without exchanges, and without them along trees again.
+    #[test]
+    fn exchanges_are_right_and_never_slower() {
+        let (mut exchanging, mut faster) = (0, 0);
+        for seed in 0..120 {
+            let problem = asked(random_machine(seed), Collective::AllReduce, 12_000 + 1000 * (seed % 7) * (seed % 3));
+            let (options, deadline) = (SearchOptions::default(), Deadline::default());
+            let context = Context::among_others(&options, &deadline, Micros::ZERO);
+            for strategy in [&Classic as &dyn Strategy, &Matching] {
+                let attempts = reversal::propose(&problem, &context, strategy).unwrap();
+                for schedule in attempts.into_iter().filter_map(|attempt| attempt.schedule) {
+                    let schedule = verify(schedule, &problem.topology).unwrap().into_schedule();
+                    let plain = without_exchanges(&schedule.transfers);
+                    let messages: Vec<Message> = plain.iter().map(Message::from).collect();
+                    if plain == schedule.transfers || !may_exchange(&problem, &messages) {
+                        continue;
+                    }
+                    exchanging += 1;
+                    let waiting = replay(&problem.demand, &problem.topology, &messages).unwrap();
+                    let waiting = Schedule::new(&problem.topology, problem.demand.clone(), waiting, "test");
+                    assert!(waiting.makespan() >= schedule.makespan(), "seed {seed}");
+                    faster += usize::from(waiting.makespan() > schedule.makespan());
+                    verify(waiting, &problem.topology).unwrap_or_else(|no| panic!("seed {seed}: {no}"));
+                    // Played as they are, the exchanges are the same.
+                    let own: Vec<Message> = schedule.transfers.iter().map(Message::from).collect();
+                    let again = replay(&problem.demand, &problem.topology, &own).unwrap();
+                    assert!(makespan(&again) <= schedule.makespan(), "seed {seed}");
+                    let again = Schedule::new(&problem.topology, problem.demand.clone(), again, "test");
+                    verify(again, &problem.topology).unwrap_or_else(|no| panic!("seed {seed}: {no}"));
+                }
+            }
+        }
+        assert!(exchanging > 50 && faster > 15, "{exchanging} plans, {faster} of them faster");
+    }
+}
