@@ -48,6 +48,25 @@ fn plans_of_every_strategy_give_the_same_sum_on_all_ranks() {
     assert!(planned > 20, "{planned} plans");
 }
 
+/// Blocks of ranks merge: some of a block send its sum on, and the others only receive those of other blocks.
+#[test]
+fn blocks_that_merge_give_the_same_sum_on_all_ranks() {
+    let mut merged = 0;
+    for spec in ["dgx2x2", "dgx1", "torus2d:3x4", "mesh2d:4x4", "fat-tree:4x4", "h800x2"] {
+        let topology = Arc::new(topology::resolve(spec).unwrap());
+        let mut request = Request::new(Collective::AllReduce, topology.rank_count(), 4096);
+        request.op = Some(ReduceOp::Sum);
+        let problem = Problem::new(topology, Arc::new(Demand::new(request).unwrap()));
+        let search = SearchOptions { time_limit: Some(Duration::from_secs(1)), ..SearchOptions::default() };
+        let found = synthesize(&[problem], &search, &|_| {}).unwrap();
+        merged += usize::from(found.report.strategy == "classic/multiplying");
+        assert_eq!(adds_differently(&found.schedule), None, "{spec}, {}", found.report.strategy);
+        let others = others(&found.schedule);
+        assert!(others.is_empty(), "{spec}, {}: {others:?} have other bits than rank 0", found.report.strategy);
+    }
+    assert!(merged > 2, "{merged} plans merge blocks");
+}
+
 /// Rank 0 ends with ((a + b) + c) + d and the others with (a + b) + (c + d): both commands say so. A plan of ours is silent.
 #[test]
 fn plans_that_add_differently_are_told() {

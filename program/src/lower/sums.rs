@@ -7,6 +7,7 @@
 //! where ranks send each other different partial sums: [`settle`] says so.
 
 use super::flow::{DataFlow, Value, ValueDeliveryId, ValueId};
+use std::collections::BTreeSet;
 use topology::Rank;
 
 /// How a value came about.
@@ -14,6 +15,8 @@ use topology::Rank;
 struct PartialSum {
     /// Equal for values that give the same bits, and for hardly any others: sums of the same two operands.
     fingerprint: u64,
+    /// Equal for values with the same contributions, and for hardly any others.
+    contributions: u64,
     /// The first of the ranks whose contributions are in it.
     first: Rank,
 }
@@ -21,7 +24,8 @@ struct PartialSum {
 impl PartialSum {
     fn plus(self, other: Self) -> Self {
         let fingerprint = mixed(self.fingerprint.wrapping_add(other.fingerprint));
-        Self { fingerprint, first: self.first.min(other.first) }
+        let contributions = self.contributions.wrapping_add(other.contributions);
+        Self { fingerprint, contributions, first: self.first.min(other.first) }
     }
 }
 
@@ -39,8 +43,13 @@ pub(super) fn settle(flow: &mut DataFlow, first_value: u32, first_delivery: usiz
     if are_equal(flow, first_value, &sums) {
         return true;
     }
+    // A block of ranks adds up the same contributions; where only some of them send that sum on, the others must have it too.
+    let values = flow.values[first_value as usize..].iter().zip(&sums);
+    let sent: BTreeSet<u64> =
+        values.filter(|(value, _)| !value.senders.is_empty()).map(|(_, sum)| sum.contributions).collect();
+    let is_sent = |id: ValueId| sent.contains(&sums[at(id)].contributions);
     for last in first_delivery..flow.deliveries.len() {
-        let chain = chain(flow, ValueDeliveryId::from_index(last));
+        let chain = chain(flow, ValueDeliveryId::from_index(last), is_sent);
         if chain.len() > 1 {
             reorder(flow, &chain, |id| sums[at(id)].first);
         }
@@ -54,7 +63,10 @@ fn partial_sums(flow: &DataFlow, first_value: u32) -> Vec<PartialSum> {
     let mut sums: Vec<PartialSum> = Vec::with_capacity(flow.values.len() - first_value as usize);
     for Value { rank, writer, .. } in &flow.values[first_value as usize..] {
         sums.push(match writer.map(|writer| &flow[writer]) {
-            None => PartialSum { fingerprint: mixed(u64::from(rank.0) + 1), first: *rank },
+            None => {
+                let fingerprint = mixed(u64::from(rank.0) + 1);
+                PartialSum { fingerprint, contributions: fingerprint, first: *rank }
+            }
             Some(delivery) => {
                 let source = sums[at(delivery.source)];
                 let sum = delivery.base.map_or(source, |base| sums[at(base)].plus(source));
@@ -73,19 +85,21 @@ fn are_equal(flow: &DataFlow, first_value: u32, sums: &[PartialSum]) -> bool {
     wanted.all(|sum| Some(sum) == first)
 }
 
-/// The deliveries of a sum of which this one makes the last addition, first to last: nobody sees what comes between.
-fn chain(flow: &DataFlow, last: ValueDeliveryId) -> Vec<ValueDeliveryId> {
-    let is_inside = |value: &Value| value.senders.is_empty() && !value.is_final;
-    let made = &flow[flow[last].result];
+/// The deliveries of a sum of which this one makes the last addition, first to last: nobody sees what comes between, nor sends the like.
+fn chain(flow: &DataFlow, last: ValueDeliveryId, is_sent: impl Fn(ValueId) -> bool) -> Vec<ValueDeliveryId> {
+    let is_inside = |id: ValueId| {
+        let value = &flow[id];
+        value.senders.is_empty() && !value.is_final && !is_sent(id)
+    };
     // What is inside is part of a longer chain, or of none that matters.
-    if is_inside(made) {
+    if is_inside(flow[last].result) {
         return Vec::new();
     }
     let mut chain = Vec::new();
     let mut next = Some(last);
     while let Some((id, base)) = next.and_then(|id| Some((id, flow[id].base?))) {
         chain.push(id);
-        next = flow[base].writer.filter(|_| is_inside(&flow[base]));
+        next = flow[base].writer.filter(|_| is_inside(base));
     }
     chain.reverse();
     chain

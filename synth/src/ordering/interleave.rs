@@ -31,7 +31,8 @@ const WORK: usize = 1 << 20;
 /// A gain (relative) that counts.
 const GAIN: f64 = 1e-3;
 
-/// Times `messages`, which are given in a valid order, in that order or, if there is time, in a better one.
+/// Times `messages`, which are given in a valid order, in that order or, if there is time, in a better one. Neighbours exchange sums if
+/// these go along trees.
 ///
 /// # Errors
 /// [`ReplayError::NotHeld`] if the given order is not valid.
@@ -40,7 +41,19 @@ pub(crate) fn interleaved(
     messages: &[Message],
     deadline: &Deadline,
 ) -> Result<Vec<Transfer>, ReplayError> {
-    let exchanges = may_exchange(problem, messages);
+    reordered(problem, messages, may_exchange(problem, messages), deadline)
+}
+
+/// The same, with exchanges of sums only with `exchanges`, for sums along trees.
+///
+/// # Errors
+/// As [`interleaved`].
+pub(crate) fn reordered(
+    problem: &Problem,
+    messages: &[Message],
+    exchanges: bool,
+    deadline: &Deadline,
+) -> Result<Vec<Transfer>, ReplayError> {
     let play = |messages: &[Message]| played(problem, messages, exchanges);
     let mut best = play(messages)?;
     // The orders ignore which chunks a sketch wants first.

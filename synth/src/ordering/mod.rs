@@ -16,7 +16,7 @@ mod scheduler;
 mod sum_trees;
 
 pub(crate) use exchanges::{may_exchange, played, without_exchanges};
-pub(crate) use interleave::{earliest_first, interleaved, outlook};
+pub(crate) use interleave::{earliest_first, interleaved, outlook, reordered};
 pub(crate) use prune::without_idle_copies;
 use std::cmp::Ordering;
 pub(crate) use sum_trees::SumTrees;

@@ -185,7 +185,9 @@ impl<'a> Planning<'a, '_> {
             let names = [first, second].map(|half| half.schedule.produced_by.strategy.as_str());
             let name = if names[0] == names[1] { names[0].to_owned() } else { names.join("+") };
             let name = format!("halves/{name}");
-            found.push((name.clone(), index, joined(halves, &messages[0], &messages[1], self.deadline, &name)?));
+            let messages = [&messages[0][..], &messages[1]];
+            let whole = joined(halves, messages, self.joining(), self.deadline, &name)?;
+            found.push((name, index, whole));
         }
         Ok(found)
     }
@@ -274,7 +276,7 @@ mod tests {
     use crate::planner::synthesize;
     use crate::problem::{Limits, StrategyKind};
     use crate::strategies::classic::Classic;
-    use crate::strategies::{Context, Strategy};
+    use crate::strategies::{Context, Joining, Strategy};
     use schedule::{Collective, Demand, Request, verify};
     use std::sync::Arc;
     use topology::resolve;
@@ -361,7 +363,8 @@ mod tests {
             let copies = gathered(second.spread.as_ref().expect("a second half"));
             let spread = copies.first().expect("a textbook algorithm");
             let deadline = Deadline::default();
-            let whole = joined(&second, &collect.cut(3), &spread.cut(3), &deadline, "halves").expect("a valid order");
+            let halves = [&collect.cut(3)[..], &spread.cut(3)];
+            let whole = joined(&second, halves, Joining::Exchanging, &deadline, "halves").expect("a valid order");
             let sum = collect.schedule.makespan() + spread.schedule.makespan();
             assert!(whole.makespan().0 <= sum.0 * (1.0 + 1e-9), "{} is more than {sum}", whole.makespan());
             verify(whole, &fine.topology).expect("a right schedule");

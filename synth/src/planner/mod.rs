@@ -25,7 +25,7 @@ use crate::problem::is_for_all_strategies;
 use crate::problem::tolerance::reaches;
 use crate::problem::{Deadline, Problem, Progress, Report, SearchOptions, StopReason, StrategyKind, SynthError};
 use crate::strategies::starts::propose;
-use crate::strategies::{Attempt, Context};
+use crate::strategies::{Attempt, Context, Joining};
 use crate::symmetry::Symmetries;
 use again::{FoundSoFar, SearchRound, best_makespan};
 use conclusion::conclude;
@@ -307,7 +307,16 @@ impl<'a> Planning<'a, '_> {
         Context {
             incumbent: search.best.as_ref().map(|best| best.schedule.schedule()),
             bound: search.bound.value,
+            joining: self.joining(),
             ..Context::alone(options, deadline, self.symmetries, self.progress)
+        }
+    }
+
+    /// Who asks for textbook algorithms alone gets them as textbooks have them.
+    fn joining(&self) -> Joining {
+        match self.options.strategy {
+            Some(StrategyKind::Classic) => Joining::Ordered,
+            _ => Joining::Exchanging,
         }
     }
 

@@ -5,7 +5,7 @@
 use crate::problem::{Deadline, Problem, SearchOptions, SynthError};
 use crate::strategies::classic::Classic;
 use crate::strategies::reversal::propose;
-use crate::strategies::{Attempt, Context, Strategy};
+use crate::strategies::{Attempt, Context, Joining, Strategy};
 use crate::symmetry::Symmetries;
 use schedule::Schedule;
 
@@ -15,7 +15,7 @@ use schedule::Schedule;
 /// # Errors
 /// [`SynthError`] if none can apply.
 pub fn textbook(problem: &Problem) -> Result<Vec<Schedule>, SynthError> {
-    schedules(false, |context| propose(problem, context, &Classic))
+    schedules(Joining::Ordered, |context| propose(problem, context, &Classic))
 }
 
 /// The same without looking for the best order of the messages of sums: some times faster, and on machines whose links are all
@@ -24,7 +24,7 @@ pub fn textbook(problem: &Problem) -> Result<Vec<Schedule>, SynthError> {
 /// # Errors
 /// As [`textbook`].
 pub fn textbook_at_once(problem: &Problem) -> Result<Vec<Schedule>, SynthError> {
-    schedules(true, |context| propose(problem, context, &Classic))
+    schedules(Joining::AsTheyAre, |context| propose(problem, context, &Classic))
 }
 
 /// Those in which all chunks of a sum travel together, as [`textbook`]: few messages, however many chunks there are. None for other
@@ -33,15 +33,15 @@ pub fn textbook_at_once(problem: &Problem) -> Result<Vec<Schedule>, SynthError> 
 /// # Errors
 /// As [`textbook`].
 pub fn textbook_sums(problem: &Problem) -> Result<Vec<Schedule>, SynthError> {
-    schedules(true, |context| Classic.propose_directly(problem, context))
+    schedules(Joining::AsTheyAre, |context| Classic.propose_directly(problem, context))
 }
 
 fn schedules(
-    joins_as_they_are: bool,
+    joining: Joining,
     propose: impl FnOnce(&Context<'_>) -> Result<Vec<Attempt>, SynthError>,
 ) -> Result<Vec<Schedule>, SynthError> {
     let (options, deadline, symmetries) = (SearchOptions::default(), Deadline::default(), Symmetries::default());
-    let context = Context { joins_as_they_are, ..Context::alone(&options, &deadline, &symmetries, &|_| {}) };
+    let context = Context { joining, ..Context::alone(&options, &deadline, &symmetries, &|_| {}) };
     let attempts = propose(&context)?;
     Ok(attempts.into_iter().filter_map(|attempt| attempt.schedule).collect())
 }

@@ -40,9 +40,8 @@ pub struct Context<'a> {
     pub is_alone: bool,
     /// Whether it has run for this problem before, with another seed.
     pub(crate) is_restart: bool,
-    /// Whether halves of reductions are joined as they are, at once: without a bound of each, and without looking for a better
-    /// order of all messages.
-    pub(crate) joins_as_they_are: bool,
+    /// How halves of reductions are joined.
+    pub(crate) joining: Joining,
     /// Whether the strategy has already proposed [directly](Strategy::propose_directly) for this problem.
     pub(crate) was_planned_as_one: bool,
     /// The symmetries of the machines of this synthesis.
@@ -66,7 +65,7 @@ impl<'a> Context<'a> {
             bound: Micros::ZERO,
             is_alone: true,
             is_restart: false,
-            joins_as_they_are: false,
+            joining: Joining::Exchanging,
             was_planned_as_one: false,
             symmetries,
             progress,
@@ -87,6 +86,17 @@ impl<'a> Context<'a> {
     pub(crate) fn is_enough(&self, makespan: Micros) -> bool {
         reaches(makespan, self.goal())
     }
+}
+
+/// How two halves of reductions become one schedule.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Joining {
+    /// At once: without a bound of each, and one after the other.
+    AsTheyAre,
+    /// In the best order of all messages.
+    Ordered,
+    /// In the best order of all messages, where neighbours may exchange sums.
+    Exchanging,
 }
 
 /// A proposal, or the reason there is none.

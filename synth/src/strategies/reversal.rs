@@ -9,14 +9,12 @@
 //! spread as soon as *its own* sum is complete. [`crate::problem::reversed`] defines the halves.
 
 use crate::bounds::bounds;
-use crate::ordering::interleaved;
+use crate::ordering::{interleaved, reordered};
 use crate::problem::reach::check_reachable;
 use crate::problem::reversed::{Halves, choices};
 use crate::problem::{Deadline, Problem, StopReason, SynthError};
-use crate::strategies::{Attempt, Context, Strategy};
-use schedule::{
-    ChunkId, Message, ReplayError, Schedule, Transfer, TransferKind, reduce_of_gather, replay, turned_around,
-};
+use crate::strategies::{Attempt, Context, Joining, Strategy};
+use schedule::{ChunkId, Message, Schedule, Transfer, TransferKind, reduce_of_gather, replay, turned_around};
 use std::collections::BTreeSet;
 use topology::Rank;
 
@@ -125,7 +123,7 @@ fn propose_halves(
     let ask = |half: &Problem, deadline: &Deadline| {
         // Where there are two halves, each has its own bound, and the incumbent is for another demand.
         let bound = match halves.spread {
-            Some(_) if !context.joins_as_they_are => bounds(half, &deadline.part(BOUND_PART)).best().value,
+            Some(_) if context.joining != Joining::AsTheyAre => bounds(half, &deadline.part(BOUND_PART)).best().value,
             _ => context.bound,
         };
         let context = Context { incumbent: turned.as_ref(), bound, deadline, ..*context };
@@ -194,12 +192,7 @@ fn compose(
         stop = if stop == StopReason::Optimal { StopReason::Done } else { stop };
         stop = if partner.stop == StopReason::TimeLimit { StopReason::TimeLimit } else { stop };
     }
-    let schedule = match context.joins_as_they_are {
-        true => joined_by(halves, &collected.transfers, copies, &name, |messages| {
-            replay(&halves.problem.demand, &halves.problem.topology, messages)
-        })?,
-        false => joined(halves, &collected.transfers, copies, context.deadline, &name)?,
-    };
+    let schedule = joined(halves, [&collected.transfers, copies], context.joining, context.deadline, &name)?;
     Ok(Attempt { name, schedule: Some(schedule), stop, note })
 }
 
@@ -210,27 +203,21 @@ fn compose(
 /// [`SynthError::Order`] if the transfers are not those of the halves.
 pub(crate) fn joined(
     halves: &Halves<'_>,
-    collect: &[Transfer],
-    spread: &[Transfer],
+    [collect, spread]: [&[Transfer]; 2],
+    joining: Joining,
     deadline: &Deadline,
     name: &str,
-) -> Result<Schedule, SynthError> {
-    joined_by(halves, collect, spread, name, |messages| interleaved(halves.problem, messages, deadline))
-}
-
-fn joined_by(
-    halves: &Halves<'_>,
-    collect: &[Transfer],
-    spread: &[Transfer],
-    name: &str,
-    times: impl FnOnce(&[Message]) -> Result<Vec<Transfer>, ReplayError>,
 ) -> Result<Schedule, SynthError> {
     let Problem { topology, demand, .. } = halves.problem;
     let mut messages = reduce_of_gather(collect, &halves.collect.demand, topology.rank_count());
     keep_held(&mut messages, halves.problem);
     messages.extend(spread.iter().map(Message::from));
-    let order = |error| SynthError::Order { strategy: "reversal", error };
-    let transfers = times(&messages).map_err(order)?;
+    let transfers = match joining {
+        Joining::AsTheyAre => replay(demand, topology, &messages),
+        Joining::Ordered => reordered(halves.problem, &messages, false, deadline),
+        Joining::Exchanging => interleaved(halves.problem, &messages, deadline),
+    };
+    let transfers = transfers.map_err(|error| SynthError::Order { strategy: "reversal", error })?;
     Ok(Schedule::new(topology, demand.clone(), transfers, name))
 }
 

@@ -13,6 +13,7 @@ use crate::ordering::without_exchanges;
 use crate::problem::constraints::RuleKind;
 use crate::problem::reversed::{Collectors, Halves};
 use crate::problem::{Deadline, Problem, SynthError};
+use crate::strategies::Joining;
 use crate::strategies::reversal::joined;
 use detours::{Detours, OldMessage};
 use renumber::Renumbering;
@@ -78,7 +79,7 @@ fn sums(problem: &Problem, messages: &[OldMessage], deadline: &Deadline) -> Resu
         rerouted += spread.rerouted;
         copies = spread.transfers;
     }
-    Ok((joined(&halves, &collect.transfers, &copies, deadline, NAME)?, rerouted))
+    Ok((joined(&halves, [&collect.transfers, &copies], Joining::Exchanging, deadline, NAME)?, rerouted))
 }
 
 /// Where the old plan completes each sum: where the last of its parts arrives.

@@ -1,19 +1,23 @@
 //! A plan for one size, timed for another.
 //!
 //! The principal type is [`SendOrder`]: the messages of a schedule in their order, which do not depend on the size.
-//! Replayed with chunks of another size, they are a schedule for that size. Where ranks exchange sums, the order alone
-//! does not determine which contributions a sum contains. There the messages are replayed in rounds, as they were made.
+//! Replayed with chunks of another size, they are a schedule for that size. Where neighbours in a tree exchange sums, they do so there
+//! if it is faster. Where others do, the order alone does not determine which contributions a sum contains: the messages are replayed in
+//! rounds, as they were made.
 
 use super::SizeTask;
-use schedule::{Message, Origin, Provenance, Schedule, TransferKind, VerifiedSchedule, replay, replay_rounds};
+use crate::ordering::{may_exchange, played, without_exchanges};
+use crate::problem::Problem;
+use schedule::{Message, Origin, Provenance, Schedule, TransferKind, VerifiedSchedule, replay_rounds};
 use topology::Micros;
 
 /// The part of a plan that holds for every size.
 pub(super) struct SendOrder {
     /// The messages, in the order in which they leave.
     messages: Vec<Message>,
-    /// The lengths of its rounds, in messages; empty where nothing is reduced.
+    /// The lengths of its rounds, in messages; empty where nothing is reduced, or sums go along trees with exchanges.
     rounds: Vec<usize>,
+    exchanges: bool,
     pub(super) chunks_per_rank: u32,
     produced_by: Provenance,
     /// The size that it was found for, and the plan itself: at that size its own times are used.
@@ -25,11 +29,16 @@ impl SendOrder {
         let schedule = verified.schedule().clone();
         let request = schedule.demand.request();
         let reduces = schedule.transfers.iter().any(|transfer| transfer.kind == TransferKind::Reduce);
+        let plain = without_exchanges(&schedule.transfers);
+        let messages: Vec<Message> = plain.iter().map(Message::from).collect();
+        let problem = Problem::new(verified.topology().clone(), schedule.demand.clone());
+        let exchanges = plain != schedule.transfers && may_exchange(&problem, &messages);
         let mut produced_by = schedule.produced_by.clone();
         produced_by.options.insert("planned_for_bytes".to_owned(), request.size_bytes.to_string());
         Self {
-            messages: schedule.transfers.iter().map(Message::from).collect(),
-            rounds: if reduces { rounds(verified) } else { Vec::new() },
+            messages: if exchanges { messages } else { schedule.transfers.iter().map(Message::from).collect() },
+            rounds: if reduces && !exchanges { rounds(verified) } else { Vec::new() },
+            exchanges,
             chunks_per_rank: request.chunks_per_rank,
             produced_by,
             origin: (request.size_bytes, schedule),
@@ -55,7 +64,7 @@ impl SendOrder {
             return None;
         }
         let transfers = match self.rounds.is_empty() {
-            true => replay(&problem.demand, &problem.topology, &self.messages),
+            true => played(&problem, &self.messages, self.exchanges),
             false => replay_rounds(&problem.demand, &problem.topology, &self.messages, &self.rounds),
         };
         let schedule = Schedule::new(&problem.topology, problem.demand, transfers.ok()?, "");
@@ -66,7 +75,7 @@ impl SendOrder {
     pub(super) fn makespan(&self, task: &SizeTask, size: u64) -> Option<Micros> {
         let schedule = self.at(task, size)?;
         let makespan = schedule.makespan();
-        match self.rounds.is_empty() || self.origin.0 == size {
+        match self.rounds.is_empty() && !self.exchanges || self.origin.0 == size {
             true => Some(makespan),
             false => schedule::verify(schedule, &task.topology).is_ok().then_some(makespan),
         }

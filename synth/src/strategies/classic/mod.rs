@@ -10,6 +10,7 @@
 
 mod chain;
 mod exchange;
+mod multiplying;
 mod ring;
 mod sums;
 mod tree;

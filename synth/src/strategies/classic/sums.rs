@@ -2,14 +2,15 @@
 //!
 //! Reversal cannot produce them, because there each sum has one collector. All chunks travel together.
 
+use super::multiplying::{self, MemberLinks};
 use super::{Inapplicable, few_enough, inapplicable, missing_link, planned};
 use crate::problem::{Problem, SynthError};
-use crate::strategies::{Attempt, Context};
+use crate::strategies::{Attempt, Context, Joining};
 use schedule::{ChunkList, Collective, Message, ReplayError, TransferKind, replay_rounds};
 use topology::{LinkId, Rank};
 
 /// The kind of transfer of a round, and its (sender, receiver) pairs, by position among the members.
-type TransferRound = (TransferKind, Vec<(usize, usize)>);
+pub(super) type TransferRound = (TransferKind, Vec<(usize, usize)>);
 
 /// Every algorithm that exchanges sums; none for other collectives than AllReduce.
 pub(super) fn attempts(problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
@@ -22,7 +23,45 @@ pub(super) fn attempts(problem: &Problem, context: &Context<'_>) -> Result<Vec<A
         ("classic/one-shot", one_shot(members)),
         ("classic/binomial", binomial(members)),
     ];
-    algorithms.into_iter().map(|(name, rounds)| attempt(problem, context, name, &rounds)).collect()
+    let mut attempts = Vec::new();
+    for (name, rounds) in algorithms {
+        attempts.push(attempt(problem, context, name, &rounds)?);
+    }
+    // It is no textbook algorithm on links as they are, and takes longer to find.
+    if context.joining == Joining::Exchanging {
+        attempts.push(multiplying(problem, context)?);
+    }
+    Ok(attempts)
+}
+
+/// Recursive multiplying along links: the best of its plans.
+fn multiplying(problem: &Problem, context: &Context<'_>) -> Result<Attempt, SynthError> {
+    let name = "classic/multiplying";
+    if problem.demand.request().members.len() > multiplying::MOST_MEMBERS {
+        return Ok(inapplicable(name, format!("there are more than {} members", multiplying::MOST_MEMBERS)));
+    }
+    let plans = multiplying::rounds(&member_links(problem), context.options.seed, context.deadline);
+    let mut is_first = true;
+    let mut best = inapplicable(name, "there are no groups of members that merge along links".to_owned());
+    for rounds in plans {
+        let found = attempt(problem, context, name, &rounds)?;
+        let makespan = |attempt: &Attempt| attempt.schedule.as_ref().map_or(f64::INFINITY, |it| it.makespan().0);
+        // Of plans that do not apply, the first one says why.
+        if makespan(&found) < makespan(&best) || is_first {
+            best = found;
+        }
+        is_first = false;
+    }
+    Ok(best)
+}
+
+/// The fastest links between members, for all chunks together.
+fn member_links(problem: &Problem) -> MemberLinks<'_> {
+    let members = &problem.demand.request().members;
+    let chunks: ChunkList = problem.demand.chunk_ids().collect();
+    let link = |from: Rank, to: Rank| fastest_link(problem, from, to, &chunks).ok();
+    let links = members.iter().map(|&from| members.iter().map(|&to| link(from, to)).collect()).collect();
+    MemberLinks::new(&problem.topology, problem.demand.message_bytes(&chunks), links)
 }
 
 /// Recursive doubling: partners exchange everything that they have summed so far. Where k is no power of two, each
@@ -40,8 +79,9 @@ fn doubling(members: usize) -> Vec<TransferRound> {
 
 /// One-shot: every member sends its own values to all others at once.
 fn one_shot(members: usize) -> Vec<TransferRound> {
-    let from = |member: usize| (1..members).map(move |distance| (member, (member + distance) % members));
-    vec![(TransferKind::Reduce, (0..members).flat_map(from).collect())]
+    // In turns in which each member gets one message: ports are busy all the time then.
+    let turn = |distance: usize| (0..members).map(move |member| (member, (member + distance) % members));
+    vec![(TransferKind::Reduce, (1..members).flat_map(turn).collect())]
 }
 
 /// Two ways of a binomial tree: sums go up to the first member, and the result comes down. Twice the rounds of doubling, but
@@ -118,7 +158,7 @@ mod tests {
         let problem = Problem::new(topology.clone(), Arc::new(Demand::new(request).expect("a valid request")));
         let (options, deadline) = (SearchOptions::default(), Deadline::default());
         let bound = Micros::ZERO;
-        let context = Context::among_others(&options, &deadline, bound);
+        let context = Context { joining: Joining::Ordered, ..Context::among_others(&options, &deadline, bound) };
         let attempts = attempts(&problem, &context).expect("nothing breaks");
         let verified = attempts.into_iter().map(|attempt| {
             let schedule = attempt.schedule?;
