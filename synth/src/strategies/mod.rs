@@ -165,6 +165,11 @@ pub trait Strategy: Sync {
         Ok(Vec::new())
     }
 
+    /// Whether [`Self::propose_directly`] takes little time, so that it comes before the halves, after which there may be none left.
+    fn is_quick_directly(&self) -> bool {
+        false
+    }
+
     /// Bounds of `problem` above those `known` that it can prove; asked after it proposed.
     ///
     /// # Errors

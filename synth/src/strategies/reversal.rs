@@ -48,15 +48,20 @@ pub(crate) fn propose(
     if !problem.demand.chunks().iter().any(|chunk| chunk.combine) {
         return propose_copies(problem, context, strategy);
     }
-    let mut attempts = Vec::new();
-    let mut refusal = None;
+    let (mut attempts, mut refusal) = (Vec::new(), None);
+    let proposes_directly = !problem.constraints.exceeds(strategy.honours()) && !context.was_planned_as_one;
+    let quick = match proposes_directly && strategy.is_quick_directly() {
+        true => strategy.propose_directly(problem, context)?,
+        false => Vec::new(),
+    };
+    let has_plan = quick.iter().any(|attempt| attempt.schedule.is_some());
     let goes_on = has_shared_sums(problem) && strategy.goes_on_from_whole(problem, context);
     let collecting = if goes_on && !strategy.plans_halves(context) { Vec::new() } else { choices(problem) };
     // Without a limit, counted work ends all parts.
     let is_divided = goes_on && context.options.time_limit.is_some();
     let for_halves = if is_divided { context.deadline.part(HALVES_PART) } else { context.deadline.clone() };
     for (collectors, left) in collecting.iter().zip((1..=collecting.len() as u32).rev()) {
-        if !attempts.is_empty() && context.deadline.has_passed() {
+        if (has_plan || !attempts.is_empty()) && context.deadline.has_passed() {
             break;
         }
         let halves = Halves::new(problem, collectors)?;
@@ -68,13 +73,14 @@ pub(crate) fn propose(
             Err(SynthError::Infeasible { .. }) if check_reachable(problem).is_ok() => {}
             // A strategy that does not apply to the halves may still apply to the whole.
             Err(error @ SynthError::NotApplicable { .. }) => refusal = Some(error),
-            Err(SynthError::NothingYet) if !attempts.is_empty() => break,
+            Err(SynthError::NothingYet) if has_plan || !attempts.is_empty() => break,
             Err(error) => return Err(error),
         }
     }
+    attempts.extend(quick);
     let has_none = attempts.iter().all(|attempt| attempt.schedule.is_none());
-    let is_honoured = !problem.constraints.exceeds(strategy.honours());
-    if is_honoured && !context.was_planned_as_one && (has_none || !context.deadline.has_passed()) {
+    let is_next = proposes_directly && !strategy.is_quick_directly();
+    if is_next && (has_none || !context.deadline.has_passed()) {
         let found = attempts.iter().filter_map(|attempt: &Attempt| attempt.schedule.as_ref()).chain(context.incumbent);
         let incumbent = found.min_by(|a, b| a.makespan().total_cmp(&b.makespan()));
         let direct = strategy.propose_directly(problem, &Context { incumbent, ..*context })?;

@@ -179,6 +179,10 @@ impl Strategy for Classic {
         Ok(attempts)
     }
 
+    fn is_quick_directly(&self) -> bool {
+        true
+    }
+
     fn propose_directly(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
         let mut attempts = sums::attempts(problem, context)?;
         attempts.extend(chain::attempt(problem, context)?);

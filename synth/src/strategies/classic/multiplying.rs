@@ -31,9 +31,9 @@ const MOST_BESIDE: usize = 16;
 /// all.
 const MOST_PLANS: usize = 3;
 /// The search may take one part in this many of the time.
-const PART: u32 = 8;
-/// In a round of near blocks, links may be slower than the fastest one by so much.
-const NEAR: f64 = 1.3;
+const PART: u32 = 4;
+/// In the rounds of a trial, links may be slower than the fastest one that serves by so much.
+const NEAR: [f64; 3] = [1.02, 1.3, f64::INFINITY];
 
 /// From which member to which messages go.
 type MemberPairs = Vec<(usize, usize)>;
@@ -110,24 +110,29 @@ enum Leaving {
 pub(super) fn rounds(links: &MemberLinks<'_>, seed: u64, deadline: &Deadline) -> Vec<Vec<TransferRound>> {
     let members = links.links.len();
     let mut random = Pcg64Mcg::seed_from_u64(seed);
-    let trials = (WORK / (members * members)).clamp(1, TRIALS);
     let deadline = &deadline.part(PART);
-    let mut found: [Vec<(f64, Vec<TransferRound>)>; 2] = Default::default();
-    for most in GROUPS.into_iter().filter(|&most| most < members).chain([members]) {
-        for leaving in [Leaving::Nobody, Leaving::Folding, Leaving::OutOfReach] {
-            let trial = |number| {
-                let rules = MergingRules { most, leaving, foldings: 1 + number % members.ilog2() };
-                (!deadline.has_passed()).then(|| merged(&links.times, rules, &mut random))
-            };
-            let tried: Vec<Vec<TransferRound>> = (0..trials as u32).map_while(trial).flatten().collect();
+    let groups = GROUPS.into_iter().filter(|&most| most < members).chain([members]);
+    let leaving = [Leaving::Nobody, Leaving::Folding, Leaving::OutOfReach];
+    let kinds: Vec<_> = groups.flat_map(|most| leaving.map(|leaving| (most, leaving))).collect();
+    // The best rounds of each kind, without delays and with them.
+    let mut found: [Vec<Option<(f64, Vec<TransferRound>)>>; 2] = [vec![None; kinds.len()], vec![None; kinds.len()]];
+    for number in 0..(WORK / (members * members)).clamp(1, TRIALS) as u32 {
+        for (kind, &(most, leaving)) in kinds.iter().enumerate() {
+            if deadline.has_passed() {
+                break;
+            }
+            let rules = MergingRules { most, leaving, foldings: 1 + number % members.ilog2() };
+            let Some(rounds) = merged(&links.times, rules, &mut random) else { continue };
             for (found, delays) in found.iter_mut().zip([false, true]) {
-                let times = tried.iter().map(|rounds| links.playing_time(rounds, delays));
-                let best = times.zip(&tried).min_by(|a, b| a.0.total_cmp(&b.0)).filter(|(time, _)| time.is_finite());
-                found.extend(best.map(|(time, rounds)| (time, rounds.clone())));
+                let time = links.playing_time(&rounds, delays);
+                if time < found[kind].as_ref().map_or(f64::INFINITY, |best| best.0) {
+                    found[kind] = Some((time, rounds.clone()));
+                }
             }
         }
     }
-    let best = |mut found: Vec<(f64, Vec<TransferRound>)>| {
+    let best = |found: Vec<Option<(f64, Vec<TransferRound>)>>| {
+        let mut found: Vec<_> = found.into_iter().flatten().collect();
         found.sort_by(|a, b| a.0.total_cmp(&b.0));
         found.dedup_by(|a, b| a.1 == b.1);
         found.into_iter().take(MOST_PLANS).map(|(_, rounds)| rounds)
@@ -138,7 +143,7 @@ pub(super) fn rounds(links: &MemberLinks<'_>, seed: u64, deadline: &Deadline) ->
 /// The rounds of one trial; `None` if it comes to an end before all have merged.
 fn merged(times: &[Vec<f64>], rules: MergingRules, random: &mut Pcg64Mcg) -> Option<Vec<TransferRound>> {
     let MergingRules { most, leaving, foldings } = rules;
-    let near = if random.next_u64().is_multiple_of(4) { f64::INFINITY } else { NEAR };
+    let near = NEAR[random.next_u64() as usize % NEAR.len()];
     let mut blocks: Vec<Block> = (0..times.len()).map(|member| vec![member]).collect();
     // What those get at the end that have left comes in the opposite order.
     let (mut rounds, mut last): (Vec<TransferRound>, Vec<MemberPairs>) = Default::default();
