@@ -83,6 +83,9 @@ impl<'a> MemberLinks<'a> {
     }
 }
 
+/// Rounds, and how long they take.
+type TimedRounds = (f64, Vec<TransferRound>);
+
 /// Members with the same sum.
 type Block = Vec<usize>;
 
@@ -115,7 +118,7 @@ pub(super) fn rounds(links: &MemberLinks<'_>, seed: u64, deadline: &Deadline) ->
     let leaving = [Leaving::Nobody, Leaving::Folding, Leaving::OutOfReach];
     let kinds: Vec<_> = groups.flat_map(|most| leaving.map(|leaving| (most, leaving))).collect();
     // The best rounds of each kind, without delays and with them.
-    let mut found: [Vec<Option<(f64, Vec<TransferRound>)>>; 2] = [vec![None; kinds.len()], vec![None; kinds.len()]];
+    let mut found: [Vec<Option<TimedRounds>>; 2] = [vec![None; kinds.len()], vec![None; kinds.len()]];
     for number in 0..(WORK / (members * members)).clamp(1, TRIALS) as u32 {
         for (kind, &(most, leaving)) in kinds.iter().enumerate() {
             if deadline.has_passed() {
@@ -131,7 +134,7 @@ pub(super) fn rounds(links: &MemberLinks<'_>, seed: u64, deadline: &Deadline) ->
             }
         }
     }
-    let best = |found: Vec<Option<(f64, Vec<TransferRound>)>>| {
+    let best = |found: Vec<Option<TimedRounds>>| {
         let mut found: Vec<_> = found.into_iter().flatten().collect();
         found.sort_by(|a, b| a.0.total_cmp(&b.0));
         found.dedup_by(|a, b| a.1 == b.1);
