@@ -14,10 +14,14 @@ use schedule::{ChunkId, Message, ReplayError, Transfer, TransferKind, replay, re
 use std::collections::{BTreeMap, BTreeSet};
 use topology::Rank;
 
+/// Where chunks pass links more often, no messages cross: finding out where takes time, and one hop less matters little.
+const MOST_PASSAGES: usize = 1 << 16;
+
 /// Whether messages have sums that several ranks want, and all sums go along trees: then they may cross.
 pub(crate) fn may_exchange(problem: &Problem, messages: &[Message]) -> bool {
     let is_shared = problem.demand.chunks().iter().any(|chunk| chunk.is_sum() && chunk.wanted_by.len() > 1);
-    is_shared && SumTrees::of(problem, messages).has_all(problem)
+    let is_small = messages.iter().map(|message| message.chunks.len()).sum::<usize>() <= MOST_PASSAGES;
+    is_shared && is_small && SumTrees::of(problem, messages).has_all(problem)
 }
 
 /// Times messages in the given order, each as early as the order allows, with exchanges where `exchanges` and they are sooner.

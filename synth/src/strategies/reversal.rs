@@ -77,14 +77,16 @@ pub(crate) fn propose(
             Err(error) => return Err(error),
         }
     }
-    attempts.extend(quick);
-    let has_none = attempts.iter().all(|attempt| attempt.schedule.is_none());
-    let is_next = proposes_directly && !strategy.is_quick_directly();
-    if is_next && (has_none || !context.deadline.has_passed()) {
+    let has_none = !has_plan && attempts.iter().all(|attempt| attempt.schedule.is_none());
+    let is_quick = strategy.is_quick_directly();
+    if proposes_directly && (has_none || !is_quick && !context.deadline.has_passed()) {
         let found = attempts.iter().filter_map(|attempt: &Attempt| attempt.schedule.as_ref()).chain(context.incumbent);
         let incumbent = found.min_by(|a, b| a.makespan().total_cmp(&b.makespan()));
-        let direct = strategy.propose_directly(problem, &Context { incumbent, ..*context })?;
-        attempts.extend(direct);
+        // Something is better than nothing, also when the time is up.
+        let deadline = if is_quick { &Deadline::default() } else { context.deadline };
+        attempts.extend(strategy.propose_directly(problem, &Context { incumbent, deadline, ..*context })?);
+    } else {
+        attempts.extend(quick);
     }
     if attempts.is_empty() {
         let why = "under this sketch no sum can be complete at one rank and then reach the others".to_owned();

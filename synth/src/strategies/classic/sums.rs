@@ -18,14 +18,19 @@ pub(super) fn attempts(problem: &Problem, context: &Context<'_>) -> Result<Vec<A
     if problem.demand.request().collective != Collective::AllReduce || members < 2 {
         return Ok(Vec::new());
     }
+    // One-shot has as many messages as there are pairs of members: too many are not even written down.
+    let pairs = few_enough(members.saturating_mul(members).saturating_mul(problem.demand.chunks().len()));
     let algorithms = [
-        ("classic/doubling", doubling(members)),
-        ("classic/one-shot", one_shot(members)),
-        ("classic/binomial", binomial(members)),
+        ("classic/doubling", Ok(doubling(members))),
+        ("classic/one-shot", pairs.map(|()| one_shot(members))),
+        ("classic/binomial", Ok(binomial(members))),
     ];
     let mut attempts = Vec::new();
     for (name, rounds) in algorithms {
-        attempts.push(attempt(problem, context, name, &rounds)?);
+        attempts.push(match rounds {
+            Ok(rounds) => attempt(problem, context, name, &rounds)?,
+            Err(why) => inapplicable(name, why),
+        });
     }
     // It is no textbook algorithm on links as they are, and takes longer to find.
     if context.joining == Joining::Exchanging {
@@ -102,6 +107,10 @@ fn attempt(
     name: &str,
     rounds: &[TransferRound],
 ) -> Result<Attempt, SynthError> {
+    let passages = rounds.iter().map(|(_, pairs)| pairs.len()).sum::<usize>() * problem.demand.chunks().len();
+    if !context.deadline.leaves_time_for(passages) {
+        return Ok(inapplicable(name, "there is no time left to play it".to_owned()));
+    }
     let (messages, lengths) = match messages(problem, rounds) {
         Ok(found) => found,
         Err(why) => return Ok(inapplicable(name, why)),
