@@ -11,6 +11,7 @@ mod compressed;
 mod cut;
 mod demo;
 mod exact;
+mod exchanging;
 mod execution;
 mod exports;
 mod foreign;

@@ -156,8 +156,8 @@ fn all_go_on(demand: &Demand, topology: &Topology, messages: &[Message]) -> bool
 ///
 /// The result has the same order and length as `messages`. A message with a combining chunk waits for everything that
 /// earlier messages of the order bring to its sender, and carries it. But one that adds neither waits for nor carries what
-/// its receiver brings last to be added, which would count twice: the two cross. It is the caller's to see that they do,
-/// so that the one leaves before the other arrives; the verifier refuses the schedule otherwise.
+/// its receiver brings last to be added, which would count twice: the two cross. If the one leaves only after the other has
+/// arrived, the sum is wrong, and the verifier refuses the schedule.
 ///
 /// # Errors
 /// [`ReplayError::NotHeld`] where a message sends a chunk that no earlier message brought.

@@ -2,6 +2,7 @@
 //!
 //! The principal function is [`end_with_command`].
 
+use std::io::Write;
 use std::path::Path;
 use std::sync::Once;
 use std::time::Duration;
@@ -23,6 +24,10 @@ pub(crate) fn end_with_command() {
         while is_there(command) || !is_there(std::process::id()) {
             std::thread::sleep(LOOK);
         }
+        let why =
+            format!("antiphon: this rank ends, because the command that has started it is gone (process {command})");
+        // Nobody may be there to read it.
+        drop(writeln!(std::io::stderr(), "{why}"));
         std::process::exit(1);
     };
     // Without the thread, a rank ends with its work.

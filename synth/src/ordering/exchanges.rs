@@ -10,67 +10,133 @@
 
 use super::sum_trees::SumTrees;
 use crate::problem::Problem;
-use schedule::{ChunkId, Message, ReplayError, Transfer, TransferKind, replay, replay_exchanging};
+use crate::problem::constraints::RuleKind;
+use schedule::{ChunkId, ChunkList, Message, ReplayError, Transfer, TransferKind, replay, replay_exchanging};
 use std::collections::{BTreeMap, BTreeSet};
 use topology::Rank;
 
 /// Where chunks pass links more often, no messages cross: finding out where takes time, and one hop less matters little.
 const MOST_PASSAGES: usize = 1 << 16;
 
-/// Whether messages have sums that several ranks want, and all sums go along trees: then they may cross.
+/// The rules of sketches that exchanges keep. Others count the way in of a sum and the way of its copies apart.
+const KEPT: [RuleKind; 3] = [RuleKind::ForbiddenLinks, RuleKind::Owners, RuleKind::OwnChunksFirst];
+
+/// Whether messages have sums that several ranks want, and all sums go along trees: then they may cross, if the sketch lets them.
 pub(crate) fn may_exchange(problem: &Problem, messages: &[Message]) -> bool {
     let is_shared = problem.demand.chunks().iter().any(|chunk| chunk.is_sum() && chunk.wanted_by.len() > 1);
     let is_small = messages.iter().map(|message| message.chunks.len()).sum::<usize>() <= MOST_PASSAGES;
-    is_shared && is_small && SumTrees::of(problem, messages).has_all(problem)
+    let is_free = !problem.constraints.exceeds(&KEPT);
+    is_shared && is_small && is_free && SumTrees::of(problem, messages).has_all(problem)
 }
 
 /// Times messages in the given order, each as early as the order allows, with exchanges where `exchanges` and they are sooner.
 ///
 /// # Errors
-/// [`ReplayError::NotHeld`] if the order is not valid.
+/// [`ReplayError::NotHeld`] if the order is not valid, and [`ReplayError::Exchange`] where a copy would leave before the part of another
+/// message that it has to carry.
 pub(crate) fn played(problem: &Problem, messages: &[Message], exchanges: bool) -> Result<Vec<Transfer>, ReplayError> {
     match exchanges {
-        true => replay_exchanging(&problem.demand, &problem.topology, &adds_first(problem, messages)),
+        true => replay_exchanging(&problem.demand, &problem.topology, &adds_first(problem, messages)?),
         false => replay(&problem.demand, &problem.topology, messages),
     }
 }
 
-/// The messages, but of two that cross, the first one adds: they change what they do, or where they carry different things, their turns.
-fn adds_first(problem: &Problem, messages: &[Message]) -> Vec<Message> {
-    let mut settled: Vec<(usize, Message)> = messages.iter().cloned().enumerate().collect();
+/// Times the messages of a plan anew in their order: on another machine, or beside others. Neighbours that have exchanged sums do so again
+/// where that is sooner.
+///
+/// # Errors
+/// As [`played`].
+pub(crate) fn replayed(problem: &Problem, messages: &[Message]) -> Result<Vec<Transfer>, ReplayError> {
+    let plain = plain_messages(problem, messages);
+    played(problem, &plain, may_exchange(problem, &plain))
+}
+
+/// The messages of a plan without exchanges, as far as its sums go along trees then.
+pub(crate) fn plain_messages(problem: &Problem, messages: &[Message]) -> Vec<Message> {
+    let mut all = messages.to_vec();
+    if !problem.demand.has_sums() {
+        return all;
+    }
+    let link = |message: &Message| problem.topology.link(message.link);
+    let seconds = seconds(all.iter().map(|it| (it.kind, (link(it).from, link(it).to), &it.chunks)));
+    for message in seconds.iter().map(|&second| second as usize) {
+        all[message].kind = TransferKind::Copy;
+    }
+    let trees = SumTrees::of(problem, &all);
+    for message in seconds.into_iter().map(|second| second as usize) {
+        if all[message].chunks.iter().any(|&chunk| trees.collector(chunk).is_none()) {
+            all[message].kind = TransferKind::Reduce;
+        }
+    }
+    all
+}
+
+/// The messages, but of two that cross and carry the same, the first one adds. If they carry different things, the copy may not be first.
+fn adds_first(problem: &Problem, messages: &[Message]) -> Result<Vec<Message>, ReplayError> {
+    let mut settled = messages.to_vec();
+    for (back, index) in crossed(problem, messages) {
+        if messages[back].chunks != messages[index].chunks {
+            return Err(ReplayError::Exchange { message: back });
+        }
+        (settled[back].kind, settled[index].kind) = (TransferKind::Reduce, TransferKind::Copy);
+    }
+    Ok(settled)
+}
+
+/// The messages of a plan that was turned around in time, such that a copy comes behind what its receiver brings, where it carries other
+/// chunks, too. What waits for the copy comes later still.
+pub(crate) fn copies_last(problem: &Problem, messages: Vec<Message>) -> Vec<Message> {
+    let mut places: Vec<usize> = (0..messages.len()).collect();
+    for (back, index) in crossed(problem, &messages) {
+        if messages[back].chunks != messages[index].chunks {
+            places[back] = index;
+        }
+    }
+    let mut placed: Vec<(usize, Message)> = places.into_iter().zip(messages).collect();
+    // Of equal ones, the copy that has moved there comes last.
+    placed.sort_by_key(|&(at, ref message)| (at, message.kind == TransferKind::Copy));
+    placed.into_iter().map(|(_, message)| message).collect()
+}
+
+/// The pairs of a copy and of a later message that adds, whose ends are those of the copy the other way round, and that brings a chunk of
+/// the copy.
+fn crossed(problem: &Problem, messages: &[Message]) -> Vec<(usize, usize)> {
     let mut copies: BTreeMap<(ChunkId, Rank, Rank), usize> = BTreeMap::new();
+    let mut pairs = Vec::new();
     for (index, message) in messages.iter().enumerate() {
         let link = problem.topology.link(message.link);
         for &chunk in &message.chunks {
             if message.kind == TransferKind::Copy {
                 copies.insert((chunk, link.from, link.to), index);
-            } else if let Some(&back) = copies.get(&(chunk, link.to, link.from)) {
-                if messages[back].chunks == message.chunks {
-                    (settled[back].1.kind, settled[index].1.kind) = (TransferKind::Reduce, TransferKind::Copy);
-                } else {
-                    settled[back].0 = index;
-                }
+            } else {
+                pairs.extend(copies.get(&(chunk, link.to, link.from)).map(|&back| (back, index)));
             }
         }
     }
-    // Of equal ones, the copy that has moved there comes last.
-    settled.sort_by_key(|&(at, ref message)| (at, message.kind == TransferKind::Copy));
-    settled.into_iter().map(|(_, message)| message).collect()
+    pairs
 }
 
 /// Transfers whose second one of two that cross copies, so that sums go along trees.
 pub(crate) fn without_exchanges(transfers: &[Transfer]) -> Vec<Transfer> {
-    let mut added: BTreeSet<(ChunkId, Rank, Rank)> = BTreeSet::new();
     let mut plain = transfers.to_vec();
-    for transfer in plain.iter_mut().filter(|transfer| transfer.kind == TransferKind::Reduce) {
-        let (from, to) = (transfer.from, transfer.to);
-        if transfer.chunks.iter().all(|&chunk| added.contains(&(chunk, to, from))) {
-            transfer.kind = TransferKind::Copy;
-        } else {
-            added.extend(transfer.chunks.iter().map(|&chunk| (chunk, from, to)));
-        }
+    for second in seconds(transfers.iter().map(|it| (it.kind, (it.from, it.to), &it.chunks))) {
+        plain[second as usize].kind = TransferKind::Copy;
     }
     plain
+}
+
+/// The messages that add and that cross an earlier one that adds, with all of their chunks.
+fn seconds<'m>(messages: impl Iterator<Item = (TransferKind, (Rank, Rank), &'m ChunkList)>) -> Vec<u32> {
+    let mut added: BTreeSet<(ChunkId, Rank, Rank)> = BTreeSet::new();
+    let mut seconds = Vec::new();
+    for (index, (_, (from, to), chunks)) in (0..).zip(messages).filter(|(_, it)| it.0 == TransferKind::Reduce) {
+        if chunks.iter().all(|&chunk| added.contains(&(chunk, to, from))) {
+            seconds.push(index);
+        } else {
+            added.extend(chunks.iter().map(|&chunk| (chunk, from, to)));
+        }
+    }
+    seconds
 }
 
 #[cfg(test)]

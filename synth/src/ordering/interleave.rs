@@ -65,7 +65,7 @@ pub(crate) fn reordered(
         let graph = DependencyGraph::new(problem, messages, exchanges);
         let Some(found) = ordered(&graph, deadline) else { break };
         let order = |order: &[u32]| order.iter().map(|&index| messages[index as usize].clone()).collect::<Vec<_>>();
-        // The longest way first, even if it makes links wait; that order is not valid for all sums.
+        // The longest way first, even if it makes links wait; not all sums can be played in that order.
         let by_tail = sorted(messages.len(), |a, b| graph.tails[b].total_cmp(&graph.tails[a]));
         for transfers in [found.order, by_tail].iter().filter_map(|of| play(&order(of)).ok()) {
             if makespan(&transfers) < makespan(&best) {

@@ -15,7 +15,7 @@ pub(crate) mod queues;
 mod scheduler;
 mod sum_trees;
 
-pub(crate) use exchanges::{may_exchange, played, without_exchanges};
+pub(crate) use exchanges::{copies_last, may_exchange, plain_messages, played, replayed, without_exchanges};
 pub(crate) use interleave::{earliest_first, interleaved, outlook, reordered};
 pub(crate) use prune::without_idle_copies;
 use std::cmp::Ordering;

@@ -13,10 +13,11 @@ use super::halves::PartialPlan;
 use super::search::CountSearch;
 use super::{LARGE, Planning, Searched, Synthesis, opened};
 use crate::bounds::{Bounds, bounds, bounds_like, counted_from, thorough_bounds};
+use crate::ordering::replayed;
 use crate::problem::{Constraints, Deadline, Problem, Progress, SearchOptions, SynthError, chunk_counts};
 use crate::symmetry::Symmetries;
 use rayon::prelude::*;
-use schedule::{ChunkId, Demand, GroupRequest, Message, Request, Schedule, Transfer, replay};
+use schedule::{ChunkId, Demand, GroupRequest, Message, Request, Schedule, Transfer};
 use std::sync::Arc;
 use std::time::Instant;
 use topology::{Micros, Topology};
@@ -251,7 +252,7 @@ fn joined(problem: &Problem, parts: &[PlanPart], in_turn: bool, name: &str) -> O
     // The sort is stable: messages of one plan stay in its order.
     all.sort_by(|(one, _), (other, _)| one.total_cmp(other));
     let messages: Vec<Message> = all.into_iter().map(|(_, transfer)| Message::from(transfer)).collect();
-    let transfers = replay(&problem.demand, &problem.topology, &messages).ok()?;
+    let transfers = replayed(problem, &messages).ok()?;
     Some(Schedule::new(&problem.topology, problem.demand.clone(), transfers, &format!("together/{name}")))
 }
 

@@ -4,10 +4,11 @@
 //! more time. TACCL puts the same wishes into its objective, as T ± 0.01·U (`uc-min`, `uc-max`) or with the load of the
 //! busiest or idlest link (`minmax`, `maxmin`). Here they never make a schedule longer.
 
+use crate::ordering::replayed;
 use crate::problem::tolerance::{EQUAL, reaches};
 use crate::problem::{ConnectionPolicy, Objective};
 use crate::problem::{Constraints, Problem};
-use schedule::{ChunkId, ChunkList, Demand, Message, Schedule, Transfer, TransferKind, replay};
+use schedule::{ChunkId, ChunkList, Demand, Message, Schedule, Transfer, TransferKind};
 use std::collections::{BTreeMap, BTreeSet};
 use topology::{LinkId, Micros, Rank, Topology};
 
@@ -194,7 +195,7 @@ fn apply(problem: &Problem, transfers: &[Transfer], change: &Change, limit: f64)
     }
     messages.sort_by(|a, b| a.0.total_cmp(&b.0));
     let messages: Vec<Message> = messages.into_iter().map(|(_, message)| message).collect();
-    let mut timed = replay(&problem.demand, &problem.topology, &messages).ok()?;
+    let mut timed = replayed(problem, &messages).ok()?;
     timed.sort_by(|a, b| a.start.total_cmp(&b.start));
     timed.iter().all(|transfer| transfer.end.0 <= limit).then_some(timed)
 }
@@ -204,7 +205,7 @@ mod tests {
     use super::*;
     use crate::problem::by_hand::copies;
     use crate::sketch::SketchFile;
-    use schedule::{Collective, Request, verify};
+    use schedule::{Collective, Request, replay, verify};
     use std::sync::Arc;
 
     /// An AllGather on three fully linked ranks under `sketch`; the messages are `(chunk, from, to)`, in order.

@@ -8,11 +8,11 @@
 //! `improve` knows them too. The solvers' strategies refuse: their models have no time at which a chunk comes to be.
 
 use super::reversal;
-use crate::ordering::interleaved;
+use crate::ordering::{interleaved, plain_messages, replayed};
 use crate::problem::{Deadline, Problem, StopReason, StrategyKind, SynthError};
 use crate::sketch::obey;
 use crate::strategies::{Attempt, Context, Strategy};
-use schedule::{Message, Schedule, Transfer, makespan, replay, verify};
+use schedule::{Message, Schedule, Transfer, makespan, verify};
 use std::sync::Arc;
 use topology::Micros;
 
@@ -54,7 +54,7 @@ fn propose_at_once(
     let at_once = Problem { demand: Arc::new((*problem.demand).clone().without_starts()), ..problem.clone() };
     let incumbent = context.incumbent.and_then(|incumbent| {
         let messages: Vec<Message> = incumbent.transfers.iter().map(Message::from).collect();
-        let transfers = replay(&at_once.demand, &at_once.topology, &messages).ok()?;
+        let transfers = replayed(&at_once, &messages).ok()?;
         Some(Schedule::new(&at_once.topology, at_once.demand.clone(), transfers, &incumbent.produced_by.strategy))
     });
     // A bound of the whole says nothing of when a plan of another demand is good enough.
@@ -86,7 +86,10 @@ fn timed(problem: &Problem, transfers: &[Transfer], deadline: &Deadline) -> Opti
     let mut shifted = as_it_is.clone();
     let departure = |transfer: &Transfer| transfer.start + demand.release(&transfer.chunks);
     shifted.sort_by(|one, other| departure(one).total_cmp(&departure(other)));
-    let orders = [as_it_is, shifted].map(|order| order.into_iter().map(Message::from).collect::<Vec<_>>());
+    let orders = [as_it_is, shifted].map(|order| {
+        let messages: Vec<Message> = order.into_iter().map(Message::from).collect();
+        plain_messages(problem, &messages)
+    });
     let is_right = |transfers: &[Transfer]| {
         let schedule = Schedule::new(topology, demand.clone(), transfers.to_vec(), "starts");
         obey(&schedule, topology, &problem.constraints).is_empty() && verify(schedule, topology).is_ok()
@@ -94,7 +97,7 @@ fn timed(problem: &Problem, transfers: &[Transfer], deadline: &Deadline) -> Opti
     // Another order may leave a part of a sum behind, which makes it faster, or may be one that the sketch does not want.
     let mut played: Vec<(Vec<Transfer>, &Vec<Message>)> = Vec::new();
     for (at, order) in orders.iter().enumerate() {
-        let transfers = replay(demand, topology, order).ok().filter(|transfers| at == 0 || is_right(transfers));
+        let transfers = replayed(problem, order).ok().filter(|transfers| at == 0 || is_right(transfers));
         played.extend(transfers.map(|transfers| (transfers, order)));
     }
     let played = played.into_iter();

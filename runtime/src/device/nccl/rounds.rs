@@ -270,7 +270,7 @@ impl NcclRounds {
         let (dtype, handle) = (type_number(self.plan.dtype()), comm.handle);
         let mut code = SUCCESS;
         if let Some(before) = &mut before {
-            before.look(comm)?;
+            before.look(comm);
         }
         // SAFETY: it takes nothing.
         comm.checked("beginning a group", unsafe { (comm.calls.group_start)() })?;
@@ -312,7 +312,7 @@ impl NcclRounds {
             if comm.is_stopped() {
                 return Err(NcclError::Aborted);
             }
-            let code = before.as_mut().map_or_else(|| Ok(comm.async_error()), |before| before.look(comm))?;
+            let code = before.as_mut().map_or_else(|| comm.async_error(), |before| before.look(comm));
             let round = before.as_ref().map_or(round, |before| before.done);
             match code {
                 SUCCESS => return Ok(()),
@@ -331,7 +331,7 @@ impl NcclRounds {
         deadline: NcclDeadline,
     ) -> Result<(), NcclError> {
         loop {
-            match reached.look(comm)? {
+            match reached.look(comm) {
                 SUCCESS | IN_PROGRESS if reached.done == reached.ends.len() => return Ok(()),
                 SUCCESS | IN_PROGRESS if deadline.is_over() => return Err(self.late(comm, reached.done, deadline)),
                 SUCCESS | IN_PROGRESS => deadline.pause(),
@@ -371,19 +371,14 @@ pub(super) struct RoundEnds {
 impl RoundEnds {
     /// Looks which rounds are done, and says what NCCL says then. After an error a stream may run on, past the messages that failed: so a
     /// round counts only if nothing was wrong after its end was seen.
-    fn look(&mut self, comm: &NcclCommunicator) -> Result<c_int, NcclError> {
-        let mut done = self.done;
-        while let Some(end) = self.ends.get(done) {
-            if !end.try_is_complete().map_err(GpuError::of_driver("waiting for a round"))? {
-                break;
-            }
-            done += 1;
-        }
+    fn look(&mut self, comm: &NcclCommunicator) -> c_int {
+        // Of an end that the driver cannot tell, NCCL or the deadline decides: then the communicator is aborted, too.
+        let more = self.ends[self.done..].iter().take_while(|end| matches!(end.try_is_complete(), Ok(true))).count();
         let code = comm.async_error();
         if [SUCCESS, IN_PROGRESS].contains(&code) {
-            self.done = done;
+            self.done += more;
         }
-        Ok(code)
+        code
     }
 }
 

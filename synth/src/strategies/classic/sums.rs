@@ -6,8 +6,9 @@ use super::multiplying::{self, MemberLinks};
 use super::{Inapplicable, few_enough, inapplicable, missing_link, planned};
 use crate::problem::{Problem, SynthError};
 use crate::strategies::{Attempt, Context, Joining};
-use schedule::{ChunkList, Collective, Message, ReplayError, TransferKind, replay_rounds};
-use topology::{LinkId, Rank};
+use schedule::{ChunkList, Collective, Message, ReplayError, Transfer, TransferKind, clearly_before, replay_rounds};
+use std::collections::BTreeMap;
+use topology::{LinkId, Micros, Rank};
 
 /// The kind of transfer of a round, and its (sender, receiver) pairs, by position among the members.
 pub(super) type TransferRound = (TransferKind, Vec<(usize, usize)>);
@@ -28,7 +29,7 @@ pub(super) fn attempts(problem: &Problem, context: &Context<'_>) -> Result<Vec<A
     let mut attempts = Vec::new();
     for (name, rounds) in algorithms {
         attempts.push(match rounds {
-            Ok(rounds) => attempt(problem, context, name, &rounds)?,
+            Ok(rounds) => attempt(problem, context, name, &rounds, |_, _| true)?,
             Err(why) => inapplicable(name, why),
         });
     }
@@ -49,7 +50,7 @@ fn multiplying(problem: &Problem, context: &Context<'_>) -> Result<Attempt, Synt
     let mut is_first = true;
     let mut best = inapplicable(name, "there are no groups of members that merge along links".to_owned());
     for rounds in plans {
-        let found = attempt(problem, context, name, &rounds)?;
+        let found = attempt(problem, context, name, &rounds, arrives_in_turn)?;
         let makespan = |attempt: &Attempt| attempt.schedule.as_ref().map_or(f64::INFINITY, |it| it.makespan().0);
         // Of plans that do not apply, the first one says why.
         if makespan(&found) < makespan(&best) || is_first {
@@ -106,6 +107,7 @@ fn attempt(
     context: &Context<'_>,
     name: &str,
     rounds: &[TransferRound],
+    is_wanted: fn(&[Transfer], &[usize]) -> bool,
 ) -> Result<Attempt, SynthError> {
     let passages = rounds.iter().map(|(_, pairs)| pairs.len()).sum::<usize>() * problem.demand.chunks().len();
     if !context.deadline.leaves_time_for(passages) {
@@ -120,7 +122,30 @@ fn attempt(
         Err(error @ ReplayError::Exchange { .. }) => return Ok(inapplicable(name, error.to_string())),
         Err(error) => return Err(SynthError::Order { strategy: "classic", error }),
     };
+    if !is_wanted(&transfers, &lengths) {
+        return Ok(inapplicable(
+            name,
+            "what a later round brings would come before what an earlier one does".to_owned(),
+        ));
+    }
     Ok(planned(problem, context, name, transfers))
+}
+
+/// Whether nothing of a later round arrives at a rank before what an earlier round brings there. Otherwise ranks that add up the same
+/// parts would do so in different orders, which gives floats other bits.
+fn arrives_in_turn(transfers: &[Transfer], rounds: &[usize]) -> bool {
+    let mut last: BTreeMap<Rank, Micros> = BTreeMap::new();
+    let mut rest = transfers;
+    rounds.iter().all(|&length| {
+        let (round, later) = rest.split_at(length);
+        rest = later;
+        let is_in_turn = round.iter().all(|it| last.get(&it.to).is_none_or(|&before| clearly_before(before, it.end)));
+        for transfer in round {
+            let latest = last.entry(transfer.to).or_insert(transfer.end);
+            *latest = latest.max(transfer.end);
+        }
+        is_in_turn
+    })
 }
 
 /// The messages and the length of each round.
