@@ -58,12 +58,12 @@ pub(crate) fn plain_messages(problem: &Problem, messages: &[Message]) -> Vec<Mes
         return all;
     }
     let link = |message: &Message| problem.topology.link(message.link);
-    let seconds = seconds(all.iter().map(|it| (it.kind, (link(it).from, link(it).to), &it.chunks)));
-    for message in seconds.iter().map(|&second| second as usize) {
+    let later = later_adds(all.iter().map(|it| (it.kind, (link(it).from, link(it).to), &it.chunks)));
+    for message in later.iter().map(|&at| at as usize) {
         all[message].kind = TransferKind::Copy;
     }
     let trees = SumTrees::of(problem, &all);
-    for message in seconds.into_iter().map(|second| second as usize) {
+    for message in later.into_iter().map(|at| at as usize) {
         if all[message].chunks.iter().any(|&chunk| trees.collector(chunk).is_none()) {
             all[message].kind = TransferKind::Reduce;
         }
@@ -119,24 +119,24 @@ fn crossed(problem: &Problem, messages: &[Message]) -> Vec<(usize, usize)> {
 /// Transfers whose second one of two that cross copies, so that sums go along trees.
 pub(crate) fn without_exchanges(transfers: &[Transfer]) -> Vec<Transfer> {
     let mut plain = transfers.to_vec();
-    for second in seconds(transfers.iter().map(|it| (it.kind, (it.from, it.to), &it.chunks))) {
-        plain[second as usize].kind = TransferKind::Copy;
+    for at in later_adds(transfers.iter().map(|it| (it.kind, (it.from, it.to), &it.chunks))) {
+        plain[at as usize].kind = TransferKind::Copy;
     }
     plain
 }
 
 /// The messages that add and that cross an earlier one that adds, with all of their chunks.
-fn seconds<'m>(messages: impl Iterator<Item = (TransferKind, (Rank, Rank), &'m ChunkList)>) -> Vec<u32> {
+fn later_adds<'m>(messages: impl Iterator<Item = (TransferKind, (Rank, Rank), &'m ChunkList)>) -> Vec<u32> {
     let mut added: BTreeSet<(ChunkId, Rank, Rank)> = BTreeSet::new();
-    let mut seconds = Vec::new();
+    let mut later = Vec::new();
     for (index, (_, (from, to), chunks)) in (0..).zip(messages).filter(|(_, it)| it.0 == TransferKind::Reduce) {
         if chunks.iter().all(|&chunk| added.contains(&(chunk, to, from))) {
-            seconds.push(index);
+            later.push(index);
         } else {
             added.extend(chunks.iter().map(|&chunk| (chunk, from, to)));
         }
     }
-    seconds
+    later
 }
 
 #[cfg(test)]
