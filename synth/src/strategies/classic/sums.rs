@@ -47,18 +47,13 @@ fn multiplying(problem: &Problem, context: &Context<'_>) -> Result<Attempt, Synt
         return Ok(inapplicable(name, format!("there are more than {} members", multiplying::MOST_MEMBERS)));
     }
     let plans = multiplying::rounds(&member_links(problem), context.options.seed, context.deadline);
-    let mut is_first = true;
-    let mut best = inapplicable(name, "there are no groups of members that merge along links".to_owned());
-    for rounds in plans {
-        let found = attempt(problem, context, name, &rounds, arrives_in_turn)?;
-        let makespan = |attempt: &Attempt| attempt.schedule.as_ref().map_or(f64::INFINITY, |it| it.makespan().0);
-        // Of plans that do not apply, the first one says why.
-        if makespan(&found) < makespan(&best) || is_first {
-            best = found;
-        }
-        is_first = false;
-    }
-    Ok(best)
+    let found = plans.iter().map(|rounds| attempt(problem, context, name, rounds, arrives_in_turn));
+    let found = found.collect::<Result<Vec<Attempt>, SynthError>>()?;
+    let makespan = |attempt: &Attempt| attempt.schedule.as_ref().map_or(f64::INFINITY, |it| it.makespan().0);
+    // If none applies, the first one says why.
+    let best = found.into_iter().min_by(|a, b| makespan(a).total_cmp(&makespan(b)));
+    let none = || inapplicable(name, "there are no groups of members that merge along links".to_owned());
+    Ok(best.unwrap_or_else(none))
 }
 
 /// The fastest links between members, for all chunks together.
