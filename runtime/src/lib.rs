@@ -55,7 +55,7 @@ pub use device::cuda::{
 };
 pub use device::kernel_plan::{KernelAddresses, KernelNeeds, KernelPlan, KernelTables};
 pub use device::nccl::{
-    MOST_STAGED_BYTES, NcclCommunicator, NcclError, NcclGather, NcclId, NcclLibrary, NcclLibraryError, NcclRounds,
+    DomainMemory, DomainRegion, DomainTerms, MOST_STAGED_BYTES, NcclCommunicator, NcclError, NcclGather, NcclId, NcclLibrary, NcclLibraryError, NcclRounds,
     NcclSearch, NcclStockCall, NcclTrials, NcclVersion, NcclWork, RoundFailure, StagedAllReduce, StagedCall,
     StagedTerms,
 };
@@ -67,6 +67,7 @@ pub use device::peers::{
     PeerAddresses, PeerAlgorithm, PeerAllReduce, PeerCall, PeerCallError, PeerWait, allreduce_kernel_name,
 };
 pub use device::rounds::plan::{RankMessage, RoundPlan};
+pub use device::rounds::tables::{MappedAddresses, MappedNeeds, RoundLaunch};
 pub use device::{ALLREDUCE_PTX, KERNEL_PTX, kernel_name};
 pub use dtype::DType;
 pub use element::Element;

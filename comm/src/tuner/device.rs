@@ -138,7 +138,7 @@ impl<'a> GpuBench<'a> {
         let plan = RoundPlan::new(program.program(), rank, call.count as u64, call.dtype, BLOCK_BYTES);
         let plan = plan.map_err(|error| error.to_string())?;
         let device = self.gpu.trials().gpu();
-        let rounds = NcclRounds::new(device, plan, THREADS).map_err(|error| error.to_string())?;
+        let rounds = NcclRounds::new(device, plan, THREADS, None).map_err(|error| error.to_string())?;
         self.is_held &= !NcclTrials::is_too_long_to_hold(&rounds);
         Ok(ReadyWay::Rounds(Box::new(RefCell::new(rounds))).into())
     }

@@ -290,7 +290,7 @@ fn enqueue(
         false => prepared.rounds(gpu, THREADS)?,
         true => match plans.recorded.entry((key, buffers)) {
             Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(place) => place.insert(NcclRounds::new(gpu, prepared.plan.clone(), THREADS)?),
+            Entry::Vacant(place) => place.insert(NcclRounds::new(gpu, prepared.plan.clone(), THREADS, None)?),
         },
     };
     // SAFETY: NCCL's caller gives buffers of these lengths, which keep until the stream has done the work, or the graph is gone. They do

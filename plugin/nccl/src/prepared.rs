@@ -94,7 +94,7 @@ impl PreparedPlan {
     pub(crate) fn rounds(&mut self, gpu: &GpuDevice, threads: u32) -> Result<&mut NcclRounds, NcclError> {
         let rounds = match self.rounds.take() {
             Some(rounds) => rounds,
-            None => NcclRounds::new(gpu, self.plan.clone(), threads)?,
+            None => NcclRounds::new(gpu, self.plan.clone(), threads, None)?,
         };
         Ok(self.rounds.insert(rounds))
     }

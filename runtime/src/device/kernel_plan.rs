@@ -15,7 +15,7 @@ use schedule::ReduceOp;
 use topology::Rank;
 
 /// Between two flags, so that no two share a line of a cache.
-const FLAG_BYTES: u64 = 128;
+pub(super) const FLAG_BYTES: u64 = 128;
 /// What each block counts: calls, steps, and where it gave up.
 const COUNTERS: u64 = 3;
 const LONG: u64 = 8;

@@ -114,7 +114,7 @@ pub enum NcclError {
         other: Rank,
     },
     /// Memory cannot be shared, or a call does not fit into it.
-    #[error("no AllReduce over mapped memory: {why}")]
+    #[error("nothing over mapped memory: {why}")]
     Unfit {
         /// Why.
         why: String,

@@ -1,10 +1,12 @@
 //! NCCL, found at run time: nothing is linked, so everything builds and runs where there is no NCCL.
 //!
-//! The principal types are [`NcclLibrary`], [`NcclCommunicator`], [`NcclRounds`], [`NcclTrials`] and [`StagedAllReduce`].
+//! The principal types are [`NcclLibrary`], [`NcclCommunicator`], [`NcclRounds`], [`DomainMemory`], [`NcclTrials`] and
+//! [`StagedAllReduce`].
 
 mod calls;
 mod collectives;
 mod communicator;
+mod domain;
 mod error;
 mod exchanges;
 mod exports;
@@ -15,10 +17,12 @@ mod rounds;
 mod staged;
 mod trials;
 mod version;
+mod watched;
 
 pub use calls::NcclId;
 pub use collectives::NcclStockCall;
 pub use communicator::NcclCommunicator;
+pub use domain::{DomainMemory, DomainRegion, DomainTerms};
 pub use error::{NcclError, NcclLibraryError, RoundFailure};
 pub use gather::NcclGather;
 pub use library::{NcclLibrary, NcclSearch};

@@ -30,6 +30,7 @@ impl NcclRounds {
         buffers: [u64; 2],
     ) -> Result<(), NcclError> {
         comm.check()?;
+        self.check()?;
         gpu.bind()?;
         // SAFETY: the caller promises it.
         let stream = unsafe { gpu.borrowed_stream(stream) };
@@ -52,6 +53,7 @@ impl NcclRounds {
         [input, output]: [u64; 2],
     ) -> Result<(), NcclError> {
         comm.check()?;
+        self.check()?;
         gpu.bind()?;
         let staging = self.staging()?;
         // SAFETY: the caller promises it.
@@ -76,8 +78,8 @@ impl NcclRounds {
         Ok(())
     }
 
-    /// The rounds between two nodes for the event `done`, which is outside of the graph: calls with this memory follow each other, in
-    /// whichever graphs they are.
+    /// The rounds between nodes for events that are outside of the graph: calls with this memory follow each other, in whichever graphs
+    /// they are. `done` is of this value alone; the event of the region is of all calls in graphs with mapped memory.
     fn record_rounds(
         &mut self,
         comm: &mut NcclCommunicator,
@@ -85,10 +87,17 @@ impl NcclRounds {
         result: Option<u64>,
     ) -> Result<(), NcclError> {
         let recording = GpuError::of_driver("recording a call");
-        let done = self.done.cu_event();
-        // SAFETY: the event lives as long as this value, and so as long as the graph.
-        unsafe { result::stream::wait_event(stream.cu_stream(), done, CUevent_wait_flags::CU_EVENT_WAIT_EXTERNAL) }
-            .map_err(&recording)?;
+        let region = self.region.clone();
+        let of_region = region.iter().map(|region| {
+            region.fault().note_call(true);
+            region.fault().done(true).cu_event()
+        });
+        let events: Vec<_> = std::iter::once(self.done.cu_event()).chain(of_region).collect();
+        for &event in &events {
+            let external = CUevent_wait_flags::CU_EVENT_WAIT_EXTERNAL;
+            // SAFETY: the events live as long as this value, and so as long as the graph.
+            unsafe { result::stream::wait_event(stream.cu_stream(), event, external) }.map_err(&recording)?;
+        }
         self.put_rounds(comm, stream, None, NcclDeadline::after(Duration::MAX))?;
         if let Some(output) = result {
             let bytes = self.plan.buffer_bytes()[1] as usize;
@@ -97,8 +106,11 @@ impl NcclRounds {
                 .map_err(&recording)?;
         }
         let external = CUevent_record_flags::CU_EVENT_RECORD_EXTERNAL as u32;
-        // SAFETY: as above.
-        unsafe { cuEventRecordWithFlags(done, stream.cu_stream(), external) }.result().map_err(&recording)?;
-        Ok(())
+        for &event in &events {
+            // SAFETY: as above.
+            unsafe { cuEventRecordWithFlags(event, stream.cu_stream(), external) }.result().map_err(&recording)?;
+        }
+        // Since this was looked at first, calls may have been ended, and this one with them.
+        self.check()
     }
 }

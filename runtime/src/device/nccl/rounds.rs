@@ -1,13 +1,18 @@
 //! Runs a program in rounds over NCCL.
 //!
 //! The principal type is [`NcclRounds`]. All work goes into a stream of the caller's: for each round a launch of the kernel, if there
-//! is local work, and a group of sends and receives. The host waits for nothing, except where it watches a call.
+//! is local work, and a group of sends and receives. The host waits for nothing, except where it watches a call. Where ranks of a
+//! domain have mapped each other's memory, the kernel moves the messages between them: a plan whose ranks are all in one domain has one
+//! launch and nothing else.
 
 use super::calls::{IN_PROGRESS, SUCCESS, type_number};
 use super::communicator::{NcclCommunicator, NcclDeadline};
+use super::domain::DomainRegion;
 use super::error::{NcclError, RoundFailure};
 use crate::device::cuda::{GpuDevice, GpuError, RelaxedCapture};
+use crate::device::peer_memory::PeerFault;
 use crate::device::rounds::plan::RoundPlan;
+use crate::device::rounds::tables::RoundLaunch;
 use cudarc::driver::sys::CUstream;
 use cudarc::driver::{CudaEvent, CudaFunction, CudaSlice, CudaStream, DevicePtr, LaunchConfig, PushKernelArg, result};
 use std::ffi::{c_int, c_void};
@@ -29,7 +34,9 @@ pub struct NcclRounds {
     pub(super) tables: CudaSlice<u8>,
     scratch: CudaSlice<u8>,
     inboxes: CudaSlice<u8>,
-    launches: Vec<(u64, u32)>,
+    launches: Vec<RoundLaunch>,
+    /// For messages that the kernel moves.
+    pub(super) region: Option<Arc<DomainRegion>>,
     /// For results, where the caller's place for them overlaps its input.
     staging: Option<CudaSlice<u8>>,
     /// Input and output that the tables have now.
@@ -39,11 +46,20 @@ pub struct NcclRounds {
 }
 
 impl NcclRounds {
-    /// Allocates the memory of a plan. Blocks of the kernel have so many threads, at most 512.
+    /// Allocates the memory of a plan. Blocks of the kernel have so many threads, at most 512. `region` is for a plan that moves
+    /// messages in a domain.
     ///
     /// # Errors
-    /// [`NcclError::Gpu`].
-    pub fn new(gpu: &GpuDevice, plan: RoundPlan, threads: u32) -> Result<Self, NcclError> {
+    /// [`NcclError::Gpu`]; [`NcclError::Unfit`] if such a plan has no region.
+    pub fn new(
+        gpu: &GpuDevice,
+        plan: RoundPlan,
+        threads: u32,
+        region: Option<Arc<DomainRegion>>,
+    ) -> Result<Self, NcclError> {
+        if plan.mapped_needs().is_some() && region.is_none() {
+            return Err(NcclError::Unfit { why: "the plan has no mapped memory".to_owned() });
+        }
         let copying = GpuError::of_driver("copying tables to the GPU");
         gpu.bind()?;
         let _relaxed = RelaxedCapture::begin()?;
@@ -56,12 +72,14 @@ impl NcclRounds {
         let (scratch, inboxes) = (memory(scratch)?, memory(inboxes)?);
         let mut tables = memory(plan.table_bytes())?;
         let address = |memory: &CudaSlice<u8>| memory.device_ptr(&own).0;
-        let bytes = plan.tables(address(&tables), [0, 0, address(&scratch), address(&inboxes)]);
+        let buffers = [0, 0, address(&scratch), address(&inboxes)];
+        let bytes = plan.tables(address(&tables), buffers, region.as_ref().map(|region| region.addresses()));
         own.memcpy_htod(&bytes, &mut tables).map_err(&copying)?;
         let done = Arc::new(own.record_event(None).map_err(&copying)?);
         own.synchronize().map_err(&copying)?;
         let launches = plan.launches();
-        Ok(Self { plan, kernel, threads, own, tables, scratch, inboxes, launches, staging: None, caller: [0; 2], done })
+        let (staging, caller) = (None, [0; 2]);
+        Ok(Self { plan, kernel, threads, own, tables, scratch, inboxes, launches, region, staging, caller, done })
     }
 
     /// The plan.
@@ -145,14 +163,16 @@ impl NcclRounds {
     ) -> Result<(), NcclError> {
         let deadline = NcclDeadline::after(limit);
         let stream = self.own.clone();
+        comm.fault = self.fault();
         let mut reached = RoundEnds::default();
         let put = self.put(comm, &stream, buffers, Some(&mut reached), deadline);
         let put = put.and_then(|()| self.finish(comm, &stream));
-        let outcome = put.and_then(|()| self.watch(comm, &mut reached, deadline));
+        let outcome = put.and_then(|()| self.watch(comm, &mut reached, deadline)).and_then(|()| self.check());
+        comm.fault = None;
         if outcome.is_err() {
             self.drain(deadline);
         }
-        outcome
+        outcome.map_err(|error| self.explained(error))
     }
 
     /// Puts a call into a stream in time, for whoever waits for the stream. The buffers are as for [`Self::enqueue`].
@@ -167,6 +187,27 @@ impl NcclRounds {
         // Also what was put there before an error uses the memory of this value.
         let finished = self.finish(comm, stream);
         put.and(finished)
+    }
+
+    /// What ends kernels that wait for other ranks, if there are any.
+    pub(super) fn fault(&self) -> Option<Arc<PeerFault>> {
+        self.region.as_ref().map(|region| region.fault().clone())
+    }
+
+    /// Whether calls that have ended have done their work: a kernel ends too where a rank is gone.
+    pub(super) fn check(&self) -> Result<(), NcclError> {
+        self.region.as_ref().map_or(Ok(()), |region| region.check())
+    }
+
+    /// An error with the ranks for which the kernel has waited, when it has ended.
+    pub(super) fn explained(&self, error: NcclError) -> NcclError {
+        let missing = self.region.as_ref().map(|region| region.missing(&self.plan)).unwrap_or_default();
+        match error {
+            NcclError::Round { rank, round, rounds, why, .. } if !missing.is_empty() => {
+                NcclError::Round { rank, round, rounds, peers: missing, why }
+            }
+            error => error,
+        }
     }
 
     /// After an abort the rest of a call runs on without its messages. When it is done, nothing uses the caller's buffers any more.
@@ -188,7 +229,12 @@ impl NcclRounds {
         deadline: NcclDeadline,
     ) -> Result<(), NcclError> {
         comm.check()?;
+        self.check()?;
         let launching = GpuError::of_driver("putting a call into a stream");
+        if let Some(region) = &self.region {
+            region.fault().note_call(false);
+            stream.wait(region.fault().done(false)).map_err(&launching)?;
+        }
         // The call before this one may be in another stream, and uses the same memory.
         stream.wait(&self.done).map_err(&launching)?;
         if let Some(before) = comm.done.as_ref().filter(|before| !Arc::ptr_eq(before, &self.done)) {
@@ -235,20 +281,26 @@ impl NcclRounds {
         let done = stream.record_event(None).map_err(GpuError::of_driver("putting a call into a stream"))?;
         self.done = Arc::new(done);
         comm.done = Some(self.done.clone());
-        Ok(())
+        let Some(region) = &self.region else { return Ok(()) };
+        let noted = region.fault().done(false).record(stream);
+        noted.map_err(GpuError::of_driver("putting a call into a stream"))?;
+        // Since this was looked at first, calls may have been ended, and this one with them.
+        if region.fault().confirm_call() { Ok(()) } else { region.check() }
     }
 
     /// The local work of a stage.
     fn launch(&self, stream: &Arc<CudaStream>, stage: usize) -> Result<(), NcclError> {
-        let (begin, blocks) = self.launches[stage];
+        let RoundLaunch { begin, blocks, waits } = self.launches[stage];
         if blocks == 0 {
             return Ok(());
         }
         let shape = LaunchConfig { grid_dim: (blocks, 1, 1), block_dim: (self.threads, 1, 1), shared_mem_bytes: 0 };
         let grid = self.tables.device_ptr(stream).0 + begin;
+        let mut builder = stream.launch_builder(&self.kernel);
+        builder.arg(&grid);
         // SAFETY: the kernel takes the address of its blocks. The tables are those of the plan, and what they name is the memory of
-        // this value and of the caller. No block waits for another one.
-        let launched = unsafe { stream.launch_builder(&self.kernel).arg(&grid).launch(shape) };
+        // this value, of its region and of the caller. Blocks that wait for those of other ranks are on the GPU at the same time.
+        let launched = unsafe { if waits { builder.launch_cooperative(shape) } else { builder.launch(shape) } };
         launched.map(drop).map_err(GpuError::of_driver("launching the kernel"))?;
         Ok(())
     }
@@ -352,11 +404,13 @@ impl NcclRounds {
     fn ended(&self, comm: &mut NcclCommunicator, round: usize, why: RoundFailure) -> NcclError {
         comm.abort();
         let exchanges = self.plan.exchanges();
+        // After the last exchange, the kernel may wait for messages.
+        let rounds = exchanges.len().max(round + 1);
         let messages = exchanges.get(round).map_or(&[][..], Vec::as_slice);
         let mut peers: Vec<Rank> = messages.iter().map(|message| message.peer).collect();
         peers.sort_unstable();
         peers.dedup();
-        NcclError::Round { rank: self.plan.rank(), round, rounds: exchanges.len(), peers, why }
+        NcclError::Round { rank: self.plan.rank(), round, rounds, peers, why }
     }
 }
 

@@ -7,8 +7,9 @@
 use super::communicator::NcclCommunicator;
 use super::error::NcclError;
 use super::gather::NcclGather;
+use super::watched::WatchedMemory;
 use crate::device::cuda::{GpuDevice, GpuError, RelaxedCapture, bytes_of, memory};
-use crate::device::peer_memory::{PeerFault, PeerMemory, PeerMemoryError, PeerTerms, PeerWatch};
+use crate::device::peer_memory::{PeerFault, PeerMemory, PeerTerms};
 use crate::device::peers::{PeerAddresses, PeerAlgorithm, PeerAllReduce, PeerCall, PeerWait};
 use crate::dtype::DType;
 use cudarc::driver::sys::{CUevent_record_flags, CUevent_wait_flags, cuEventRecordWithFlags};
@@ -59,10 +60,6 @@ const THREAD_BYTES: u64 = 16;
 const ALIGN: usize = 256;
 /// How many tables are kept. Each has a few thousand bytes.
 const MOST_GRIDS: usize = 1024;
-/// How long the end waits for calls of which no rank is gone, as NCCL waits for its own without a limit. Then they go on by themselves.
-const END: Duration = Duration::from_secs(3600);
-/// How long it waits for calls that were told to end.
-const GRACE: Duration = Duration::from_secs(5);
 /// The sockets get this part of the time for gathering: ranks whose sockets are late have to meet those that wait for them.
 const SOCKETS: u32 = 12;
 
@@ -87,9 +84,7 @@ pub struct StagedAllReduce {
     own: Arc<CudaStream>,
     ranks: usize,
     bytes: usize,
-    watch: Option<PeerWatch>,
-    fault: Arc<PeerFault>,
-    memory: PeerMemory,
+    watched: WatchedMemory,
 }
 
 /// How a call is launched: which of [`BLOCKS`], and the threads of a block.
@@ -139,7 +134,7 @@ struct StagedParts {
     kernels: BTreeMap<DType, CudaFunction>,
     private: CudaSlice<u8>,
     own: Arc<CudaStream>,
-    fault: Arc<PeerFault>,
+    fault: PeerFault,
 }
 
 impl StagedParts {
@@ -156,7 +151,7 @@ impl StagedParts {
         let own = gpu.stream()?;
         let private = memory(&own, private_bytes)?;
         own.synchronize().map_err(GpuError::of_driver("allocating memory"))?;
-        Ok(Self { kernels, private, own, fault: Arc::new(PeerFault::new(gpu)?) })
+        Ok(Self { kernels, private, own, fault: PeerFault::new(gpu)? })
     }
 }
 
@@ -174,18 +169,16 @@ impl StagedAllReduce {
         let parts = StagedParts::new(gpu, &terms.dtypes, private_layout(ranks)?.1);
         let ready = parts.as_ref().map(drop).map_err(ToString::to_string);
         let number = terms.dtypes.iter().fold(1, |number: u64, dtype| number << 4 | *dtype as u64);
-        let asked = PeerTerms { bytes: end, number, ready, limit: terms.limit / SOCKETS };
+        let asked = PeerTerms { bytes: end, number, ready, machine: None, limit: terms.limit / SOCKETS };
         let memory = PeerMemory::new(gpu, &mut NcclGather { comm, gpu, limit: terms.limit }, &asked)?;
         let StagedParts { kernels, private, own, fault } = parts?;
-        // Without the thread, as without it in NCCL, a program has to notice by itself that a rank is gone.
-        let watch = PeerWatch::begin(memory.sockets(), &fault).ok();
-        let grids = BTreeMap::new();
-        Ok(Self { kernels, grids, private, own, ranks, bytes, watch, fault, memory })
+        let (grids, watched) = (BTreeMap::new(), WatchedMemory::new(memory, fault));
+        Ok(Self { kernels, grids, private, own, ranks, bytes, watched })
     }
 
     /// What ends its calls.
     pub fn fault(&self) -> &Arc<PeerFault> {
-        &self.fault
+        self.watched.fault()
     }
 
     /// Whether calls that have ended have done their work.
@@ -193,19 +186,15 @@ impl StagedAllReduce {
     /// # Errors
     /// [`GpuError::PeerGone`], [`NcclError::Aborted`].
     pub(super) fn check(&self) -> Result<(), NcclError> {
-        match (self.fault.gone(), self.fault.is_ended()) {
-            (Some(peer), _) => Err(GpuError::PeerGone { rank: self.memory.rank(), peer }.into()),
-            (None, true) => Err(NcclError::Aborted),
-            (None, false) => Ok(()),
-        }
+        self.watched.check()
     }
 
     /// Which rank has not come to a call that was ended, and is done now. None: this one has waited for nobody in vain.
     pub(super) fn missing(&self, call: &StagedCall) -> Option<GpuError> {
-        let rank = self.memory.rank();
-        if let Some(peer) = self.fault.gone() {
-            return Some(GpuError::PeerGone { rank, peer });
+        if let Some(gone) = self.watched.missing() {
+            return Some(gone);
         }
+        let rank = self.watched.memory().rank();
         let class = shape(call.bytes() as u64).0;
         let plan = plan_of(call, self.ranks, BLOCKS[class]).ok()?;
         let (begin, private) = (private_layout(self.ranks).ok()?.0[class], bytes_of(&self.own, &self.private).ok()?);
@@ -222,11 +211,11 @@ impl StagedAllReduce {
             let _relaxed = RelaxedCapture::begin()?;
             if self.grids.len() >= MOST_GRIDS {
                 // Their memory is given back when their calls are done.
-                self.own.wait(self.fault.done(false)).map_err(&copying)?;
+                self.own.wait(self.fault().done(false)).map_err(&copying)?;
                 self.grids.retain(|_, grid| grid.is_recorded);
             }
             let (flags, [input, output, _]) = shared_layout(self.ranks, self.bytes)?;
-            let ranks = self.memory.addresses();
+            let ranks = self.watched.memory().addresses();
             let all = |offset: usize| ranks.iter().map(|address| address + offset as u64).collect();
             let private = self.private.device_ptr(&self.own).0 + private_layout(self.ranks)?.0[class] as u64;
             let at = PeerAddresses {
@@ -234,10 +223,10 @@ impl StagedAllReduce {
                 output: all(output),
                 shared: all(flags[class]),
                 private,
-                abort: self.fault.abort(),
+                abort: self.fault().abort(),
                 poll_limit: u64::MAX,
             };
-            let tables = plan_of(call, self.ranks, BLOCKS[class])?.tables(self.memory.rank(), &at);
+            let tables = plan_of(call, self.ranks, BLOCKS[class])?.tables(self.watched.memory().rank(), &at);
             let blocks = self.own.clone_htod(&tables.blocks).map_err(&copying)?;
             self.own.synchronize().map_err(&copying)?;
             self.grids.insert(*call, StagedGrid { blocks, is_recorded });
@@ -268,21 +257,20 @@ impl StagedAllReduce {
     ) -> Result<(), NcclError> {
         comm.check()?;
         gpu.bind()?;
-        if let Some(peer) = self.fault.gone() {
-            return Err(GpuError::PeerGone { rank: comm.rank(), peer }.into());
-        }
+        self.check()?;
         let bytes = call.bytes();
-        if self.fault.is_ended() || bytes > self.bytes {
+        if bytes > self.bytes {
             return Err(NcclError::Aborted);
         }
         // SAFETY: the caller promises it.
         let (is_recorded, stream) = unsafe { (gpu.is_captured(stream)?, gpu.borrowed_stream(stream)) };
         let (_, [inputs, outputs, _]) = shared_layout(self.ranks, self.bytes)?;
-        let own = self.memory.address(self.memory.rank());
+        let memory = self.watched.memory();
+        let own = memory.address(memory.rank());
         let (grid, launch) = self.grid(call, is_recorded)?;
         let kernel = self.kernels.get(&call.dtype).cloned().ok_or(NcclError::Aborted)?;
         let putting = GpuError::of_driver("putting a call into a stream");
-        self.fault.note_call(is_recorded);
+        self.fault().note_call(is_recorded);
         self.begin(comm, &stream, is_recorded)?;
         // SAFETY: the places are inside of this rank's memory, and the caller's are as long as the call says.
         unsafe { result::memcpy_dtod_async(own + inputs as u64, input, bytes, stream.cu_stream()) }
@@ -295,16 +283,15 @@ impl StagedAllReduce {
             .map_err(&putting)?;
         self.finish(comm, &stream, is_recorded)?;
         // Since this was looked at first, calls may have been ended, and this one with them.
-        match (self.fault.confirm_call(), self.fault.gone()) {
-            (true, _) => Ok(()),
-            (false, Some(peer)) => Err(GpuError::PeerGone { rank: comm.rank(), peer }.into()),
-            (false, None) => Err(NcclError::Aborted),
+        match self.fault().confirm_call() {
+            true => Ok(()),
+            false => Err(self.watched.missing().map_or(NcclError::Aborted, NcclError::Gpu)),
         }
     }
 
     /// Calls of a communicator follow each other in all streams, and in all graphs.
     fn begin(&self, comm: &NcclCommunicator, stream: &Arc<CudaStream>, is_recorded: bool) -> Result<(), GpuError> {
-        let (putting, done) = (GpuError::of_driver("putting a call into a stream"), self.fault.done(is_recorded));
+        let (putting, done) = (GpuError::of_driver("putting a call into a stream"), self.fault().done(is_recorded));
         if is_recorded {
             let external = CUevent_wait_flags::CU_EVENT_WAIT_EXTERNAL;
             // SAFETY: the event lives as long as this value, and so as long as the graph.
@@ -325,7 +312,7 @@ impl StagedAllReduce {
         stream: &Arc<CudaStream>,
         is_recorded: bool,
     ) -> Result<(), NcclError> {
-        let (putting, done) = (GpuError::of_driver("putting a call into a stream"), self.fault.done(is_recorded));
+        let (putting, done) = (GpuError::of_driver("putting a call into a stream"), self.fault().done(is_recorded));
         if is_recorded {
             let external = CUevent_record_flags::CU_EVENT_RECORD_EXTERNAL as u32;
             // SAFETY: as above.
@@ -339,25 +326,8 @@ impl StagedAllReduce {
 }
 
 impl Drop for StagedAllReduce {
-    /// Nothing uses the memory when it is unmapped. Until then a rank that is gone ends the calls that wait for it.
+    /// The memory of this rank alone is given back in `own`, after all calls.
     fn drop(&mut self) {
-        let is_done = self.fault.is_done_before_end(END) || self.fault.is_ended() && self.fault.is_done_within(GRACE);
-        // Who waits for this rank in a call must not take it for one that has done its part.
-        self.memory.sockets().set_orderly(is_done && !self.fault.is_cut());
-        if !is_done {
-            self.memory.keep();
-            std::mem::forget((self.fault.clone(), self.watch.take()));
-        }
-        drop(self.watch.take());
-        let _ = [false, true].map(|is_recorded| self.own.wait(self.fault.done(is_recorded)));
-    }
-}
-
-impl From<PeerMemoryError> for NcclError {
-    fn from(why: PeerMemoryError) -> Self {
-        match why {
-            PeerMemoryError::Gpu(error) => Self::Gpu(error),
-            why => Self::Peers(why),
-        }
+        let _ = [false, true].map(|is_recorded| self.own.wait(self.fault().done(is_recorded)));
     }
 }

@@ -289,9 +289,9 @@ impl NcclTrials {
     /// After an error: ends the work, so that nothing uses its buffers any more. If the stream does not end, they are kept. Returns the
     /// error, or what the kernel knows besides.
     fn end_with(&mut self, work: &NcclWork<'_>, buffers: [Option<&GpuMemory>; 2], error: NcclError) -> NcclError {
-        if let NcclWork::Kernel(staged, _) = work {
+        if let Some(fault) = work.fault() {
             // An abort of NCCL waits for the stream, and the stream for a kernel. Without a driver that works, nothing waits.
-            let _ = staged.fault().end();
+            let _ = fault.end();
         }
         self.end();
         if self.is_stuck {
@@ -300,7 +300,8 @@ impl NcclTrials {
         }
         match work {
             NcclWork::Kernel(staged, call) => staged.missing(call).map_or(error, NcclError::Gpu),
-            NcclWork::Stock(_) | NcclWork::Plan(_) => error,
+            NcclWork::Plan(rounds) => rounds.explained(error),
+            NcclWork::Stock(_) => error,
         }
     }
 
@@ -333,7 +334,8 @@ impl NcclWork<'_> {
     fn fault(&self) -> Option<Arc<PeerFault>> {
         match self {
             Self::Kernel(staged, _) => Some(staged.fault().clone()),
-            Self::Stock(_) | Self::Plan(_) => None,
+            Self::Plan(rounds) => rounds.fault(),
+            Self::Stock(_) => None,
         }
     }
 
@@ -344,7 +346,8 @@ impl NcclWork<'_> {
     fn check(&self) -> Result<(), NcclError> {
         match self {
             Self::Kernel(staged, _) => staged.check(),
-            Self::Stock(_) | Self::Plan(_) => Ok(()),
+            Self::Plan(rounds) => rounds.check(),
+            Self::Stock(_) => Ok(()),
         }
     }
 }

@@ -87,7 +87,7 @@ impl GpuRankAllReduce {
         if gather.ranks() != call.ranks {
             ready = Err(format!("the call has {} ranks, and {} meet", call.ranks, gather.ranks()));
         }
-        let terms = PeerTerms { bytes: layout(&plan)[3], number: number_of(&plan), ready, limit };
+        let terms = PeerTerms { bytes: layout(&plan)[3], number: number_of(&plan), ready, machine: None, limit };
         let memory = PeerMemory::new(gpu, gather, &terms)?;
         let mut made = Self { plan, work: Some(made?), poll_limit, memory };
         made.reset(gpu, gather)?;

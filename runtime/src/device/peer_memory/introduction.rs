@@ -12,7 +12,7 @@ use std::os::unix::fs::MetadataExt;
 use topology::Rank;
 
 /// The version of what ranks tell each other.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// What a rank says first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,6 +25,8 @@ pub(super) struct Introduction {
     computer: [u8; 16],
     /// Of networks and of users, as in containers: names of sockets, and users, mean the same in the same ones only.
     namespaces: [u64; 2],
+    /// The number of the machine, counted from 1, if ranks share memory with those of their own only.
+    machine: u64,
     process: [u8; 16],
     pub(super) gpu: [u8; 16],
     /// Zeros: it has none.
@@ -33,10 +35,11 @@ pub(super) struct Introduction {
 
 impl Introduction {
     pub(super) fn encoded(&self) -> Vec<u8> {
-        let Self { version, ways, bytes, number, computer, namespaces: [network, users], process, gpu, socket } = self;
+        let Self { version, ways, bytes, number, computer, machine, process, gpu, socket, .. } = self;
+        let [network, users] = self.namespaces;
         let words = [&version.to_le_bytes()[..], &ways.to_le_bytes(), &bytes.to_le_bytes(), &number.to_le_bytes()];
-        let namespaces = [network.to_le_bytes(), users.to_le_bytes()].concat();
-        [&words.concat()[..], computer, &namespaces, process, gpu, &socket.name, &socket.secret].concat()
+        let longs = [network.to_le_bytes(), users.to_le_bytes(), machine.to_le_bytes()].concat();
+        [&words.concat()[..], computer, &longs, process, gpu, &socket.name, &socket.secret].concat()
     }
 
     pub(super) fn decoded(bytes: &[u8]) -> Self {
@@ -49,9 +52,10 @@ impl Introduction {
             number: long(16),
             computer: part(24),
             namespaces: [long(40), long(48)],
-            process: part(56),
-            gpu: part(72),
-            socket: SocketName { name: part(88), secret: part(104) },
+            machine: long(56),
+            process: part(64),
+            gpu: part(80),
+            socket: SocketName { name: part(96), secret: part(112) },
         }
     }
 }
@@ -71,8 +75,8 @@ fn namespaces() -> [u64; 2] {
     ["net", "user"].map(|kind| std::fs::metadata(format!("/proc/self/ns/{kind}")).map_or(0, |file| file.ino()))
 }
 
-/// What all ranks find in the same introductions: the way.
-pub(super) fn decide(all: &[Introduction]) -> Result<PeerWay, PeerMemoryError> {
+/// What all ranks find in the same introductions: the way, and for each rank the first one that it shares memory with.
+pub(super) fn decide(all: &[Introduction]) -> Result<(PeerWay, Vec<u32>), PeerMemoryError> {
     let rank_of = |wrong: &dyn Fn(&Introduction) -> bool| all.iter().position(wrong).map(Rank::from_index);
     if let Some(rank) = rank_of(&|of| of.version != VERSION) {
         return Err(PeerMemoryError::Version { rank });
@@ -80,8 +84,18 @@ pub(super) fn decide(all: &[Introduction]) -> Result<PeerWay, PeerMemoryError> {
     if let Some(rank) = rank_of(&|of| (of.bytes, of.number) != (all[0].bytes, all[0].number)) {
         return Err(PeerMemoryError::Disagree { rank });
     }
-    if let Some(rank) = rank_of(&|of| (of.computer, of.namespaces) != (all[0].computer, all[0].namespaces)) {
+    if let Some(rank) = rank_of(&|of| (of.machine == 0) != (all[0].machine == 0)) {
+        return Err(PeerMemoryError::Disagree { rank });
+    }
+    let place = |of: &Introduction| (of.computer, of.namespaces, of.machine);
+    let elsewhere = |first: &Introduction| rank_of(&|of| place(of) != place(first));
+    if let Some(rank) = elsewhere(&all[0]).filter(|_| all[0].machine == 0) {
         return Err(PeerMemoryError::OtherComputer { rank });
+    }
+    let first = |of: &Introduction| all.iter().position(|other| place(other) == place(of)).unwrap_or(0) as u32;
+    let domains: Vec<u32> = all.iter().map(first).collect();
+    if all.len() > 1 && domains.iter().enumerate().all(|(index, first)| index == *first as usize) {
+        return Err(PeerMemoryError::OtherComputer { rank: Rank(1) });
     }
     // Nobody waits for its socket.
     if let Some(rank) = rank_of(&|of| of.socket == SocketName::default()) {
@@ -95,12 +109,13 @@ pub(super) fn decide(all: &[Introduction]) -> Result<PeerWay, PeerMemoryError> {
     }
     let all_have = |way: &PeerWay| all.iter().all(|of| of.ways & way.bit() != 0);
     let has = |way: PeerWay| all.iter().filter(|of| of.ways & way.bit() != 0).count();
-    PeerWay::ALL.into_iter().find(all_have).ok_or_else(|| {
+    let way = PeerWay::ALL.into_iter().find(all_have).ok_or_else(|| {
         let most =
             if has(PeerWay::Descriptors) >= has(PeerWay::Handles) { PeerWay::Descriptors } else { PeerWay::Handles };
         let rank = all.iter().position(|of| of.ways & most.bit() == 0).unwrap_or(0);
         PeerMemoryError::NoWay { rank: Rank::from_index(rank) }
-    })
+    })?;
+    Ok((way, domains))
 }
 
 /// Who this rank is, and what it wants. What it cannot tell is zero, and noted.
@@ -121,6 +136,7 @@ pub(super) fn introduced(
         number: terms.number,
         computer: computer(),
         namespaces: namespaces(),
+        machine: terms.machine.map_or(0, |machine| u64::from(machine) + 1),
         process: note(ready, process_number()).unwrap_or_default(),
         gpu: note(ready, identity(gpu)).unwrap_or_default(),
         socket: listener.map(|listener| listener.name).unwrap_or_default(),
@@ -135,18 +151,25 @@ mod tests {
         let socket = SocketName { name: [rank + 1; 16], secret: [7; 16] };
         let (computer, process, gpu) = ([3; 16], [rank; 16], [rank + 9; 16]);
         let namespaces = [1 << 40, 11];
-        Introduction { version: VERSION, ways: 3, bytes: 5, number: 6, computer, namespaces, process, gpu, socket }
+        let machine = 0;
+        Introduction { version: VERSION, ways: 3, bytes: 5, number: 6, computer, namespaces, machine, process, gpu, socket }
     }
 
     #[test]
     fn introductions_survive_their_bytes_and_ranks_come_to_the_same() {
         assert_eq!(Introduction::decoded(&of(4).encoded()), of(4));
-        assert_eq!(decide(&[of(0), of(1)]), Ok(PeerWay::Descriptors));
+        assert_eq!(decide(&[of(0), of(1)]), Ok((PeerWay::Descriptors, vec![0, 0])));
         let rank = Rank(1);
         for namespaces in [[1 << 40, 12], [2, 11]] {
             let all = [of(0), Introduction { namespaces, ..of(1) }];
             assert_eq!(decide(&all), Err(PeerMemoryError::OtherComputer { rank }));
         }
+        let on = |rank, machine| Introduction { machine, ..of(rank) };
+        assert_eq!(decide(&[on(0, 3), on(1, 9), on(2, 3)]), Ok((PeerWay::Descriptors, vec![0, 1, 0])));
+        assert_eq!(decide(&[on(0, 3), on(1, 9)]), Err(PeerMemoryError::OtherComputer { rank }));
+        assert_eq!(decide(&[on(0, 0), on(1, 9)]), Err(PeerMemoryError::Disagree { rank }));
+        let far = Introduction { computer: [4; 16], ..on(1, 3) };
+        assert_eq!(decide(&[on(0, 3), far, on(2, 3)]), Ok((PeerWay::Descriptors, vec![0, 1, 0])));
         let why = "it has no socket for other processes".to_owned();
         let all = [of(0), Introduction { socket: SocketName::default(), ..of(1) }];
         assert_eq!(decide(&all), Err(PeerMemoryError::Failed { rank, why }));

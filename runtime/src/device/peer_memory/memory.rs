@@ -44,11 +44,14 @@ pub struct PeerTerms {
     pub number: u64,
     /// Whether this rank can take part at all, or why not.
     pub ready: Result<(), String>,
+    /// `None`: all ranks must be on one computer. Otherwise ranks share memory with those of their own computer that have the same
+    /// number here, and there are two of these at least.
+    pub machine: Option<u32>,
     /// How long this rank may wait for the sockets of others. Gathering has a deadline of its own.
     pub limit: Duration,
 }
 
-/// The memory of all ranks. Each has allocated its own part, and has mapped those of all others.
+/// The memory of all ranks. Each has allocated its own part, and has mapped those of all others of its domain.
 ///
 /// Nothing may use the memory when the value is dropped, or given to [`Self::close`].
 #[derive(Debug)]
@@ -56,7 +59,9 @@ pub struct PeerMemory {
     rank: Rank,
     way: PeerWay,
     bytes: usize,
-    /// Of this rank its own memory; unmapped and dropped before the others' can be freed.
+    /// For each rank the first one of those that share memory.
+    domains: Vec<u32>,
+    /// Of this rank its own memory; unmapped and dropped before the others' can be freed. Of ranks in other domains nothing.
     ranks: Vec<Option<MappedMemory>>,
     sockets: Arc<PeerSockets>,
 }
@@ -105,7 +110,7 @@ pub(super) fn clear(gpu: &GpuDevice, address: u64, bytes: usize) -> Result<(), G
 }
 
 impl PeerMemory {
-    /// Shares memory of zeros with all ranks that gather. All ranks call it, and all come to the same: all have it, or none.
+    /// Shares memory of zeros with the ranks that gather, as the terms say. All ranks call it, and all come to the same: all have it, or none.
     ///
     /// # Errors
     /// [`PeerMemoryError`]; nothing is mapped then.
@@ -117,9 +122,9 @@ impl PeerMemory {
         let own = introduced(gpu, terms, listener.as_ref(), &mut ready);
         let told = gathered(gather, "comparing what drivers have", &own.encoded())?;
         let all: Vec<Introduction> = told.iter().map(|bytes| Introduction::decoded(bytes)).collect();
-        let way = decide(&all)?;
+        let (way, domains) = decide(&all)?;
         let deadline = SocketDeadline::after(terms.limit, gather.stop());
-        let prepared = prepare(gpu, (way, terms.bytes), &all, rank, (listener, &deadline), ready);
+        let prepared = prepare(gpu, (way, terms.bytes), (&all, &domains), rank, (listener, &deadline), ready);
         let handle = prepared.as_ref().map_or([0; HANDLE], |(own, _)| own.handle);
         let handles = match meet(gather, "allocating memory", &outcome_of(&prepared), &handle) {
             Ok(handles) => handles,
@@ -134,7 +139,7 @@ impl PeerMemory {
         // Whoever has failed has told it, and does not come here.
         let (own, sockets) = prepared.map_err(|why| PeerMemoryError::Failed { rank, why: format!("{why:?}") })?;
         let deadline = SocketDeadline::after(terms.limit, gather.stop());
-        let mapped = map_all(gpu, (way, terms.bytes), rank, &own, &sockets, (&handles, &deadline));
+        let mapped = map_all(gpu, (way, terms.bytes), (rank, &domains), &own, &sockets, (&handles, &deadline));
         let met = meet(gather, "mapping memory", &outcome_of(&mapped), &[]);
         let mut ranks = mapped.unwrap_or_default();
         if let Err(why) = met {
@@ -147,7 +152,7 @@ impl PeerMemory {
             return Err(why);
         }
         ranks[rank.index()] = Some(own.mapped);
-        Ok(Self { rank, way, bytes: terms.bytes, ranks, sockets: Arc::new(sockets) })
+        Ok(Self { rank, way, bytes: terms.bytes, domains, ranks, sockets: Arc::new(sockets) })
     }
 
     /// Which rank this is.
@@ -165,7 +170,12 @@ impl PeerMemory {
         self.bytes
     }
 
-    /// Where the memory of a rank is, for this rank's GPU.
+    /// For each rank, the first one of those that have mapped each other's memory.
+    pub fn domains(&self) -> &[u32] {
+        &self.domains
+    }
+
+    /// Where the memory of a rank is, for this rank's GPU; 0 for a rank of another domain.
     pub fn address(&self, of: Rank) -> u64 {
         self.ranks.get(of.index()).and_then(Option::as_ref).map_or(0, MappedMemory::address)
     }
@@ -247,18 +257,20 @@ pub(super) fn note<T, E: ToString>(outcome: &mut RankOutcome, of: Result<T, E>) 
 fn prepare(
     gpu: &GpuDevice,
     (way, bytes): (PeerWay, usize),
-    all: &[Introduction],
+    (all, domains): (&[Introduction], &[u32]),
     rank: Rank,
     (listener, deadline): (Option<PeerListener>, &SocketDeadline),
     ready: RankOutcome,
 ) -> Result<(OwnMemory, PeerSockets), RankFailure> {
     // Others wait for the connection, whatever is wrong here.
-    let names: Vec<SocketName> = all.iter().map(|of| of.socket).collect();
+    let is_near = |index: usize| domains[index] == domains[rank.index()];
+    let names: Vec<Option<SocketName>> =
+        all.iter().enumerate().map(|(index, of)| is_near(index).then_some(of.socket)).collect();
     let sockets = listener.map(|listener| listener.connect(rank, &names, deadline));
     ready?;
     for (index, of) in all.iter().enumerate() {
         // Two processes on one GPU need no access.
-        if of.gpu != all[rank.index()].gpu && !may_access(gpu, of.gpu).map_err(said)? {
+        if is_near(index) && of.gpu != all[rank.index()].gpu && !may_access(gpu, of.gpu).map_err(said)? {
             return Err(RankFailure::NoAccess(Rank::from_index(index)));
         }
     }
@@ -270,11 +282,11 @@ fn prepare(
     Ok((OwnMemory::new(gpu, way, bytes).map_err(said)?, sockets))
 }
 
-/// Maps the memory of all other ranks.
+/// Maps the memory of all other ranks of the domain.
 fn map_all(
     gpu: &GpuDevice,
     (way, bytes): (PeerWay, usize),
-    rank: Rank,
+    (rank, domains): (Rank, &[u32]),
     own: &OwnMemory,
     sockets: &PeerSockets,
     (handles, deadline): (&[Vec<u8>], &SocketDeadline),
@@ -286,7 +298,7 @@ fn map_all(
     for (index, handle) in handles.iter().enumerate() {
         let of = Rank::from_index(index);
         let mapping = |error: GpuError| said(format!("the memory of rank {of}: {error}"));
-        if of == rank {
+        if of == rank || domains[index] != domains[rank.index()] {
             ranks.push(None);
             continue;
         }

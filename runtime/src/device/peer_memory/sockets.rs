@@ -138,20 +138,23 @@ impl PeerListener {
         Ok(Self { listener, name })
     }
 
-    /// Connects with all ranks: calls those before this one, and is called by those after it.
+    /// Connects with all ranks that have a name here: calls those before this one, and is called by those after it.
     pub(super) fn connect(
         self,
         rank: Rank,
-        names: &[SocketName],
+        names: &[Option<SocketName>],
         deadline: &SocketDeadline,
     ) -> Result<PeerSockets, String> {
         let mut sockets = PeerSockets::new(names.len());
         for (index, named) in names.iter().enumerate().take(rank.index()) {
+            let Some(named) = named else { continue };
             let called = call(named, rank, deadline);
             let called = called.map_err(|error| format!("calling the process of rank {index}: {error}"))?;
             sockets.sockets[index] = Some(PeerSocket::new(called));
         }
-        while let Some(missing) = (rank.index() + 1..names.len()).find(|index| sockets.sockets[*index].is_none()) {
+        let later = rank.index() + 1..names.len();
+        let is_missing = |index: &usize, sockets: &PeerSockets| names[*index].is_some() && sockets.sockets[*index].is_none();
+        while let Some(missing) = later.clone().find(|index| is_missing(index, &sockets)) {
             deadline.wait(self.listener.as_fd(), &|| format!("the call of rank {missing}"))?;
             match self.listener.accept() {
                 Ok((socket, _)) => self.admit(socket, rank, &mut sockets, deadline),
@@ -351,7 +354,7 @@ mod tests {
         let (listener, other) = (PeerListener::new().unwrap(), PeerListener::new().unwrap());
         let (begin, stop) = (Instant::now(), Arc::new(AtomicBool::new(false)));
         let deadline = SocketDeadline::after(LONG, Some(stop.clone()));
-        let names = [listener.name, other.name];
+        let names = [listener.name, other.name].map(Some);
         let said = std::thread::scope(|scope| {
             let waits = scope.spawn(|| listener.connect(Rank(0), &names, &deadline));
             stop.store(true, Ordering::Release);
@@ -370,7 +373,7 @@ mod tests {
     #[test]
     fn a_stranger_that_says_little_holds_nobody_up_for_long() {
         let (listener, other) = (PeerListener::new().unwrap(), PeerListener::new().unwrap());
-        let (begin, names) = (Instant::now(), [listener.name, other.name]);
+        let (begin, names) = (Instant::now(), [listener.name, other.name].map(Some));
         let stranger = SocketName { secret: [1; 16], ..listener.name };
         let deadline = SocketDeadline::after(LONG, None);
         // One has the wrong secret, the other one says a part and waits.
@@ -394,7 +397,7 @@ mod tests {
     #[test]
     fn ranks_that_leave_in_order_are_not_gone() {
         let (listener, other) = (PeerListener::new().unwrap(), PeerListener::new().unwrap());
-        let (names, deadline) = ([listener.name, other.name], SocketDeadline::after(LONG, None));
+        let (names, deadline) = ([listener.name, other.name].map(Some), SocketDeadline::after(LONG, None));
         let (one, two) = std::thread::scope(|scope| {
             let other = scope.spawn(|| other.connect(Rank(1), &names, &deadline).unwrap());
             (listener.connect(Rank(0), &names, &deadline).unwrap(), other.join().unwrap())

@@ -5,13 +5,20 @@
 //! and one round would make it none. What the receiver does with its buffers never delays a message. If it still uses
 //! the place where the message belongs, the message goes to an inbox and is copied when the place is free.
 //!
+//! Ranks of one domain have mapped each other's memory. The kernel puts and takes the messages between them inside of a stage, so
+//! such a message needs no round ([`puts`]).
+//!
 //! Time is counted in stages and exchanges. Two uses of a slot, one of which writes, have different times, in the order
 //! of the program. Uses that the program does not order do not conflict, because a verified program has no races.
 
+mod puts;
+mod time;
+
 use crate::error::{RunError, RunResult};
 use crate::execution::local_rank::averaged_slots;
-use program::{Buffer, ConnectionId, Instruction, Program, Slice, Step, VerifiedProgram};
+use program::{Buffer, Connection, ConnectionId, Instruction, Program, Slice, Step, VerifiedProgram};
 use std::collections::VecDeque;
+use time::RoundTime;
 use topology::Rank;
 
 /// Where data lie: in a buffer of the rank, or in the inbox of a message.
@@ -31,6 +38,12 @@ pub(crate) enum WorkKind {
     Reduce,
     /// Destination = source divided by a number; both are the same place.
     Divide(u64),
+    /// The mapped message of this number in [`Rounds::messages`] = source.
+    Put(usize),
+    /// Destination = the mapped message of this number.
+    Take(usize),
+    /// Destination = the mapped message of this number ⊕ source.
+    TakeReduce(usize),
 }
 
 /// Local work of one rank.
@@ -50,7 +63,11 @@ pub(crate) struct StageWork {
 /// A message. Those of a round with the same ranks have the same order at both ends: that of [`Rounds::messages`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RoundMessage {
+    /// Its exchange; of a mapped message the stage in which it is put and taken.
     pub(crate) round: u32,
+    /// The kernel moves it.
+    pub(crate) is_mapped: bool,
+    pub(crate) connection: ConnectionId,
     pub(crate) from: Rank,
     pub(crate) to: Rank,
     /// At the sender.
@@ -74,37 +91,6 @@ pub(crate) struct Rounds {
     pub(crate) work: Vec<Vec<StageWork>>,
 }
 
-/// A point in time: the stage or exchange of a number, and the level within a stage. The default is before all others.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-struct RoundTime {
-    round: u32,
-    level: u32,
-}
-
-impl RoundTime {
-    /// The exchange of a round, after all levels of its stage.
-    fn exchange(round: u32) -> Self {
-        Self { round, level: u32::MAX }
-    }
-
-    fn is_exchange(self) -> bool {
-        self.level == u32::MAX
-    }
-
-    /// The first time after it for local work.
-    fn next_work(self) -> Self {
-        match self.is_exchange() {
-            true => Self { round: self.round + 1, level: 1 },
-            false => Self { level: self.level + 1, ..self },
-        }
-    }
-
-    /// The first round whose exchange is after it.
-    fn next_exchange(self) -> u32 {
-        self.round + u32::from(self.is_exchange())
-    }
-}
-
 /// When a slot was read and written last.
 #[derive(Clone, Copy, Default)]
 struct SlotUse {
@@ -114,7 +100,7 @@ struct SlotUse {
 
 /// A message that is on its way.
 struct SentMessage {
-    round: u32,
+    at: RoundTime,
     source: Slice,
 }
 
@@ -125,11 +111,16 @@ struct CarriedMessages {
     last: Option<(u32, Option<u32>)>,
     sent: VecDeque<SentMessage>,
     received: Vec<RoundMessage>,
+    /// When the last mapped message was put, and when one was taken.
+    put: RoundTime,
+    taken: RoundTime,
 }
 
 /// The rounds so far.
 struct Derivation<'a> {
     program: &'a Program,
+    /// Of each rank.
+    domains: &'a [u32],
     /// For each rank and buffer.
     slots: Vec<[Vec<SlotUse>; 3]>,
     connections: Vec<CarriedMessages>,
@@ -144,8 +135,21 @@ impl Rounds {
     /// # Errors
     /// [`RunError::Mismatch`] if the program waits in a circle, which no verified program does.
     pub(crate) fn of(program: &VerifiedProgram) -> RunResult<Self> {
+        let apart: Vec<u32> = (0..program.program().ranks.len() as u32).collect();
+        Self::within(program, &apart)
+    }
+
+    /// The same where ranks with the same number have mapped each other's memory. `domains` has the number of each rank.
+    ///
+    /// # Errors
+    /// As for [`Self::of`]; also if there are not as many numbers as ranks.
+    pub(crate) fn within(program: &VerifiedProgram, domains: &[u32]) -> RunResult<Self> {
         let program = program.program().clone().unfused();
-        let mut derivation = Derivation::new(&program);
+        if domains.len() != program.ranks.len() {
+            let what = format!("{} ranks have a domain, and the program has {}", domains.len(), program.ranks.len());
+            return Err(RunError::Mismatch { what });
+        }
+        let mut derivation = Derivation::new(&program, domains);
         derivation.run()?;
         for rank in (0..program.ranks.len()).map(Rank::from_index) {
             for (slice, by) in averaged_slots(&program, rank)? {
@@ -156,7 +160,8 @@ impl Rounds {
         let Derivation { connections, mut work, .. } = derivation;
         let messages: Vec<_> = connections.into_iter().flat_map(|connection| connection.received).collect();
         work.iter_mut().for_each(|work| work.sort_by_key(|it| (it.stage, it.level, it.kind)));
-        let count = messages.iter().map(|message| message.round + 1).max().unwrap_or(0);
+        let exchanged = messages.iter().filter(|message| !message.is_mapped);
+        let count = exchanged.map(|message| message.round + 1).max().unwrap_or(0);
         let last = work.iter().flatten().map(|work| work.stage).max().unwrap_or(0);
         // Work waits for messages, so it is never later than the stage after the last exchange.
         debug_assert!(last <= count);
@@ -165,7 +170,7 @@ impl Rounds {
 }
 
 impl<'a> Derivation<'a> {
-    fn new(program: &'a Program) -> Self {
+    fn new(program: &'a Program, domains: &'a [u32]) -> Self {
         const BUFFERS: [Buffer; 3] = [Buffer::Input, Buffer::Output, Buffer::Scratch];
         let slots = program.ranks.iter();
         let mut sends = vec![0; program.connections.len()];
@@ -179,6 +184,7 @@ impl<'a> Derivation<'a> {
         });
         Self {
             program,
+            domains,
             slots: slots.map(|rank| BUFFERS.map(|of| vec![SlotUse::default(); rank.parts(of).len()])).collect(),
             connections: program.connections.iter().map(|_| CarriedMessages::default()).collect(),
             work: vec![Vec::new(); program.ranks.len()],
@@ -223,6 +229,11 @@ impl<'a> Derivation<'a> {
     fn step(&mut self, rank: Rank, step: &Step) -> RunResult<()> {
         let none = RoundTime::default();
         match step.instruction {
+            Instruction::Send { to, src } if self.is_mapped(to) => self.put(rank, to, src),
+            Instruction::Receive { from, dst } if self.is_mapped(from) => self.take_put(rank, from, None, dst),
+            Instruction::ReceiveReduce { from, src, dst } if self.is_mapped(from) => {
+                self.take_put(rank, from, Some(src), dst);
+            }
             Instruction::Send { to, src } => self.send(rank, to, src, step.transfer),
             Instruction::Receive { from, dst } => self.receive(rank, from, dst),
             Instruction::ReceiveReduce { from, src, dst } => self.receive_reduce(rank, from, src, dst),
@@ -269,30 +280,36 @@ impl<'a> Derivation<'a> {
         };
         let round = ready.max(free);
         connection.last = Some((round, transfer));
-        connection.sent.push_back(SentMessage { round, source });
-        self.mark(rank, place, false, RoundTime::exchange(round));
+        let at = RoundTime::exchange(round);
+        connection.sent.push_back(SentMessage { at, source });
+        self.mark(rank, place, false, at);
     }
 
     /// Takes a message to a place. The time is that of its exchange, and the number is the message's.
     fn take(&mut self, from: ConnectionId, destination: impl Fn(u32, usize) -> WorkPlace, shape: Slice) -> RoundTime {
-        let ends = self.program.connections[from.index()];
         let number = self.first_message[from.index()] + self.connections[from.index()].received.len();
-        let Some(SentMessage { round, source }) = self.connections[from.index()].sent.pop_front() else {
+        let Some(SentMessage { at, source }) = self.connections[from.index()].sent.pop_front() else {
             return RoundTime::default();
         };
-        let message = RoundMessage {
-            round,
-            from: ends.from,
-            to: ends.to,
-            source,
-            destination: destination(round, number),
-            shape,
-            used_until: round,
-        };
-        self.connections[from.index()].received.push(message);
-        let at = RoundTime::exchange(round);
-        self.mark(ends.to, message.destination, true, at);
+        self.received(from, at, source, destination(at.round, number), shape);
         at
+    }
+
+    /// Notes a message that comes to a place at a time.
+    fn received(
+        &mut self,
+        connection: ConnectionId,
+        at: RoundTime,
+        source: Slice,
+        destination: WorkPlace,
+        shape: Slice,
+    ) {
+        let Connection { from, to, .. } = self.program.connections[connection.index()];
+        let (round, is_mapped) = (at.round, !at.is_exchange());
+        let message =
+            RoundMessage { round, is_mapped, connection, from, to, source, destination, shape, used_until: round };
+        self.connections[connection.index()].received.push(message);
+        self.mark(to, destination, true, at);
     }
 
     /// The message's own place if nothing else uses it from the exchange on, else its inbox.
@@ -309,9 +326,7 @@ impl<'a> Derivation<'a> {
 
     fn receive_reduce(&mut self, rank: Rank, from: ConnectionId, src: Slice, dst: Slice) {
         let (source, destination) = (WorkPlace::Buffer(src), WorkPlace::Buffer(dst));
-        let overlap =
-            src.buffer == dst.buffer && src.index < dst.index + dst.count && dst.index < src.index + src.count;
-        if !overlap {
+        if !overlap(src, dst) {
             self.receive(rank, from, dst);
             return self.work(rank, WorkKind::Reduce, source, destination, dst, RoundTime::default());
         }
@@ -355,4 +370,9 @@ impl<'a> Derivation<'a> {
         let work = StageWork { stage: at.round, level: at.level, kind, source, destination, shape };
         self.work[rank.index()].push(work);
     }
+}
+
+/// Whether two slices have a slot in common.
+fn overlap(one: Slice, other: Slice) -> bool {
+    one.buffer == other.buffer && one.index < other.index + other.count && other.index < one.index + one.count
 }

@@ -5,7 +5,9 @@
 //! Which message is in which round follows from the program alone, so all ranks agree without a word.
 
 pub(crate) mod derive;
+pub(crate) mod mapped;
 pub(crate) mod plan;
+pub(crate) mod tables;
 
 #[cfg(test)]
 mod tests;

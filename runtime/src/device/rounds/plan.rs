@@ -1,28 +1,25 @@
 //! One rank's rounds at one size: which bytes move, and the tables by which the interpreter kernel does the local work.
 //!
 //! The principal type is [`RoundPlan`]. The work of a stage is one launch. Each block of it does the same elements of
-//! every slot, level by level; slots are used element by element, so no block ever waits for another one.
+//! every slot, level by level; slots are used element by element, so no block ever waits for another one of its rank. Where ranks have
+//! mapped each other's memory, a block waits for messages of the same block of other ranks.
 
-use super::derive::{Rounds, StageWork, WorkKind, WorkPlace};
+use super::derive::{RoundMessage, Rounds, StageWork, WorkKind, WorkPlace};
+use super::mapped::{ALIGNMENT, LaunchBytes, MappedLayout, MappedShape, share_of, stage_bytes};
 use crate::device::kernel_plan::operation;
-use crate::device::tables::{DIVIDES, Encode, KernelBlock, KernelPiece, KernelStep, READS, REDUCES, STORES};
+use crate::device::tables::{DIVIDES, KernelPiece, KernelStep, READS, RECEIVES, REDUCES, SENDS, STORES};
 use crate::dtype::DType;
 use crate::error::{RunError, RunResult};
 use crate::plan::geometry::Geometry;
-use program::{Slice, VerifiedProgram};
+use program::{ConnectionId, Slice, VerifiedProgram};
 use std::ops::Range;
 use topology::Rank;
 
-/// Pieces and inboxes begin at multiples of so many bytes, as vectors of the kernel want.
-const ALIGNMENT: u64 = 256;
 /// At most so many blocks work on a stage.
 const MOST_BLOCKS: u64 = 1024;
 /// The kernel's number of the buffer with all inboxes; input, output and scratch come before it.
 const INBOXES: u32 = 3;
-const BUFFERS: usize = 4;
-const LONG: u64 = 8;
-/// Of each block: calls, steps, and where it gave up.
-const COUNTERS: u64 = 3;
+pub(super) const BUFFERS: usize = 4;
 
 /// A message of a round, as one of its ranks sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,33 +36,42 @@ pub struct RankMessage {
     pub elements: u64,
 }
 
-/// The blocks of a stage: the steps of each.
-type StageBlocks = Vec<Range<usize>>;
+/// A block of a stage.
+#[derive(Clone, Debug)]
+pub(super) struct StageBlock {
+    pub(super) steps: Range<usize>,
+    /// Which one it is, among those of all ranks.
+    pub(super) number: u64,
+    /// How many messages it has in a tile, for each ring of its rank in this stage.
+    pub(super) messages: Vec<u32>,
+}
+
+/// The launch of a stage.
+#[derive(Clone, Debug)]
+pub(super) struct StageLaunch {
+    pub(super) number: u32,
+    /// Those that have something to do.
+    pub(super) blocks: Vec<StageBlock>,
+    pub(super) tiles: u32,
+    /// Its blocks wait for those of other ranks.
+    pub(super) is_mapped: bool,
+}
 
 /// A rank's part of a program in rounds.
 #[derive(Clone, Debug)]
 pub struct RoundPlan {
     rank: Rank,
     dtype: DType,
-    operation: u32,
+    pub(super) operation: u32,
     /// For each round, in an order that is the same at both ends of all messages between two ranks.
     exchanges: Vec<Vec<RankMessage>>,
     /// One more than exchanges.
-    pub(super) stages: Vec<StageBlocks>,
+    pub(super) stages: Vec<StageLaunch>,
     pub(super) steps: Vec<KernelStep>,
     pub(super) pieces: Vec<KernelPiece>,
     /// Of input, output, scratch and inboxes.
     bytes: [u64; BUFFERS],
-}
-
-/// Where the parts of the tables begin.
-struct TableLayout {
-    counters: u64,
-    steps: u64,
-    pieces: u64,
-    /// The blocks of each stage.
-    stages: Vec<u64>,
-    end: u64,
+    pub(super) mapped: MappedLayout,
 }
 
 /// A rank whose plan is being made.
@@ -74,6 +80,7 @@ struct PlanDraft<'a> {
     element: u64,
     /// Where the inbox of each message begins; messages to other ranks have none.
     inboxes: &'a [u64],
+    messages: &'a [RoundMessage],
 }
 
 impl RoundPlan {
@@ -83,7 +90,23 @@ impl RoundPlan {
     /// # Errors
     /// [`RunError`] if the size does not suit the program.
     pub fn new(program: &VerifiedProgram, rank: Rank, count: u64, dtype: DType, block_bytes: u64) -> RunResult<Self> {
-        Self::of(&Rounds::of(program)?, program, rank, (count, dtype), block_bytes)
+        Self::of(&Rounds::of(program)?, program, rank, (count, dtype), LaunchBytes::of_block(block_bytes))
+    }
+
+    /// The same where ranks have mapped each other's memory: those with the same number in `domains`, which has one of each rank. The
+    /// kernel moves the messages between them.
+    ///
+    /// # Errors
+    /// As for [`Self::new`].
+    pub fn within(
+        domains: &[u32],
+        program: &VerifiedProgram,
+        rank: Rank,
+        (count, dtype): (u64, DType),
+        block_bytes: u64,
+    ) -> RunResult<Self> {
+        let sizes = LaunchBytes::of_block(block_bytes);
+        Self::of(&Rounds::within(program, domains)?, program, rank, (count, dtype), sizes)
     }
 
     /// The same from rounds that are known already.
@@ -92,15 +115,16 @@ impl RoundPlan {
         program: &VerifiedProgram,
         rank: Rank,
         (count, dtype): (u64, DType),
-        block_bytes: u64,
+        sizes: LaunchBytes,
     ) -> RunResult<Self> {
         let program = program.program();
         let geometry = Geometry::new(program, rank, count, dtype, 1)?;
         let lengths = [program::Buffer::Input, program::Buffer::Output, program::Buffer::Scratch];
         let lengths = lengths.map(|buffer| geometry.buffer_bytes(buffer) as u64);
         let (inboxes, inbox_bytes) = inboxes(rounds, rank, &geometry);
+        let mapped = MappedLayout::of(rounds, program, (count, dtype), sizes)?;
         let element = dtype.size() as u64;
-        let draft = PlanDraft { geometry, element, inboxes: &inboxes };
+        let draft = PlanDraft { geometry, element, inboxes: &inboxes, messages: &rounds.messages };
         let mut plan = Self {
             rank,
             dtype,
@@ -110,35 +134,51 @@ impl RoundPlan {
             steps: Vec::new(),
             pieces: Vec::new(),
             bytes: [lengths[0], lengths[1], lengths[2], inbox_bytes],
+            mapped,
         };
         let mut work = rounds.work[rank.index()].as_slice();
         for stage in 0..=rounds.count {
             let (now, later) = work.split_at(work.partition_point(|it| it.stage <= stage));
-            plan.add_stage(&draft, now, block_bytes)?;
+            plan.add_stage(&draft, stage, now, sizes)?;
             work = later;
         }
         Ok(plan)
     }
 
-    fn add_stage(&mut self, draft: &PlanDraft<'_>, work: &[StageWork], block_bytes: u64) -> RunResult<()> {
-        let bytes: u64 = work.iter().map(|it| draft.geometry.whole(it.shape).len() as u64).sum();
-        let blocks = bytes.div_ceil(block_bytes.max(1)).min(MOST_BLOCKS);
-        let mut stage = Vec::new();
-        for block in 0..blocks {
-            let first = self.steps.len();
+    fn add_stage(
+        &mut self,
+        draft: &PlanDraft<'_>,
+        stage: u32,
+        work: &[StageWork],
+        sizes: LaunchBytes,
+    ) -> RunResult<()> {
+        let blocks = stage_bytes(work, &draft.geometry).div_ceil(sizes.block.max(1)).min(MOST_BLOCKS);
+        let mapped = self.mapped.stages.get(&stage).copied();
+        let MappedShape { blocks, tiles } = mapped.unwrap_or(MappedShape { blocks, tiles: 1 });
+        let rings: Vec<ConnectionId> = self.mapped.of_rank(self.rank, stage).map(|ring| ring.connection).collect();
+        let mut launch = StageLaunch { number: stage, blocks: Vec::new(), tiles, is_mapped: mapped.is_some() };
+        for number in 0..blocks {
+            let (first, mut messages) = (self.steps.len(), vec![0; rings.len()]);
             for same in work.chunk_by(|one, other| (one.level, one.kind) == (other.level, other.kind)) {
-                self.add_step(draft, same, (block, blocks))?;
+                self.add_step(draft, same, (number, blocks), (&rings, &mut messages))?;
             }
-            if self.steps.len() > first {
-                stage.push(first..self.steps.len());
+            let steps = first..self.steps.len();
+            if !steps.is_empty() {
+                launch.blocks.push(StageBlock { steps, number, messages });
             }
         }
-        self.stages.push(stage);
+        self.stages.push(launch);
         Ok(())
     }
 
-    /// A block's share of work that is done in one step.
-    fn add_step(&mut self, draft: &PlanDraft<'_>, same: &[StageWork], share: (u64, u64)) -> RunResult<()> {
+    /// A block's share of work that is done in one step. `messages` are how many it has had of each ring.
+    fn add_step(
+        &mut self,
+        draft: &PlanDraft<'_>,
+        same: &[StageWork],
+        share: (u64, u64),
+        (rings, messages): (&[ConnectionId], &mut [u32]),
+    ) -> RunResult<()> {
         let too_large = |_| RunError::Mismatch { what: "the program has too many slots for the kernel".to_owned() };
         let first = self.pieces.len();
         for work in same {
@@ -146,18 +186,38 @@ impl RoundPlan {
         }
         let piece_count = self.pieces.len() - first;
         let Some(work) = same.first().filter(|_| piece_count > 0) else { return Ok(()) };
-        let (kind, divisor) = match work.kind {
-            WorkKind::Copy => (READS | STORES, 0),
-            WorkKind::Reduce => (READS | STORES | REDUCES, 0),
-            WorkKind::Divide(by) => (READS | STORES | DIVIDES, u32::try_from(by).map_err(too_large)?),
-        };
-        self.steps.push(KernelStep {
-            kind,
+        let mut step = KernelStep {
             first_piece: u32::try_from(first).map_err(too_large)?,
             piece_count: u32::try_from(piece_count).map_err(too_large)?,
-            divisor,
             ..KernelStep::default()
-        });
+        };
+        // The channel of a mapped message, and its number in a tile. Both ends leave out the same ones, which are empty.
+        let mut channel = |message: usize| {
+            let connection = draft.messages[message].connection;
+            let channel = rings.binary_search(&connection).unwrap_or(0);
+            messages[channel] += 1;
+            (channel as u32, messages[channel] - 1)
+        };
+        match work.kind {
+            WorkKind::Copy => step.kind = READS | STORES,
+            WorkKind::Reduce => step.kind = READS | STORES | REDUCES,
+            WorkKind::Divide(by) => {
+                (step.kind, step.divisor) = (READS | STORES | DIVIDES, u32::try_from(by).map_err(too_large)?);
+            }
+            WorkKind::Put(message) => {
+                step.kind = READS | SENDS;
+                (step.out_channel, step.out_ordinal) = channel(message);
+            }
+            WorkKind::Take(message) => {
+                step.kind = RECEIVES | STORES;
+                (step.in_channel, step.in_ordinal) = channel(message);
+            }
+            WorkKind::TakeReduce(message) => {
+                step.kind = RECEIVES | READS | STORES | REDUCES;
+                (step.in_channel, step.in_ordinal) = channel(message);
+            }
+        }
+        self.steps.push(step);
         Ok(())
     }
 
@@ -180,68 +240,6 @@ impl RoundPlan {
     pub fn buffer_bytes(&self) -> [u64; 4] {
         self.bytes
     }
-
-    fn layout(&self) -> TableLayout {
-        let mut end = BUFFERS as u64 * LONG;
-        let mut take = |bytes: u64| {
-            let start = end.next_multiple_of(ALIGNMENT);
-            end = start + bytes;
-            start
-        };
-        let most_blocks = self.stages.iter().map(Vec::len).max().unwrap_or(0) as u64;
-        // After the counters there is the abort word, which nobody sets.
-        let counters = take((most_blocks * COUNTERS + 1) * LONG);
-        let steps = take(self.steps.len() as u64 * KernelStep::BYTES);
-        let pieces = take(self.pieces.len() as u64 * KernelPiece::BYTES);
-        let stages = self.stages.iter().map(|stage| take(stage.len() as u64 * KernelBlock::BYTES)).collect();
-        TableLayout { counters, steps, pieces, stages, end: take(0) }
-    }
-
-    /// The bytes of the tables.
-    pub fn table_bytes(&self) -> u64 {
-        self.layout().end
-    }
-
-    /// The tables for these addresses of input, output, scratch and inboxes. They lie at `at`, which is a multiple of 256.
-    pub fn tables(&self, at: u64, buffers: [u64; 4]) -> Vec<u8> {
-        let layout = self.layout();
-        let mut tables = buffers.map(u64::to_le_bytes).concat();
-        tables.resize(layout.steps as usize, 0);
-        self.steps.iter().for_each(|step| step.encode(&mut tables));
-        tables.resize(layout.pieces as usize, 0);
-        self.pieces.iter().for_each(|piece| piece.encode(&mut tables));
-        let most_blocks = self.stages.iter().map(Vec::len).max().unwrap_or(0) as u64;
-        for (stage, begin) in self.stages.iter().zip(&layout.stages) {
-            tables.resize(*begin as usize, 0);
-            for (number, steps) in stage.iter().enumerate() {
-                let counter = |which: u64| at + layout.counters + (number as u64 * COUNTERS + which) * LONG;
-                let block = KernelBlock {
-                    steps: at + layout.steps + steps.start as u64 * KernelStep::BYTES,
-                    pieces: at + layout.pieces,
-                    waits: 0,
-                    channels: 0,
-                    buffers: at,
-                    epoch: counter(0),
-                    progress: counter(1),
-                    report: counter(2),
-                    abort: at + layout.counters + most_blocks * COUNTERS * LONG,
-                    poll_limit: u64::MAX,
-                    step_count: steps.len() as u32,
-                    tiles: 1,
-                    operation: self.operation,
-                };
-                block.encode(&mut tables);
-            }
-        }
-        tables.resize(layout.end as usize, 0);
-        tables
-    }
-
-    /// For each stage, where its blocks begin in the tables, and how many there are.
-    pub fn launches(&self) -> Vec<(u64, u32)> {
-        let begins = self.layout().stages.into_iter();
-        begins.zip(&self.stages).map(|(begin, stage)| (begin, stage.len() as u32)).collect()
-    }
 }
 
 /// Where the inboxes of a rank begin, and their bytes together. When all that came before was used, the room is used again.
@@ -251,15 +249,21 @@ fn inboxes(rounds: &Rounds, rank: Rank, geometry: &Geometry) -> (Vec<u64>, u64) 
         let message = &rounds.messages[*number];
         message.to == rank && matches!(message.destination, WorkPlace::Inbox(_))
     };
+    // Stages have even times, and exchanges odd ones.
+    let comes = |number: usize| {
+        let message = &rounds.messages[number];
+        2 * u64::from(message.round) + u64::from(!message.is_mapped)
+    };
     let mut numbers: Vec<usize> = (0..rounds.messages.len()).filter(is_inbox).collect();
-    numbers.sort_by_key(|number| rounds.messages[*number].round);
-    let (mut next, mut end, mut used_until) = (0, 0, 0);
+    numbers.sort_by_key(|number| comes(*number));
+    // What comes in a stage may come while all other work of the stage is done.
+    let (mut next, mut end, mut used_until) = (0, 0, None);
     for number in numbers {
         let message = &rounds.messages[number];
-        if used_until <= message.round {
+        if used_until < Some(comes(number)) {
             next = 0;
         }
-        used_until = used_until.max(message.used_until);
+        used_until = used_until.max(Some(2 * u64::from(message.used_until)));
         places[number] = next;
         next = (next + geometry.whole(message.shape).len() as u64).next_multiple_of(ALIGNMENT);
         end = next.max(end);
@@ -283,7 +287,7 @@ impl PlanDraft<'_> {
     /// The elements of a slot that one of so many blocks works on.
     fn piece(&self, work: &StageWork, slot: u32, (block, blocks): (u64, u64)) -> Option<KernelPiece> {
         let length = self.geometry.piece(work.shape, slot, 0).len() as u64 / self.element;
-        let share = length.div_ceil(blocks).next_multiple_of(ALIGNMENT / self.element);
+        let share = share_of(length, blocks, self.element);
         let begin = share.saturating_mul(block).min(length);
         let end = begin.saturating_add(share).min(length);
         let (source_buffer, source) = self.start(work.source, work.shape, slot);
@@ -299,7 +303,7 @@ impl PlanDraft<'_> {
 
     fn exchanges(&self, rounds: &Rounds, rank: Rank) -> Vec<Vec<RankMessage>> {
         let mut exchanges = vec![Vec::new(); rounds.count as usize];
-        for message in &rounds.messages {
+        for message in rounds.messages.iter().filter(|message| !message.is_mapped) {
             let (peer, place) = match rank {
                 _ if message.from == rank => (message.to, WorkPlace::Buffer(message.source)),
                 _ if message.to == rank => (message.from, message.destination),

@@ -1,6 +1,7 @@
 //! The interpreter kernel, as NVRTC compiles it, on the PTX machine: every rank is a device of its own.
 
 mod arithmetic;
+mod domains;
 pub(super) mod job;
 mod mutants;
 mod nvrtc;

@@ -6,119 +6,21 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 #![expect(unsafe_code, reason = "loads a library, and gives addresses to a GPU")]
 
-use cudarc::driver::{CudaContext, DevicePtr};
-use libloading::Library;
+mod domains;
+mod rank;
+
 use program::testing::schedules::{
     Random, demand, direct, random_topology, random_trees, ring_allgather, ring_allreduce, ring_reducescatter,
 };
 use program::testing::{STANDARD, checked, lowered};
 use program::{LowerOptions, VerifiedProgram, check, digest, lower};
-use runtime::{
-    DType, GpuDevice, NcclCommunicator, NcclError, NcclId, NcclLibrary, NcclRounds, NcclSearch, Reference,
-    RoundFailure, RoundPlan,
-};
+use rank::{LIMIT, NcclCase, NcclRank, SHORT, Terms, give_id, is_real, nccl, started, take_id};
+use runtime::{DType, GpuDevice, NcclCommunicator, NcclError, RoundFailure};
 use schedule::{Collective, Demand, ReduceOp, Request};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use topology::Rank;
-
-/// Long enough for the slowest computer.
-const LIMIT: Duration = Duration::from_secs(120);
-/// For calls that cannot be done in time.
-const SHORT: Duration = Duration::from_millis(1500);
-/// The bytes of a block's work; few, so that stages have several blocks.
-const BLOCK: u64 = 512;
-
-/// Whether NCCL and the driver are those of the computer.
-fn is_real() -> bool {
-    std::env::var("ANTIPHON_GPU").is_ok_and(|driver| driver == "real")
-}
-
-/// The fake driver, under the name by which cudarc and the fake NCCL look for it, and the fake NCCL.
-fn nccl() -> &'static NcclLibrary {
-    static LOADED: OnceLock<(Option<Library>, NcclLibrary)> = OnceLock::new();
-    let loaded = LOADED.get_or_init(|| {
-        if is_real() {
-            return (None, NcclLibrary::find(&NcclSearch::from_environment()).unwrap());
-        }
-        let beside = |name: &str| std::env::current_exe().unwrap().with_file_name(name);
-        // SAFETY: the library has no constructors.
-        let driver = unsafe { Library::new(beside("libfake_cuda.so")) }.unwrap();
-        let named = Some(beside("libfake_nccl.so"));
-        (Some(driver), NcclLibrary::find(&NcclSearch { named, folders: Vec::new() }).unwrap())
-    });
-    &loaded.1
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Terms {
-    count: u64,
-    dtype: DType,
-    seed: u64,
-}
-
-/// A program, and how it is called.
-type NcclCase = (VerifiedProgram, Terms);
-
-/// One rank: its GPU and its communicator.
-struct NcclRank {
-    gpu: GpuDevice,
-    context: Arc<CudaContext>,
-    comm: NcclCommunicator,
-}
-
-impl NcclRank {
-    fn join(id: NcclId, rank: usize, ranks: usize) -> Self {
-        // It loads the driver too.
-        let nccl = nccl();
-        let gpu = GpuDevice::open(0).unwrap();
-        let context = CudaContext::new(0).unwrap();
-        // SAFETY: all buffers here are used in one stream, or waited for.
-        unsafe { context.disable_event_tracking() };
-        let comm = NcclCommunicator::join(nccl, &gpu, id, (Rank::from_index(rank), ranks), LIMIT).unwrap();
-        Self { gpu, context, comm }
-    }
-
-    fn rounds(&self, (program, terms): &NcclCase) -> NcclRounds {
-        let plan = RoundPlan::new(program, self.comm.rank(), terms.count, terms.dtype, BLOCK).unwrap();
-        NcclRounds::new(&self.gpu, plan, 4).unwrap()
-    }
-
-    /// One call with fresh buffers; how many elements are wrong.
-    fn call(&mut self, rounds: &mut NcclRounds, case: &NcclCase, call: u64, limit: Duration) -> Result<u64, NcclError> {
-        let (program, terms) = (case.0.program(), case.1);
-        let (rank, size, in_place) = (self.comm.rank(), terms.dtype.size(), program.in_place);
-        let seed = terms.seed.wrapping_add(call << 32);
-        let reference = Reference::new(&program.demand, program.op, terms.count as usize, terms.dtype, seed);
-        let places = reference.places(rank);
-        let common = (places.output_at + places.output).max(places.input_at + places.input);
-        let (first, at) = if in_place { (common, places.input_at) } else { (places.input, 0) };
-        let mut filled = vec![0xA5; (first * size).max(1)];
-        reference.fill(rank, &mut filled[..first * size], at);
-        let stream = self.context.new_stream().unwrap();
-        let input = stream.clone_htod(&filled).unwrap();
-        let output = stream.clone_htod(&vec![0xA5; (places.output * size).max(1)]).unwrap();
-        stream.synchronize().unwrap();
-        let (from, to) = (input.device_ptr(&stream).0, output.device_ptr(&stream).0);
-        // SAFETY: the buffers have these lengths, and live until the call is done.
-        unsafe { rounds.call(&mut self.comm, [from, if in_place { from } else { to }], limit)? };
-        let read = |of| {
-            let bytes = stream.clone_dtoh(of).unwrap();
-            stream.synchronize().unwrap();
-            bytes
-        };
-        let input = read(&input);
-        Ok(match in_place {
-            true => reference.wrong(rank, &input[..(places.output_at + places.output) * size], places.output_at),
-            false => {
-                let changed = reference.changed(rank, &input[..places.input * size]);
-                changed + reference.wrong(rank, &read(&output)[..places.output * size], 0)
-            }
-        })
-    }
-}
 
 /// Numbers of ranks to try, in ascending order: as many of them as a GPU has room for.
 fn sizes(all: &[usize]) -> &[usize] {
@@ -166,29 +68,34 @@ fn one_allreduce_of_two_ranks() {
     right(2, &[(checked(lowered(&ring_allreduce(2, 1), false)), PLAIN)]);
 }
 
+/// Programs of all collectives, in place and not, with types and sizes at random.
+fn cases(ranks: usize, random: &mut Random) -> Vec<NcclCase> {
+    let mut cases = Vec::new();
+    for in_place in [false, true] {
+        for schedule in [ring_allgather(ranks, 1), ring_reducescatter(ranks, 1), ring_allreduce(ranks, 1)] {
+            // Long enough for several blocks.
+            let terms = Terms { count: if ranks == 3 { 1500 } else { 8 * ranks as u64 + 1 }, ..PLAIN };
+            cases.push((checked(lowered(&schedule, in_place)), terms));
+        }
+    }
+    for collective in STANDARD {
+        let topology = random_topology(ranks, random);
+        let demand = demand(collective, ranks, 1 + random.below(2) as u32);
+        let schedule = random_trees(&topology, &demand, random);
+        let options = LowerOptions { in_place: random.below(2) == 0, ..LowerOptions::default() };
+        let dtype = DType::ALL[random.below(DType::ALL.len())];
+        let terms = Terms { count: [0, 1, 7, 61][random.below(4)], dtype, seed: random.draw() };
+        cases.push((checked(lower(&schedule, &options).unwrap()), terms));
+    }
+    cases.push((checked(lowered(&direct(&demand(Collective::AllToAll, ranks, 1)), false)), PLAIN));
+    cases
+}
+
 #[test]
 fn programs_of_every_collective() {
     let mut random = Random(23);
     for &ranks in sizes(&[2, 3, 5, 8]) {
-        let mut cases = Vec::new();
-        for in_place in [false, true] {
-            for schedule in [ring_allgather(ranks, 1), ring_reducescatter(ranks, 1), ring_allreduce(ranks, 1)] {
-                // Long enough for several blocks.
-                let terms = Terms { count: if ranks == 3 { 1500 } else { 8 * ranks as u64 + 1 }, ..PLAIN };
-                cases.push((checked(lowered(&schedule, in_place)), terms));
-            }
-        }
-        for collective in STANDARD {
-            let topology = random_topology(ranks, &mut random);
-            let demand = demand(collective, ranks, 1 + random.below(2) as u32);
-            let schedule = random_trees(&topology, &demand, &mut random);
-            let options = LowerOptions { in_place: random.below(2) == 0, ..LowerOptions::default() };
-            let dtype = DType::ALL[random.below(DType::ALL.len())];
-            let terms = Terms { count: [0, 1, 7, 61][random.below(4)], dtype, seed: random.draw() };
-            cases.push((checked(lower(&schedule, &options).unwrap()), terms));
-        }
-        cases.push((checked(lowered(&direct(&demand(Collective::AllToAll, ranks, 1)), false)), PLAIN));
-        right(ranks, &cases);
+        right(ranks, &cases(ranks, &mut random));
     }
 }
 
@@ -286,47 +193,16 @@ fn a_rank_that_leaves_before_a_call_is_missed() {
     }
 }
 
-fn give_id(file: &Path) -> NcclId {
-    let id = NcclCommunicator::unique_id(nccl()).unwrap();
-    let part = file.with_extension("part");
-    std::fs::write(&part, id.0).unwrap();
-    std::fs::rename(part, file).unwrap();
-    id
-}
-
-fn take_id(file: &Path) -> NcclId {
-    let begin = Instant::now();
-    while begin.elapsed() < LIMIT {
-        if let Ok(bytes) = std::fs::read(file) {
-            return NcclId(bytes.try_into().unwrap());
-        }
-        std::thread::yield_now();
-    }
-    panic!("rank 0 never came");
-}
-
-/// What each process says, or its exit status.
+/// What each process of [`rank_process`] says, or its exit status.
 fn processes(ranks: usize, limit: Duration, fault: Option<&str>) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
     let file: PathBuf = folder.path().join("id");
-    let start = |rank: usize| -> Child {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "rank_process", "--nocapture"]);
-        command.env(PROCESS, format!("{rank} {ranks} {} {}", limit.as_millis(), file.display()));
-        command.env("FAKE_NCCL_LIMIT_MS", "60000").env("FAKE_CUDA_SEED", (rank + 1).to_string());
-        let variable = if fault == Some(LEAVES) { "NCCL_TEST_FAULT" } else { "FAKE_NCCL_FAULT" };
-        command.envs(fault.map(|fault| (variable, fault)));
-        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
-    };
-    let children: Vec<_> = (0..ranks).map(start).collect();
-    let said = |Output { status, stdout, stderr }: Output| {
-        let (out, error) =
-            (String::from_utf8_lossy(&stdout).into_owned(), String::from_utf8_lossy(&stderr).into_owned());
-        let is_told = |line: &&str| ["wrong", "late", "failed"].iter().any(|word| line.starts_with(word));
-        let line = out.lines().find(is_told).map(str::to_owned);
-        line.unwrap_or_else(|| format!("{status} {out} {error}"))
-    };
-    children.into_iter().map(|child| said(child.wait_with_output().unwrap())).collect()
+    let variable = if fault == Some(LEAVES) { "NCCL_TEST_FAULT" } else { "FAKE_NCCL_FAULT" };
+    started("rank_process", ranks, &|rank| {
+        let job = format!("{rank} {ranks} {} {}", limit.as_millis(), file.display());
+        let fault = fault.map(|fault| (variable, fault.to_owned()));
+        [(PROCESS, job)].into_iter().chain(fault).collect()
+    })
 }
 
 #[test]

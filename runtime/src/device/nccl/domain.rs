@@ -1,0 +1,157 @@
+//! Memory for plans whose kernel moves the messages between ranks of one domain: those that have mapped each other's memory.
+//!
+//! The principal type is [`DomainMemory`]. It is shared once for a communicator, and each plan takes a [`DomainRegion`] of it. All ranks
+//! take the same regions in the same order, so that nobody has to say where they are.
+
+use super::communicator::NcclCommunicator;
+use super::error::NcclError;
+use super::gather::NcclGather;
+use super::watched::WatchedMemory;
+use crate::device::cuda::{GpuDevice, GpuError, RelaxedCapture, bytes_of, memory};
+use crate::device::peer_memory::{PeerFault, PeerMemory, PeerTerms};
+use crate::device::rounds::mapped::MOST_BLOCKS;
+use crate::device::rounds::plan::RoundPlan;
+use crate::device::rounds::tables::MappedAddresses;
+use crate::dtype::DType;
+use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
+use std::sync::Arc;
+use std::time::Duration;
+use topology::Rank;
+
+/// Regions begin at multiples of it.
+const ALIGN: u64 = 256;
+/// The sockets get this part of the time for gathering: ranks whose sockets are late have to meet those that wait for them.
+const SOCKETS: u32 = 12;
+
+/// What memory is asked for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DomainTerms {
+    /// Bytes for the messages of all plans.
+    pub bytes: usize,
+    /// The number of this rank's machine. Ranks of other machines are in other domains, whatever their computers are.
+    pub machine: u32,
+    /// The types of elements.
+    pub dtypes: Vec<DType>,
+    /// The most threads of a block.
+    pub threads: u32,
+    /// How long each step of sharing memory may take.
+    pub limit: Duration,
+}
+
+/// The mapped memory of a communicator.
+#[derive(Debug)]
+pub struct DomainMemory {
+    watched: Arc<WatchedMemory>,
+    /// So many bytes of regions are in use.
+    used: u64,
+}
+
+/// A plan's part of it. The tables of a plan for several callers have the same region, because their calls follow each other.
+#[derive(Debug)]
+pub struct DomainRegion {
+    addresses: MappedAddresses,
+    counters: CudaSlice<u8>,
+    own: Arc<CudaStream>,
+    watched: Arc<WatchedMemory>,
+}
+
+impl DomainMemory {
+    /// Shares memory among the ranks of each domain. All ranks of the communicator call it with the same terms but for the machine, and
+    /// all have it, or none.
+    ///
+    /// # Errors
+    /// [`NcclError::Peers`]: why not, the same on all ranks, unless it is
+    /// [`PeerMemoryError::Gather`](crate::PeerMemoryError::Gather); also if no two ranks are in one domain.
+    pub fn new(gpu: &GpuDevice, comm: &mut NcclCommunicator, terms: &DomainTerms) -> Result<Self, NcclError> {
+        let own = || -> Result<PeerFault, GpuError> {
+            let (blocks, threads) = (MOST_BLOCKS as u32, terms.threads);
+            for &dtype in &terms.dtypes {
+                let (_, room) = gpu.kernel(dtype, threads)?;
+                if room < blocks {
+                    return Err(GpuError::NotResident { blocks, threads, room });
+                }
+            }
+            PeerFault::new(gpu)
+        };
+        let own = own();
+        let asked = PeerTerms {
+            bytes: terms.bytes,
+            number: terms.dtypes.iter().fold(2, |number: u64, dtype| number << 4 | *dtype as u64),
+            ready: own.as_ref().map(drop).map_err(ToString::to_string),
+            machine: Some(terms.machine),
+            limit: terms.limit / SOCKETS,
+        };
+        let memory = PeerMemory::new(gpu, &mut NcclGather { comm, gpu, limit: terms.limit }, &asked)?;
+        Ok(Self { watched: Arc::new(WatchedMemory::new(memory, own?)), used: 0 })
+    }
+
+    /// For each rank a number that ranks of one domain have in common: what [`RoundPlan::within`] takes.
+    pub fn domains(&self) -> &[u32] {
+        self.watched.memory().domains()
+    }
+
+    /// What ends calls of all its plans.
+    pub fn fault(&self) -> &Arc<PeerFault> {
+        self.watched.fault()
+    }
+
+    /// Memory for a plan. `None` if there is no room any more, on all ranks alike; then the plan has to be one without domains.
+    ///
+    /// # Errors
+    /// [`NcclError::Gpu`] if this GPU has no room for counters, or the plan moves no messages in a domain.
+    pub fn region(&mut self, gpu: &GpuDevice, plan: &RoundPlan) -> Result<Option<Arc<DomainRegion>>, NcclError> {
+        let needs = plan.mapped_needs().ok_or_else(unneeded)?;
+        let memory_of_all = self.watched.memory();
+        let end = self.used.saturating_add(needs.shared_bytes);
+        if end > memory_of_all.bytes() as u64 {
+            return Ok(None);
+        }
+        gpu.bind()?;
+        let _relaxed = RelaxedCapture::begin()?;
+        let own = gpu.stream()?;
+        let counters = memory(&own, needs.counter_bytes as usize)?;
+        own.synchronize().map_err(GpuError::of_driver("allocating memory"))?;
+        let addresses = MappedAddresses {
+            shared: memory_of_all.addresses().iter().map(|address| address + self.used).collect(),
+            counters: counters.device_ptr(&own).0,
+            abort: self.fault().abort(),
+        };
+        self.used = end.next_multiple_of(ALIGN);
+        Ok(Some(Arc::new(DomainRegion { addresses, counters, own, watched: self.watched.clone() })))
+    }
+}
+
+fn unneeded() -> NcclError {
+    NcclError::Unfit { why: "the plan needs none".to_owned() }
+}
+
+impl DomainRegion {
+    pub(super) fn addresses(&self) -> &MappedAddresses {
+        &self.addresses
+    }
+
+    /// What ends its calls, and where they are noted.
+    pub(super) fn fault(&self) -> &Arc<PeerFault> {
+        self.watched.fault()
+    }
+
+    /// Whether calls that have ended have done their work, and more may come.
+    pub(super) fn check(&self) -> Result<(), NcclError> {
+        self.watched.check()
+    }
+
+    /// The ranks for which blocks have waited when their calls were ended.
+    pub(super) fn missing(&self, plan: &RoundPlan) -> Vec<Rank> {
+        if let Some(gone) = self.fault().gone() {
+            return vec![gone];
+        }
+        bytes_of(&self.own, &self.counters).map(|counters| plan.waited_for(&counters)).unwrap_or_default()
+    }
+}
+
+impl Drop for DomainRegion {
+    /// The counters are given back after all calls.
+    fn drop(&mut self) {
+        let _ = [false, true].map(|is_recorded| self.own.wait(self.fault().done(is_recorded)));
+    }
+}

@@ -1,0 +1,270 @@
+//! Plans whose kernel moves the messages between ranks that have mapped each other's memory, with and without messages of NCCL's.
+//!
+//! Ranks are processes, each with a GPU. They pretend to be on several machines.
+
+use crate::rank::{BLOCK, LIMIT, NcclCase, NcclRank, give_id, is_real, nccl, started, take_id};
+use crate::{PLAIN, cases};
+use cudarc::driver::DevicePtr;
+use program::testing::schedules::{Random, ring_allreduce};
+use program::testing::{checked, lowered};
+use runtime::{DomainMemory, DomainTerms, DType, NcclError, NcclRounds, RoundPlan};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Threads of a block.
+const THREADS: u32 = 4;
+/// For the messages of all plans of a test.
+const ROOM: usize = 8 << 20;
+/// For calls that cannot be done in time.
+const SHORT: Duration = Duration::from_secs(3);
+
+/// Set for processes that are ranks: rank, the machine of each rank, what to do, and the file of the unique id.
+const PROCESS: &str = "DOMAIN_TEST_RANK";
+
+/// A rank of a communicator that has mapped memory.
+struct DomainRank {
+    rank: NcclRank,
+    memory: DomainMemory,
+}
+
+impl DomainRank {
+    fn terms(machine: u32, bytes: usize) -> DomainTerms {
+        DomainTerms { bytes, machine, dtypes: DType::ALL.to_vec(), threads: THREADS, limit: LIMIT }
+    }
+
+    /// A plan with the domains of this communicator.
+    fn rounds(&mut self, (program, terms): &NcclCase) -> Result<NcclRounds, NcclError> {
+        let (rank, size) = (self.rank.comm.rank(), (terms.count, terms.dtype));
+        let plan = RoundPlan::within(self.memory.domains(), program, rank, size, BLOCK).unwrap();
+        let region = match plan.mapped_needs() {
+            None => None,
+            Some(_) => Some(self.memory.region(&self.rank.gpu, &plan)?.expect("there is room")),
+        };
+        NcclRounds::new(&self.rank.gpu, plan, THREADS, region)
+    }
+
+    /// Nobody leaves before all are done.
+    fn meet(&mut self) {
+        self.rank.comm.agree(&self.rank.gpu, 1, LIMIT).unwrap();
+    }
+}
+
+/// A rank that is a process. It is a test only so that it can be started.
+#[test]
+fn domain_process() {
+    let Ok(text) = std::env::var(PROCESS) else { return };
+    let [rank, machines, mode, file] = text.splitn(4, ' ').collect::<Vec<_>>().try_into().unwrap();
+    let (rank, file) = (rank.parse::<usize>().unwrap(), Path::new(file));
+    let machines: Vec<u32> = machines.split(',').map(|of| of.parse().unwrap()).collect();
+    let id = if rank == 0 { give_id(file) } else { take_id(file) };
+    let mut joined = NcclRank::join(id, rank, machines.len());
+    let room = if mode == "narrow" { 4096 } else { ROOM };
+    let memory = DomainMemory::new(&joined.gpu, &mut joined.comm, &DomainRank::terms(machines[rank], room));
+    let memory = match memory {
+        Ok(memory) => memory,
+        Err(why) => return println!("\nsaid {why}"),
+    };
+    let first = |of: &u32| machines.iter().position(|other| other == of).unwrap() as u32;
+    assert_eq!(memory.domains(), machines.iter().map(first).collect::<Vec<_>>());
+    let mut own = DomainRank { rank: joined, memory };
+    let said = match mode {
+        "all" => all_collectives(&mut own),
+        "long" => long_calls(&mut own),
+        "graph" => graphs(&mut own),
+        "narrow" => narrow(&mut own),
+        "leaves" | "stalls" => missing(&mut own, mode),
+        other => panic!("{other}"),
+    };
+    println!("\nsaid {said}");
+}
+
+/// Calls of all collectives, each twice.
+fn all_collectives(own: &mut DomainRank) -> String {
+    let ranks = own.rank.comm.ranks();
+    let (mut wrong, mut exchanges) = (0, 0);
+    for case in cases(ranks, &mut Random(5 + ranks as u64)) {
+        let mut rounds = own.rounds(&case).unwrap();
+        for call in 0..2 {
+            wrong += own.rank.call(&mut rounds, &case, call, LIMIT).unwrap_or_else(|error| panic!("{error}"));
+        }
+        exchanges += rounds.plan().exchanges().iter().flatten().count();
+    }
+    own.meet();
+    format!("wrong {wrong}, {}", if exchanges == 0 { "no messages of NCCL's" } else { "some messages of NCCL's" })
+}
+
+/// Messages of several tiles, and several plans at work in turn.
+fn long_calls(own: &mut DomainRank) -> String {
+    let ranks = own.rank.comm.ranks();
+    let all = [40_000, 25, 9_001].map(|count| {
+        (checked(lowered(&ring_allreduce(ranks, 2), count == 25)), crate::Terms { count, ..PLAIN })
+    });
+    let mut rounds: Vec<_> = all.iter().map(|case| own.rounds(case).unwrap()).collect();
+    let mut wrong = 0;
+    for call in 0..3 {
+        for (rounds, case) in rounds.iter_mut().zip(&all) {
+            wrong += own.rank.call(rounds, case, call, LIMIT).unwrap_or_else(|error| panic!("{error}"));
+        }
+    }
+    own.meet();
+    format!("wrong {wrong}")
+}
+
+/// Two graphs with the tables of other buffers and the same region, launched in turn, and plain calls between them.
+fn graphs(own: &mut DomainRank) -> String {
+    let ranks = own.rank.comm.ranks();
+    let case: NcclCase = (checked(lowered(&ring_allreduce(ranks, 1), true)), crate::Terms { count: 77, ..PLAIN });
+    let plan = RoundPlan::within(own.memory.domains(), &case.0, own.rank.comm.rank(), (77, DType::F32), BLOCK).unwrap();
+    let region = own.memory.region(&own.rank.gpu, &plan).unwrap().unwrap();
+    let of_plan = || NcclRounds::new(&own.rank.gpu, plan.clone(), THREADS, Some(region.clone())).unwrap();
+    let (mut plain, mut recorded) = (of_plan(), [of_plan(), of_plan()]);
+    let stream = own.rank.context.new_stream().unwrap();
+    let buffers = [(); 2].map(|()| stream.alloc_zeros::<f32>(77).unwrap());
+    let graphs: Vec<_> = recorded.iter_mut().zip(&buffers).map(|(rounds, buffer)| {
+        let mode = cudarc::driver::sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        let at = buffer.device_ptr(&stream).0;
+        stream.begin_capture(mode).unwrap();
+        // SAFETY: the buffer has this length, and lives longer than the graph.
+        unsafe { rounds.record(&mut own.rank.comm, &own.rank.gpu, stream.cu_stream().cast(), [at, at]) }.unwrap();
+        stream.end_capture(cudarc::driver::sys::CUgraphInstantiate_flags(0)).unwrap().unwrap()
+    }).collect();
+    let (mut wrong, mut buffers) = (0, buffers);
+    for turn in 0..4 {
+        let (of, value) = (turn % 2, (own.rank.comm.rank().0 + turn as u32) as f32);
+        stream.memcpy_htod(&vec![value; 77], &mut buffers[of]).unwrap();
+        graphs[of].launch().unwrap();
+        let result = stream.clone_dtoh(&buffers[of]).unwrap();
+        stream.synchronize().unwrap();
+        let expected: u32 = (0..ranks as u32).map(|rank| rank + turn as u32).sum();
+        wrong += result.iter().filter(|value| **value != expected as f32).count() as u64;
+        wrong += own.rank.call(&mut plain, &case, turn as u64, LIMIT).unwrap();
+    }
+    own.meet();
+    drop(graphs);
+    format!("wrong {wrong}")
+}
+
+/// Plans for which there is no room any more, on all ranks at the same one.
+fn narrow(own: &mut DomainRank) -> String {
+    let ranks = own.rank.comm.ranks();
+    let case: NcclCase = (checked(lowered(&ring_allreduce(ranks, 1), false)), PLAIN);
+    let plan = RoundPlan::within(own.memory.domains(), &case.0, own.rank.comm.rank(), (13, DType::F32), BLOCK).unwrap();
+    let refused = NcclRounds::new(&own.rank.gpu, plan.clone(), THREADS, None).err().unwrap();
+    let mut regions: Vec<Arc<_>> = Vec::new();
+    while let Some(region) = own.memory.region(&own.rank.gpu, &plan).unwrap() {
+        regions.push(region);
+    }
+    own.meet();
+    format!("{} regions, {refused}", regions.len())
+}
+
+/// Rank 1 ends instead of calling, or does not call in time.
+fn missing(own: &mut DomainRank, mode: &str) -> String {
+    let ranks = own.rank.comm.ranks();
+    let case: NcclCase = (checked(lowered(&ring_allreduce(ranks, 1), false)), PLAIN);
+    let mut rounds = own.rounds(&case).unwrap();
+    own.rank.call(&mut rounds, &case, 0, LIMIT).unwrap();
+    let begin = Instant::now();
+    if own.rank.comm.rank().0 == 1 {
+        if mode == "leaves" {
+            std::process::exit(86);
+        }
+        while begin.elapsed() < 3 * SHORT {
+            std::thread::yield_now();
+        }
+        return "came late".to_owned();
+    }
+    let limit = if mode == "leaves" { LIMIT } else { SHORT };
+    let ended = own.rank.call(&mut rounds, &case, 1, limit).unwrap_err();
+    assert!(begin.elapsed() < limit + Duration::from_secs(20));
+    // Nothing runs there any more.
+    let again = own.rank.call(&mut rounds, &case, 2, limit).unwrap_err();
+    format!("{ended} | {again}")
+}
+
+/// What each rank says.
+fn job(machines: &[u32], mode: &str) -> Vec<String> {
+    let folder = tempfile::tempdir().unwrap();
+    let list: Vec<_> = machines.iter().map(u32::to_string).collect();
+    started("domains::domain_process", machines.len(), &|rank| {
+        let file = folder.path().join("id");
+        let job = format!("{rank} {} {mode} {}", list.join(","), file.display());
+        vec![(PROCESS, job), ("FAKE_CUDA_GPU", rank.to_string())]
+    })
+}
+
+fn all_say(machines: &[u32], mode: &str, said: &str) {
+    assert_eq!(job(machines, mode), vec![format!("said {said}"); machines.len()], "{machines:?} {mode}");
+}
+
+/// Whether this can be tried: the processes of a real driver need a GPU each, or one that they may share memory on.
+fn is_fake() -> bool {
+    nccl();
+    !is_real()
+}
+
+#[test]
+fn the_kernel_moves_all_messages_of_one_domain() {
+    if is_fake() {
+        for machines in [&[0, 0][..], &[7; 3], &[0; 5]] {
+            all_say(machines, "all", "wrong 0, no messages of NCCL's");
+        }
+    }
+}
+
+#[test]
+fn domains_exchange_messages_over_nccl() {
+    if is_fake() {
+        for machines in [&[0, 0, 1][..], &[0, 0, 1, 1], &[0, 1, 0, 1, 0], &[3, 3, 1, 1, 2, 2]] {
+            all_say(machines, "all", "wrong 0, some messages of NCCL's");
+        }
+    }
+}
+
+#[test]
+fn long_messages_and_plans_in_turn() {
+    if is_fake() {
+        all_say(&[0, 0, 1, 1], "long", "wrong 0");
+        all_say(&[0, 0, 0], "long", "wrong 0");
+    }
+}
+
+#[test]
+fn graphs_with_mapped_memory() {
+    if is_fake() {
+        all_say(&[0, 0, 1], "graph", "wrong 0");
+        all_say(&[0, 0], "graph", "wrong 0");
+    }
+}
+
+#[test]
+fn where_there_is_no_room_all_ranks_know() {
+    if !is_fake() {
+        return;
+    }
+    let said = job(&[0, 0, 1, 1], "narrow");
+    assert!(said.iter().all(|line| *line == said[0]), "{said:?}");
+    assert!(said[0].ends_with("regions, nothing over mapped memory: the plan has no mapped memory"), "{said:?}");
+    let regions = said[0].split(' ').nth(1).unwrap().parse::<usize>().unwrap();
+    assert!((1..100).contains(&regions), "{said:?}");
+    all_say(&[0, 1, 2], "all", "rank 1 is on another computer than rank 0, or in another container");
+}
+
+#[test]
+fn a_rank_that_leaves_or_does_not_come_is_named() {
+    if !is_fake() {
+        return;
+    }
+    for machines in [&[0, 0, 0][..], &[0, 0, 1, 1]] {
+        let said = job(machines, "leaves");
+        assert!(said[1].contains("86"), "{said:?}");
+        // Ranks of its domain see that its process has ended; the others hear of it from NCCL.
+        assert!(said[0].contains("rank 1"), "{said:?}");
+        let said = job(machines, "stalls");
+        assert_eq!(said[1], "said came late", "{said:?}");
+        assert!(said[0].contains("not done after 3 s"), "{said:?}");
+        // Whoever waits for it itself says so.
+        assert!(said.iter().any(|line| line.contains("with rank 1: not done after 3 s")), "{said:?}");
+    }
+}
