@@ -55,7 +55,7 @@ pub use device::cuda::{
 };
 pub use device::kernel_plan::{KernelAddresses, KernelNeeds, KernelPlan, KernelTables};
 pub use device::nccl::{
-    DomainMemory, DomainRegion, DomainTerms, MOST_STAGED_BYTES, NcclCommunicator, NcclError, NcclGather, NcclId, NcclLibrary, NcclLibraryError, NcclRounds,
+    DOMAIN_BYTES, DomainMemory, DomainPlace, DomainRegion, DomainTerms, MOST_STAGED_BYTES, NcclCommunicator, NcclError, NcclGather, NcclId, NcclLibrary, NcclLibraryError, NcclRounds,
     NcclSearch, NcclStockCall, NcclTrials, NcclVersion, NcclWork, RoundFailure, StagedAllReduce, StagedCall,
     StagedTerms,
 };

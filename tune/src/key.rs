@@ -26,9 +26,17 @@ pub enum RankTransport {
     Tcp,
     /// NCCL, between memory of GPUs. Only tables of `antiphon tune --device gpu` have it.
     Nccl,
+    /// The same where the kernel moves messages between ranks of one machine, which have mapped each other's memory.
+    #[serde(rename = "nccl-mapped")]
+    NcclMapped,
 }
 
 impl RankTransport {
+    /// Whether buffers are in memory of GPUs.
+    pub fn is_of_gpus(self) -> bool {
+        matches!(self, Self::Nccl | Self::NcclMapped)
+    }
+
     /// The same for so many machines: between ranks of one machine, `auto` is `shm`.
     pub fn among(self, machines: usize) -> Self {
         match self {
@@ -45,6 +53,7 @@ impl fmt::Display for RankTransport {
             Self::Shm => "shm",
             Self::Tcp => "tcp",
             Self::Nccl => "nccl",
+            Self::NcclMapped => "nccl-mapped",
         })
     }
 }

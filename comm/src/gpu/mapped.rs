@@ -1,81 +1,146 @@
-//! Memory that the ranks of a tuning have mapped, for kernels that are measured beside plans and NCCL.
+//! Memory that the ranks of a tuning have mapped: for messages of plans within machines, and for kernels that are measured beside plans
+//! and NCCL.
 //!
 //! The principal type is [`TuningMemory`].
 
 use super::{GpuRank, RankFault, said_or_why};
 use crate::communicator::Communicator;
-use crate::error::CommResult;
-use runtime::{NcclTrials, StagedAllReduce, StagedTerms};
+use crate::error::{CommError, CommResult};
+use runtime::{DomainMemory, DomainTerms, NcclError, NcclTrials, StagedAllReduce, StagedTerms};
 
-/// Whether kernels can be measured that work on memory of all ranks.
+/// Memory that is shared on some terms.
 #[derive(Debug, Default)]
-pub(super) enum TuningMemory {
+enum SharedOn<T, M> {
     /// Nobody has asked for it.
     #[default]
     Unasked,
     /// All ranks have it.
-    Shared(StagedTerms, StagedAllReduce),
+    Shared(T, M),
     /// No rank has it, and why.
-    Refused(StagedTerms, String),
+    Refused(T, String),
+}
+
+/// All of it.
+#[derive(Debug, Default)]
+pub(super) struct TuningMemory {
+    kernels: SharedOn<StagedTerms, StagedAllReduce>,
+    domains: SharedOn<DomainTerms, DomainMemory>,
+}
+
+impl<T, M> SharedOn<T, M> {
+    /// Shares memory among all ranks. All of them make this call, with the same terms, and come to the same: all have it, or none.
+    fn new(
+        comm: &Communicator,
+        trials: &mut NcclTrials,
+        terms: T,
+        share: impl FnOnce(&mut NcclTrials, &T) -> Result<M, NcclError>,
+    ) -> CommResult<Self> {
+        let shared = share(trials, &terms);
+        let own = shared.as_ref().map(|_| String::new()).map_err(RankFault::of);
+        let outcome = said_or_why(comm, own)?;
+        Ok(match (outcome, shared) {
+            (Ok(_), Ok(memory)) => Self::Shared(terms, memory),
+            // What ranks find together they say together, and it has the names of ranks itself.
+            (Err((_, why)), _) => Self::Refused(terms, why),
+            (Ok(_), Err(why)) => Self::Refused(terms, why.to_string()),
+        })
+    }
+
+    /// The terms of memory that was shared, which is given back.
+    fn take_shared(&mut self) -> Option<T> {
+        match std::mem::take(self) {
+            Self::Shared(terms, memory) => {
+                drop(memory);
+                Some(terms)
+            }
+            other => {
+                *self = other;
+                None
+            }
+        }
+    }
+
+    fn memory(&mut self) -> Option<&mut M> {
+        match self {
+            Self::Shared(_, memory) => Some(memory),
+            Self::Unasked | Self::Refused(..) => None,
+        }
+    }
+
+    fn refusal(&self) -> Option<&str> {
+        match self {
+            Self::Refused(_, why) => Some(why),
+            Self::Unasked | Self::Shared(..) => None,
+        }
+    }
 }
 
 impl GpuRank {
-    /// Shares memory among all ranks. All of them make this call, with the same terms, and come to the same: all have it, or none.
+    /// Shares memory among all ranks, for kernels. All of them make this call, with the same terms.
     ///
     /// # Errors
     /// As any call.
     pub(crate) fn map_memory(&mut self, comm: &Communicator, terms: StagedTerms) -> CommResult<()> {
         // The memory of before goes first: two together may be too much.
-        self.mapped = TuningMemory::Unasked;
-        let shared = self.trials.share_memory(&terms);
-        let own = shared.as_ref().map(|_| String::new()).map_err(RankFault::of);
-        let outcome = said_or_why(comm, own)?;
-        self.mapped = match (outcome, shared) {
-            (Ok(_), Ok(staged)) => TuningMemory::Shared(terms, staged),
-            // What ranks find together they say together, and it has the names of ranks itself.
-            (Err((_, why)), _) => TuningMemory::Refused(terms, why),
-            (Ok(_), Err(why)) => TuningMemory::Refused(terms, why.to_string()),
-        };
+        self.mapped.kernels = SharedOn::Unasked;
+        self.mapped.kernels = SharedOn::new(comm, &mut self.trials, terms, NcclTrials::share_memory)?;
         Ok(())
     }
 
-    /// Shares it anew, if the ranks have tried to: after an error they do not agree any more about how many calls there were.
+    /// The same within machines, for messages of plans; the terms may differ by the machine.
+    ///
+    /// # Errors
+    /// As any call.
+    pub(crate) fn map_domains(&mut self, comm: &Communicator, terms: DomainTerms) -> CommResult<()> {
+        self.mapped.domains = SharedOn::Unasked;
+        self.mapped.domains = SharedOn::new(comm, &mut self.trials, terms, NcclTrials::share_domains)?;
+        Ok(())
+    }
+
+    /// Shares anew what the ranks have shared: after an error they do not agree any more about how many calls there were.
     ///
     /// # Errors
     /// As any call.
     pub(super) fn map_again(&mut self, comm: &Communicator) -> CommResult<()> {
-        match std::mem::take(&mut self.mapped) {
-            TuningMemory::Unasked => Ok(()),
-            TuningMemory::Shared(terms, staged) => {
-                drop(staged);
-                self.map_memory(comm, terms)
-            }
-            TuningMemory::Refused(terms, why) => {
-                self.mapped = TuningMemory::Refused(terms, why);
-                Ok(())
-            }
-        }
+        let (domains, kernels) = (self.mapped.domains.take_shared(), self.mapped.kernels.take_shared());
+        domains.map_or(Ok(()), |terms| self.map_domains(comm, terms))?;
+        kernels.map_or(Ok(()), |terms| self.map_memory(comm, terms))
+    }
+
+    /// Gives the places of all plans back, which nobody uses any more. All ranks make this call.
+    ///
+    /// # Errors
+    /// [`CommError::Gpu`] on all ranks if one has failed; as any call.
+    pub(crate) fn clear_domains(&mut self, comm: &Communicator) -> CommResult<()> {
+        let limit = self.limit;
+        let Some(memory) = self.mapped.domains.memory() else { return Ok(()) };
+        let cleared = self.trials.clear_domains(memory, limit);
+        let own = cleared.map(|()| String::new()).map_err(|error| RankFault::of(&error));
+        said_or_why(comm, own)?.map(drop).map_err(|(rank, why)| CommError::Gpu(format!("rank {rank}: {why}")))
+    }
+
+    /// Whether the kernel moves the messages of plans between ranks of one machine.
+    pub(crate) fn has_domains(&self) -> bool {
+        matches!(self.mapped.domains, SharedOn::Shared(..))
     }
 
     /// Whether inputs of so many bytes fit into the memory that all ranks have mapped.
     pub(crate) fn maps(&self, bytes: u64) -> bool {
-        matches!(&self.mapped, TuningMemory::Shared(terms, _) if bytes <= terms.bytes as u64)
+        matches!(&self.mapped.kernels, SharedOn::Shared(terms, _) if bytes <= terms.bytes as u64)
     }
 
     /// Why no rank maps memory of others, if they have tried to.
     pub fn why_unmapped(&self) -> Option<&str> {
-        match &self.mapped {
-            TuningMemory::Refused(_, why) => Some(why),
-            TuningMemory::Unasked | TuningMemory::Shared(..) => None,
-        }
+        self.mapped.kernels.refusal().or_else(|| self.mapped.domains.refusal())
     }
 
     /// What is timed, and the memory of all ranks if it is mapped.
     pub(crate) fn trials_and_memory(&mut self) -> (&mut NcclTrials, Option<&mut StagedAllReduce>) {
-        let staged = match &mut self.mapped {
-            TuningMemory::Shared(_, staged) => Some(staged),
-            TuningMemory::Unasked | TuningMemory::Refused(..) => None,
-        };
-        (&mut self.trials, staged)
+        (&mut self.trials, self.mapped.kernels.memory())
+    }
+
+    /// What is timed, and the memory of domains if there are any.
+    pub(crate) fn trials_and_domains(&mut self) -> (&mut NcclTrials, Option<&mut DomainMemory>) {
+        (&mut self.trials, self.mapped.domains.memory())
     }
 }

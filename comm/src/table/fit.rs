@@ -98,6 +98,11 @@ impl PlanTable {
             || (0..self.tuned.len()).any(is_theirs)
     }
 
+    /// Whether a tuning table was measured by ranks at these places.
+    pub fn is_tuned_for(&self, places: RankPlaces<'_>) -> bool {
+        (0..self.tuned.len()).any(|table| self.fits(table, places) && self.tuned[table].key.transport == places.transport)
+    }
+
     /// What messages between the machines of these ranks cost, as the first table for them knows it.
     pub(crate) fn links(&self, places: RankPlaces<'_>) -> Option<&MachineLinks> {
         let is_theirs = |(table, TunedFile { key, .. }): &(usize, &TunedFile)| {

@@ -1,4 +1,4 @@
-//! Candidates on GPUs: plans in rounds over NCCL, kernels over memory that all ranks have mapped, and NCCL's own collectives as stock.
+//! Candidates on GPUs: plans in rounds over NCCL, whose messages within a machine the kernel moves if it can, kernels over memory that all ranks have mapped, and NCCL's own collectives as stock.
 //!
 //! The principal type is [`GpuBench`]. The numbers of a problem are made and judged on the host, as without GPUs, and copied to the GPU
 //! and back with their guards. Times are those of events on the GPU.
@@ -10,7 +10,7 @@ use crate::error::CommResult;
 use crate::gpu::{GpuRank, RankFault, said_or_why};
 use crate::operation::CollectiveCall;
 use runtime::{
-    GpuMemory, MOST_STAGED_BYTES, NcclRounds, NcclStockCall, NcclTrials, NcclWork, PeerAlgorithm, RoundPlan,
+    DOMAIN_BYTES, DomainMemory, DomainPlace, DomainTerms, GpuMemory, MOST_STAGED_BYTES, NcclRounds, NcclStockCall, NcclTrials, NcclWork, PeerAlgorithm, RoundPlan,
     SequencedProgram, StagedCall, StagedTerms,
 };
 use schedule::{Collective, ReduceOp};
@@ -68,15 +68,50 @@ pub(super) struct ReadyGpuWork {
 /// How it does its work.
 enum ReadyWay {
     /// A plan.
-    Rounds(Box<RefCell<NcclRounds>>),
+    Rounds(Box<RefCell<ReadyRounds>>),
     /// A kernel over mapped memory.
     Kernel(PeerAlgorithm),
 }
+
+/// A plan with its memory.
+struct ReadyRounds {
+    rounds: NcclRounds,
+    /// The communicator for which its ranks have mapped memory.
+    epoch: u64,
+}
+
+impl ReadyRounds {
+    fn new(trials: &NcclTrials, memory: Option<&DomainMemory>, (plan, place): PlacedPlan) -> Result<Self, String> {
+        let region = place.zip(memory).map(|(place, memory)| memory.region(trials.gpu(), place)).transpose();
+        let rounds = region.and_then(|region| NcclRounds::new(trials.gpu(), plan, THREADS, region));
+        Ok(Self { rounds: rounds.map_err(|error| error.to_string())?, epoch: trials.epoch() })
+    }
+
+    /// Takes new memory if its own is that of a communicator that has ended. All ranks use the same plans in the same order.
+    fn renew(&mut self, trials: &NcclTrials, memory: Option<&mut DomainMemory>) -> Result<(), String> {
+        let Some(needs) = self.rounds.plan().mapped_needs().filter(|_| self.epoch != trials.epoch()) else {
+            return Ok(());
+        };
+        let unmapped = || "no memory is mapped any more".to_owned();
+        let memory = memory.ok_or_else(unmapped)?;
+        let place = memory.place(&needs).ok_or_else(unmapped)?;
+        *self = Self::new(trials, Some(memory), (self.rounds.plan().clone(), Some(place)))?;
+        Ok(())
+    }
+}
+
+/// A plan, and where its mapped memory is.
+type PlacedPlan = (RoundPlan, Option<DomainPlace>);
 
 impl From<ReadyWay> for ReadyGpuWork {
     fn from(way: ReadyWay) -> Self {
         Self { way, epoch: Cell::new(0) }
     }
+}
+
+/// What the messages of plans within a machine need.
+pub(super) fn terms_of_domains(options: &TuneOptions, machine: u32, limit: Duration) -> DomainTerms {
+    DomainTerms { bytes: DOMAIN_BYTES, machine, dtypes: vec![options.dtype], threads: THREADS, limit }
 }
 
 /// What kernels over mapped memory need to be measured; `None` if none are.
@@ -98,6 +133,8 @@ impl<'a> GpuBench<'a> {
         memory: &TrialMemory,
         limit: Duration,
     ) -> CommResult<Result<Self, (usize, String)>> {
+        // Nothing of the cell before is used any more.
+        gpu.clear_domains(comm)?;
         let in_place = memory.call().in_place;
         let [input, output] = memory.lengths();
         let device = gpu.trials().gpu();
@@ -134,12 +171,16 @@ impl<'a> GpuBench<'a> {
         rank: usize,
         call: &CollectiveCall,
     ) -> Result<ReadyGpuWork, String> {
-        let rank = Rank::from_index(rank);
-        let plan = RoundPlan::new(program.program(), rank, call.count as u64, call.dtype, BLOCK_BYTES);
-        let plan = plan.map_err(|error| error.to_string())?;
-        let device = self.gpu.trials().gpu();
-        let rounds = NcclRounds::new(device, plan, THREADS, None).map_err(|error| error.to_string())?;
-        self.is_held &= !NcclTrials::is_too_long_to_hold(&rounds);
+        let (rank, size) = (Rank::from_index(rank), (call.count as u64, call.dtype));
+        let (trials, mut memory) = self.gpu.trials_and_domains();
+        let program = program.program();
+        let placed = match &mut memory {
+            Some(memory) => memory.plan(program, rank, size, BLOCK_BYTES),
+            None => RoundPlan::new(program, rank, size.0, size.1, BLOCK_BYTES).map(|plan| (plan, None)),
+        };
+        let placed = placed.map_err(|error| error.to_string())?;
+        let rounds = ReadyRounds::new(trials, memory.as_deref(), placed)?;
+        self.is_held &= !NcclTrials::is_too_long_to_hold(&rounds.rounds);
         Ok(ReadyWay::Rounds(Box::new(RefCell::new(rounds))).into())
     }
 
@@ -191,20 +232,23 @@ impl<'a> GpuBench<'a> {
         ) -> Result<T, runtime::NcclError>,
     ) -> Result<T, String> {
         let (limit, buffers) = (self.limit, self.memory.each_ref().map(Option::as_ref));
-        let (trials, mapped) = self.gpu.trials_and_memory();
-        ready.map_or(&self.stock_epoch, |ready| &ready.epoch).set(trials.epoch());
+        ready.map_or(&self.stock_epoch, |ready| &ready.epoch).set(self.gpu.trials().epoch());
         let ended = match ready.map(|ready| &ready.way) {
             Some(ReadyWay::Rounds(rounds)) => {
-                run(trials, &mut NcclWork::Plan(&mut rounds.borrow_mut()), buffers, limit)
+                let (trials, memory) = self.gpu.trials_and_domains();
+                let ready = &mut *rounds.borrow_mut();
+                ready.renew(trials, memory)?;
+                run(trials, &mut NcclWork::Plan(&mut ready.rounds), buffers, limit)
             }
             Some(ReadyWay::Kernel(algorithm)) => {
+                let (trials, mapped) = self.gpu.trials_and_memory();
                 let mapped = mapped.ok_or_else(|| "no memory is mapped any more".to_owned())?;
                 let CollectiveCall { op, count, dtype, .. } = *call;
                 let op = op.unwrap_or(ReduceOp::Sum);
                 let call = StagedCall { algorithm: *algorithm, count: count as u64, dtype, op };
                 run(trials, &mut NcclWork::Kernel(mapped, call), buffers, limit)
             }
-            None => run(trials, &mut NcclWork::Stock(stock_call(call)), buffers, limit),
+            None => run(self.gpu.trials(), &mut NcclWork::Stock(stock_call(call)), buffers, limit),
         };
         ended.map_err(|error| error.to_string())
     }

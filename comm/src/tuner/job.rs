@@ -201,7 +201,8 @@ impl Communicator {
         let texts = Self::plan_texts(candidates).map_err(CommError::NoPlan)?;
         let functions = candidates.iter().filter(|of| of.is_function()).map(|of| of.name().to_owned()).collect();
         // What was measured between hosts says nothing about GPUs.
-        let links = if key.transport == Some(RankTransport::Nccl) { None } else { self.kept_links() };
+        let is_of_gpus = key.transport.is_some_and(RankTransport::is_of_gpus);
+        let links = if is_of_gpus { None } else { self.kept_links() };
         Ok(LaunchEnd { key, texts, functions, links, without_kernels: None })
     }
 

@@ -301,13 +301,15 @@ impl Communicator {
             None => self.table_key(),
             Some(gpu) => {
                 let machines = self.machines();
-                Ok(TableKey { transport: Some(RankTransport::Nccl), ..self.key_on(&gpu.hardware(&machines)) })
+                let transport = if gpu.has_domains() { RankTransport::NcclMapped } else { RankTransport::Nccl };
+                Ok(TableKey { transport: Some(transport), ..self.key_on(&gpu.hardware(&machines)) })
             }
         }
     }
 
-    /// What the options want calls to run on; `None` for the host. All ranks make this call. For AllReduce they try to map memory of each
-    /// other, as `libantiphon_nccl.so` does; [`GpuRank::why_unmapped`] says why they have none.
+    /// What the options want calls to run on; `None` for the host. All ranks make this call. They try to map memory of each other, as
+    /// `libantiphon_nccl.so` does: ranks of a machine for the messages of plans, and all of them for kernels that do an AllReduce.
+    /// [`GpuRank::why_unmapped`] says why they have none.
     ///
     /// # Errors
     /// As [`GpuRank::open`].
@@ -316,6 +318,7 @@ impl Communicator {
             TuneDevice::Host => Ok(None),
             TuneDevice::Gpu => {
                 let mut gpu = GpuRank::open(self, JOINING)?;
+                gpu.map_domains(self, device::terms_of_domains(options, self.machines()[self.rank()], JOINING))?;
                 if let Some(terms) = device::terms_of_kernels(options, self.size(), JOINING) {
                     gpu.map_memory(self, terms)?;
                 }

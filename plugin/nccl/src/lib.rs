@@ -21,6 +21,7 @@ mod background;
 mod choices;
 mod collectives;
 mod counters;
+mod domains;
 mod groups;
 mod lifecycle;
 mod members;

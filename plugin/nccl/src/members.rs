@@ -4,6 +4,7 @@
 //! versions of this library and of NCCL, and whether their GPU has the kernel. Where all have the same, they tell each other what their
 //! GPUs are called. Only then plans run, so all ranks decide each call alike without asking each other again.
 
+use crate::domains::{self, PlanDomains};
 use crate::background::{Background, IN_PROGRESS, REMOTE_ERROR, spawn};
 use crate::names::NcclName;
 use crate::peers::PeerFunctions;
@@ -39,6 +40,16 @@ pub(crate) struct PlanMember {
     pub(crate) plans: PreparedPlans,
     /// Where ranks have mapped each other's memory.
     pub(crate) peers: Option<PeerFunctions>,
+    /// The same for messages of plans, within machines.
+    pub(crate) domains: Option<PlanDomains>,
+}
+
+impl PlanMember {
+    /// What ends kernels that wait for other ranks.
+    fn faults(&self) -> Vec<Arc<PeerFault>> {
+        let of_peers = self.peers.as_ref().map(|peers| peers.staged.fault().clone());
+        of_peers.into_iter().chain(self.domains.as_ref().map(|domains| domains.memory.fault().clone())).collect()
+    }
 }
 
 /// A communicator that was seen being made.
@@ -47,26 +58,25 @@ pub(crate) struct SeenCommunicator {
     pub(crate) member: Mutex<Result<PlanMember, String>>,
     pub(crate) background: Arc<Background>,
     /// What ends kernels that wait for other ranks, once there are any.
-    fault: OnceLock<Arc<PeerFault>>,
+    faults: OnceLock<Vec<Arc<PeerFault>>>,
 }
 
 impl SeenCommunicator {
     fn new(member: Result<PlanMember, String>) -> Self {
-        let seen = Self { member: Mutex::new(Err(String::new())), background: Arc::default(), fault: OnceLock::new() };
+        let seen = Self { member: Mutex::new(Err(String::new())), background: Arc::default(), faults: OnceLock::new() };
         seen.become_member(member);
         seen
     }
 
     /// Its ranks have compared their tables.
     fn become_member(&self, member: Result<PlanMember, String>) {
-        let peers = member.as_ref().ok().and_then(|member| member.peers.as_ref());
-        peers.into_iter().for_each(|peers| drop(self.fault.set(peers.staged.fault().clone())));
+        member.iter().for_each(|member| drop(self.faults.set(member.faults())));
         *self.member.lock().unwrap_or_else(PoisonError::into_inner) = member;
     }
 
     /// It is about to be aborted, and so is whatever waits for other ranks. False: a thread may use it still, and so it cannot end.
     pub(crate) fn abort(&self) -> bool {
-        if let Some(Err(why)) = self.fault.get().map(|fault| fault.end()) {
+        for why in self.faults.get().into_iter().flatten().filter_map(|fault| fault.end().err()) {
             say(&format!("an abort: {why}"));
         }
         self.background.stop()
@@ -78,7 +88,7 @@ impl SeenCommunicator {
         let finalized = Err("it was finalized".to_owned());
         let ended = std::mem::replace(&mut *self.member.lock().unwrap_or_else(PoisonError::into_inner), finalized);
         match ended {
-            Ok(member) if !member.is_blocking && member.peers.is_some() => {
+            Ok(member) if !member.is_blocking && !member.faults().is_empty() => {
                 spawn(vec![self.background.clone()], move || {
                     drop(member);
                     vec![SUCCESS]
@@ -93,7 +103,7 @@ impl SeenCommunicator {
 
     /// What `ncclCommGetAsyncError` gives as long as this library has something to say; otherwise NCCL says it.
     pub(crate) fn state(&self) -> Option<c_int> {
-        let has_failed = self.fault.get().is_some_and(|fault| fault.has_failed());
+        let has_failed = self.faults.get().is_some_and(|faults| faults.iter().any(|fault| fault.has_failed()));
         self.background.state().or(has_failed.then_some(REMOTE_ERROR))
     }
 }
@@ -361,7 +371,9 @@ fn compare(comm: *mut c_void, later: Option<&Background>) -> Result<Result<PlanM
     }
     let names = ours.gather(&opened, &words_of(opened.name()), PATIENCE)?;
     let names: Vec<String> = names.chunks(NAME_WORDS).map(name_of).collect();
-    let places = MemberPlaces::new(&hosts, &names, &nccl_version);
+    let mut places = MemberPlaces::new(&hosts, &names, &nccl_version);
+    let domains = domains::shared(&mut ours, &opened, (table(), &places), PATIENCE)?;
+    places.is_mapped = domains.is_some();
     if ours.rank() == Rank(0) && Settings::of_process().says_decisions {
         table().into_iter().for_each(|table| places.say_others(table));
     }
@@ -374,5 +386,6 @@ fn compare(comm: *mut c_void, later: Option<&Background>) -> Result<Result<PlanM
         is_blocking: later.is_none(),
         plans: PreparedPlans::default(),
         peers,
+        domains,
     }))
 }

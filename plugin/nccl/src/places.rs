@@ -4,7 +4,10 @@
 
 use crate::settings::{Settings, say};
 use comm::{PlanTable, RankPlaces, RankTransport, gpu_hardware};
+use std::collections::BTreeSet;
 
+/// Of what plans for GPUs were measured with.
+const TRANSPORTS: [RankTransport; 2] = [RankTransport::Nccl, RankTransport::NcclMapped];
 /// How many words the name of a GPU takes. The driver's names are no longer.
 pub(crate) const NAME_WORDS: usize = 32;
 
@@ -14,6 +17,8 @@ pub(crate) struct MemberPlaces {
     pub(crate) machines: Vec<u32>,
     /// What each machine is; `None` if it does not matter.
     hardware: Option<Vec<String>>,
+    /// Ranks of one machine have mapped each other's memory, and the kernel moves their messages.
+    pub(crate) is_mapped: bool,
 }
 
 /// A name as words that all ranks give equally many of.
@@ -48,26 +53,34 @@ impl MemberPlaces {
         let machines = machines_of(hosts);
         let matters = !Settings::of_process().takes_any_hardware;
         let hardware = matters.then(|| gpu_hardware(&machines, names, nccl_version));
-        Self { machines, hardware }
+        Self { machines, hardware, is_mapped: false }
     }
 
     /// For whom a table has to be. One that was measured between hosts is none for these ranks.
     pub(crate) fn ranks(&self) -> RankPlaces<'_> {
-        RankPlaces {
-            machines: &self.machines,
-            transport: Some(RankTransport::Nccl),
-            hardware: self.hardware.as_deref(),
-        }
+        self.over(if self.is_mapped { RankTransport::NcclMapped } else { RankTransport::Nccl })
     }
 
-    /// The same if it did not matter what the machines are.
-    pub(crate) fn on_any_hardware(&self) -> RankPlaces<'_> {
-        RankPlaces { hardware: None, ..self.ranks() }
+    /// The same if ranks of one machine have mapped each other's memory.
+    pub(crate) fn mapped(&self) -> RankPlaces<'_> {
+        self.over(RankTransport::NcclMapped)
+    }
+
+    fn over(&self, transport: RankTransport) -> RankPlaces<'_> {
+        RankPlaces { machines: &self.machines, transport: Some(transport), hardware: self.hardware.as_deref() }
+    }
+
+    /// The same if it did not matter what the machines are, and what they map.
+    pub(crate) fn on_any_hardware(&self) -> [RankPlaces<'_>; 2] {
+        TRANSPORTS.map(|transport| RankPlaces { hardware: None, ..self.over(transport) })
     }
 
     /// Says which tables serve no calls because they were measured on other hardware.
     pub(crate) fn say_others(&self, table: &PlanTable) {
-        for why in table.of_other_hardware(self.ranks()) {
+        // A table that leaves the transport open is found for each.
+        let all: BTreeSet<String> =
+            TRANSPORTS.iter().flat_map(|transport| table.of_other_hardware(self.over(*transport))).collect();
+        for why in all {
             say(&format!("{why} (hint: tune again here, or set ANTIPHON_TABLE_ANY_HARDWARE=1 on all ranks)"));
         }
     }

@@ -9,10 +9,10 @@ use crate::background::REMOTE_ERROR;
 use crate::members::{PlanMember, SeenMember, find, table};
 use crate::peers::PeerKernelCall;
 use crate::places::MemberPlaces;
-use crate::prepared::{PlanRefusal, PreparedKey, PreparedPlan, PreparedPlans, dtype_of};
+use crate::prepared::{PlanRefusal, PreparedKey, PreparedPlan, dtype_of};
 use crate::settings::say;
 use program::{LowerOptions, check, lower};
-use runtime::{DType, GpuDevice, GpuError, NcclCommunicator, NcclError, NcclRounds, RoundFailure, RoundPlan};
+use runtime::{DType, GpuDevice, GpuError, NcclError, NcclRounds, RoundFailure, RoundPlan};
 use schedule::{Collective, ReduceOp, Request};
 use std::collections::btree_map::Entry;
 use std::ffi::{c_int, c_void};
@@ -25,7 +25,7 @@ const SUCCESS: c_int = 0;
 const CUDA_ERROR: c_int = 1;
 const INTERNAL_ERROR: c_int = 3;
 /// Threads of a block of the kernel, and the bytes of its work.
-const THREADS: u32 = 256;
+pub(crate) const THREADS: u32 = 256;
 const BLOCK_BYTES: u64 = 128 << 10;
 /// How many prepared plans a communicator keeps. Each has memory on the GPU.
 const MOST_PLANS: usize = 64;
@@ -105,7 +105,7 @@ pub(crate) fn choose(call: &AskedCall) -> Result<CallForPlan, PlanRefusal> {
     let key = key_of(call)?;
     let function = member.peers.as_ref().and_then(|peers| peers.serving(&key));
     if function.is_none() {
-        prepared(&mut member.plans, member.comm.rank(), &member.places, key)?;
+        prepared(member, key)?;
     }
     let (number, gpu) = (member.number, member.gpu.clone());
     let is_blocking = member.is_blocking;
@@ -135,12 +135,9 @@ fn key_of(call: &AskedCall) -> Result<PreparedKey, PlanRefusal> {
 ///
 /// # Errors
 /// Why there is none. All ranks come to the same.
-fn prepared<'a>(
-    plans: &'a mut PreparedPlans,
-    rank: Rank,
-    places: &MemberPlaces,
-    key: PreparedKey,
-) -> Result<&'a mut PreparedPlan, PlanRefusal> {
+fn prepared(member: &mut PlanMember, key: PreparedKey) -> Result<&mut PreparedPlan, PlanRefusal> {
+    let PlanMember { comm, places, plans, domains, .. } = member;
+    let rank = comm.rank();
     if plans.plans.len() >= MOST_PLANS && !plans.plans.contains_key(&key) {
         // The memory of each is given back when its calls are done.
         plans.plans.clear();
@@ -148,7 +145,11 @@ fn prepared<'a>(
     let prepare = || {
         let dtype = dtype_of(key.dtype, key.op)?;
         let (program, name) = program_of(&key, dtype, places)?;
-        let plan = RoundPlan::new(&program, rank, key.count as u64, dtype, BLOCK_BYTES);
+        let count = key.count as u64;
+        let plan = match domains {
+            Some(domains) => domains.plan((key, rank), &program, (count, dtype), BLOCK_BYTES),
+            None => RoundPlan::new(&program, rank, count, dtype, BLOCK_BYTES),
+        };
         let plan = plan.map_err(|why| PlanRefusal::Unfit(format!("{name}: {why}")))?;
         Ok(PreparedPlan { name, plan, rounds: None })
     };
@@ -170,9 +171,8 @@ impl CallForPlan {
         let (plan, done) = match &self.function {
             Some(function) => (function.name.clone(), run_function(&self.call, function, member)),
             None => {
-                let PlanMember { comm, gpu, places, plans, .. } = member;
-                let plan = prepared(plans, comm.rank(), places, self.key)?.name.clone();
-                (plan, enqueue(&self.call, self.key, plans, comm, gpu))
+                let plan = prepared(member, self.key)?.name.clone();
+                (plan, enqueue(&self.call, self.key, member))
             }
         };
         let code = match done {
@@ -219,7 +219,9 @@ fn program_of(
     let found = |places| table().and_then(|table| table.schedule_for(places, &request, dtype));
     let (schedule, name) = match found(places.ranks()) {
         Some(found) => found.map_err(PlanRefusal::Unfit)?,
-        None if found(places.on_any_hardware()).is_some() => return Err(PlanRefusal::OtherHardware),
+        None if places.on_any_hardware().into_iter().any(|of| found(of).is_some()) => {
+            return Err(PlanRefusal::OtherHardware);
+        }
         None => return Err(PlanRefusal::NotChosen),
     };
     let unfit = |why: &dyn fmt::Display| PlanRefusal::Unfit(format!("{name}: {why}"));
@@ -277,20 +279,23 @@ fn places(call: &AskedCall, (rank, ranks): (Rank, usize), block: usize) -> CallP
 fn enqueue(
     call: &AskedCall,
     key: PreparedKey,
-    plans: &mut PreparedPlans,
-    comm: &mut NcclCommunicator,
-    gpu: &GpuDevice,
+    member: &mut PlanMember,
 ) -> Result<(), NcclError> {
+    let PlanMember { comm, gpu, plans, domains, .. } = member;
     let Some(Ok(prepared)) = plans.plans.get_mut(&key) else { return Ok(()) };
     let block = call.count * prepared.plan.dtype().size();
     let CallPlaces { buffers, is_staged, copy } = places(call, (comm.rank(), comm.ranks()), block);
     // SAFETY: NCCL's caller gives a stream of the communicator's GPU.
     let is_recorded = unsafe { gpu.is_captured(call.stream) }?;
+    let mut make = |plan| {
+        let region = domains.as_mut().map_or(Ok(None), |domains| domains.region(gpu, &key))?;
+        NcclRounds::new(gpu, plan, THREADS, region)
+    };
     let rounds = match is_recorded {
-        false => prepared.rounds(gpu, THREADS)?,
+        false => prepared.rounds(make)?,
         true => match plans.recorded.entry((key, buffers)) {
             Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(place) => place.insert(NcclRounds::new(gpu, prepared.plan.clone(), THREADS, None)?),
+            Entry::Vacant(place) => place.insert(make(prepared.plan.clone())?),
         },
     };
     // SAFETY: NCCL's caller gives buffers of these lengths, which keep until the stream has done the work, or the graph is gone. They do

@@ -2,7 +2,7 @@
 //!
 //! The principal type is [`PreparedPlans`].
 
-use runtime::{DType, GpuDevice, NcclError, NcclRounds, RoundPlan};
+use runtime::{DType, NcclError, NcclRounds, RoundPlan};
 use schedule::{Collective, ReduceOp};
 use std::collections::BTreeMap;
 use std::ffi::c_int;
@@ -87,14 +87,17 @@ pub(crate) struct PreparedPlan {
 }
 
 impl PreparedPlan {
-    /// The plan with its memory.
+    /// The plan with its memory, which `make` makes at the first call.
     ///
     /// # Errors
     /// If the GPU has no room. Other ranks may have room, so this is no reason to leave the call to NCCL.
-    pub(crate) fn rounds(&mut self, gpu: &GpuDevice, threads: u32) -> Result<&mut NcclRounds, NcclError> {
+    pub(crate) fn rounds(
+        &mut self,
+        make: impl FnOnce(RoundPlan) -> Result<NcclRounds, NcclError>,
+    ) -> Result<&mut NcclRounds, NcclError> {
         let rounds = match self.rounds.take() {
             Some(rounds) => rounds,
-            None => NcclRounds::new(gpu, self.plan.clone(), threads, None)?,
+            None => make(self.plan.clone())?,
         };
         Ok(self.rounds.insert(rounds))
     }

@@ -9,7 +9,6 @@ use program::testing::schedules::{Random, ring_allreduce};
 use program::testing::{checked, lowered};
 use runtime::{DomainMemory, DomainTerms, DType, NcclError, NcclRounds, RoundPlan};
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Threads of a block.
@@ -37,10 +36,8 @@ impl DomainRank {
     fn rounds(&mut self, (program, terms): &NcclCase) -> Result<NcclRounds, NcclError> {
         let (rank, size) = (self.rank.comm.rank(), (terms.count, terms.dtype));
         let plan = RoundPlan::within(self.memory.domains(), program, rank, size, BLOCK).unwrap();
-        let region = match plan.mapped_needs() {
-            None => None,
-            Some(_) => Some(self.memory.region(&self.rank.gpu, &plan)?.expect("there is room")),
-        };
+        let place = plan.mapped_needs().map(|needs| self.memory.place(&needs).expect("there is room"));
+        let region = place.map(|place| self.memory.region(&self.rank.gpu, place)).transpose()?;
         NcclRounds::new(&self.rank.gpu, plan, THREADS, region)
     }
 
@@ -116,7 +113,8 @@ fn graphs(own: &mut DomainRank) -> String {
     let ranks = own.rank.comm.ranks();
     let case: NcclCase = (checked(lowered(&ring_allreduce(ranks, 1), true)), crate::Terms { count: 77, ..PLAIN });
     let plan = RoundPlan::within(own.memory.domains(), &case.0, own.rank.comm.rank(), (77, DType::F32), BLOCK).unwrap();
-    let region = own.memory.region(&own.rank.gpu, &plan).unwrap().unwrap();
+    let place = own.memory.place(&plan.mapped_needs().unwrap()).unwrap();
+    let region = own.memory.region(&own.rank.gpu, place).unwrap();
     let of_plan = || NcclRounds::new(&own.rank.gpu, plan.clone(), THREADS, Some(region.clone())).unwrap();
     let (mut plain, mut recorded) = (of_plan(), [of_plan(), of_plan()]);
     let stream = own.rank.context.new_stream().unwrap();
@@ -151,12 +149,20 @@ fn narrow(own: &mut DomainRank) -> String {
     let case: NcclCase = (checked(lowered(&ring_allreduce(ranks, 1), false)), PLAIN);
     let plan = RoundPlan::within(own.memory.domains(), &case.0, own.rank.comm.rank(), (13, DType::F32), BLOCK).unwrap();
     let refused = NcclRounds::new(&own.rank.gpu, plan.clone(), THREADS, None).err().unwrap();
-    let mut regions: Vec<Arc<_>> = Vec::new();
-    while let Some(region) = own.memory.region(&own.rank.gpu, &plan).unwrap() {
-        regions.push(region);
+    let mut counts = Vec::new();
+    for _ in 0..2 {
+        let places = std::iter::from_fn(|| own.memory.place(&plan.mapped_needs().unwrap()));
+        let regions: Vec<_> = places.collect::<Vec<_>>().into_iter().map(|place| own.memory.region(&own.rank.gpu, place)).collect();
+        counts.push(regions.len());
+        // The last one works, and so does it when the room was given back.
+        let region = regions.into_iter().last().unwrap().unwrap();
+        let mut rounds = NcclRounds::new(&own.rank.gpu, plan.clone(), THREADS, Some(region)).unwrap();
+        (0..2).for_each(|call| assert_eq!(own.rank.call(&mut rounds, &case, call, LIMIT).unwrap(), 0));
+        drop(rounds);
+        own.memory.clear(&own.rank.gpu, &mut own.rank.comm, LIMIT).unwrap();
     }
-    own.meet();
-    format!("{} regions, {refused}", regions.len())
+    assert_eq!(counts[0], counts[1]);
+    format!("{} regions, {refused}", counts[0])
 }
 
 /// Rank 1 ends instead of calling, or does not call in time.

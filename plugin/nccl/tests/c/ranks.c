@@ -460,6 +460,7 @@ static void run(const char *mode) {
     if (is_last && getenv("OTHER_TABLE")) setenv("ANTIPHON_TABLE", getenv("OTHER_TABLE"), 1);
     if (is_last && getenv("OTHER_NAME")) setenv("FAKE_CUDA_NAME", getenv("OTHER_NAME"), 1);
     if (is_last && getenv("OTHER_HARDWARE")) setenv("ANTIPHON_TABLE_ANY_HARDWARE", getenv("OTHER_HARDWARE"), 1);
+    if (is_last && getenv("OTHER_HOST")) setenv("ANTIPHON_HOST", getenv("OTHER_HOST"), 1);
     if (is_last && getenv("OTHER_LACKS")) setenv("FAKE_CUDA_LACKS", getenv("OTHER_LACKS"), 1);
     if (is_last && getenv("OTHER_SLOW_MS")) setenv("FAKE_CUDA_SLOW_MS", getenv("OTHER_SLOW_MS"), 1);
     if (is_last && getenv("OTHER_REFUSES")) refuse_sockets(getenv("OTHER_REFUSES"));

@@ -1,19 +1,21 @@
 //! Memory for plans whose kernel moves the messages between ranks of one domain: those that have mapped each other's memory.
 //!
-//! The principal type is [`DomainMemory`]. It is shared once for a communicator, and each plan takes a [`DomainRegion`] of it. All ranks
-//! take the same regions in the same order, so that nobody has to say where they are.
+//! The principal type is [`DomainMemory`]. It is shared once for a communicator, and each plan takes a [`DomainPlace`] of it. All ranks
+//! take the same places in the same order, so that nobody has to say where they are.
 
 use super::communicator::NcclCommunicator;
 use super::error::NcclError;
 use super::gather::NcclGather;
 use super::watched::WatchedMemory;
 use crate::device::cuda::{GpuDevice, GpuError, RelaxedCapture, bytes_of, memory};
-use crate::device::peer_memory::{PeerFault, PeerMemory, PeerTerms};
+use crate::device::peer_memory::{self, PeerFault, PeerMemory, PeerTerms};
 use crate::device::rounds::mapped::MOST_BLOCKS;
 use crate::device::rounds::plan::RoundPlan;
-use crate::device::rounds::tables::MappedAddresses;
+use crate::device::rounds::tables::{MappedAddresses, MappedNeeds};
 use crate::dtype::DType;
+use crate::error::RunResult;
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
+use program::VerifiedProgram;
 use std::sync::Arc;
 use std::time::Duration;
 use topology::Rank;
@@ -22,6 +24,9 @@ use topology::Rank;
 const ALIGN: u64 = 256;
 /// The sockets get this part of the time for gathering: ranks whose sockets are late have to meet those that wait for them.
 const SOCKETS: u32 = 12;
+
+/// Room for the messages of all plans of a communicator. A long plan of eight ranks takes about 8 MB.
+pub const DOMAIN_BYTES: usize = 64 << 20;
 
 /// What memory is asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -44,6 +49,13 @@ pub struct DomainMemory {
     watched: Arc<WatchedMemory>,
     /// So many bytes of regions are in use.
     used: u64,
+}
+
+/// Where a plan's part of it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DomainPlace {
+    begin: u64,
+    counter_bytes: u64,
 }
 
 /// A plan's part of it. The tables of a plan for several callers have the same region, because their calls follow each other.
@@ -95,34 +107,69 @@ impl DomainMemory {
         self.watched.fault()
     }
 
-    /// Memory for a plan. `None` if there is no room any more, on all ranks alike; then the plan has to be one without domains.
+    /// A rank's part of a program, and its place if the kernel moves messages. If there is no room for these any more, NCCL moves all
+    /// messages; all ranks come to the same.
     ///
     /// # Errors
-    /// [`NcclError::Gpu`] if this GPU has no room for counters, or the plan moves no messages in a domain.
-    pub fn region(&mut self, gpu: &GpuDevice, plan: &RoundPlan) -> Result<Option<Arc<DomainRegion>>, NcclError> {
-        let needs = plan.mapped_needs().ok_or_else(unneeded)?;
-        let memory_of_all = self.watched.memory();
-        let end = self.used.saturating_add(needs.shared_bytes);
-        if end > memory_of_all.bytes() as u64 {
-            return Ok(None);
+    /// As for [`RoundPlan::within`].
+    pub fn plan(
+        &mut self,
+        program: &VerifiedProgram,
+        rank: Rank,
+        (count, dtype): (u64, DType),
+        block_bytes: u64,
+    ) -> RunResult<(RoundPlan, Option<DomainPlace>)> {
+        let plan = RoundPlan::within(self.domains(), program, rank, (count, dtype), block_bytes)?;
+        let Some(needs) = plan.mapped_needs() else { return Ok((plan, None)) };
+        match self.place(&needs) {
+            Some(place) => Ok((plan, Some(place))),
+            None => Ok((RoundPlan::new(program, rank, count, dtype, block_bytes)?, None)),
         }
+    }
+
+    /// A place for a plan that has [needs](RoundPlan::mapped_needs). `None` if there is no room any more, on all ranks alike: then the
+    /// plan has to be one without domains.
+    pub fn place(&mut self, needs: &MappedNeeds) -> Option<DomainPlace> {
+        let (begin, end) = (self.used, self.used.saturating_add(needs.shared_bytes));
+        let is_there = end <= self.watched.memory().bytes() as u64;
+        is_there.then(|| {
+            self.used = end.next_multiple_of(ALIGN);
+            DomainPlace { begin, counter_bytes: needs.counter_bytes }
+        })
+    }
+
+    /// The memory at a place, with the counters of this rank. A place has one region.
+    ///
+    /// # Errors
+    /// [`NcclError::Gpu`] if this GPU has no room for counters.
+    pub fn region(&self, gpu: &GpuDevice, place: DomainPlace) -> Result<Arc<DomainRegion>, NcclError> {
         gpu.bind()?;
         let _relaxed = RelaxedCapture::begin()?;
         let own = gpu.stream()?;
-        let counters = memory(&own, needs.counter_bytes as usize)?;
+        let counters = memory(&own, place.counter_bytes as usize)?;
         own.synchronize().map_err(GpuError::of_driver("allocating memory"))?;
         let addresses = MappedAddresses {
-            shared: memory_of_all.addresses().iter().map(|address| address + self.used).collect(),
+            shared: self.watched.memory().addresses().iter().map(|address| address + place.begin).collect(),
             counters: counters.device_ptr(&own).0,
             abort: self.fault().abort(),
         };
-        self.used = end.next_multiple_of(ALIGN);
-        Ok(Some(Arc::new(DomainRegion { addresses, counters, own, watched: self.watched.clone() })))
+        Ok(Arc::new(DomainRegion { addresses, counters, own, watched: self.watched.clone() }))
     }
-}
 
-fn unneeded() -> NcclError {
-    NcclError::Unfit { why: "the plan needs none".to_owned() }
+    /// Gives all places back. All ranks call it together, when nobody uses a region any more.
+    ///
+    /// # Errors
+    /// [`NcclError`] if the ranks do not meet.
+    pub fn clear(&mut self, gpu: &GpuDevice, comm: &mut NcclCommunicator, limit: Duration) -> Result<(), NcclError> {
+        // Others may put messages until they come here.
+        comm.gather(gpu, &[0], limit)?;
+        let memory = self.watched.memory();
+        if self.used > 0 {
+            peer_memory::clear(gpu, memory.address(memory.rank()), self.used as usize)?;
+        }
+        self.used = 0;
+        comm.gather(gpu, &[0], limit).map(drop)
+    }
 }
 
 impl DomainRegion {

@@ -22,7 +22,7 @@ mod watched;
 pub use calls::NcclId;
 pub use collectives::NcclStockCall;
 pub use communicator::NcclCommunicator;
-pub use domain::{DomainMemory, DomainRegion, DomainTerms};
+pub use domain::{DOMAIN_BYTES, DomainMemory, DomainPlace, DomainRegion, DomainTerms};
 pub use error::{NcclError, NcclLibraryError, RoundFailure};
 pub use gather::NcclGather;
 pub use library::{NcclLibrary, NcclSearch};

@@ -9,6 +9,7 @@
 use super::calls::NcclId;
 use super::collectives::{NcclCollectives, NcclStockCall};
 use super::communicator::{NcclCommunicator, NcclDeadline};
+use super::domain::{DomainMemory, DomainTerms};
 use super::error::NcclError;
 use super::exchanges::NcclExchanges;
 use super::library::NcclLibrary;
@@ -121,6 +122,22 @@ impl NcclTrials {
     /// As for [`StagedAllReduce::new`].
     pub fn share_memory(&mut self, terms: &StagedTerms) -> Result<StagedAllReduce, NcclError> {
         StagedAllReduce::new(&self.gpu, &mut self.comm, terms)
+    }
+
+    /// Shares memory within domains, for plans. All of them do this together, and come to the same.
+    ///
+    /// # Errors
+    /// As for [`DomainMemory::new`].
+    pub fn share_domains(&mut self, terms: &DomainTerms) -> Result<DomainMemory, NcclError> {
+        DomainMemory::new(&self.gpu, &mut self.comm, terms)
+    }
+
+    /// Gives all places of this memory back, whose regions nobody uses any more. All of them do this together.
+    ///
+    /// # Errors
+    /// As for [`DomainMemory::clear`].
+    pub fn clear_domains(&mut self, memory: &mut DomainMemory, limit: Duration) -> Result<(), NcclError> {
+        memory.clear(&self.gpu, &mut self.comm, limit)
     }
 
     /// Which of NCCL's functions does a collective; `None` if none does.

@@ -100,7 +100,7 @@ impl OwnMemory {
 }
 
 /// Zeros, which are there when this returns.
-pub(super) fn clear(gpu: &GpuDevice, address: u64, bytes: usize) -> Result<(), GpuError> {
+pub(in crate::device) fn clear(gpu: &GpuDevice, address: u64, bytes: usize) -> Result<(), GpuError> {
     let clearing = GpuError::of_driver("clearing memory");
     gpu.bind()?;
     let stream = gpu.stream()?;

@@ -18,4 +18,5 @@ pub use error::PeerMemoryError;
 pub use gather::PeerGather;
 pub use memory::{PeerMemory, PeerTerms, PeerWay};
 pub use watch::PeerFault;
+pub(in crate::device) use memory::clear;
 pub(in crate::device) use watch::PeerWatch;

@@ -67,6 +67,8 @@ pub(crate) struct RoundMessage {
     pub(crate) round: u32,
     /// The kernel moves it.
     pub(crate) is_mapped: bool,
+    /// At which levels of its stage a mapped message is put and taken.
+    pub(crate) levels: [u32; 2],
     pub(crate) connection: ConnectionId,
     pub(crate) from: Rank,
     pub(crate) to: Rank,
@@ -291,23 +293,23 @@ impl<'a> Derivation<'a> {
         let Some(SentMessage { at, source }) = self.connections[from.index()].sent.pop_front() else {
             return RoundTime::default();
         };
-        self.received(from, at, source, destination(at.round, number), shape);
+        self.received(from, [at; 2], source, destination(at.round, number), shape);
         at
     }
 
-    /// Notes a message that comes to a place at a time.
+    /// Notes a message that was sent, and comes to a place at a time.
     fn received(
         &mut self,
         connection: ConnectionId,
-        at: RoundTime,
+        [sent, at]: [RoundTime; 2],
         source: Slice,
         destination: WorkPlace,
         shape: Slice,
     ) {
         let Connection { from, to, .. } = self.program.connections[connection.index()];
-        let (round, is_mapped) = (at.round, !at.is_exchange());
+        let (round, is_mapped, levels, used_until) = (at.round, !at.is_exchange(), [sent.level, at.level], at.round);
         let message =
-            RoundMessage { round, is_mapped, connection, from, to, source, destination, shape, used_until: round };
+            RoundMessage { round, is_mapped, levels, connection, from, to, source, destination, shape, used_until };
         self.connections[connection.index()].received.push(message);
         self.mark(to, destination, true, at);
     }

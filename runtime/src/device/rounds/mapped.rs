@@ -17,9 +17,9 @@ use topology::Rank;
 /// Pieces and inboxes begin at multiples of so many bytes, as vectors of the kernel want.
 pub(super) const ALIGNMENT: u64 = 256;
 /// At most so many blocks work on a stage with mapped messages. All of them must be on the GPU at the same time.
-pub(in crate::device) const MOST_BLOCKS: u64 = 32;
+pub(in crate::device) const MOST_BLOCKS: u64 = 16;
 /// About so many bytes of a message a block moves at once.
-const TILE_BYTES: u64 = 64 << 10;
+const TILE_BYTES: u64 = 32 << 10;
 
 /// How work is divided, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -118,9 +118,8 @@ impl MappedLayout {
             let Some(&MappedShape { blocks, tiles }) = layout.stages.get(&stage) else { continue };
             let longest = messages.iter().map(|message| lengths.message(message, blocks, tiles)).max();
             let slot_bytes = longest.unwrap_or(0).max(VECTOR);
-            // All messages of two tiles: more is never used.
-            let slots = (messages.len() as u32).saturating_mul(2).next_power_of_two();
             let (from, to) = (messages[0].from, messages[0].to);
+            let slots = 2 * most_waiting(&messages).next_power_of_two();
             let mut place = |rank: Rank, bytes: u64| {
                 let start = ends[rank.index()];
                 ends[rank.index()] = start + (bytes * blocks).next_multiple_of(FLAG_BYTES);
@@ -156,6 +155,20 @@ impl MappedRing {
             per_tile,
         }
     }
+}
+
+/// The most messages of a connection that are put in a tile before the first of them is taken, if all ranks go level by level. With room
+/// for as many, no ranks wait for each other in a circle: who waits for room waits for what has a lower level.
+fn most_waiting(messages: &[&RoundMessage]) -> u32 {
+    let mut taken = 0;
+    let waiting = messages.iter().enumerate().map(|(put, message)| {
+        // Both kinds of levels ascend along a connection.
+        while messages[taken].levels[1] < message.levels[0] {
+            taken += 1;
+        }
+        put - taken + 1
+    });
+    waiting.max().unwrap_or(1) as u32
 }
 
 /// How stages with mapped messages are launched: blocks as the rank with the most work in it needs them, tiles as the longest message does.

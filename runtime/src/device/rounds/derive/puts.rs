@@ -42,12 +42,12 @@ impl Derivation<'_> {
         if at.round == put.round && !overlaps {
             let kind = src.map_or(WorkKind::Take(number), |_| WorkKind::TakeReduce(number));
             self.connections[from.index()].taken = at;
-            self.received(from, at, source, destination, dst);
+            self.received(from, [put, at], source, destination, dst);
             return self.add(rank, kind, [given, destination], dst, at);
         }
         let inbox = WorkPlace::Inbox(number);
         self.connections[from.index()].taken = came;
-        self.received(from, came, source, inbox, dst);
+        self.received(from, [put, came], source, inbox, dst);
         self.add(rank, WorkKind::Take(number), [inbox, inbox], dst, came);
         match src {
             None => self.work(rank, WorkKind::Copy, inbox, destination, dst, came),

@@ -1,0 +1,141 @@
+//! Plans whose kernel moves the messages between ranks of one machine, in NCCL's place: over the fake NCCL of `tests/nccl` and the fake driver
+//! of `tests/cuda`, with a process for each rank, each with a GPU of its own.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+#[allow(dead_code, reason = "other tests need more of it")]
+mod built;
+#[allow(dead_code, reason = "other tests need more of it")]
+mod place;
+
+use place::{PATIENT, Place, SHORT, Way, by_plans, table_for};
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+
+/// A table with plans for everything, measured by ranks of which the last one may be on another machine, with mapped memory.
+fn table(ranks: usize, is_last_apart: bool) -> Value {
+    let mut table = table_for(ranks, 8);
+    let machines: Vec<u32> = (0..ranks).map(|rank| u32::from(is_last_apart && rank + 1 == ranks)).collect();
+    (table["key"]["machines"], table["key"]["transport"]) = (json!(machines), json!("nccl-mapped"));
+    table
+}
+
+/// The last rank is on another machine.
+const APART: [(&str, &str); 2] = [("ANTIPHON_HOST", "one"), ("OTHER_HOST", "other")];
+
+/// What ranks say, what this library says, and how many AllReduces and AllGathers plans have served on each rank.
+fn run(
+    place: &Place,
+    (way, ranks): (Way, usize),
+    mode: &str,
+    table: &Value,
+    more: &[(&str, &str)],
+) -> (Vec<String>, String, Vec<[u64; 2]>) {
+    let (file, numbers) = (place.path("domains.json"), place.path("served-%p.json"));
+    std::fs::write(&file, table.to_string()).unwrap();
+    let mine = [
+        ("ANTIPHON_TABLE", file.to_str().unwrap()),
+        ("ANTIPHON_STATS", numbers.to_str().unwrap()),
+        ("ANTIPHON_DEBUG", "info"),
+    ];
+    let (lines, said) = place.run(way, ranks, mode, &[&mine, more].concat());
+    let counted = place.counted("served-").into_iter();
+    let counted = counted.map(|calls| ["allreduce", "allgather"].map(|name| by_plans(&calls, name)));
+    (lines, said, counted.collect())
+}
+
+fn right(lines: &[String]) -> bool {
+    lines.iter().all(|line| line == "right 0")
+}
+
+/// The program knows nothing of it: all collectives, calls in place, in rows, in groups and in several streams, graphs.
+#[test]
+fn the_kernel_moves_messages_of_programs_that_know_nothing_of_it() {
+    let place = Place::new(&[]);
+    let modes = [("right", [3, 1]), ("row", [18, 0]), ("streams", [2 + 16 + 4 + 1, 2 + 8]), ("graph", [7, 1])];
+    for (way, ranks, lacks, apart) in [
+        (Way::Preloaded, 2, "", false),
+        (Way::Instead, 3, "descriptors", true),
+        (Way::Preloaded, 4, "", true),
+        (Way::Instead, 4, "", false),
+    ] {
+        let table = table(ranks, apart);
+        for (mode, served) in modes {
+            let seed = ranks.to_string();
+            let mut more = vec![PATIENT, ("FAKE_CUDA_SEED", seed.as_str()), ("FAKE_CUDA_LACKS", lacks)];
+            more.extend(APART.iter().filter(|_| apart));
+            let (lines, said, counted) = run(&place, (way, ranks), mode, &table, &more);
+            assert!(right(&lines), "{way:?}, {ranks} ranks, {mode}: {lines:?} {said}");
+            // Half of the groups are of a communicator with the ranks the other way round, for which the table is none then.
+            let served = if apart && mode == "streams" { [served[0] - 8, served[1]] } else { served };
+            assert_eq!(counted, vec![served; ranks], "{ranks} ranks, {mode}: {said}");
+            assert!(said.contains(&format!("a communicator of {ranks} ranks maps ")), "{said}");
+        }
+    }
+}
+
+#[test]
+fn communicators_without_blocking_move_messages_by_the_kernel() {
+    let place = Place::new(&[]);
+    for (ranks, apart) in [(3, true), (2, false)] {
+        let more: Vec<_> = [PATIENT].into_iter().chain(APART.iter().filter(|_| apart).copied()).collect();
+        let (lines, said, counted) =
+            run(&place, (Way::Preloaded, ranks), "nonblocking", &table(ranks, apart), &more);
+        assert!(right(&lines), "{lines:?} {said}");
+        assert_eq!(counted, vec![[3 + 2, 3]; ranks], "{said}");
+    }
+    // The last rank never comes to the call. An abort ends the kernels that wait for it.
+    let begin = Instant::now();
+    let (lines, said, _) = run(&place, (Way::Instead, 3), "nonblocking abort", &table(3, false), &[PATIENT]);
+    assert!(right(&lines), "{lines:?} {said}");
+    assert!(begin.elapsed() < Duration::from_secs(50), "before the limit of the fake");
+}
+
+/// A table that was measured with mapped memory is none for ranks that map nothing, or are on other machines.
+#[test]
+fn where_no_memory_is_mapped_such_a_table_serves_nothing() {
+    let place = Place::new(&[]);
+    let none = ("FAKE_CUDA_LACKS", "descriptors,ipc");
+    for (more, why) in [
+        (vec![none], "a communicator uses no tables that need mapped memory: the driver of rank 0 cannot share memory"),
+        (APART.to_vec(), "it is for another root, or for other machines"),
+    ] {
+        let more: Vec<_> = more.into_iter().chain([PATIENT]).collect();
+        let (lines, said, counted) = run(&place, (Way::Instead, 3), "right", &table(3, false), &more);
+        assert!(right(&lines), "{why}: {lines:?} {said}");
+        assert_eq!(counted, vec![[0, 0]; 3], "{why}: {said}");
+        assert!(said.contains(why), "{why}: {said}");
+    }
+    // A table that was measured without it maps nothing.
+    let mut plain = table(3, false);
+    plain["key"]["transport"] = json!("nccl");
+    let (lines, said, counted) = run(&place, (Way::Preloaded, 3), "right", &plain, &[PATIENT]);
+    assert!(right(&lines) && !said.contains("maps"), "{lines:?} {said}");
+    assert_eq!(counted, vec![[3, 1]; 3], "{said}");
+}
+
+/// A rank that ends, gives up, or comes late, while others wait for it in the kernel.
+#[test]
+fn faults_reach_all_ranks_of_domains() {
+    let place = Place::new(&[]);
+    let begin = Instant::now();
+    for (mode, more) in [("gone", ("OTHER_FORKS", "0")), ("gone graph idle", ("", "")), ("gone graph", ("", ""))] {
+        let more: Vec<_> = [PATIENT].into_iter().chain(Some(more).filter(|(name, _)| !name.is_empty())).collect();
+        let (lines, said, _) = run(&place, (Way::Instead, 3), mode, &table(3, false), &more);
+        assert_eq!(lines[2], "exit 86", "{mode}: {lines:?} {said}");
+        for line in &lines[..2] {
+            let is_told = line.starts_with("after 6") || line.contains("ncclAllReduce(") && line.ends_with(" 6");
+            assert!(is_told, "{mode}: {lines:?} {said}");
+        }
+    }
+    // The end of a communicator waits for its calls.
+    let (lines, said, counted) = run(&place, (Way::Preloaded, 3), "late", &table(3, false), &[PATIENT]);
+    assert!(right(&lines), "{lines:?} {said}");
+    assert_eq!(counted, vec![[1, 0]; 3], "{said}");
+    // NCCL between the domains ends: whoever waits for it in the kernel is told by NCCL, too.
+    for fault in ["2:14:error", "2:14:exit"] {
+        let more = [SHORT, ("FAKE_NCCL_FAULT", fault), APART[0], APART[1]];
+        let (lines, said, _) = run(&place, (Way::Preloaded, 3), "row", &table(3, true), &more);
+        assert!(lines.iter().all(|line| !line.starts_with("right")), "{fault}: {lines:?} {said}");
+    }
+    assert!(begin.elapsed() < Duration::from_secs(120), "nobody waits for ever");
+}
