@@ -1,14 +1,17 @@
 //! Kernels over memory that ranks have mapped, as candidates of a tuning: over the fakes, whose clock is counted.
 
 use super::{FakeGpus, run_program};
+use crate::launch::Launched;
 use crate::binary::read;
 use serde_json::{Value, json};
 
 /// Two GPUs: NCCL takes 60 ms, messages 20 ms and 5 µs for each byte.
 const TWO: &str = "collective AllReduce 60000 0.01\ncollective AllGather 500 0\nlink 0 1 20000 5\nlink 1 0 20000 5\n";
-/// Kernels take 10 ms, and 10 µs for each byte of each of their two copies.
-const KERNEL: (&str, &str) = ("FAKE_CUDA_KERNEL_NS", "antiphon_allreduce=10000000");
+/// Kernels take 10 ms, and 10 µs for each byte of each of their two copies. That of plans takes 40 ms.
+const KERNEL: (&str, &str) = ("FAKE_CUDA_KERNEL_NS", "antiphon_allreduce=10000000,antiphon_=40000000");
 const COPY: (&str, &str) = ("FAKE_CUDA_COPY_NS", "10000");
+/// What is said where it cannot.
+const UNMAPPED: &str = "note: ranks map no memory of each other, so NCCL moves all messages, and no kernels were measured: ";
 /// The driver can share memory.
 const SHARES: (&str, &str) = ("FAKE_CUDA_LACKS", "");
 
@@ -25,7 +28,7 @@ fn served(gpus: &FakeGpus, by: &str) -> Vec<u64> {
 }
 
 /// By construction kernels win short AllReduces, though they copy; and a program that knows nothing of it is served by them between the
-/// sizes that were measured, and by NCCL elsewhere.
+/// sizes that were measured, and by a plan elsewhere, whose messages the kernel moves.
 #[test]
 fn a_tuning_chooses_kernels_where_they_win_and_a_program_uses_them() {
     let gpus = FakeGpus::new(2, TWO);
@@ -53,24 +56,28 @@ fn a_tuning_chooses_kernels_where_they_win_and_a_program_uses_them() {
     assert!(["one-shot kernel", "two-shot kernel"].contains(&name), "{cell}");
     let evidence = function["evidence"].as_array().unwrap();
     assert_eq!(evidence.iter().map(|of| of["bytes"].as_u64().unwrap()).collect::<Vec<_>>(), [16, 512], "{cell}");
-    // Who has no mapped memory has the best plan.
+    // The kernel of a plan takes as long for all sizes, and NCCL always longer.
     let ranges = cell["ranges"].as_array().unwrap();
     let range = |bytes: u64| ranges.iter().rfind(|range| range["from_bytes"].as_u64().unwrap() <= bytes).unwrap();
-    assert!(range(16)["plan"].is_string() && range(16 << 10)["plan"].is_null(), "{cell}");
+    assert!(range(16)["plan"].is_string() && range(16 << 10)["plan"].is_string(), "{cell}");
+    assert_eq!(read(&gpus.path("table.json"))["key"]["transport"], "nccl-mapped");
+    let of_plans = samples.iter().filter(|line| line["name"].as_str().unwrap().contains("classic/"));
+    let times: Vec<f64> = of_plans.flat_map(|line| line["spans_us"].as_array().unwrap()).filter_map(Value::as_f64).collect();
+    assert!(!times.is_empty() && times.iter().all(|time| (time - 40_000.0).abs() < 1.0), "one launch each: {times:?}");
     let numbers = gpus.path("served-%p.json");
     let stats = ("ANTIPHON_STATS", numbers.to_str().unwrap());
     // Twice 20 bytes, once 400, and three times about 16 KiB.
     let Some([out, said]) = run_program(&gpus, "sizes", &[stats, SHARES]) else { return };
     assert!(out.lines().count() == 2 && out.lines().all(|line| line == "right 0"), "{out} {said}");
     assert!(said.contains(&format!("allreduce of 2 ranks, 20 bytes: the {name}")), "{said}");
-    assert_eq!(["function", "plan", "NCCL"].map(|by| served(&gpus, by)), [[3; 2], [0; 2], [3; 2]], "{said}");
-    // Without mapped memory the plan serves them.
+    assert_eq!(["function", "plan", "NCCL"].map(|by| served(&gpus, by)), [[3; 2], [3; 2], [0; 2]], "{said}");
+    // Without mapped memory NCCL serves them: nothing was measured so.
     let Some([out, said]) = run_program(&gpus, "right", &[]) else { return };
     assert!(
-        out.lines().all(|line| line == "right 0") && said.contains("maps no memory of other ranks"),
+        out.lines().all(|line| line == "right 0") && said.contains("uses no tables that need mapped memory"),
         "{out} {said}"
     );
-    assert!(said.contains("allreduce of 2 ranks, 20 bytes: the plan "), "{said}");
+    assert!(said.contains("allreduce of 2 ranks, 20 bytes: NCCL"), "{said}");
 }
 
 /// Where ranks cannot map memory, one line says why, and the rest is measured.
@@ -84,20 +91,48 @@ fn a_tuning_without_mapped_memory_says_so_once() {
         ("import", "importing memory: the CUDA driver says CUDA_ERROR_NOT_SUPPORTED"),
     ] {
         let lacks = ("FAKE_CUDA_LACKS", lacks);
-        let ran = gpus.run(&format!("{line} -o table.json --force --json"), &[KERNEL, COPY, lacks]).ok();
+        let ran = gpus.run(&format!("{line} -o table.json --force --json"), &[COPY, lacks]).ok();
         let told = ran.json();
         assert!(told["without_kernels"].as_str().unwrap().contains(why), "{told}");
-        assert_eq!(ran.stderr.matches("kernels over mapped memory were not measured: ").count(), 1, "{}", ran.stderr);
+        assert_eq!(ran.stderr.matches(UNMAPPED).count(), 1, "{}", ran.stderr);
         assert_eq!(told["refused"], json!([]), "{told}");
         let cell = read(&gpus.path("table.json"))["cells"][0].clone();
         assert!(cell["functions"].is_null(), "{cell}");
         assert!(cell["ranges"].as_array().unwrap().iter().any(|range| range["plan"].is_string()), "{cell}");
     }
-    // Other collectives need none.
+    // Plans of other collectives use it, too.
     let line =
         "tune --device gpu --ranks 2 --collective allgather --sizes 16 --least-samples 3 --launches 1 --budget 5s";
     let ran = gpus.run(&format!("{line} -o table.json --force"), &[("FAKE_CUDA_LACKS", "descriptors,ipc")]).ok();
-    assert!(!ran.stderr.contains("mapped memory"), "{}", ran.stderr);
+    assert!(ran.stderr.contains(UNMAPPED), "{}", ran.stderr);
+    assert_eq!(read(&gpus.path("table.json"))["key"]["transport"], "nccl");
+}
+
+/// On two machines the kernel moves messages within each, and NCCL those between them.
+#[test]
+fn a_tuning_on_two_machines_maps_memory_within_each() {
+    let mut machine = "collective AllReduce 900000 0\ncollective AllGather 7 0\n".to_owned();
+    for (from, to) in (0..16).map(|at| (at / 4, at % 4)).filter(|(from, to)| from != to) {
+        let time = if from / 2 == to / 2 { 500_000 } else { 20_000 };
+        machine.push_str(&format!("link {from} {to} {time} 0\n"));
+    }
+    let gpus = FakeGpus::new(4, &machine);
+    let output = gpus.path("table.json");
+    let line = "tune --device gpu --collective allreduce --sizes 64 --launches 1 --least-samples 3 --budget 20s \
+                --samples samples.jsonl -o";
+    let mut variables = gpus.variables.clone();
+    variables.retain(|(name, _)| ![SHARES.0, KERNEL.0].contains(&name.as_str()));
+    variables.extend([KERNEL, SHARES].map(|(name, value)| (name.to_owned(), value.to_owned())));
+    let line = format!("{line} {}", output.display()).replace("samples.jsonl", &gpus.path("samples.jsonl").display().to_string());
+    let ended = Launched::explicit_with(&["a", "a", "b", "b"], &line, &variables).end();
+    assert!(ended.iter().all(|ran| ran.code == 0), "{:?}", ended.iter().map(|ran| &ran.stderr).collect::<Vec<_>>());
+    let table = read(&output);
+    assert_eq!((&table["key"]["transport"], &table["key"]["machines"]), (&json!("nccl-mapped"), &json!([0, 0, 1, 1])));
+    // A message of NCCL's within a machine would take longer than any plan does.
+    let ranking = table["cells"][0]["ranges"][0]["evidence"][0]["ranking"].as_array().unwrap();
+    let of_plans = ranking.iter().filter(|of| of["name"].as_str().unwrap().contains("classic/"));
+    let times: Vec<f64> = of_plans.map(|of| of["median_us"].as_f64().unwrap()).collect();
+    assert!(times.len() > 5 && times.iter().all(|time| (60_000.0..500_000.0).contains(time)), "{table}");
 }
 
 /// Three GPUs, so slow that few calls make a block.

@@ -66,7 +66,7 @@ pub struct LaunchEnd {
     /// What messages between machines cost.
     #[serde(default)]
     pub links: Option<MachineLinks>,
-    /// Why kernels over mapped memory were not measured, if the ranks have tried to map it ([`GpuRank::why_unmapped`]).
+    /// Why ranks map no memory of each other, if they have tried to: then NCCL moves all messages, and no kernels were measured ([`GpuRank::why_unmapped`]).
     #[serde(default)]
     pub without_kernels: Option<String>,
 }

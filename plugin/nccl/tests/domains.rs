@@ -51,12 +51,13 @@ fn right(lines: &[String]) -> bool {
 #[test]
 fn the_kernel_moves_messages_of_programs_that_know_nothing_of_it() {
     let place = Place::new(&[]);
-    let modes = [("right", [3, 1]), ("row", [18, 0]), ("streams", [2 + 16 + 4 + 1, 2 + 8]), ("graph", [7, 1])];
-    for (way, ranks, lacks, apart) in [
-        (Way::Preloaded, 2, "", false),
-        (Way::Instead, 3, "descriptors", true),
-        (Way::Preloaded, 4, "", true),
-        (Way::Instead, 4, "", false),
+    let (of_right, row, streams, graph) =
+        (("right", [3, 1]), ("row", [18, 0]), ("streams", [2 + 16 + 4 + 1, 2 + 8]), ("graph", [7, 1]));
+    for (way, ranks, lacks, apart, modes) in [
+        (Way::Preloaded, 2, "", false, [streams, graph]),
+        (Way::Instead, 3, "descriptors", true, [of_right, graph]),
+        (Way::Preloaded, 4, "", true, [row, streams]),
+        (Way::Instead, 4, "", false, [of_right, graph]),
     ] {
         let table = table(ranks, apart);
         for (mode, served) in modes {

@@ -135,7 +135,7 @@ impl Process {
 
 /// Memory alone: every rank writes to every other one through its own addresses.
 pub(crate) fn shares(process: &mut Process) -> String {
-    let terms = PeerTerms { bytes: 1000, number: 7, ready: Ok(()), limit: SHORT };
+    let terms = PeerTerms { bytes: 1000, number: 7, ready: Ok(()), machine: None, limit: SHORT };
     match PeerMemory::new(&process.gpu, &mut process.gather, &terms) {
         Err(error) => error.to_string(),
         Ok(memory) => {

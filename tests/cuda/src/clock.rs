@@ -26,15 +26,16 @@ fn number(variable: &str) -> u64 {
 }
 
 /// A kernel takes `FAKE_CUDA_LAUNCH_NS` (0). Those whose names begin with `NAME` take longer by `NS`, where `FAKE_CUDA_KERNEL_NS` is
-/// `NAME=NS`.
+/// `NAME=NS,NAME=NS`; the first one that fits counts.
 pub(crate) fn launch(kernel: &str) {
-    static TIMES: OnceLock<(u64, Option<(String, u64)>)> = OnceLock::new();
+    static TIMES: OnceLock<(u64, Vec<(String, u64)>)> = OnceLock::new();
     let (all, some) = TIMES.get_or_init(|| {
         let named = std::env::var("FAKE_CUDA_KERNEL_NS").unwrap_or_default();
-        let some = named.split_once('=').and_then(|(name, time)| Some((name.to_owned(), time.parse().ok()?)));
-        (number("FAKE_CUDA_LAUNCH_NS"), some)
+        let times = named.split(',').filter_map(|one| one.split_once('='));
+        let some = times.filter_map(|(name, time)| Some((name.to_owned(), time.parse().ok()?)));
+        (number("FAKE_CUDA_LAUNCH_NS"), some.collect())
     });
-    let more = some.as_ref().filter(|(name, _)| kernel.starts_with(name.as_str())).map_or(0, |(_, time)| *time);
+    let more = some.iter().find(|(name, _)| kernel.starts_with(name.as_str())).map_or(0, |(_, time)| *time);
     advance(now() + all + more);
 }
 

@@ -199,7 +199,7 @@ impl Device {
 
     /// Whether so many bytes at an address are inside of one allocation.
     pub(crate) fn holds(&self, address: u64, bytes: usize) -> bool {
-        self.machine().read(address, bytes).is_ok()
+        self.machine().holds(address, bytes)
     }
 
     pub(crate) fn write(&self, address: u64, bytes: &[u8]) {

@@ -5,7 +5,7 @@
 use ptx::OutsideMemory;
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
 /// By this name a file is known as memory of a fake device.
 const NAME: &std::ffi::CStr = c"fake-cuda";
@@ -104,6 +104,16 @@ impl OutsideMemory for SharedMemory {
                 _ => AtomicU64::from_ptr(place.cast()).store(value, Ordering::SeqCst),
             }
         }
+    }
+
+    fn store_words(&self, at: usize, words: &[u8]) {
+        assert!(at.is_multiple_of(8) && at + words.len() <= self.bytes, "the machine checks addresses");
+        for (index, word) in words.chunks_exact(8).enumerate() {
+            let value = u64::from_le_bytes(std::array::from_fn(|byte| word[byte]));
+            // SAFETY: as above. Many stores of the strongest order would take long; the fence orders all of them.
+            unsafe { AtomicU64::from_ptr(self.at.wrapping_add(at + 8 * index).cast()).store(value, Ordering::Relaxed) };
+        }
+        fence(Ordering::SeqCst);
     }
 }
 

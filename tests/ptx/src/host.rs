@@ -42,6 +42,11 @@ impl Machine {
         self.memory.put(address, memory)
     }
 
+    /// Whether there are so many bytes at an address.
+    pub fn holds(&self, address: u64, bytes: usize) -> bool {
+        self.memory.find(address, bytes as u64).is_some()
+    }
+
     /// Writes as the host does while no kernel runs.
     ///
     /// # Errors

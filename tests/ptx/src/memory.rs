@@ -24,6 +24,12 @@ pub trait OutsideMemory: Send + Sync {
     fn load(&self, at: usize, size: usize) -> u64;
     /// Writes such a value.
     fn store(&self, at: usize, size: usize, value: u64);
+    /// Writes words of eight bytes, at a multiple of eight, in any order.
+    fn store_words(&self, at: usize, words: &[u8]) {
+        for (index, word) in words.chunks_exact(8).enumerate() {
+            self.store(at + 8 * index, 8, u64::from_le_bytes(std::array::from_fn(|byte| word[byte])));
+        }
+    }
 }
 
 /// Where the bytes of a region are.
@@ -213,11 +219,15 @@ impl Regions {
         if let Storage::Own(bytes) = &mut self.regions[place.0].storage {
             return bytes[place.1..place.1 + from.len()].copy_from_slice(from);
         }
-        for (at, size) in pieces(place.1, from.len()) {
-            let mut value = [0; 8];
-            value[..size].copy_from_slice(&from[at - place.1..at - place.1 + size]);
-            self.store((place.0, at), size, u64::from_le_bytes(value));
-        }
+        let Storage::Outside(memory) = &self.regions[place.0].storage else { return };
+        let (head, rest) = from.split_at((place.1.next_multiple_of(8) - place.1).min(from.len()));
+        let (words, tail) = rest.split_at(rest.len() / 8 * 8);
+        let bytes = |at: usize, bytes: &[u8]| {
+            bytes.iter().enumerate().for_each(|(index, byte)| memory.store(at + index, 1, u64::from(*byte)));
+        };
+        bytes(place.1, head);
+        memory.store_words(place.1 + head.len(), words);
+        bytes(place.1 + head.len() + words.len(), tail);
     }
 
     /// Checks an access of so many bytes, and notes it. The place of the bytes is returned.

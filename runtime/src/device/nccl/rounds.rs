@@ -20,6 +20,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use topology::Rank;
 
+/// Threads of a block come in so many.
+const WARP: u64 = 32;
 /// How long the rest of a call may take after an abort.
 pub(super) const GRACE: Duration = Duration::from_secs(5);
 
@@ -290,11 +292,12 @@ impl NcclRounds {
 
     /// The local work of a stage.
     fn launch(&self, stream: &Arc<CudaStream>, stage: usize) -> Result<(), NcclError> {
-        let RoundLaunch { begin, blocks, waits } = self.launches[stage];
+        let RoundLaunch { begin, blocks, waits, vectors } = self.launches[stage];
         if blocks == 0 {
             return Ok(());
         }
-        let shape = LaunchConfig { grid_dim: (blocks, 1, 1), block_dim: (self.threads, 1, 1), shared_mem_bytes: 0 };
+        let threads = vectors.next_multiple_of(WARP).clamp(1, u64::from(self.threads)) as u32;
+        let shape = LaunchConfig { grid_dim: (blocks, 1, 1), block_dim: (threads, 1, 1), shared_mem_bytes: 0 };
         let grid = self.tables.device_ptr(stream).0 + begin;
         let mut builder = stream.launch_builder(&self.kernel);
         builder.arg(&grid);

@@ -5,6 +5,7 @@
 
 use super::mapped::ALIGNMENT;
 use super::plan::{BUFFERS, RoundPlan, StageLaunch};
+use crate::device::rank_tables::VECTOR;
 use crate::device::tables::{Encode, KernelBlock, KernelChannel, KernelPiece, KernelStep, RECEIVES, SENDS};
 use topology::Rank;
 
@@ -43,6 +44,8 @@ pub struct RoundLaunch {
     pub blocks: u32,
     /// They wait for those of other ranks, so all of them must be on the GPU at the same time.
     pub waits: bool,
+    /// The most vectors of 16 bytes that a block has at once: more threads have nothing to do.
+    pub vectors: u64,
 }
 
 /// Where the parts of the tables begin.
@@ -154,6 +157,13 @@ impl RoundPlan {
         tables
     }
 
+    fn most_vectors(&self, stage: &StageLaunch) -> u64 {
+        let steps = stage.blocks.iter().flat_map(|block| &self.steps[block.steps.clone()]);
+        let pieces = steps.flat_map(|step| &self.pieces[step.first_piece as usize..][..step.piece_count as usize]);
+        let longest = pieces.map(|piece| piece.length.div_ceil(u64::from(stage.tiles))).max().unwrap_or(0);
+        (longest * self.dtype().size() as u64).div_ceil(VECTOR)
+    }
+
     fn encode_channels(&self, stage: &StageLaunch, mapped: &MappedAddresses, tables: &mut Vec<u8>) {
         for block in &stage.blocks {
             let rings = self.mapped.of_rank(self.rank(), stage.number);
@@ -192,6 +202,7 @@ impl RoundPlan {
             begin,
             blocks: stage.blocks.len() as u32,
             waits: stage.is_mapped,
+            vectors: self.most_vectors(stage),
         };
         begins.zip(&self.stages).map(launch).collect()
     }
