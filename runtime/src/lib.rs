@@ -55,9 +55,9 @@ pub use device::cuda::{
 };
 pub use device::kernel_plan::{KernelAddresses, KernelNeeds, KernelPlan, KernelTables};
 pub use device::nccl::{
-    DOMAIN_BYTES, DomainMemory, DomainPlace, DomainRegion, DomainTerms, MOST_STAGED_BYTES, NcclCommunicator, NcclError, NcclGather, NcclId, NcclLibrary, NcclLibraryError, NcclRounds,
-    NcclSearch, NcclStockCall, NcclTrials, NcclVersion, NcclWork, RoundFailure, StagedAllReduce, StagedCall,
-    StagedTerms,
+    DOMAIN_BYTES, DomainMemory, DomainPlace, DomainRegion, DomainTerms, MOST_STAGED_BYTES, NcclCommunicator, NcclError,
+    NcclGather, NcclId, NcclLibrary, NcclLibraryError, NcclRounds, NcclSearch, NcclStockCall, NcclTrials, NcclVersion,
+    NcclWork, RoundFailure, StagedAllReduce, StagedCall, StagedTerms,
 };
 pub use device::nvml::{NvLinkEnd, NvLinks, NvmlError, NvmlLibrary};
 pub use device::peer_memory::{

@@ -1,8 +1,8 @@
 //! Kernels over memory that ranks have mapped, as candidates of a tuning: over the fakes, whose clock is counted.
 
 use super::{FakeGpus, run_program};
-use crate::launch::Launched;
 use crate::binary::read;
+use crate::launch::Launched;
 use serde_json::{Value, json};
 
 /// Two GPUs: NCCL takes 60 ms, messages 20 ms and 5 µs for each byte.
@@ -11,7 +11,8 @@ const TWO: &str = "collective AllReduce 60000 0.01\ncollective AllGather 500 0\n
 const KERNEL: (&str, &str) = ("FAKE_CUDA_KERNEL_NS", "antiphon_allreduce=10000000,antiphon_=40000000");
 const COPY: (&str, &str) = ("FAKE_CUDA_COPY_NS", "10000");
 /// What is said where it cannot.
-const UNMAPPED: &str = "note: ranks map no memory of each other, so NCCL moves all messages, and no kernels were measured: ";
+const UNMAPPED: &str =
+    "note: ranks map no memory of each other, so NCCL moves all messages, and no kernels were measured: ";
 /// The driver can share memory.
 const SHARES: (&str, &str) = ("FAKE_CUDA_LACKS", "");
 
@@ -62,7 +63,8 @@ fn a_tuning_chooses_kernels_where_they_win_and_a_program_uses_them() {
     assert!(range(16)["plan"].is_string() && range(16 << 10)["plan"].is_string(), "{cell}");
     assert_eq!(read(&gpus.path("table.json"))["key"]["transport"], "nccl-mapped");
     let of_plans = samples.iter().filter(|line| line["name"].as_str().unwrap().contains("classic/"));
-    let times: Vec<f64> = of_plans.flat_map(|line| line["spans_us"].as_array().unwrap()).filter_map(Value::as_f64).collect();
+    let times: Vec<f64> =
+        of_plans.flat_map(|line| line["spans_us"].as_array().unwrap()).filter_map(Value::as_f64).collect();
     assert!(!times.is_empty() && times.iter().all(|time| (time - 40_000.0).abs() < 1.0), "one launch each: {times:?}");
     let numbers = gpus.path("served-%p.json");
     let stats = ("ANTIPHON_STATS", numbers.to_str().unwrap());
@@ -123,7 +125,8 @@ fn a_tuning_on_two_machines_maps_memory_within_each() {
     let mut variables = gpus.variables.clone();
     variables.retain(|(name, _)| ![SHARES.0, KERNEL.0].contains(&name.as_str()));
     variables.extend([KERNEL, SHARES].map(|(name, value)| (name.to_owned(), value.to_owned())));
-    let line = format!("{line} {}", output.display()).replace("samples.jsonl", &gpus.path("samples.jsonl").display().to_string());
+    let line = format!("{line} {}", output.display())
+        .replace("samples.jsonl", &gpus.path("samples.jsonl").display().to_string());
     let ended = Launched::explicit_with(&["a", "a", "b", "b"], &line, &variables).end();
     assert!(ended.iter().all(|ran| ran.code == 0), "{:?}", ended.iter().map(|ran| &ran.stderr).collect::<Vec<_>>());
     let table = read(&output);

@@ -217,6 +217,7 @@ const FLOORS: &[(&str, &[&str])] = &[
             "background",
             "prepared",
             "places",
+            "domains",
             "peers",
             "members",
             "plans",

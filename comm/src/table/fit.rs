@@ -100,7 +100,8 @@ impl PlanTable {
 
     /// Whether a tuning table was measured by ranks at these places.
     pub fn is_tuned_for(&self, places: RankPlaces<'_>) -> bool {
-        (0..self.tuned.len()).any(|table| self.fits(table, places) && self.tuned[table].key.transport == places.transport)
+        (0..self.tuned.len())
+            .any(|table| self.fits(table, places) && self.tuned[table].key.transport == places.transport)
     }
 
     /// What messages between the machines of these ranks cost, as the first table for them knows it.

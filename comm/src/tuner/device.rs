@@ -10,8 +10,8 @@ use crate::error::CommResult;
 use crate::gpu::{GpuRank, RankFault, said_or_why};
 use crate::operation::CollectiveCall;
 use runtime::{
-    DOMAIN_BYTES, DomainMemory, DomainPlace, DomainTerms, GpuMemory, MOST_STAGED_BYTES, NcclRounds, NcclStockCall, NcclTrials, NcclWork, PeerAlgorithm, RoundPlan,
-    SequencedProgram, StagedCall, StagedTerms,
+    DOMAIN_BYTES, DomainMemory, DomainPlace, DomainTerms, GpuMemory, MOST_STAGED_BYTES, NcclRounds, NcclStockCall,
+    NcclTrials, NcclWork, PeerAlgorithm, RoundPlan, SequencedProgram, StagedCall, StagedTerms,
 };
 use schedule::{Collective, ReduceOp};
 use serde::{Deserialize, Serialize};

@@ -4,8 +4,7 @@
 //! table serves no calls.
 
 use crate::places::MemberPlaces;
-use crate::plans::THREADS;
-use crate::prepared::PreparedKey;
+use crate::prepared::{PreparedKey, THREADS};
 use crate::settings::{Settings, say};
 use comm::PlanTable;
 use program::VerifiedProgram;
@@ -22,11 +21,11 @@ use topology::Rank;
 /// counts the calls.
 pub(crate) struct PlanDomains {
     pub(crate) memory: DomainMemory,
-    places: BTreeMap<PreparedKey, PlanPart>,
+    places: BTreeMap<PreparedKey, KeptPlace>,
 }
 
 /// The part of a plan.
-struct PlanPart {
+struct KeptPlace {
     place: DomainPlace,
     /// From the first call on.
     region: Option<Arc<DomainRegion>>,
@@ -88,7 +87,7 @@ impl PlanDomains {
         }
         let (plan, place) = self.memory.plan(program, rank, (count, dtype), block_bytes)?;
         if let Some(place) = place {
-            self.places.insert(key, PlanPart { place, region: None });
+            self.places.insert(key, KeptPlace { place, region: None });
         }
         Ok(plan)
     }
@@ -97,7 +96,11 @@ impl PlanDomains {
     ///
     /// # Errors
     /// If the GPU has no room.
-    pub(crate) fn region(&mut self, gpu: &GpuDevice, key: &PreparedKey) -> Result<Option<Arc<DomainRegion>>, NcclError> {
+    pub(crate) fn region(
+        &mut self,
+        gpu: &GpuDevice,
+        key: &PreparedKey,
+    ) -> Result<Option<Arc<DomainRegion>>, NcclError> {
         let Some(part) = self.places.get_mut(key) else { return Ok(None) };
         if part.region.is_none() {
             part.region = Some(self.memory.region(gpu, part.place)?);

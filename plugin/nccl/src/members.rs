@@ -4,8 +4,8 @@
 //! versions of this library and of NCCL, and whether their GPU has the kernel. Where all have the same, they tell each other what their
 //! GPUs are called. Only then plans run, so all ranks decide each call alike without asking each other again.
 
-use crate::domains::{self, PlanDomains};
 use crate::background::{Background, IN_PROGRESS, REMOTE_ERROR, spawn};
+use crate::domains::{self, PlanDomains};
 use crate::names::NcclName;
 use crate::peers::PeerFunctions;
 use crate::places::{MemberPlaces, NAME_WORDS, name_of, words_of};

@@ -9,7 +9,7 @@ use crate::background::REMOTE_ERROR;
 use crate::members::{PlanMember, SeenMember, find, table};
 use crate::peers::PeerKernelCall;
 use crate::places::MemberPlaces;
-use crate::prepared::{PlanRefusal, PreparedKey, PreparedPlan, dtype_of};
+use crate::prepared::{PlanRefusal, PreparedKey, PreparedPlan, THREADS, dtype_of};
 use crate::settings::say;
 use program::{LowerOptions, check, lower};
 use runtime::{DType, GpuDevice, GpuError, NcclError, NcclRounds, RoundFailure, RoundPlan};
@@ -24,8 +24,7 @@ use topology::Rank;
 const SUCCESS: c_int = 0;
 const CUDA_ERROR: c_int = 1;
 const INTERNAL_ERROR: c_int = 3;
-/// Threads of a block of the kernel, and the bytes of its work.
-pub(crate) const THREADS: u32 = 256;
+/// The bytes of the work of a block of the kernel.
 const BLOCK_BYTES: u64 = 128 << 10;
 /// How many prepared plans a communicator keeps. Each has memory on the GPU.
 const MOST_PLANS: usize = 64;
@@ -276,11 +275,7 @@ fn places(call: &AskedCall, (rank, ranks): (Rank, usize), block: usize) -> CallP
 
 /// Puts the call into its stream, or into the graph that the stream records, with the copies that it needs where the caller's buffers
 /// lie. Its plan is prepared.
-fn enqueue(
-    call: &AskedCall,
-    key: PreparedKey,
-    member: &mut PlanMember,
-) -> Result<(), NcclError> {
+fn enqueue(call: &AskedCall, key: PreparedKey, member: &mut PlanMember) -> Result<(), NcclError> {
     let PlanMember { comm, gpu, plans, domains, .. } = member;
     let Some(Ok(prepared)) = plans.plans.get_mut(&key) else { return Ok(()) };
     let block = call.count * prepared.plan.dtype().size();

@@ -10,6 +10,9 @@ use std::fmt;
 use std::sync::Arc;
 use topology::Rank;
 
+/// The most threads of a block of the kernel.
+pub(crate) const THREADS: u32 = 256;
+
 /// Why no plan serves a call, apart from what the tables choose.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum PlanRefusal {

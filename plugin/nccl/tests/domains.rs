@@ -79,8 +79,7 @@ fn communicators_without_blocking_move_messages_by_the_kernel() {
     let place = Place::new(&[]);
     for (ranks, apart) in [(3, true), (2, false)] {
         let more: Vec<_> = [PATIENT].into_iter().chain(APART.iter().filter(|_| apart).copied()).collect();
-        let (lines, said, counted) =
-            run(&place, (Way::Preloaded, ranks), "nonblocking", &table(ranks, apart), &more);
+        let (lines, said, counted) = run(&place, (Way::Preloaded, ranks), "nonblocking", &table(ranks, apart), &more);
         assert!(right(&lines), "{lines:?} {said}");
         assert_eq!(counted, vec![[3 + 2, 3]; ranks], "{said}");
     }

@@ -7,7 +7,7 @@ use crate::{PLAIN, cases};
 use cudarc::driver::DevicePtr;
 use program::testing::schedules::{Random, ring_allreduce};
 use program::testing::{checked, lowered};
-use runtime::{DomainMemory, DomainTerms, DType, NcclError, NcclRounds, RoundPlan};
+use runtime::{DType, DomainMemory, DomainTerms, NcclError, NcclRounds, RoundPlan};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -94,9 +94,8 @@ fn all_collectives(own: &mut DomainRank) -> String {
 /// Messages of several tiles, and several plans at work in turn.
 fn long_calls(own: &mut DomainRank) -> String {
     let ranks = own.rank.comm.ranks();
-    let all = [40_000, 25, 9_001].map(|count| {
-        (checked(lowered(&ring_allreduce(ranks, 2), count == 25)), crate::Terms { count, ..PLAIN })
-    });
+    let all = [40_000, 25, 9_001]
+        .map(|count| (checked(lowered(&ring_allreduce(ranks, 2), count == 25)), crate::Terms { count, ..PLAIN }));
     let mut rounds: Vec<_> = all.iter().map(|case| own.rounds(case).unwrap()).collect();
     let mut wrong = 0;
     for call in 0..3 {
@@ -119,14 +118,18 @@ fn graphs(own: &mut DomainRank) -> String {
     let (mut plain, mut recorded) = (of_plan(), [of_plan(), of_plan()]);
     let stream = own.rank.context.new_stream().unwrap();
     let buffers = [(); 2].map(|()| stream.alloc_zeros::<f32>(77).unwrap());
-    let graphs: Vec<_> = recorded.iter_mut().zip(&buffers).map(|(rounds, buffer)| {
-        let mode = cudarc::driver::sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-        let at = buffer.device_ptr(&stream).0;
-        stream.begin_capture(mode).unwrap();
-        // SAFETY: the buffer has this length, and lives longer than the graph.
-        unsafe { rounds.record(&mut own.rank.comm, &own.rank.gpu, stream.cu_stream().cast(), [at, at]) }.unwrap();
-        stream.end_capture(cudarc::driver::sys::CUgraphInstantiate_flags(0)).unwrap().unwrap()
-    }).collect();
+    let graphs: Vec<_> = recorded
+        .iter_mut()
+        .zip(&buffers)
+        .map(|(rounds, buffer)| {
+            let mode = cudarc::driver::sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+            let at = buffer.device_ptr(&stream).0;
+            stream.begin_capture(mode).unwrap();
+            // SAFETY: the buffer has this length, and lives longer than the graph.
+            unsafe { rounds.record(&mut own.rank.comm, &own.rank.gpu, stream.cu_stream().cast(), [at, at]) }.unwrap();
+            stream.end_capture(cudarc::driver::sys::CUgraphInstantiate_flags(0)).unwrap().unwrap()
+        })
+        .collect();
     let (mut wrong, mut buffers) = (0, buffers);
     for turn in 0..4 {
         let (of, value) = (turn % 2, (own.rank.comm.rank().0 + turn as u32) as f32);
@@ -152,7 +155,8 @@ fn narrow(own: &mut DomainRank) -> String {
     let mut counts = Vec::new();
     for _ in 0..2 {
         let places = std::iter::from_fn(|| own.memory.place(&plan.mapped_needs().unwrap()));
-        let regions: Vec<_> = places.collect::<Vec<_>>().into_iter().map(|place| own.memory.region(&own.rank.gpu, place)).collect();
+        let regions: Vec<_> =
+            places.collect::<Vec<_>>().into_iter().map(|place| own.memory.region(&own.rank.gpu, place)).collect();
         counts.push(regions.len());
         // The last one works, and so does it when the room was given back.
         let region = regions.into_iter().last().unwrap().unwrap();

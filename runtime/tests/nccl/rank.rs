@@ -4,8 +4,7 @@ use cudarc::driver::{CudaContext, DevicePtr};
 use libloading::Library;
 use program::VerifiedProgram;
 use runtime::{
-    DType, GpuDevice, NcclCommunicator, NcclError, NcclId, NcclLibrary, NcclRounds, NcclSearch, Reference,
-    RoundPlan,
+    DType, GpuDevice, NcclCommunicator, NcclError, NcclId, NcclLibrary, NcclRounds, NcclSearch, Reference, RoundPlan,
 };
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -77,7 +76,13 @@ impl NcclRank {
     }
 
     /// One call with fresh buffers; how many elements are wrong.
-    pub(crate) fn call(&mut self, rounds: &mut NcclRounds, case: &NcclCase, call: u64, limit: Duration) -> Result<u64, NcclError> {
+    pub(crate) fn call(
+        &mut self,
+        rounds: &mut NcclRounds,
+        case: &NcclCase,
+        call: u64,
+        limit: Duration,
+    ) -> Result<u64, NcclError> {
         let (program, terms) = (case.0.program(), case.1);
         let (rank, size, in_place) = (self.comm.rank(), terms.dtype.size(), program.in_place);
         let seed = terms.seed.wrapping_add(call << 32);
@@ -130,11 +135,7 @@ pub(crate) fn take_id(file: &Path) -> NcclId {
 }
 
 /// Starts a test of this binary as so many processes, each with its environment. What each says, or its exit status.
-pub(crate) fn started(
-    test: &str,
-    ranks: usize,
-    of_rank: &dyn Fn(usize) -> Vec<(&'static str, String)>,
-) -> Vec<String> {
+pub(crate) fn started(test: &str, ranks: usize, of_rank: &dyn Fn(usize) -> Vec<(&'static str, String)>) -> Vec<String> {
     let start = |rank: usize| -> Child {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", test, "--nocapture"]);

@@ -13,6 +13,7 @@ mod exports;
 mod gather;
 mod library;
 mod recorded;
+mod round_ends;
 mod rounds;
 mod staged;
 mod trials;

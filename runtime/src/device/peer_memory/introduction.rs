@@ -152,7 +152,18 @@ mod tests {
         let (computer, process, gpu) = ([3; 16], [rank; 16], [rank + 9; 16]);
         let namespaces = [1 << 40, 11];
         let machine = 0;
-        Introduction { version: VERSION, ways: 3, bytes: 5, number: 6, computer, namespaces, machine, process, gpu, socket }
+        Introduction {
+            version: VERSION,
+            ways: 3,
+            bytes: 5,
+            number: 6,
+            computer,
+            namespaces,
+            machine,
+            process,
+            gpu,
+            socket,
+        }
     }
 
     #[test]

@@ -16,7 +16,7 @@ mod watch;
 pub use allreduce::GpuRankAllReduce;
 pub use error::PeerMemoryError;
 pub use gather::PeerGather;
+pub(in crate::device) use memory::clear;
 pub use memory::{PeerMemory, PeerTerms, PeerWay};
 pub use watch::PeerFault;
-pub(in crate::device) use memory::clear;
 pub(in crate::device) use watch::PeerWatch;

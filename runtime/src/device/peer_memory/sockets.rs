@@ -153,7 +153,8 @@ impl PeerListener {
             sockets.sockets[index] = Some(PeerSocket::new(called));
         }
         let later = rank.index() + 1..names.len();
-        let is_missing = |index: &usize, sockets: &PeerSockets| names[*index].is_some() && sockets.sockets[*index].is_none();
+        let is_missing =
+            |index: &usize, sockets: &PeerSockets| names[*index].is_some() && sockets.sockets[*index].is_none();
         while let Some(missing) = later.clone().find(|index| is_missing(index, &sockets)) {
             deadline.wait(self.listener.as_fd(), &|| format!("the call of rank {missing}"))?;
             match self.listener.accept() {

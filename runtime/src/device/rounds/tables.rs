@@ -85,7 +85,8 @@ impl RoundPlan {
         let (mut stages, mut mapped) = (Vec::new(), 0);
         for stage in &self.stages {
             let blocks = stage.blocks.len() as u64;
-            let (of_stage, channels) = (take(blocks * KernelBlock::BYTES), take(stage.channels() * KernelChannel::BYTES));
+            let (of_stage, channels) =
+                (take(blocks * KernelBlock::BYTES), take(stage.channels() * KernelChannel::BYTES));
             stages.push(StagePlaces { blocks: of_stage, channels, counters: mapped });
             mapped += if stage.is_mapped { blocks * COUNTERS * LONG } else { 0 };
         }

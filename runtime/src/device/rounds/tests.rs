@@ -208,14 +208,7 @@ fn right(program: &VerifiedProgram, count: u64, block_bytes: u64, seed: u64, wha
     rounds
 }
 
-fn within(
-    domains: &[u32],
-    program: &VerifiedProgram,
-    count: u64,
-    block: u64,
-    seed: u64,
-    what: &str,
-) -> Rounds {
+fn within(domains: &[u32], program: &VerifiedProgram, count: u64, block: u64, seed: u64, what: &str) -> Rounds {
     let rounds = Rounds::within(program, domains).unwrap();
     let all = (0..program.program().ranks.len()).map(Rank::from_index);
     let sizes = LaunchBytes { block, tile: [16, 100, 1 << 20][seed as usize % 3] };

@@ -62,14 +62,7 @@ impl Derivation<'_> {
     }
 
     /// Work of the kernel at a time, from one place to another.
-    fn add(
-        &mut self,
-        rank: Rank,
-        kind: WorkKind,
-        [source, destination]: [WorkPlace; 2],
-        shape: Slice,
-        at: RoundTime,
-    ) {
+    fn add(&mut self, rank: Rank, kind: WorkKind, [source, destination]: [WorkPlace; 2], shape: Slice, at: RoundTime) {
         self.mark(rank, source, false, at);
         if !matches!(kind, WorkKind::Put(_)) {
             self.mark(rank, destination, true, at);
