@@ -12,6 +12,7 @@
 
 #[expect(unsafe_code, reason = "launches kernels")]
 pub(crate) mod cuda;
+mod images;
 pub(crate) mod kernel_plan;
 #[expect(unsafe_code, reason = "loads a library and calls its functions")]
 pub(crate) mod nccl;
@@ -26,7 +27,8 @@ pub(crate) mod tables;
 
 use crate::dtype::DType;
 
-/// The interpreter kernel as PTX, from which a driver makes code for its GPU. NVRTC has made it from `interpreter.cu`.
+/// The interpreter kernel as PTX, from which a driver makes code for GPUs of kinds for which there is none. NVRTC has made it from
+/// `interpreter.cu`.
 pub const KERNEL_PTX: &str = include_str!("../../cuda/interpreter.ptx");
 
 /// The kernels of [`PeerAllReduce`](peers::PeerAllReduce) as PTX. NVRTC has made it from `allreduce.cu`.

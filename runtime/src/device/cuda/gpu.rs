@@ -3,8 +3,9 @@
 //! The principal type is [`GpuDevice`].
 
 use super::error::GpuError;
+use crate::device::images::{ALLREDUCE, INTERPRETER, KernelImages};
+use crate::device::kernel_name;
 use crate::device::peers::allreduce_kernel_name;
-use crate::device::{ALLREDUCE_PTX, KERNEL_PTX, kernel_name};
 use crate::dtype::DType;
 use cudarc::driver::sys::{self, CUcontext, CUdevice_attribute as Attribute};
 use cudarc::driver::{CudaContext, CudaFunction, CudaModule, CudaStream, result};
@@ -19,6 +20,17 @@ pub struct GpuDevice {
     module: Arc<CudaModule>,
     name: String,
     multiprocessors: u32,
+    /// The first part of its compute capability.
+    capability: u32,
+}
+
+/// A module for this GPU: from code for its kind, or from PTX if there is none that the driver takes.
+fn loaded(context: &Arc<CudaContext>, images: &KernelImages, capability: u32) -> Result<Arc<CudaModule>, GpuError> {
+    let of_code = images.cubin(capability).map(|code| context.load_module(Ptx::from_binary(code.to_vec())));
+    match of_code {
+        Some(Ok(module)) => Ok(module),
+        _ => context.load_module(Ptx::from_src(images.ptx)).map_err(GpuError::of_driver("loading the kernel")),
+    }
 }
 
 impl GpuDevice {
@@ -43,9 +55,9 @@ impl GpuDevice {
             let what = "it has no cooperative launches".to_owned();
             return Err(GpuError::Driver { doing: "opening the GPU", name, what, hint: "" });
         }
-        let module =
-            context.load_module(Ptx::from_src(KERNEL_PTX)).map_err(GpuError::of_driver("loading the kernel"))?;
-        Ok(Self { context, module, name, multiprocessors })
+        let capability = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?.max(0) as u32;
+        let module = loaded(&context, &INTERPRETER, capability)?;
+        Ok(Self { context, module, name, multiprocessors, capability })
     }
 
     /// How many GPUs the driver shows.
@@ -100,8 +112,7 @@ impl GpuDevice {
         dtype: DType,
         threads: u32,
     ) -> Result<(CudaFunction, u32), GpuError> {
-        let module = self.context.load_module(Ptx::from_src(ALLREDUCE_PTX));
-        let module = module.map_err(GpuError::of_driver("loading the kernel"))?;
+        let module = loaded(&self.context, &ALLREDUCE, self.capability)?;
         self.found(&module, &allreduce_kernel_name(dtype), threads)
     }
 
