@@ -11,8 +11,7 @@ const TWO: &str = "collective AllReduce 60000 0.01\ncollective AllGather 500 0\n
 const KERNEL: (&str, &str) = ("FAKE_CUDA_KERNEL_NS", "antiphon_allreduce=10000000,antiphon_=40000000");
 const COPY: (&str, &str) = ("FAKE_CUDA_COPY_NS", "10000");
 /// What is said where it cannot.
-const UNMAPPED: &str =
-    "note: ranks map no memory of each other, so NCCL moves all messages, and no kernels were measured: ";
+const UNMAPPED: &str = "note: ranks map no memory of each other, so NCCL moves all messages of plans: ";
 /// The driver can share memory.
 const SHARES: (&str, &str) = ("FAKE_CUDA_LACKS", "");
 

@@ -129,9 +129,14 @@ impl GpuRank {
         matches!(&self.mapped.kernels, SharedOn::Shared(terms, _) if bytes <= terms.bytes as u64)
     }
 
-    /// Why no rank maps memory of others, if they have tried to.
-    pub fn why_unmapped(&self) -> Option<&str> {
-        self.mapped.kernels.refusal().or_else(|| self.mapped.domains.refusal())
+    /// What is not measured because ranks map no memory of others, though they have tried to, and why.
+    pub fn unmapped(&self) -> Option<String> {
+        let of_domains = self.mapped.domains.refusal();
+        let of_domains = of_domains
+            .map(|why| format!("ranks map no memory of each other, so NCCL moves all messages of plans: {why}"));
+        let of_kernels = self.mapped.kernels.refusal();
+        of_domains
+            .or_else(|| of_kernels.map(|why| format!("kernels over memory of all ranks were not measured: {why}")))
     }
 
     /// What is timed, and the memory of all ranks if it is mapped.

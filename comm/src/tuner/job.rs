@@ -66,7 +66,7 @@ pub struct LaunchEnd {
     /// What messages between machines cost.
     #[serde(default)]
     pub links: Option<MachineLinks>,
-    /// Why ranks map no memory of each other, if they have tried to: then NCCL moves all messages, and no kernels were measured ([`GpuRank::why_unmapped`]).
+    /// What was not measured because ranks map no memory of each other, if they have tried to ([`GpuRank::unmapped`]).
     #[serde(default)]
     pub without_kernels: Option<String>,
 }
@@ -74,7 +74,7 @@ pub struct LaunchEnd {
 impl LaunchEnd {
     /// The same with what these GPUs say.
     pub fn on(self, gpu: Option<&GpuRank>) -> Self {
-        Self { without_kernels: gpu.and_then(GpuRank::why_unmapped).map(str::to_owned), ..self }
+        Self { without_kernels: gpu.and_then(GpuRank::unmapped), ..self }
     }
 }
 

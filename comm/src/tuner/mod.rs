@@ -309,7 +309,7 @@ impl Communicator {
 
     /// What the options want calls to run on; `None` for the host. All ranks make this call. They try to map memory of each other, as
     /// `libantiphon_nccl.so` does: ranks of a machine for the messages of plans, and all of them for kernels that do an AllReduce.
-    /// [`GpuRank::why_unmapped`] says why they have none.
+    /// [`GpuRank::unmapped`] says what they have not, and why.
     ///
     /// # Errors
     /// As [`GpuRank::open`].

@@ -21,7 +21,7 @@ pub struct MeasuredTable {
     /// Candidates that are the same plan as another one, which was measured for both.
     #[serde(default)]
     pub same: Vec<SameCandidate>,
-    /// Why ranks map no memory of each other, if they have tried to: then NCCL moves all messages, and no kernels were measured.
+    /// What was not measured because ranks map no memory of each other, if they have tried to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub without_kernels: Option<String>,
 }

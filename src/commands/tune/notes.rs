@@ -49,13 +49,9 @@ impl ShortBudget {
     }
 }
 
-/// Why no kernels were measured that need memory of all ranks, if the ranks have tried to map it.
-pub(super) fn of_kernels(why: Option<&str>) -> Option<String> {
-    why.map(|why| {
-        format!(
-            "note: ranks map no memory of each other, so NCCL moves all messages, and no kernels were measured: {why}"
-        )
-    })
+/// What was not measured because ranks map no memory of each other.
+pub(super) fn of_mapping(unmapped: Option<&str>) -> Option<String> {
+    unmapped.map(|why| format!("note: {why}"))
 }
 
 /// Sizes of which an element of each rank is more: what is measured instead.

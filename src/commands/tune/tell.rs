@@ -35,7 +35,7 @@ impl Tuning<'_> {
                 self.screen.note(&format!("note: {name} does not compete at {collective} {size}: {why}"));
             }
         }
-        let noted = notes::of_kernels(without_kernels.as_deref()).into_iter();
+        let noted = notes::of_mapping(without_kernels.as_deref()).into_iter();
         let noted = noted.chain(undecided.iter().map(ShortBudget::text)).chain(notes::of_plans(&dropped, &same));
         noted.for_each(|note| self.screen.note(&note));
         for LostRank { rank, launch, why, .. } in &lost {
