@@ -79,8 +79,8 @@ pub(crate) struct Grid<'a> {
 const TURN: u64 = 48;
 /// After so many instructions that change nothing, a launch that may wait for others says so.
 const IDLE: u64 = 4_000;
-/// After so many instructions that change nothing, of which a slow block has one in sixteen, everybody waits.
-const PATIENCE: u64 = 400_000;
+/// After so many instructions that change nothing, and many more for each thread as slow blocks have a sixteenth of them, everybody waits.
+const PATIENCE: u64 = 100_000;
 
 impl<'a> Grid<'a> {
     pub(crate) fn new(number: u64, kernels: Vec<(&'a Kernel, &'a [u64])>, launch: Launch<'a>) -> Self {
@@ -134,7 +134,7 @@ impl<'a> Grid<'a> {
     }
 
     fn take_turns(&mut self, turns: u64) -> Result<Progress, Fault> {
-        let (is_shared, most) = (self.memory.is_shared(), 4_000 * self.threads.len() as u64);
+        let (is_shared, most) = (self.memory.is_shared(), 16 * 4_000 * self.threads.len() as u64);
         let patience = if is_shared { IDLE } else { PATIENCE + most };
         for _ in 0..turns {
             if self.runnable.is_empty() {
