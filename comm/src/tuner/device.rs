@@ -10,8 +10,8 @@ use crate::error::CommResult;
 use crate::gpu::{GpuRank, RankFault, said_or_why};
 use crate::operation::CollectiveCall;
 use runtime::{
-    DOMAIN_BYTES, DomainMemory, DomainPlace, DomainTerms, GpuMemory, MOST_STAGED_BYTES, NcclRounds, NcclStockCall,
-    NcclTrials, NcclWork, PeerAlgorithm, RoundPlan, SequencedProgram, StagedCall, StagedTerms,
+    DOMAIN_BYTES, DomainMemory, DomainTerms, GpuMemory, MOST_STAGED_BYTES, NcclRounds, NcclStockCall, NcclTrials,
+    NcclWork, PeerAlgorithm, RoundPlan, SequencedProgram, StagedCall, StagedTerms,
 };
 use schedule::{Collective, ReduceOp};
 use serde::{Deserialize, Serialize};
@@ -81,27 +81,28 @@ struct ReadyRounds {
 }
 
 impl ReadyRounds {
-    fn new(trials: &NcclTrials, memory: Option<&DomainMemory>, (plan, place): PlacedPlan) -> Result<Self, String> {
-        let region = place.zip(memory).map(|(place, memory)| memory.region(trials.gpu(), place)).transpose();
-        let rounds = region.and_then(|region| NcclRounds::new(trials.gpu(), plan, THREADS, region));
-        Ok(Self { rounds: rounds.map_err(|error| error.to_string())?, epoch: trials.epoch() })
+    /// All ranks make the same plans in the same order, so their places in mapped memory are the same.
+    fn new(trials: &NcclTrials, memory: Option<&mut DomainMemory>, plan: RoundPlan) -> Result<Self, String> {
+        let region = match plan.mapped_needs() {
+            None => None,
+            Some(needs) => {
+                let memory = memory.ok_or("no memory is mapped any more")?;
+                let place = memory.place(&needs).ok_or("too little mapped memory is left for its messages")?;
+                Some(memory.region(trials.gpu(), place).map_err(|error| error.to_string())?)
+            }
+        };
+        let rounds = NcclRounds::new(trials.gpu(), plan, THREADS, region).map_err(|error| error.to_string())?;
+        Ok(Self { rounds, epoch: trials.epoch() })
     }
 
     /// Takes new memory if its own is that of a communicator that has ended. All ranks use the same plans in the same order.
     fn renew(&mut self, trials: &NcclTrials, memory: Option<&mut DomainMemory>) -> Result<(), String> {
-        let Some(needs) = self.rounds.plan().mapped_needs().filter(|_| self.epoch != trials.epoch()) else {
-            return Ok(());
-        };
-        let unmapped = || "no memory is mapped any more".to_owned();
-        let memory = memory.ok_or_else(unmapped)?;
-        let place = memory.place(&needs).ok_or_else(unmapped)?;
-        *self = Self::new(trials, Some(memory), (self.rounds.plan().clone(), Some(place)))?;
+        if self.epoch != trials.epoch() && self.rounds.plan().mapped_needs().is_some() {
+            *self = Self::new(trials, memory, self.rounds.plan().clone())?;
+        }
         Ok(())
     }
 }
-
-/// A plan, and where its mapped memory is.
-type PlacedPlan = (RoundPlan, Option<DomainPlace>);
 
 impl From<ReadyWay> for ReadyGpuWork {
     fn from(way: ReadyWay) -> Self {
@@ -172,14 +173,13 @@ impl<'a> GpuBench<'a> {
         call: &CollectiveCall,
     ) -> Result<ReadyGpuWork, String> {
         let (rank, size) = (Rank::from_index(rank), (call.count as u64, call.dtype));
-        let (trials, mut memory) = self.gpu.trials_and_domains();
+        let (trials, memory) = self.gpu.trials_and_domains();
         let program = program.program();
-        let placed = match &mut memory {
-            Some(memory) => memory.plan(program, rank, size, BLOCK_BYTES),
-            None => RoundPlan::new(program, rank, size.0, size.1, BLOCK_BYTES).map(|plan| (plan, None)),
+        let plan = match &memory {
+            Some(memory) => RoundPlan::within(memory.domains(), program, rank, size, BLOCK_BYTES),
+            None => RoundPlan::new(program, rank, size.0, size.1, BLOCK_BYTES),
         };
-        let placed = placed.map_err(|error| error.to_string())?;
-        let rounds = ReadyRounds::new(trials, memory.as_deref(), placed)?;
+        let rounds = ReadyRounds::new(trials, memory, plan.map_err(|error| error.to_string())?)?;
         self.is_held &= !NcclTrials::is_too_long_to_hold(&rounds.rounds);
         Ok(ReadyWay::Rounds(Box::new(RefCell::new(rounds))).into())
     }

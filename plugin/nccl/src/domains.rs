@@ -7,12 +7,12 @@ use crate::places::MemberPlaces;
 use crate::prepared::{PreparedKey, THREADS};
 use crate::settings::{Settings, say};
 use comm::PlanTable;
-use program::VerifiedProgram;
 use runtime::{
-    DOMAIN_BYTES, DType, DomainMemory, DomainPlace, DomainRegion, DomainTerms, GpuDevice, NcclCommunicator, NcclError,
-    PeerMemoryError, RoundPlan, RunResult,
+    DOMAIN_BYTES, DType, DomainMemory, DomainPlace, DomainRegion, DomainTerms, GpuDevice, MappedNeeds,
+    NcclCommunicator, NcclError, PeerMemoryError,
 };
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 use topology::Rank;
@@ -49,20 +49,28 @@ pub(crate) fn shared(
     let dtypes = DType::ALL.to_vec();
     let terms = DomainTerms { bytes: DOMAIN_BYTES, machine, dtypes, threads: THREADS, limit };
     let says = comm.rank() == Rank(0) && Settings::of_process().says_decisions;
-    match DomainMemory::new(gpu, comm, &terms) {
-        Ok(memory) => {
-            if says {
-                say(&format!(
-                    "a communicator of {} ranks maps {DOMAIN_BYTES} bytes of each within its machine, for messages of plans",
-                    comm.ranks()
-                ));
-            }
-            Ok(Some(PlanDomains { memory, places: BTreeMap::new() }))
-        }
+    let made = DomainMemory::new(gpu, comm, &terms);
+    let memory = unless_refused(made, "a communicator uses no tables that need mapped memory", says)?;
+    if says && memory.is_some() {
+        let ranks = comm.ranks();
+        say(&format!(
+            "a communicator of {ranks} ranks maps {DOMAIN_BYTES} bytes of each within machines, for messages of plans"
+        ));
+    }
+    Ok(memory.map(|memory| PlanDomains { memory, places: BTreeMap::new() }))
+}
+
+/// Memory that all ranks have shared; none if they could not, which one line says.
+///
+/// # Errors
+/// If the ranks do not meet, and so the communicator is of no use.
+pub(crate) fn unless_refused<T>(made: Result<T, NcclError>, what: &str, says: bool) -> Result<Option<T>, NcclError> {
+    match made {
+        Ok(memory) => Ok(Some(memory)),
         Err(why @ (NcclError::Peers(PeerMemoryError::Gather { .. }) | NcclError::Gpu(_))) => Err(why),
         Err(why) => {
             if says {
-                say(&format!("a communicator uses no tables that need mapped memory: {why}"));
+                say(&format!("{what}: {why}"));
             }
             Ok(None)
         }
@@ -70,26 +78,14 @@ pub(crate) fn shared(
 }
 
 impl PlanDomains {
-    /// A rank's part of a program. All ranks ask for the same plans in the same order, so they come to the same. If there is no room
-    /// for messages any more, NCCL moves all of them.
-    ///
-    /// # Errors
-    /// If the size does not suit the program.
-    pub(crate) fn plan(
-        &mut self,
-        (key, rank): (PreparedKey, Rank),
-        program: &VerifiedProgram,
-        (count, dtype): (u64, DType),
-        block_bytes: u64,
-    ) -> RunResult<RoundPlan> {
-        if self.places.contains_key(&key) {
-            return RoundPlan::within(self.memory.domains(), program, rank, (count, dtype), block_bytes);
+    /// Takes a place for a plan, unless it has one. All ranks begin the same plans in the same order, so they come to the same. False: there
+    /// is no room any more.
+    pub(crate) fn take_place(&mut self, key: PreparedKey, needs: &MappedNeeds) -> bool {
+        if let Entry::Vacant(vacant) = self.places.entry(key) {
+            let Some(place) = self.memory.place(needs) else { return false };
+            vacant.insert(KeptPlace { place, region: None });
         }
-        let (plan, place) = self.memory.plan(program, rank, (count, dtype), block_bytes)?;
-        if let Some(place) = place {
-            self.places.insert(key, KeptPlace { place, region: None });
-        }
-        Ok(plan)
+        true
     }
 
     /// The memory of a plan; `None` if NCCL moves all of its messages.

@@ -3,13 +3,14 @@
 //! The principal type is [`PeerFunctions`]. A table names them among the functions of a cell, with the type and the reduction. They serve
 //! calls between the smallest and the largest size at which they were measured, and no others.
 
+use crate::domains::unless_refused;
 use crate::places::MemberPlaces;
 use crate::prepared::{PreparedKey, dtype_of};
 use crate::settings::{Settings, say};
 use comm::PlanTable;
 use runtime::{
-    DType, GpuDevice, MOST_STAGED_BYTES, NcclCommunicator, NcclError, PeerAlgorithm, PeerMemoryError, StagedAllReduce,
-    StagedCall, StagedTerms,
+    DType, GpuDevice, MOST_STAGED_BYTES, NcclCommunicator, NcclError, PeerAlgorithm, StagedAllReduce, StagedCall,
+    StagedTerms,
 };
 use schedule::{Collective, ReduceOp};
 use std::collections::BTreeSet;
@@ -72,21 +73,12 @@ impl PeerFunctions {
         let dtypes: BTreeSet<DType> = ranges.iter().map(|range| range.dtype).collect();
         let terms = StagedTerms { bytes: bytes as usize, dtypes: dtypes.into_iter().collect(), limit };
         let says = comm.rank() == Rank(0) && Settings::of_process().says_decisions;
-        match StagedAllReduce::new(gpu, comm, &terms) {
-            Ok(staged) => {
-                if says {
-                    say(&format!("a communicator of {} ranks maps {bytes} bytes of each", comm.ranks()));
-                }
-                Ok(Some(Self { staged, ranges }))
-            }
-            Err(why @ (NcclError::Peers(PeerMemoryError::Gather { .. }) | NcclError::Gpu(_))) => Err(why),
-            Err(why) => {
-                if says {
-                    say(&format!("a communicator maps no memory of other ranks: {why}"));
-                }
-                Ok(None)
-            }
+        let made = StagedAllReduce::new(gpu, comm, &terms);
+        let staged = unless_refused(made, "a communicator maps no memory of other ranks", says)?;
+        if says && staged.is_some() {
+            say(&format!("a communicator of {} ranks maps {bytes} bytes of each", comm.ranks()));
         }
+        Ok(staged.map(|staged| Self { staged, ranges }))
     }
 
     /// How the kernel serves a call, if it does.

@@ -10,7 +10,7 @@ use crate::members::{PlanMember, SeenMember, find, table};
 use crate::peers::PeerKernelCall;
 use crate::places::MemberPlaces;
 use crate::prepared::{PlanRefusal, PreparedKey, PreparedPlan, THREADS, dtype_of};
-use crate::settings::say;
+use crate::settings::{Settings, say};
 use program::{LowerOptions, check, lower};
 use runtime::{DType, GpuDevice, GpuError, NcclError, NcclRounds, RoundFailure, RoundPlan};
 use schedule::{Collective, ReduceOp, Request};
@@ -136,23 +136,51 @@ fn key_of(call: &AskedCall) -> Result<PreparedKey, PlanRefusal> {
 /// Why there is none. All ranks come to the same.
 fn prepared(member: &mut PlanMember, key: PreparedKey) -> Result<&mut PreparedPlan, PlanRefusal> {
     let PlanMember { comm, places, plans, domains, .. } = member;
-    let rank = comm.rank();
     if plans.plans.len() >= MOST_PLANS && !plans.plans.contains_key(&key) {
         // The memory of each is given back when its calls are done.
         plans.plans.clear();
     }
-    let prepare = || {
-        let dtype = dtype_of(key.dtype, key.op)?;
-        let (program, name) = program_of(&key, dtype, places)?;
-        let count = key.count as u64;
-        let plan = match domains {
-            Some(domains) => domains.plan((key, rank), &program, (count, dtype), BLOCK_BYTES),
-            None => RoundPlan::new(&program, rank, count, dtype, BLOCK_BYTES),
-        };
-        let plan = plan.map_err(|why| PlanRefusal::Unfit(format!("{name}: {why}")))?;
-        Ok(PreparedPlan { name, plan, rounds: None })
-    };
+    let within = domains.as_ref().map(|domains| domains.memory.domains());
+    let prepare = || planned(&key, comm.rank(), places, within);
     plans.plans.entry(key).or_insert_with(prepare).as_mut().map_err(|why| why.clone())
+}
+
+/// A rank's part of the plan for such calls. The kernel moves messages within domains, if there are any.
+fn planned(
+    key: &PreparedKey,
+    rank: Rank,
+    places: &MemberPlaces,
+    domains: Option<&[u32]>,
+) -> Result<PreparedPlan, PlanRefusal> {
+    let dtype = dtype_of(key.dtype, key.op)?;
+    let (program, name) = program_of(key, dtype, places)?;
+    let count = key.count as u64;
+    let plan = match domains {
+        Some(domains) => RoundPlan::within(domains, &program, rank, (count, dtype), BLOCK_BYTES),
+        None => RoundPlan::new(&program, rank, count, dtype, BLOCK_BYTES),
+    };
+    let plan = plan.map_err(|why| PlanRefusal::Unfit(format!("{name}: {why}")))?;
+    Ok(PreparedPlan { name, plan, rounds: None })
+}
+
+/// The plan of a call that begins, with a place for messages in mapped memory if it needs one. If there is none any more, NCCL moves all
+/// of them. Ranks begin the same calls in the same order, whatever they ask for besides.
+///
+/// # Errors
+/// As for [`prepared`].
+fn begun(member: &mut PlanMember, key: PreparedKey) -> Result<Arc<str>, PlanRefusal> {
+    let plan = prepared(member, key)?;
+    let (name, needs) = (plan.name.clone(), plan.plan.mapped_needs());
+    let PlanMember { comm, places, plans, domains, .. } = member;
+    if let (Some(needs), Some(domains)) = (needs, domains)
+        && !domains.take_place(key, &needs)
+    {
+        if comm.rank() == Rank(0) && Settings::of_process().says_decisions {
+            say(&format!("{name}: too little mapped memory is left for its messages, so NCCL moves them"));
+        }
+        plans.plans.insert(key, planned(&key, comm.rank(), places, None));
+    }
+    Ok(name)
 }
 
 impl CallForPlan {
@@ -170,7 +198,7 @@ impl CallForPlan {
         let (plan, done) = match &self.function {
             Some(function) => (function.name.clone(), run_function(&self.call, function, member)),
             None => {
-                let plan = prepared(member, self.key)?.name.clone();
+                let plan = begun(member, self.key)?;
                 (plan, enqueue(&self.call, self.key, member))
             }
         };

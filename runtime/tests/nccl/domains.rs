@@ -5,9 +5,10 @@
 use crate::rank::{BLOCK, LIMIT, NcclCase, NcclRank, give_id, is_real, nccl, started, take_id};
 use crate::{PLAIN, cases};
 use cudarc::driver::DevicePtr;
-use program::testing::schedules::{Random, ring_allreduce};
+use program::testing::schedules::{Random, demand, random_trees, ring, ring_allreduce};
 use program::testing::{checked, lowered};
 use runtime::{DType, DomainMemory, DomainTerms, NcclError, NcclRounds, RoundPlan};
+use schedule::Collective;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,9 @@ const THREADS: u32 = 4;
 const ROOM: usize = 8 << 20;
 /// For calls that cannot be done in time.
 const SHORT: Duration = Duration::from_secs(3);
+
+/// NCCL cannot launch the first messages of rank 1.
+const FAULT: &str = "1:4:launch";
 
 /// Set for processes that are ranks: rank, the machine of each rank, what to do, and the file of the unique id.
 const PROCESS: &str = "DOMAIN_TEST_RANK";
@@ -71,6 +75,10 @@ fn domain_process() {
         "graph" => graphs(&mut own),
         "narrow" => narrow(&mut own),
         "leaves" | "stalls" => missing(&mut own, mode),
+        "breaks" => {
+            let (said, _rank) = broken(own);
+            return println!("\nsaid {said}");
+        }
         other => panic!("{other}"),
     };
     println!("\nsaid {said}");
@@ -193,14 +201,56 @@ fn missing(own: &mut DomainRank, mode: &str) -> String {
     format!("{ended} | {again}")
 }
 
+/// A call of which NCCL refuses a part on one rank. That rank gives everything up, and lives. Whoever waits for it in the kernel is told.
+fn broken(mut own: DomainRank) -> (String, NcclRank) {
+    let ranks = own.rank.comm.ranks();
+    let along = random_trees(&ring(ranks), &demand(Collective::Broadcast, ranks, 1), &mut Random(1));
+    let case: NcclCase = (checked(lowered(&along, true)), PLAIN);
+    let mut rounds = own.rounds(&case).unwrap();
+    let stream = own.rank.context.new_stream().unwrap();
+    let buffer = stream.alloc_zeros::<f32>(64).unwrap();
+    stream.synchronize().unwrap();
+    let at = buffer.device_ptr(&stream).0;
+    let NcclRank { gpu, comm, .. } = &mut own.rank;
+    // SAFETY: the buffer is longer than the call, and lives until nothing works any more.
+    let put = unsafe { rounds.enqueue(comm, gpu, stream.cu_stream().cast(), [at, at]) };
+    let (begin, fault) = (Instant::now(), own.memory.fault().clone());
+    let said = match put {
+        Ok(()) => {
+            while fault.gone().is_none() && begin.elapsed() < SHORT {
+                std::thread::yield_now();
+            }
+            format!("{:?} is gone", fault.gone())
+        }
+        Err(why) => {
+            // What was put there is done, so nothing that ends tells of the rest.
+            stream.synchronize().unwrap();
+            why.to_string()
+        }
+    };
+    fault.end().unwrap();
+    drop((rounds, own.memory));
+    // Its process is there for longer than the others look.
+    while begin.elapsed() < 2 * SHORT && !said.ends_with("is gone") {
+        std::thread::yield_now();
+    }
+    (said, own.rank)
+}
+
 /// What each rank says.
 fn job(machines: &[u32], mode: &str) -> Vec<String> {
+    job_with(machines, mode, None)
+}
+
+/// The same where NCCL makes a fault.
+fn job_with(machines: &[u32], mode: &str, fault: Option<&str>) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
     let list: Vec<_> = machines.iter().map(u32::to_string).collect();
     started("domains::domain_process", machines.len(), &|rank| {
         let file = folder.path().join("id");
         let job = format!("{rank} {} {mode} {}", list.join(","), file.display());
-        vec![(PROCESS, job), ("FAKE_CUDA_GPU", rank.to_string())]
+        let fault = fault.map(|fault| ("FAKE_NCCL_FAULT", fault.to_owned()));
+        [(PROCESS, job), ("FAKE_CUDA_GPU", rank.to_string())].into_iter().chain(fault).collect()
     })
 }
 
@@ -273,8 +323,25 @@ fn a_rank_that_leaves_or_does_not_come_is_named() {
         assert!(said[0].contains("rank 1"), "{said:?}");
         let said = job(machines, "stalls");
         assert_eq!(said[1], "said came late", "{said:?}");
-        assert!(said[0].contains("not done after 3 s"), "{said:?}");
+        // Where NCCL moves messages, a rank may hear of the end of one that was late before.
+        let is_late = |line: &String| line.contains("not done after 3 s");
+        let is_told = |line: &String| is_late(line) || machines.contains(&1) && line.contains("is gone");
+        let others = || said.iter().enumerate().filter(|(rank, _)| *rank != 1).map(|(_, line)| line);
+        assert!(others().all(is_told) && others().any(is_late), "{said:?}");
         // Whoever waits for it itself says so.
         assert!(said.iter().any(|line| line.contains("with rank 1: ")), "{said:?}");
     }
+}
+
+/// A broadcast from rank 0 over rank 1, which cannot receive it, to rank 2, which waits for it in the kernel and has no messages of NCCL's.
+#[test]
+fn a_call_that_is_only_partly_there_leaves_nobody_waiting() {
+    if !is_fake() {
+        return;
+    }
+    let said = job_with(&[0, 1, 1], "breaks", Some(FAULT));
+    assert!(said[1].starts_with("said rank 1, round 1 of 1, with rank 0: NCCL gives the result 2"), "{said:?}");
+    // It may be told before its call is all there.
+    let told = ["said Some(Rank(1)) is gone", "said rank 2: the process of rank 1 is gone"];
+    assert!(told.contains(&said[2].as_str()), "{said:?}");
 }

@@ -13,9 +13,7 @@ use crate::device::rounds::mapped::MOST_BLOCKS;
 use crate::device::rounds::plan::RoundPlan;
 use crate::device::rounds::tables::{MappedAddresses, MappedNeeds};
 use crate::dtype::DType;
-use crate::error::RunResult;
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
-use program::VerifiedProgram;
 use std::sync::Arc;
 use std::time::Duration;
 use topology::Rank;
@@ -73,7 +71,8 @@ impl DomainMemory {
     ///
     /// # Errors
     /// [`NcclError::Peers`]: why not, the same on all ranks, unless it is
-    /// [`PeerMemoryError::Gather`](crate::PeerMemoryError::Gather); also if no two ranks are in one domain.
+    /// [`PeerMemoryError::Gather`](crate::PeerMemoryError::Gather); also if no machine has two ranks, or the ranks of one are not all on
+    /// one computer.
     pub fn new(gpu: &GpuDevice, comm: &mut NcclCommunicator, terms: &DomainTerms) -> Result<Self, NcclError> {
         let own = || -> Result<PeerFault, GpuError> {
             let (blocks, threads) = (MOST_BLOCKS as u32, terms.threads);
@@ -107,33 +106,13 @@ impl DomainMemory {
         self.watched.fault()
     }
 
-    /// A rank's part of a program, and its place if the kernel moves messages. If there is no room for these any more, NCCL moves all
-    /// messages; all ranks come to the same.
-    ///
-    /// # Errors
-    /// As for [`RoundPlan::within`].
-    pub fn plan(
-        &mut self,
-        program: &VerifiedProgram,
-        rank: Rank,
-        (count, dtype): (u64, DType),
-        block_bytes: u64,
-    ) -> RunResult<(RoundPlan, Option<DomainPlace>)> {
-        let plan = RoundPlan::within(self.domains(), program, rank, (count, dtype), block_bytes)?;
-        let Some(needs) = plan.mapped_needs() else { return Ok((plan, None)) };
-        match self.place(&needs) {
-            Some(place) => Ok((plan, Some(place))),
-            None => Ok((RoundPlan::new(program, rank, count, dtype, block_bytes)?, None)),
-        }
-    }
-
     /// A place for a plan that has [needs](RoundPlan::mapped_needs). `None` if there is no room any more, on all ranks alike: then the
     /// plan has to be one without domains.
     pub fn place(&mut self, needs: &MappedNeeds) -> Option<DomainPlace> {
         let (begin, end) = (self.used, self.used.saturating_add(needs.shared_bytes));
-        let is_there = end <= self.watched.memory().bytes() as u64;
-        is_there.then(|| {
-            self.used = end.next_multiple_of(ALIGN);
+        let has = self.watched.memory().bytes() as u64;
+        (end <= has).then(|| {
+            self.used = end.next_multiple_of(ALIGN).min(has);
             DomainPlace { begin, counter_bytes: needs.counter_bytes }
         })
     }
@@ -164,11 +143,15 @@ impl DomainMemory {
         // Others may put messages until they come here.
         comm.gather(gpu, &[0], limit)?;
         let memory = self.watched.memory();
-        if self.used > 0 {
-            peer_memory::clear(gpu, memory.address(memory.rank()), self.used as usize)?;
-        }
+        let cleared = match self.used {
+            0 => Ok(()),
+            used => peer_memory::clear(gpu, memory.address(memory.rank()), used as usize),
+        };
         self.used = 0;
-        comm.gather(gpu, &[0], limit).map(drop)
+        // Others wait for this rank, whatever is wrong here.
+        let met = comm.gather(gpu, &[0], limit);
+        cleared?;
+        met.map(drop)
     }
 }
 

@@ -121,8 +121,7 @@ impl NcclRounds {
     ) -> Result<(), NcclError> {
         // SAFETY: the caller promises it.
         let stream = unsafe { gpu.borrowed_stream(stream) };
-        self.put(comm, &stream, buffers, None, NcclDeadline::after(Duration::MAX))?;
-        self.finish(comm, &stream)
+        self.put_in_time(comm, &stream, buffers, NcclDeadline::after(Duration::MAX))
     }
 
     /// The same for a program that is not in place, where the caller's input and output overlap: the results come from elsewhere.
@@ -143,10 +142,12 @@ impl NcclRounds {
         let staging = self.staging()?;
         // SAFETY: the caller promises it.
         let borrowed = unsafe { gpu.borrowed_stream(stream) };
-        self.put(comm, &borrowed, [input, staging], None, NcclDeadline::after(Duration::MAX))?;
-        // SAFETY: both are as long as the results, and the stream has used the input before.
-        unsafe { gpu.copy(stream, output, staging, self.plan.buffer_bytes()[1] as usize) }?;
-        self.finish(comm, &borrowed)
+        let put = self.put(comm, &borrowed, [input, staging], None, NcclDeadline::after(Duration::MAX));
+        let copied = put.and_then(|()| {
+            // SAFETY: both are as long as the results, and the stream has used the input before.
+            Ok(unsafe { gpu.copy(stream, output, staging, self.plan.buffer_bytes()[1] as usize) }?)
+        });
+        self.finish(comm, &borrowed, copied)
     }
 
     /// One call, which may take so long; nothing uses the buffers when this returns. `buffers` are addresses of input and output.
@@ -168,7 +169,7 @@ impl NcclRounds {
         comm.fault = self.fault();
         let mut reached = RoundEnds::default();
         let put = self.put(comm, &stream, buffers, Some(&mut reached), deadline);
-        let put = put.and_then(|()| self.finish(comm, &stream));
+        let put = self.finish(comm, &stream, put);
         let outcome = put.and_then(|()| self.watch(comm, &mut reached, deadline)).and_then(|()| self.check());
         comm.fault = None;
         if outcome.is_err() {
@@ -186,9 +187,7 @@ impl NcclRounds {
         deadline: NcclDeadline,
     ) -> Result<(), NcclError> {
         let put = self.put(comm, stream, buffers, None, deadline);
-        // Also what was put there before an error uses the memory of this value.
-        let finished = self.finish(comm, stream);
-        put.and(finished)
+        self.finish(comm, stream, put)
     }
 
     /// What ends kernels that wait for other ranks, if there are any.
@@ -257,8 +256,21 @@ impl NcclRounds {
         Ok(())
     }
 
-    /// All that a call needs is in the stream now.
-    fn finish(&mut self, comm: &mut NcclCommunicator, stream: &CudaStream) -> Result<(), NcclError> {
+    /// All that a call needs is in the stream now, or `put` has failed before. What was put there before an error uses the memory of this
+    /// value as well, and other ranks may wait in their kernels for what was not.
+    fn finish(
+        &mut self,
+        comm: &mut NcclCommunicator,
+        stream: &CudaStream,
+        put: Result<(), NcclError>,
+    ) -> Result<(), NcclError> {
+        if let Some(region) = self.region.as_ref().filter(|_| put.is_err()) {
+            region.fault().note_cut();
+        }
+        put.and(self.note_done(comm, stream))
+    }
+
+    fn note_done(&mut self, comm: &mut NcclCommunicator, stream: &CudaStream) -> Result<(), NcclError> {
         let done = stream.record_event(None).map_err(GpuError::of_driver("putting a call into a stream"))?;
         self.done = Arc::new(done);
         comm.done = Some(self.done.clone());

@@ -272,16 +272,25 @@ impl StagedAllReduce {
         let putting = GpuError::of_driver("putting a call into a stream");
         self.fault().note_call(is_recorded);
         self.begin(comm, &stream, is_recorded)?;
-        // SAFETY: the places are inside of this rank's memory, and the caller's are as long as the call says.
-        unsafe { result::memcpy_dtod_async(own + inputs as u64, input, bytes, stream.cu_stream()) }
-            .map_err(&putting)?;
-        // SAFETY: the kernel takes the address of its blocks; what they name is memory of this value, or mapped by it.
-        let launched = unsafe { stream.launch_builder(&kernel).arg(&grid).launch_cooperative(launch) };
-        launched.map(drop).map_err(GpuError::of_driver("launching the kernel"))?;
-        // SAFETY: as above.
-        unsafe { result::memcpy_dtod_async(output, own + outputs as u64, bytes, stream.cu_stream()) }
-            .map_err(&putting)?;
-        self.finish(comm, &stream, is_recorded)?;
+        let put = || -> Result<(), GpuError> {
+            // SAFETY: the places are inside of this rank's memory, and the caller's are as long as the call says.
+            unsafe { result::memcpy_dtod_async(own + inputs as u64, input, bytes, stream.cu_stream()) }
+                .map_err(&putting)?;
+            // SAFETY: the kernel takes the address of its blocks; what they name is memory of this value, or mapped by it.
+            let launched = unsafe { stream.launch_builder(&kernel).arg(&grid).launch_cooperative(launch) };
+            launched.map(drop).map_err(GpuError::of_driver("launching the kernel"))?;
+            // SAFETY: as above.
+            unsafe { result::memcpy_dtod_async(output, own + outputs as u64, bytes, stream.cu_stream()) }
+                .map_err(&putting)
+        };
+        let put = put();
+        if put.is_err() {
+            self.fault().note_cut();
+        }
+        // Also what was put there before an error uses the memory of this value.
+        let finished = self.finish(comm, &stream, is_recorded);
+        put?;
+        finished?;
         // Since this was looked at first, calls may have been ended, and this one with them.
         match self.fault().confirm_call() {
             true => Ok(()),

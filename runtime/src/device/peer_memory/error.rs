@@ -30,10 +30,12 @@ pub enum PeerMemoryError {
         rank: Rank,
     },
     /// There is no memory in common.
-    #[error("rank {} is on another computer than rank 0, or in another container", .rank.0)]
+    #[error("rank {} is on another computer than rank {}, or in another container", .rank.0, .other.0)]
     OtherComputer {
         /// The first one that is.
         rank: Rank,
+        /// A rank that it would have to share memory with.
+        other: Rank,
     },
     /// A process has one GPU here.
     #[error("the ranks {} and {} are in one process", .rank.0, .other.0)]

@@ -87,15 +87,14 @@ pub(super) fn decide(all: &[Introduction]) -> Result<(PeerWay, Vec<u32>), PeerMe
     if let Some(rank) = rank_of(&|of| (of.machine == 0) != (all[0].machine == 0)) {
         return Err(PeerMemoryError::Disagree { rank });
     }
-    let place = |of: &Introduction| (of.computer, of.namespaces, of.machine);
-    let elsewhere = |first: &Introduction| rank_of(&|of| place(of) != place(first));
-    if let Some(rank) = elsewhere(&all[0]).filter(|_| all[0].machine == 0) {
-        return Err(PeerMemoryError::OtherComputer { rank });
-    }
-    let first = |of: &Introduction| all.iter().position(|other| place(other) == place(of)).unwrap_or(0) as u32;
-    let domains: Vec<u32> = all.iter().map(first).collect();
-    if all.len() > 1 && domains.iter().enumerate().all(|(index, first)| index == *first as usize) {
-        return Err(PeerMemoryError::OtherComputer { rank: Rank(1) });
+    let first = |of: &Introduction| all.iter().position(|other| other.machine == of.machine).unwrap_or(0);
+    let domains: Vec<u32> = all.iter().map(|of| first(of) as u32).collect();
+    let place = |of: &Introduction| (of.computer, of.namespaces);
+    let is_alone = all.len() > 1 && all.iter().enumerate().all(|(index, of)| index == first(of));
+    let apart = rank_of(&|of| place(of) != place(&all[first(of)])).or(is_alone.then_some(Rank(1)));
+    if let Some(rank) = apart {
+        let other = if is_alone { Rank(0) } else { Rank(domains[rank.index()]) };
+        return Err(PeerMemoryError::OtherComputer { rank, other });
     }
     // Nobody waits for its socket.
     if let Some(rank) = rank_of(&|of| of.socket == SocketName::default()) {
@@ -173,14 +172,20 @@ mod tests {
         let rank = Rank(1);
         for namespaces in [[1 << 40, 12], [2, 11]] {
             let all = [of(0), Introduction { namespaces, ..of(1) }];
-            assert_eq!(decide(&all), Err(PeerMemoryError::OtherComputer { rank }));
+            assert_eq!(decide(&all), Err(PeerMemoryError::OtherComputer { rank, other: Rank(0) }));
         }
         let on = |rank, machine| Introduction { machine, ..of(rank) };
         assert_eq!(decide(&[on(0, 3), on(1, 9), on(2, 3)]), Ok((PeerWay::Descriptors, vec![0, 1, 0])));
-        assert_eq!(decide(&[on(0, 3), on(1, 9)]), Err(PeerMemoryError::OtherComputer { rank }));
+        assert_eq!(decide(&[on(0, 3), on(1, 9)]), Err(PeerMemoryError::OtherComputer { rank, other: Rank(0) }));
         assert_eq!(decide(&[on(0, 0), on(1, 9)]), Err(PeerMemoryError::Disagree { rank }));
-        let far = Introduction { computer: [4; 16], ..on(1, 3) };
-        assert_eq!(decide(&[on(0, 3), far, on(2, 3)]), Ok((PeerWay::Descriptors, vec![0, 1, 0])));
+        // A machine is not mapped in parts.
+        let far = Introduction { computer: [4; 16], ..on(3, 9) };
+        let rank = Rank(3);
+        assert_eq!(
+            decide(&[on(0, 3), on(1, 9), on(2, 3), far]),
+            Err(PeerMemoryError::OtherComputer { rank, other: Rank(1) })
+        );
+        let rank = Rank(1);
         let why = "it has no socket for other processes".to_owned();
         let all = [of(0), Introduction { socket: SocketName::default(), ..of(1) }];
         assert_eq!(decide(&all), Err(PeerMemoryError::Failed { rank, why }));

@@ -44,8 +44,8 @@ pub struct PeerTerms {
     pub number: u64,
     /// Whether this rank can take part at all, or why not.
     pub ready: Result<(), String>,
-    /// `None`: all ranks must be on one computer. Otherwise ranks share memory with those of their own computer that have the same
-    /// number here, and there are two of these at least.
+    /// `None`: all ranks share memory. Otherwise those with the same number do, of which there are two at least somewhere. Ranks that share
+    /// memory must be on one computer.
     pub machine: Option<u32>,
     /// How long this rank may wait for the sockets of others. Gathering has a deadline of its own.
     pub limit: Duration,

@@ -113,6 +113,11 @@ impl PeerFault {
         !is_ended
     }
 
+    /// A call is only partly in its stream, and this rank puts no more of it there.
+    pub(in crate::device) fn note_cut(&self) {
+        self.is_cut.store(true, Ordering::SeqCst);
+    }
+
     /// Whether calls were ended that were not done, or may have been: others may wait for this rank in them.
     pub(in crate::device) fn is_cut(&self) -> bool {
         self.is_cut.load(Ordering::SeqCst)
