@@ -30,16 +30,8 @@ fn run(
     table: &Value,
     more: &[(&str, &str)],
 ) -> (Vec<String>, String, Vec<[u64; 2]>) {
-    let (file, numbers) = (place.path("domains.json"), place.path("served-%p.json"));
-    std::fs::write(&file, table.to_string()).unwrap();
-    let mine = [
-        ("ANTIPHON_TABLE", file.to_str().unwrap()),
-        ("ANTIPHON_STATS", numbers.to_str().unwrap()),
-        ("ANTIPHON_DEBUG", "info"),
-    ];
-    let (lines, said) = place.run(way, ranks, mode, &[&mine, more].concat());
-    let counted = place.counted("served-").into_iter();
-    let counted = counted.map(|calls| ["allreduce", "allgather"].map(|name| by_plans(&calls, name)));
+    let (lines, said, counted) = place.with_table((way, ranks), mode, table, more);
+    let counted = counted.into_iter().map(|calls| ["allreduce", "allgather"].map(|name| by_plans(&calls, name)));
     (lines, said, counted.collect())
 }
 
@@ -88,6 +80,15 @@ fn communicators_without_blocking_move_messages_by_the_kernel() {
     let (lines, said, _) = run(&place, (Way::Instead, 3), "nonblocking abort", &table(3, false), &[PATIENT]);
     assert!(right(&lines), "{lines:?} {said}");
     assert!(begin.elapsed() < Duration::from_secs(50), "before the limit of the fake");
+}
+
+/// Memory is taken for calls that begin. What one rank alone asks for and gives up shifts nothing.
+#[test]
+fn a_call_that_is_given_up_takes_no_memory() {
+    let place = Place::new(&[]);
+    let (lines, said, counted) = run(&place, (Way::Preloaded, 3), "simulated row", &table(3, false), &[PATIENT]);
+    assert!(right(&lines), "{lines:?} {said}");
+    assert_eq!(counted, vec![[18, 0]; 3], "{said}");
 }
 
 /// A table that was measured with mapped memory is none for ranks that map nothing, or are on other machines.

@@ -47,15 +47,8 @@ fn run(
     table: &Value,
     more: &[(&str, &str)],
 ) -> (Vec<String>, String, Vec<[u64; 2]>) {
-    let (file, numbers) = (place.path("functions.json"), place.path("served-%p.json"));
-    std::fs::write(&file, table.to_string()).unwrap();
-    let mine = [
-        ("ANTIPHON_TABLE", file.to_str().unwrap()),
-        ("ANTIPHON_STATS", numbers.to_str().unwrap()),
-        ("ANTIPHON_DEBUG", "info"),
-    ];
-    let (lines, said) = place.run(way, ranks, mode, &[&mine, more].concat());
-    let counted = place.counted("served-").into_iter().map(|calls| {
+    let (lines, said, counted) = place.with_table((way, ranks), mode, table, more);
+    let counted = counted.into_iter().map(|calls| {
         ["function", "plan"].map(|by| {
             let is_it = |entry: &&Value| entry["collective"] == "allreduce" && entry["served_by"] == by;
             calls.iter().filter(is_it).map(|entry| entry["calls"].as_u64().unwrap()).sum::<u64>()

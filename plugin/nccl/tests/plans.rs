@@ -56,15 +56,8 @@ impl Place {
         collectives: [&str; N],
         more: &[(&str, &str)],
     ) -> (Vec<String>, String, Vec<[u64; N]>) {
-        let (table, numbers) = (self.path(&format!("table-{ranks}.json")), self.path("served-%p.json"));
-        std::fs::write(&table, table_for(ranks, 8).to_string()).unwrap();
-        let mine = [
-            ("ANTIPHON_TABLE", table.to_str().unwrap()),
-            ("ANTIPHON_STATS", numbers.to_str().unwrap()),
-            ("ANTIPHON_DEBUG", "info"),
-        ];
-        let (lines, said) = self.run(way, ranks, mode, &[&mine, more].concat());
-        let counted = self.counted("served-").into_iter();
+        let (lines, said, counted) = self.with_table((way, ranks), mode, &table_for(ranks, 8), more);
+        let counted = counted.into_iter();
         (lines, said, counted.map(|calls| collectives.map(|name| by_plans(&calls, name))).collect())
     }
 }

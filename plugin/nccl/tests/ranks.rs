@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod built;
+#[allow(dead_code, reason = "other tests need more of it")]
 mod place;
 
 use built::{compile, library};

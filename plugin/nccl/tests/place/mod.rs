@@ -110,6 +110,25 @@ pub(crate) fn table_for(ranks: usize, from_bytes: u64) -> Value {
 }
 
 impl Place {
+    /// A run with a table: what the ranks say, what this library says, and the calls that each process has counted.
+    pub(crate) fn with_table(
+        &self,
+        (way, ranks): (Way, usize),
+        mode: &str,
+        table: &Value,
+        more: &[(&str, &str)],
+    ) -> (Vec<String>, String, Vec<Vec<Value>>) {
+        let (file, numbers) = (self.path("table.json"), self.path("served-%p.json"));
+        std::fs::write(&file, table.to_string()).unwrap();
+        let mine = [
+            ("ANTIPHON_TABLE", file.to_str().unwrap()),
+            ("ANTIPHON_STATS", numbers.to_str().unwrap()),
+            ("ANTIPHON_DEBUG", "info"),
+        ];
+        let (lines, said) = self.run(way, ranks, mode, &[&mine, more].concat());
+        (lines, said, self.counted("served-"))
+    }
+
     /// The calls that the processes of a run have counted, and removes the files.
     pub(crate) fn counted(&self, name: &str) -> Vec<Vec<Value>> {
         let is_ours = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with(name);
