@@ -22,7 +22,10 @@ class Handle:
         self._result = result
 
     def test(self) -> bool:
-        """Whether the call is over. Raises an :class:`antiphon.Error` if it has failed."""
+        """Whether the call is over. Raises an :class:`antiphon.Error` if it has failed.
+
+        It never waits: just after the last message of a call it may still say no, until the library's thread has told the end.
+        """
         return self._core.test()
 
     def wait(self, timeout: float | None = None) -> Any:
