@@ -57,7 +57,7 @@ pub use communicator::Communicator;
 pub use connect::Config;
 pub use error::{CommError, CommResult, explained};
 pub use functions::{CandidateFunction, CandidatePredicate};
-pub use gpu::{GpuProbe, GpuRank, gpu_hardware};
+pub use gpu::{GpuProbe, GpuRank, gpu_hardware, mapped_bytes};
 pub use hardware::hardware;
 pub use memory::{RegisteredVector, SharedVector};
 pub use operation::CollectiveCall;

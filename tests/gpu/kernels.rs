@@ -81,6 +81,31 @@ fn a_tuning_chooses_kernels_where_they_win_and_a_program_uses_them() {
     assert!(said.contains("allreduce of 2 ranks, 20 bytes: NCCL"), "{said}");
 }
 
+/// Plans take turns where mapped memory has no room for all of them, so none is refused; of one that needs more than all of it, NCCL moves
+/// the messages.
+#[test]
+fn a_tuning_with_little_mapped_memory_measures_all_plans() {
+    let gpus = FakeGpus::new(3, THREE_SLOW);
+    let line = "tune --device gpu --ranks 3 --collective allreduce --sizes 64 --least-samples 3 --launches 1 --budget 20s \
+                -o table.json --samples samples.jsonl --force --json";
+    let mut measured = Vec::new();
+    for bytes in ["", "2KiB", "800"] {
+        let told = gpus.run(line, &[KERNEL, COPY, SHARES, ("ANTIPHON_MAPPED_BYTES", bytes)]).ok().json();
+        assert_eq!((&told["refused"], &told["dropped"]), (&json!([]), &json!([])), "{bytes}: {told}");
+        assert_eq!(read(&gpus.path("table.json"))["key"]["transport"], "nccl-mapped");
+        let samples = std::fs::read_to_string(gpus.path("samples.jsonl")).unwrap();
+        let samples = samples.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let of_plans = samples.filter(|line| line["name"].as_str().unwrap().contains("classic/"));
+        measured.push(of_plans.map(|line| (line["name"].to_string(), line["spans_us"].to_string())).collect::<Vec<_>>());
+    }
+    assert!(measured[0].len() > 8 && measured[0] == measured[1], "{measured:?}");
+    let by_kernel = |times: &(String, String)| times.1.contains("40000.0");
+    let of_little = measured[2].iter().filter(|of| by_kernel(of)).count();
+    assert!((1..measured[0].len() - 1).contains(&of_little) && measured[2].len() == measured[0].len(), "{measured:?}");
+    let ran = gpus.run(line, &[SHARES, ("ANTIPHON_MAPPED_BYTES", "much")]);
+    assert!(ran.code != 0 && ran.stderr.contains("and not a size such as 64MiB"), "{}", ran.stderr);
+}
+
 /// Where ranks cannot map memory, one line says why, and the rest is measured.
 #[test]
 fn a_tuning_without_mapped_memory_says_so_once() {

@@ -6,7 +6,24 @@
 use super::{GpuRank, RankFault, said_or_why};
 use crate::communicator::Communicator;
 use crate::error::{CommError, CommResult};
-use runtime::{DomainMemory, DomainTerms, NcclError, NcclTrials, StagedAllReduce, StagedTerms};
+use runtime::{DOMAIN_BYTES, DomainMemory, DomainTerms, NcclError, NcclTrials, StagedAllReduce, StagedTerms};
+
+/// The variable that says how many bytes each rank maps for messages of plans, such as `128MiB`.
+const MAPPED_BYTES: &str = "ANTIPHON_MAPPED_BYTES";
+
+/// How many bytes each rank of a communicator maps for messages of plans: what `ANTIPHON_MAPPED_BYTES` says, or 64 MiB.
+///
+/// # Errors
+/// What it should say.
+pub fn mapped_bytes() -> Result<usize, String> {
+    let Some(text) = std::env::var_os(MAPPED_BYTES).filter(|text| !text.is_empty()) else { return Ok(DOMAIN_BYTES) };
+    let text = text.to_string_lossy();
+    let bytes = topology::quantity::parse_bytes(&text).ok().and_then(|bytes| usize::try_from(bytes).ok());
+    bytes.filter(|bytes| *bytes > 0).ok_or_else(|| {
+        let text = topology::shorten_to(&text, 100);
+        format!("{MAPPED_BYTES} is {text:?}, and not a size such as 64MiB")
+    })
+}
 
 /// Memory that is shared on some terms.
 #[derive(Debug, Default)]
@@ -101,7 +118,7 @@ impl GpuRank {
     ///
     /// # Errors
     /// As any call.
-    pub(super) fn map_again(&mut self, comm: &Communicator) -> CommResult<()> {
+    pub(crate) fn map_again(&mut self, comm: &Communicator) -> CommResult<()> {
         let (domains, kernels) = (self.mapped.domains.take_shared(), self.mapped.kernels.take_shared());
         domains.map_or(Ok(()), |terms| self.map_domains(comm, terms))?;
         kernels.map_or(Ok(()), |terms| self.map_memory(comm, terms))

@@ -10,6 +10,7 @@ mod probe;
 use crate::communicator::Communicator;
 use crate::error::{CommError, CommResult};
 use mapped::TuningMemory;
+pub use mapped::mapped_bytes;
 pub use probe::GpuProbe;
 use runtime::{GpuDevice, NcclCommunicator, NcclError, NcclId, NcclLibrary, NcclSearch, NcclTrials};
 use std::collections::BTreeMap;
@@ -59,6 +60,16 @@ impl RankFault {
     /// What has gone wrong over NCCL.
     pub(crate) fn of(error: &NcclError) -> Self {
         Self { why: error.to_string(), is_of_others: error.is_of_others() }
+    }
+
+    /// Whether it has only waited for others, or heard of their end.
+    pub(crate) fn is_of_others(&self) -> bool {
+        self.is_of_others
+    }
+
+    /// What it says.
+    pub(crate) fn into_why(self) -> String {
+        self.why
     }
 }
 
@@ -186,6 +197,7 @@ impl GpuRank {
         let hosts = said(comm, Ok(format!("{}{}", if is_shared { SHARES } else { OWNS }, host())))?;
         let hosts = compared(hosts).map_err(CommError::Gpu)?;
         let own = || -> Result<(NcclLibrary, GpuDevice, String), String> {
+            mapped_bytes()?;
             let count = GpuDevice::count().map_err(|error| error.to_string())?;
             let gpu = GpuDevice::open(ordinal(comm.rank(), &hosts, count, is_shared)?);
             let gpu = gpu.map_err(|error| error.to_string())?;
@@ -217,15 +229,15 @@ impl GpuRank {
         Ok(Self { trials, mapped: TuningMemory::default(), library, limit, hosts, names, bus_ids })
     }
 
-    /// Makes another communicator after an error, and shares memory anew. All ranks make this call.
+    /// Makes another communicator after an error. Memory that the ranks had shared is to be shared [anew](Self::map_again). All ranks make
+    /// this call.
     ///
     /// # Errors
     /// As for [`Self::open`].
     pub(crate) fn renew(&mut self, comm: &Communicator) -> CommResult<()> {
         let id = unique_id(comm, &self.library)?;
         let joined = self.trials.rejoin(&self.library, id, self.limit);
-        said(comm, joined.map(|()| String::new()).map_err(|error| RankFault::of(&error)))?;
-        self.map_again(comm)
+        said(comm, joined.map(|()| String::new()).map_err(|error| RankFault::of(&error))).map(drop)
     }
 
     /// What is timed on it.

@@ -12,7 +12,7 @@ use super::{CandidateRefusal, StockPlan, TrialPhase};
 use crate::communicator::Communicator;
 use crate::error::{CommError, CommResult};
 use crate::functions::composed;
-use crate::gpu::GpuRank;
+use crate::gpu::{GpuRank, RankFault};
 use crate::operation::CollectiveCall;
 use crate::stock::CallKind;
 use runtime::{DType, Moment, Prepared, SequencedProgram};
@@ -85,8 +85,8 @@ pub(super) struct CellBench<'a> {
     memory: TrialMemory,
     /// Where calls run, if that is not the host.
     gpu: Option<GpuBench<'a>>,
-    /// When a call failed here the last time.
-    failed_at: i64,
+    /// When a call failed here the last time, and whether this rank has only waited for others then, or heard of their end.
+    failed: (i64, bool),
     /// When it became the turn of a candidate.
     entered: Moment,
     /// How long the turns have taken in which candidates were refused.
@@ -124,7 +124,7 @@ impl<'a> CellBench<'a> {
             clock,
             memory,
             gpu,
-            failed_at: 0,
+            failed: (0, false),
             entered: Moment::now(),
             wasted: Duration::ZERO,
             watch,
@@ -134,16 +134,16 @@ impl<'a> CellBench<'a> {
     /// Makes one call. If it fails, the others learn that at once.
     pub(super) fn run(&mut self, ready: &ReadyCandidate<'_>) -> Result<(), String> {
         let ended = self.try_run(ready);
-        if ended.is_err() {
-            self.failed();
+        if let Err(fault) = &ended {
+            self.note_failure(fault);
             ready.lane(&self.lane).abort();
         }
-        ended
+        ended.map_err(RankFault::into_why)
     }
 
     /// A call has failed here just now.
-    fn failed(&mut self) {
-        self.failed_at = self.clock.now();
+    fn note_failure(&mut self, fault: &RankFault) {
+        self.failed = (self.clock.now(), fault.is_of_others());
     }
 
     /// On GPUs: the times of calls that have run before, so many in a row each time, or why they failed. `None` on the host.
@@ -154,11 +154,12 @@ impl<'a> CellBench<'a> {
     ) -> Option<Result<Vec<Micros>, String>> {
         let call = *self.memory.call();
         let gpu = self.gpu.as_mut()?;
-        let timed = ready.runs_on_gpus().and_then(|()| gpu.time(ready.on_gpu.as_ref(), &call, calls));
-        if timed.is_err() {
-            self.failed();
+        let can_run = ready.runs_on_gpus().map_err(|why| RankFault::from(&why));
+        let timed = can_run.and_then(|()| gpu.time(ready.on_gpu.as_ref(), &call, calls));
+        if let Err(fault) = &timed {
+            self.note_failure(fault);
         }
-        Some(timed)
+        Some(timed.map_err(RankFault::into_why))
     }
 
     /// What serves stock's calls on GPUs; `None` on the host.
@@ -191,11 +192,16 @@ impl<'a> CellBench<'a> {
         });
     }
 
-    fn try_run(&mut self, ready: &ReadyCandidate<'_>) -> Result<(), String> {
-        let Self { lane, kind, memory, watch, gpu, .. } = self;
-        if let Some(gpu) = gpu {
-            return ready.runs_on_gpus().and_then(|()| gpu.run(ready.on_gpu.as_ref(), memory));
-        }
+    fn try_run(&mut self, ready: &ReadyCandidate<'_>) -> Result<(), RankFault> {
+        let Self { memory, gpu: Some(gpu), .. } = self else {
+            return self.try_on_host(ready).map_err(|why| RankFault::from(&why));
+        };
+        ready.runs_on_gpus().map_err(|why| RankFault::from(&why))?;
+        gpu.run(ready.on_gpu.as_ref(), memory)
+    }
+
+    fn try_on_host(&mut self, ready: &ReadyCandidate<'_>) -> Result<(), String> {
+        let Self { lane, kind, memory, watch, .. } = self;
         let call = *memory.call();
         let (lane, buffers) = (ready.lane(lane), memory.buffers());
         let told = |error: CommError| error.to_string();
@@ -326,8 +332,8 @@ impl<'a> CellBench<'a> {
         Ok(refusal)
     }
 
-    /// Whether a candidate is refused after its calls, and why: if some failed, by the rank that failed first, after which the
-    /// others could not go on either. A function must also have made equally many calls on all ranks, and have ended them.
+    /// Whether a candidate is refused after its calls, and why: if some failed, by the rank that failed first of itself, after which
+    /// the others could not go on either. A function must also have made equally many calls on all ranks, and have ended them.
     ///
     /// # Errors
     /// If a rank is lost.
@@ -339,9 +345,10 @@ impl<'a> CellBench<'a> {
     ) -> CommResult<Option<CandidateRefusal>> {
         let (mut failed_at, mut is_wrong, mut why) = match ended {
             CallEnd::Good => (0, false, String::new()),
-            CallEnd::Failed(why) => (self.failed_at.max(1), false, why),
+            CallEnd::Failed(why) => (self.failed.0.max(1), false, why),
             CallEnd::Wrong(why) => (0, true, why),
         };
+        let is_of_others = failed_at > 0 && self.failed.1;
         let lane = ready.lane(&self.lane);
         if ready.candidate.is_function() {
             let left = lane.give_up_calls();
@@ -352,10 +359,12 @@ impl<'a> CellBench<'a> {
             }
         }
         let calls = i64::from(lane.calls());
-        let mut all = vec![0; 3 * self.control.size()];
-        self.control.all_gather(&[failed_at, i64::from(is_wrong), calls], &mut all)?;
-        let ranks = || all.chunks_exact(3).enumerate();
-        let first_failure = ranks().filter(|(_, said)| said[0] > 0).min_by_key(|(_, said)| said[0]);
+        let own = [failed_at, i64::from(is_wrong), calls, i64::from(is_of_others)];
+        let mut all = vec![0; own.len() * self.control.size()];
+        self.control.all_gather(&own, &mut all)?;
+        let ranks = || all.chunks_exact(own.len()).enumerate();
+        // Who has only heard of another one's end may have noted it first.
+        let first_failure = ranks().filter(|(_, said)| said[0] > 0).min_by_key(|(_, said)| (said[3], said[0]));
         let differs = |(_, said): &(usize, &[i64])| said[1] > 0 || said[2] != all[2];
         // Who returned too early has failed nowhere, but those who waited for it have.
         let too_early = |failed: &[i64]| ranks().find(|(_, said)| said[0] == 0 && said[2] < failed[2]);
@@ -382,6 +391,6 @@ impl<'a> CellBench<'a> {
         let limit = self.lane.limit();
         self.lane = self.control.duplicate()?;
         self.lane.set_time_limit(limit);
-        self.gpu.as_mut().map_or(Ok(()), |gpu| gpu.rank().renew(self.control))
+        self.gpu.as_mut().map_or(Ok(()), |gpu| gpu.renew(self.control))
     }
 }

@@ -4,24 +4,22 @@
 //! and back with their guards. Times are those of events on the GPU.
 
 use super::memory::{GUARD, TrialMemory};
+use super::trial_rounds::{CellRounds, THREADS, TrialRounds};
 use super::{StockPlan, TuneOptions};
 use crate::communicator::Communicator;
 use crate::error::CommResult;
-use crate::gpu::{GpuRank, RankFault, said_or_why};
+use crate::gpu::{GpuRank, RankFault, mapped_bytes, said_or_why};
 use crate::operation::CollectiveCall;
 use runtime::{
-    DOMAIN_BYTES, DomainMemory, DomainTerms, GpuMemory, MOST_STAGED_BYTES, NcclRounds, NcclStockCall, NcclTrials,
-    NcclWork, PeerAlgorithm, RoundPlan, SequencedProgram, StagedCall, StagedTerms,
+    DOMAIN_BYTES, DomainTerms, GpuMemory, MOST_STAGED_BYTES, NcclStockCall, NcclTrials, NcclWork, PeerAlgorithm,
+    SequencedProgram, StagedCall, StagedTerms,
 };
 use schedule::{Collective, ReduceOp};
 use serde::{Deserialize, Serialize};
 use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 use std::time::Duration;
 use topology::{Micros, Rank};
-
-/// Blocks of the kernel work on so many bytes, and have so many threads, as where plans serve NCCL's calls.
-const BLOCK_BYTES: u64 = 128 << 10;
-const THREADS: u32 = 256;
 
 /// Where buffers are, and what carries messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -54,6 +52,7 @@ pub(super) struct GpuBench<'a> {
     limit: Duration,
     /// In which communicator stock has run.
     stock_epoch: Cell<u64>,
+    plans: CellRounds,
     /// Calls of every plan of this cell fit behind a gate. All candidates are timed by the same rule.
     is_held: bool,
 }
@@ -68,40 +67,9 @@ pub(super) struct ReadyGpuWork {
 /// How it does its work.
 enum ReadyWay {
     /// A plan.
-    Rounds(Box<RefCell<ReadyRounds>>),
+    Rounds(Rc<RefCell<TrialRounds>>),
     /// A kernel over mapped memory.
     Kernel(PeerAlgorithm),
-}
-
-/// A plan with its memory.
-struct ReadyRounds {
-    rounds: NcclRounds,
-    /// The communicator for which its ranks have mapped memory.
-    epoch: u64,
-}
-
-impl ReadyRounds {
-    /// All ranks make the same plans in the same order, so their places in mapped memory are the same.
-    fn new(trials: &NcclTrials, memory: Option<&mut DomainMemory>, plan: RoundPlan) -> Result<Self, String> {
-        let region = match plan.mapped_needs() {
-            None => None,
-            Some(needs) => {
-                let memory = memory.ok_or("no memory is mapped any more")?;
-                let place = memory.place(&needs).ok_or("too little mapped memory is left for its messages")?;
-                Some(memory.region(trials.gpu(), place).map_err(|error| error.to_string())?)
-            }
-        };
-        let rounds = NcclRounds::new(trials.gpu(), plan, THREADS, region).map_err(|error| error.to_string())?;
-        Ok(Self { rounds, epoch: trials.epoch() })
-    }
-
-    /// Takes new memory if its own is that of a communicator that has ended. All ranks use the same plans in the same order.
-    fn renew(&mut self, trials: &NcclTrials, memory: Option<&mut DomainMemory>) -> Result<(), String> {
-        if self.epoch != trials.epoch() && self.rounds.plan().mapped_needs().is_some() {
-            *self = Self::new(trials, memory, self.rounds.plan().clone())?;
-        }
-        Ok(())
-    }
 }
 
 impl From<ReadyWay> for ReadyGpuWork {
@@ -112,7 +80,9 @@ impl From<ReadyWay> for ReadyGpuWork {
 
 /// What the messages of plans within a machine need.
 pub(super) fn terms_of_domains(options: &TuneOptions, machine: u32, limit: Duration) -> DomainTerms {
-    DomainTerms { bytes: DOMAIN_BYTES, machine, dtypes: vec![options.dtype], threads: THREADS, limit }
+    // A text that is no number was refused when the GPU was opened.
+    let bytes = mapped_bytes().unwrap_or(DOMAIN_BYTES);
+    DomainTerms { bytes, machine, dtypes: vec![options.dtype], threads: THREADS, limit }
 }
 
 /// What kernels over mapped memory need to be measured; `None` if none are.
@@ -144,15 +114,28 @@ impl<'a> GpuBench<'a> {
         let own: Result<_, String> = own();
         let own_word = own.as_ref().map(|_| String::new()).map_err(RankFault::from);
         Ok(match (said_or_why(comm, own_word)?, own) {
-            (Ok(_), Ok(memory)) => Ok(Self { gpu, memory, limit, stock_epoch: Cell::new(0), is_held: true }),
+            (Ok(_), Ok(memory)) => Ok(Self {
+                gpu,
+                memory,
+                limit,
+                stock_epoch: Cell::new(0),
+                plans: CellRounds::default(),
+                is_held: true,
+            }),
             (Err(refused), _) => Err(refused),
             (Ok(_), Err(why)) => Err((comm.rank(), why)),
         })
     }
 
-    /// The GPU of this rank, after an error or for the next cell.
-    pub(super) fn rank(&mut self) -> &mut GpuRank {
-        self.gpu
+    /// Makes another communicator after an error, and shares memory anew. All ranks make this call.
+    ///
+    /// # Errors
+    /// As any call.
+    pub(super) fn renew(&mut self, comm: &Communicator) -> CommResult<()> {
+        self.gpu.renew(comm)?;
+        // The memory of before goes first: two together may be too much.
+        self.plans.give_back();
+        self.gpu.map_again(comm)
     }
 
     /// What serves stock's calls.
@@ -172,16 +155,11 @@ impl<'a> GpuBench<'a> {
         rank: usize,
         call: &CollectiveCall,
     ) -> Result<ReadyGpuWork, String> {
-        let (rank, size) = (Rank::from_index(rank), (call.count as u64, call.dtype));
-        let (trials, memory) = self.gpu.trials_and_domains();
-        let program = program.program();
-        let plan = match &memory {
-            Some(memory) => RoundPlan::within(memory.domains(), program, rank, size, BLOCK_BYTES),
-            None => RoundPlan::new(program, rank, size.0, size.1, BLOCK_BYTES),
-        };
-        let rounds = ReadyRounds::new(trials, memory, plan.map_err(|error| error.to_string())?)?;
-        self.is_held &= !NcclTrials::is_too_long_to_hold(&rounds.rounds);
-        Ok(ReadyWay::Rounds(Box::new(RefCell::new(rounds))).into())
+        let size = (call.count as u64, call.dtype);
+        let plan = self.plans.add(self.gpu, (program, Rank::from_index(rank)), size, self.limit);
+        let plan = plan.map_err(RankFault::into_why)?;
+        self.is_held &= !plan.borrow().is_too_long_to_hold();
+        Ok(ReadyWay::Rounds(plan).into())
     }
 
     /// A kernel, ready for calls of all sizes for which memory is mapped.
@@ -190,15 +168,15 @@ impl<'a> GpuBench<'a> {
     }
 
     /// Runs one call on the numbers of a problem, and gets the results.
-    pub(super) fn run(&mut self, ready: Option<&ReadyGpuWork>, problem: &mut TrialMemory) -> Result<(), String> {
-        let told = |error: &dyn std::fmt::Display| error.to_string();
+    pub(super) fn run(&mut self, ready: Option<&ReadyGpuWork>, problem: &mut TrialMemory) -> Result<(), RankFault> {
+        let told = |error: runtime::GpuError| RankFault::from(&error.to_string());
         for (memory, bytes) in self.memory.iter_mut().zip(problem.whole()) {
-            memory.as_mut().map_or(Ok(()), |memory| memory.write(bytes)).map_err(|error| told(&error))?;
+            memory.as_mut().map_or(Ok(()), |memory| memory.write(bytes)).map_err(told)?;
         }
         let call = *problem.call();
         self.with_work(ready, &call, |trials, work, buffers, limit| trials.run(work, buffers, limit))?;
         for (memory, bytes) in self.memory.iter().zip(problem.whole()) {
-            memory.as_ref().map_or(Ok(()), |memory| memory.read(bytes)).map_err(|error| told(&error))?;
+            memory.as_ref().map_or(Ok(()), |memory| memory.read(bytes)).map_err(told)?;
         }
         Ok(())
     }
@@ -210,10 +188,14 @@ impl<'a> GpuBench<'a> {
         ready: Option<&ReadyGpuWork>,
         call: &CollectiveCall,
         (repetitions, calls): (usize, usize),
-    ) -> Result<Vec<Micros>, String> {
+    ) -> Result<Vec<Micros>, RankFault> {
         let epoch = self.gpu.trials().epoch();
+        let is_new = match ready.map(|ready| &ready.way) {
+            Some(ReadyWay::Rounds(plan)) => self.plans.make_ready(self.gpu, plan, self.limit)?,
+            _ => false,
+        };
         // All ranks come to the same.
-        if ready.map_or(&self.stock_epoch, |ready| &ready.epoch).get() != epoch {
+        if is_new || ready.map_or(&self.stock_epoch, |ready| &ready.epoch).get() != epoch {
             self.with_work(ready, call, |trials, work, buffers, limit| trials.run(work, buffers, limit))?;
         }
         let calls = (repetitions, calls, self.is_held);
@@ -230,19 +212,19 @@ impl<'a> GpuBench<'a> {
             [Option<&GpuMemory>; 2],
             Duration,
         ) -> Result<T, runtime::NcclError>,
-    ) -> Result<T, String> {
+    ) -> Result<T, RankFault> {
         let (limit, buffers) = (self.limit, self.memory.each_ref().map(Option::as_ref));
         ready.map_or(&self.stock_epoch, |ready| &ready.epoch).set(self.gpu.trials().epoch());
         let ended = match ready.map(|ready| &ready.way) {
-            Some(ReadyWay::Rounds(rounds)) => {
-                let (trials, memory) = self.gpu.trials_and_domains();
-                let ready = &mut *rounds.borrow_mut();
-                ready.renew(trials, memory)?;
-                run(trials, &mut NcclWork::Plan(&mut ready.rounds), buffers, limit)
+            Some(ReadyWay::Rounds(plan)) => {
+                self.plans.make_ready(self.gpu, plan, limit)?;
+                let mut plan = plan.borrow_mut();
+                let rounds = plan.rounds.as_mut().ok_or("the plan has no memory")?;
+                run(self.gpu.trials(), &mut NcclWork::Plan(rounds), buffers, limit)
             }
             Some(ReadyWay::Kernel(algorithm)) => {
                 let (trials, mapped) = self.gpu.trials_and_memory();
-                let mapped = mapped.ok_or_else(|| "no memory is mapped any more".to_owned())?;
+                let mapped = mapped.ok_or("no memory is mapped any more")?;
                 let CollectiveCall { op, count, dtype, .. } = *call;
                 let op = op.unwrap_or(ReduceOp::Sum);
                 let call = StagedCall { algorithm: *algorithm, count: count as u64, dtype, op };
@@ -250,7 +232,7 @@ impl<'a> GpuBench<'a> {
             }
             None => run(self.gpu.trials(), &mut NcclWork::Stock(stock_call(call)), buffers, limit),
         };
-        ended.map_err(|error| error.to_string())
+        ended.map_err(|error| RankFault::of(&error))
     }
 }
 

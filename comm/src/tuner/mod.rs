@@ -48,6 +48,7 @@ mod pieces;
 mod predict;
 mod shares;
 mod timing;
+mod trial_rounds;
 mod watch;
 
 use crate::communicator::Communicator;

@@ -6,7 +6,7 @@
 use crate::places::MemberPlaces;
 use crate::prepared::{PreparedKey, THREADS};
 use crate::settings::{Settings, say};
-use comm::PlanTable;
+use comm::{PlanTable, mapped_bytes};
 use runtime::{
     DOMAIN_BYTES, DType, DomainMemory, DomainPlace, DomainRegion, DomainTerms, GpuDevice, MappedNeeds,
     NcclCommunicator, NcclError, PeerMemoryError,
@@ -47,14 +47,18 @@ pub(crate) fn shared(
     }
     let machine = places.machines.get(comm.rank().index()).copied().unwrap_or(0);
     let dtypes = DType::ALL.to_vec();
-    let terms = DomainTerms { bytes: DOMAIN_BYTES, machine, dtypes, threads: THREADS, limit };
+    let bytes = mapped_bytes().unwrap_or_else(|why| {
+        say(&format!("{why}: a communicator maps {DOMAIN_BYTES} bytes"));
+        DOMAIN_BYTES
+    });
+    let terms = DomainTerms { bytes, machine, dtypes, threads: THREADS, limit };
     let says = comm.rank() == Rank(0) && Settings::of_process().says_decisions;
     let made = DomainMemory::new(gpu, comm, &terms);
     let memory = unless_refused(made, "a communicator uses no tables that need mapped memory", says)?;
     if says && memory.is_some() {
         let ranks = comm.ranks();
         say(&format!(
-            "a communicator of {ranks} ranks maps {DOMAIN_BYTES} bytes of each within machines, for messages of plans"
+            "a communicator of {ranks} ranks maps {bytes} bytes of each within machines, for messages of plans"
         ));
     }
     Ok(memory.map(|memory| PlanDomains { memory, places: BTreeMap::new() }))

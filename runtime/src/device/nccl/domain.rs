@@ -106,6 +106,11 @@ impl DomainMemory {
         self.watched.fault()
     }
 
+    /// Whether a plan with these needs could have a place if no other one had.
+    pub fn has_room_for(&self, needs: &MappedNeeds) -> bool {
+        needs.shared_bytes <= self.watched.memory().bytes() as u64
+    }
+
     /// A place for a plan that has [needs](RoundPlan::mapped_needs). `None` if there is no room any more, on all ranks alike: then the
     /// plan has to be one without domains.
     pub fn place(&mut self, needs: &MappedNeeds) -> Option<DomainPlace> {

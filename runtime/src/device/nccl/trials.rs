@@ -17,6 +17,7 @@ use super::rounds::NcclRounds;
 use super::staged::{StagedAllReduce, StagedCall, StagedTerms};
 use crate::device::cuda::{GpuDevice, GpuError, GpuMemory, StreamGate};
 use crate::device::peer_memory::PeerFault;
+use crate::device::rounds::plan::RoundPlan;
 use crate::dtype::DType;
 use cudarc::driver::sys::CUevent_flags;
 use cudarc::driver::{CudaEvent, CudaStream};
@@ -95,8 +96,8 @@ impl NcclTrials {
     }
 
     /// Whether a call so long that it would not fit behind a gate is among those of a plan.
-    pub fn is_too_long_to_hold(rounds: &NcclRounds) -> bool {
-        HELD_PER_ROUND * rounds.plan().launches().len() > MOST_HELD
+    pub fn is_too_long_to_hold(plan: &RoundPlan) -> bool {
+        HELD_PER_ROUND * plan.launches().len() > MOST_HELD
     }
 
     /// Meets the other ranks in another communicator, after an error. All of them do this together.

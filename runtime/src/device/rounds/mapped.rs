@@ -8,9 +8,8 @@ use crate::device::kernel_plan::FLAG_BYTES;
 use crate::device::rank_tables::VECTOR;
 use crate::device::tables::KernelChannel;
 use crate::dtype::DType;
-use crate::error::RunResult;
 use crate::plan::geometry::Geometry;
-use program::{ConnectionId, Program};
+use program::ConnectionId;
 use std::collections::BTreeMap;
 use topology::Rank;
 
@@ -76,12 +75,12 @@ pub(super) fn share_of(length: u64, blocks: u64, element: u64) -> u64 {
 }
 
 /// The lengths of slots, for each rank.
-struct SlotLengths {
-    ranks: Vec<Geometry>,
+struct SlotLengths<'a> {
+    ranks: &'a [Geometry],
     element: u64,
 }
 
-impl SlotLengths {
+impl SlotLengths<'_> {
     /// The most bytes of a message that one of so many blocks moves in a tile.
     fn message(&self, message: &RoundMessage, blocks: u64, tiles: u32) -> u64 {
         let geometry = &self.ranks[message.to.index()];
@@ -95,20 +94,12 @@ impl SlotLengths {
 }
 
 impl MappedLayout {
-    /// # Errors
-    /// [`RunError`](crate::RunError) if the size does not suit the program.
-    pub(super) fn of(
-        rounds: &Rounds,
-        program: &Program,
-        (count, dtype): (u64, DType),
-        sizes: LaunchBytes,
-    ) -> RunResult<Self> {
+    /// `ranks` has the buffers of each rank.
+    pub(super) fn of(rounds: &Rounds, ranks: &[Geometry], dtype: DType, sizes: LaunchBytes) -> Self {
         let mapped: Vec<&RoundMessage> = rounds.messages.iter().filter(|message| message.is_mapped).collect();
         if mapped.is_empty() {
-            return Ok(Self::default());
+            return Self::default();
         }
-        let ranks = (0..program.ranks.len()).map(Rank::from_index);
-        let ranks = ranks.map(|rank| Geometry::new(program, rank, count, dtype, 1)).collect::<RunResult<_>>()?;
         let lengths = SlotLengths { ranks, element: dtype.size() as u64 };
         let mut layout = Self { stages: shapes(rounds, &mapped, &lengths, sizes), ..Self::default() };
         let mut carried: BTreeMap<(u32, ConnectionId), Vec<&RoundMessage>> = BTreeMap::new();
@@ -131,7 +122,7 @@ impl MappedLayout {
             layout.rings.push(MappedRing { stage, connection, from, to, slots, slot_bytes, arrived, inbox, taken });
         }
         layout.bytes = ends.into_iter().max().unwrap_or(0);
-        Ok(layout)
+        layout
     }
 
     /// The rings of a rank in a stage, in the order of connections.
@@ -175,11 +166,11 @@ fn most_waiting(messages: &[&RoundMessage]) -> u32 {
 fn shapes(
     rounds: &Rounds,
     mapped: &[&RoundMessage],
-    lengths: &SlotLengths,
+    lengths: &SlotLengths<'_>,
     sizes: LaunchBytes,
 ) -> BTreeMap<u32, MappedShape> {
     let mut most: BTreeMap<u32, u64> = mapped.iter().map(|message| (message.round, 0)).collect();
-    for (work, geometry) in rounds.work.iter().zip(&lengths.ranks) {
+    for (work, geometry) in rounds.work.iter().zip(lengths.ranks) {
         for stage in work.chunk_by(|one, other| one.stage == other.stage) {
             let Some(most) = most.get_mut(&stage[0].stage) else { continue };
             *most = stage_bytes(stage, geometry).max(*most);

@@ -118,11 +118,15 @@ impl RoundPlan {
         sizes: LaunchBytes,
     ) -> RunResult<Self> {
         let program = program.program();
-        let geometry = Geometry::new(program, rank, count, dtype, 1)?;
+        // What does not suit one rank suits none, so that all ranks have a plan or none.
+        let ranks = (0..program.ranks.len()).map(Rank::from_index);
+        let mut ranks = ranks.map(|rank| Geometry::new(program, rank, count, dtype, 1)).collect::<RunResult<Vec<_>>>()?;
+        check_pieces(rounds, &ranks, sizes)?;
+        let mapped = MappedLayout::of(rounds, &ranks, dtype, sizes);
+        let geometry = ranks.swap_remove(rank.index());
         let lengths = [program::Buffer::Input, program::Buffer::Output, program::Buffer::Scratch];
         let lengths = lengths.map(|buffer| geometry.buffer_bytes(buffer) as u64);
         let (inboxes, inbox_bytes) = inboxes(rounds, rank, &geometry);
-        let mapped = MappedLayout::of(rounds, program, (count, dtype), sizes)?;
         let element = dtype.size() as u64;
         let draft = PlanDraft { geometry, element, inboxes: &inboxes, messages: &rounds.messages };
         let mut plan = Self {
@@ -240,6 +244,21 @@ impl RoundPlan {
     pub fn buffer_bytes(&self) -> [u64; 4] {
         self.bytes
     }
+}
+
+/// Whether the kernel can count the pieces and steps of each rank.
+fn check_pieces(rounds: &Rounds, ranks: &[Geometry], sizes: LaunchBytes) -> RunResult<()> {
+    for (work, geometry) in rounds.work.iter().zip(ranks) {
+        let stages = work.chunk_by(|one, other| one.stage == other.stage);
+        let pieces = stages.map(|stage| {
+            let slots: u64 = stage.iter().map(|of| u64::from(of.shape.count)).sum();
+            slots.saturating_mul(stage_bytes(stage, geometry).div_ceil(sizes.block.max(1)).clamp(1, MOST_BLOCKS))
+        });
+        if pieces.fold(0, u64::saturating_add) > u64::from(u32::MAX) {
+            return Err(RunError::Mismatch { what: "the program has too many slots for the kernel".to_owned() });
+        }
+    }
+    Ok(())
 }
 
 /// Where the inboxes of a rank begin, and their bytes together. When all that came before was used, the room is used again.
