@@ -66,6 +66,19 @@ fn the_kernel_moves_messages_of_programs_that_know_nothing_of_it() {
     }
 }
 
+/// Calls in streams that fork while a graph is recorded follow each other.
+#[test]
+fn calls_of_one_recording_follow_each_other_in_all_streams() {
+    let place = Place::new(&[]);
+    for (ranks, apart, seed) in [(2, false, "1"), (3, true, "2"), (4, false, "3")] {
+        let mut more = vec![PATIENT, ("FAKE_CUDA_SEED", seed)];
+        more.extend(APART.iter().filter(|_| apart));
+        let (lines, said, counted) = run(&place, (Way::Preloaded, ranks), "forked graph", &table(ranks, apart), &more);
+        assert!(right(&lines), "{ranks} ranks: {lines:?} {said}");
+        assert_eq!(counted, vec![[6, 0]; ranks], "{said}");
+    }
+}
+
 #[test]
 fn communicators_without_blocking_move_messages_by_the_kernel() {
     let place = Place::new(&[]);

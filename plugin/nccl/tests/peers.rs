@@ -68,10 +68,11 @@ fn the_kernel_serves_programs_that_know_nothing_of_it() {
     // As many calls as plans serve of these programs, apart from 4 bytes at the end of "right".
     let (of_right, row, streams, graph) =
         (("right", [3, 0]), ("row", [18, 0]), ("streams", [2 + 16 + 4 + 1, 0]), ("graph", [7, 0]));
+    let forked = ("forked graph", [6, 0]);
     for (way, ranks, functions, lacks, modes) in [
-        (Way::Preloaded, 2, [ONE_SHOT, TWO_SHOT], "", [of_right, row, graph]),
+        (Way::Preloaded, 2, [ONE_SHOT, TWO_SHOT], "", [of_right, forked, graph]),
         (Way::Instead, 3, [TWO_SHOT, ONE_SHOT], "descriptors", [row, streams, graph]),
-        (Way::Preloaded, 4, [TWO_SHOT, TWO_SHOT], "", [of_right, row, row]),
+        (Way::Preloaded, 4, [TWO_SHOT, TWO_SHOT], "", [of_right, row, forked]),
     ] {
         let table = table(ranks, [16, 200], functions);
         for (mode, served) in modes {

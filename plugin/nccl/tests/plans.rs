@@ -99,6 +99,10 @@ fn graphs_record_plans() {
         assert!(lines.iter().all(|line| line == "right 0"), "{way:?}, {ranks} ranks: {lines:?} {said}");
         // One before the graph, those in it, and one beside each launch.
         assert_eq!(counted, vec![[1 + 2 + 4, 1, 1, 1, 1]; ranks], "{said}");
+        // The same in streams that fork while a graph is recorded.
+        let (lines, said, counted) = place.with_plans((way, ranks), "forked graph", ["allreduce"], &more);
+        assert!(lines.iter().all(|line| line == "right 0"), "{way:?}, {ranks} ranks: {lines:?} {said}");
+        assert_eq!(counted, vec![[6]; ranks], "{said}");
     }
     // Operation 1 compares tables, and an allreduce has 8 operations on each of 3 ranks; so these are in the first launch and the second.
     for fault in ["1:4:error", "1:12:stall", "1:13:exit"] {

@@ -31,6 +31,9 @@ pub(crate) const LAUNCH_FAILED: Code = 719;
 pub(crate) const COOPERATIVE_LAUNCH_TOO_LARGE: Code = 720;
 pub(crate) const CAPTURE_UNSUPPORTED: Code = 900;
 pub(crate) const CAPTURE_INVALIDATED: Code = 901;
+pub(crate) const CAPTURE_UNMATCHED: Code = 903;
+pub(crate) const CAPTURE_UNJOINED: Code = 904;
+pub(crate) const CAPTURED_EVENT: Code = 907;
 
 /// Names and meanings of the results.
 pub(crate) const CODES: &[(Code, &str, &str)] = &[
@@ -65,6 +68,17 @@ pub(crate) const CODES: &[(Code, &str, &str)] = &[
         "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED\0",
         "operation failed due to a previous error during capture\0",
     ),
+    (
+        CAPTURE_UNMATCHED,
+        "CUDA_ERROR_STREAM_CAPTURE_UNMATCHED\0",
+        "capture was not initiated in this stream\0",
+    ),
+    (
+        CAPTURE_UNJOINED,
+        "CUDA_ERROR_STREAM_CAPTURE_UNJOINED\0",
+        "capturing stream has unjoined work\0",
+    ),
+    (CAPTURED_EVENT, "CUDA_ERROR_CAPTURED_EVENT\0", "operation not permitted on an event last recorded in a capturing stream\0"),
 ];
 
 /// No host has memory here: the upper half of the address is neither all zeros nor all ones.

@@ -2,7 +2,7 @@
 #![allow(missing_docs, clippy::missing_safety_doc, reason = "CUDA's documentation describes its functions")]
 
 use crate::clock;
-use crate::device::{
+use crate::device::{CAPTURED_EVENT, 
     CODES, Code, Device, INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, MOST_THREADS, MULTIPROCESSORS,
     NOT_INITIALIZED, NOT_READY, SUCCESS,
 };
@@ -287,6 +287,9 @@ pub extern "C" fn cuStreamWaitEvent(stream: usize, event: usize, flags: c_uint) 
             stream.push_repeatable(Arc::new(move || event.wait(event.latest())));
             return Ok(());
         }
+        if let Some(place) = event.place() {
+            return if stream.wait_in(&place) { Ok(()) } else { Err(CAPTURED_EVENT) };
+        }
         // A graph that is being recorded is spoilt by an event that is none of it.
         let record = event.latest();
         stream.push(move || event.wait(record));
@@ -308,6 +311,7 @@ pub extern "C" fn cuEventRecordWithFlags(event: usize, stream: usize, flags: c_u
     current(|_| {
         let (stream, event) = (find(&STREAMS, stream)?, find(&EVENTS, event)?);
         if is_external(&stream, flags)? {
+            event.set_place(None);
             stream.push_repeatable(Arc::new(move || event.reach(event.record())));
         } else {
             stream.record(&event);
@@ -339,7 +343,12 @@ pub extern "C" fn cuEventRecord(event: usize, stream: usize) -> Code {
 pub extern "C" fn cuEventQuery(event: usize) -> Code {
     current(|_| {
         graphs::check_unsafe()?;
-        if find(&EVENTS, event)?.is_done() { Ok(()) } else { Err(NOT_READY) }
+        let event = find(&EVENTS, event)?;
+        match event.place() {
+            Some(_) => Err(CAPTURED_EVENT),
+            None if event.is_done() => Ok(()),
+            None => Err(NOT_READY),
+        }
     })
 }
 
@@ -364,6 +373,9 @@ pub extern "C" fn cuEventSynchronize(event: usize) -> Code {
     current(|_| {
         graphs::check_unsafe()?;
         let event = find(&EVENTS, event)?;
+        if event.place().is_some() {
+            return Err(CAPTURED_EVENT);
+        }
         event.wait(event.latest());
         Ok(())
     })

@@ -3,6 +3,7 @@
 //! The principal type is [`Event`].
 
 use crate::clock;
+use crate::recordings::RecordedPlace;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -14,6 +15,8 @@ struct EventState {
     at: Option<Instant>,
     /// The clock of the stream that has reached it last.
     clock: u64,
+    /// Where it is in a graph, if it was recorded there last.
+    place: Option<RecordedPlace>,
 }
 
 /// An event. One that was never recorded counts as done.
@@ -51,6 +54,16 @@ impl Event {
     /// The latest record.
     pub(crate) fn latest(&self) -> u64 {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).recorded
+    }
+
+    /// It was recorded in a graph, or outside of all.
+    pub(crate) fn set_place(&self, place: Option<RecordedPlace>) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).place = place;
+    }
+
+    /// Where it is in a graph, if it was recorded there last.
+    pub(crate) fn place(&self) -> Option<RecordedPlace> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).place.clone()
     }
 
     pub(crate) fn is_done(&self) -> bool {

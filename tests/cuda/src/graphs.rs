@@ -1,17 +1,17 @@
-//! The functions for graphs, by their names and arguments in CUDA. A graph here is a row of launches, copies on the device, functions of
-//! the host, and nodes for events outside of it.
+//! The functions for graphs, by their names and arguments in CUDA. A graph here has launches, copies on the device, functions of the
+//! host, and nodes for events outside of it.
 #![allow(missing_docs, clippy::missing_safety_doc, reason = "CUDA's documentation describes its functions")]
 
-use crate::device::{CAPTURE_INVALIDATED, CAPTURE_UNSUPPORTED, Code, ILLEGAL_STATE, INVALID_VALUE};
+use crate::device::{CAPTURE_UNSUPPORTED, Code, ILLEGAL_STATE, INVALID_VALUE};
 use crate::driver::{STREAMS, current, find, give, initialized, insert, remove};
-use crate::streams::RepeatableWork;
-use std::cell::Cell;
+use crate::recordings::RecordedGraph;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::ffi::{c_int, c_ulonglong};
+use std::ffi::{c_int, c_uint, c_ulonglong};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::ThreadId;
 
-type Graph = Arc<Vec<RepeatableWork>>;
+type Graph = Arc<RecordedGraph>;
 
 static GRAPHS: Mutex<BTreeMap<usize, Graph>> = Mutex::new(BTreeMap::new());
 static EXECUTABLES: Mutex<BTreeMap<usize, Graph>> = Mutex::new(BTreeMap::new());
@@ -76,11 +76,10 @@ pub extern "C" fn cuStreamBeginCapture_v2(stream: usize, mode: c_int) -> Code {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamEndCapture(stream: usize, graph: *mut usize) -> Code {
     current(|_| {
-        let recorded = find(&STREAMS, stream)?.end_recording().ok_or(ILLEGAL_STATE)?;
+        let recorded = find(&STREAMS, stream)?.end_recording();
         RECORDING.lock().unwrap_or_else(PoisonError::into_inner).remove(&stream);
-        let recorded = recorded.ok_or(CAPTURE_INVALIDATED)?;
         // SAFETY: as the caller of the driver promises.
-        unsafe { give(graph, insert(&GRAPHS, Arc::new(recorded))) }
+        unsafe { give(graph, insert(&GRAPHS, Arc::new(recorded?))) }
     })
 }
 
@@ -90,6 +89,58 @@ pub unsafe extern "C" fn cuStreamIsCapturing(stream: usize, status: *mut c_int) 
         let is_captured = find(&STREAMS, stream)?.is_recording();
         // SAFETY: as the caller of the driver promises.
         unsafe { give(status, c_int::from(is_captured)) }
+    })
+}
+
+/// The nodes are numbers, which stay where they are until this thread asks for those of another stream.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamGetCaptureInfo_v2(
+    stream: usize,
+    status: *mut c_int,
+    number: *mut c_ulonglong,
+    graph: *mut usize,
+    nodes: *mut *const usize,
+    count: *mut usize,
+) -> Code {
+    thread_local! {
+        static NODES: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    }
+    current(|_| {
+        let place = find(&STREAMS, stream)?.recorded_place();
+        let of_recording = place.as_ref().map_or(0, |place| place.recording.number);
+        NODES.set(place.map(|place| place.after).unwrap_or_default());
+        let (at, length) = NODES.with_borrow(|nodes| (nodes.as_ptr(), nodes.len()));
+        // SAFETY: as the caller of the driver promises: all but the status may be null.
+        unsafe {
+            give(status, c_int::from(of_recording > 0))?;
+            number.as_mut().into_iter().for_each(|to| *to = of_recording);
+            graph.as_mut().into_iter().for_each(|to| *to = 0);
+            nodes.as_mut().into_iter().for_each(|to| *to = at);
+            count.as_mut().into_iter().for_each(|to| *to = length);
+        }
+        Ok(())
+    })
+}
+
+/// Nodes are only added.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamUpdateCaptureDependencies(
+    stream: usize,
+    nodes: *const usize,
+    count: usize,
+    flags: c_uint,
+) -> Code {
+    current(|_| {
+        let stream = find(&STREAMS, stream)?;
+        if !stream.is_recording() {
+            return Err(ILLEGAL_STATE);
+        }
+        if flags != 0 || (nodes.is_null() && count > 0) {
+            return Err(INVALID_VALUE);
+        }
+        // SAFETY: as the caller of the driver promises.
+        let nodes = if count == 0 { &[][..] } else { unsafe { std::slice::from_raw_parts(nodes, count) } };
+        if stream.follow(nodes) { Ok(()) } else { Err(INVALID_VALUE) }
     })
 }
 
@@ -106,9 +157,16 @@ pub unsafe extern "C" fn cuGraphInstantiateWithFlags(made: *mut usize, graph: us
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuGraphLaunch(executable: usize, stream: usize) -> Code {
-    current(|_| {
+    current(|device| {
         let (graph, stream) = (find(&EXECUTABLES, executable)?, find(&STREAMS, stream)?);
-        graph.iter().for_each(|work| stream.push_repeatable(work.clone()));
+        match graph.row() {
+            Some(row) => row.for_each(|work| stream.push_repeatable(work.clone())),
+            None => {
+                let seed = device.next_seed();
+                let graph = graph.clone();
+                stream.push_repeatable(Arc::new(move || graph.run(seed)));
+            }
+        }
         Ok(())
     })
 }

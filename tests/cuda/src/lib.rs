@@ -15,7 +15,7 @@
 //! What it is not: races between processes, and between kernels that run at the same time, are not seen, because each process knows the
 //! order of its own accesses only. Memory of other processes is as near as one's own, in the order of a CPU; there is no NVLink, and
 //! neither P2P nor its attributes have any other effect than an answer. There are no handles for a fabric, no sizes of pages, no part
-//! of an allocation is mapped, and there are no events between processes. Graphs have one stream.
+//! of an allocation is mapped, and there are no events between processes.
 
 #![expect(unsafe_code, reason = "its callers give addresses, as to any driver")]
 
@@ -28,6 +28,7 @@ mod faults;
 mod graphs;
 mod handles;
 mod kernels;
+mod recordings;
 mod shared;
 mod streams;
 mod virtual_memory;

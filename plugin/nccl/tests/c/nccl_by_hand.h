@@ -36,6 +36,8 @@ ncclResult_t ncclRecv(void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStrea
 int cuInit(unsigned), cuDeviceGet(int *, int), cuDevicePrimaryCtxRetain(void **, int), cuCtxSetCurrent(void *);
 int cuStreamCreate(cudaStream_t *, unsigned), cuStreamSynchronize(cudaStream_t);
 int cuStreamBeginCapture_v2(cudaStream_t, int), cuStreamEndCapture(cudaStream_t, void **);
+int cuEventCreate(void **, unsigned), cuEventRecord(void *, cudaStream_t), cuEventDestroy_v2(void *);
+int cuStreamWaitEvent(cudaStream_t, void *, unsigned);
 int cuGraphInstantiateWithFlags(void **, void *, unsigned long long), cuGraphLaunch(void *, cudaStream_t);
 int cuGraphExecDestroy(void *), cuGraphDestroy(void *);
 int cuMemAllocAsync(uint64_t *, size_t, cudaStream_t);

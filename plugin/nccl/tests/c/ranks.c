@@ -269,6 +269,45 @@ static void graph(ncclComm_t comm) {
     CHECK(cuGraphExecDestroy(executable));
 }
 
+/* Streams fork while a graph is recorded. Calls of one communicator follow each other nevertheless: those of one plan share its memory. */
+static void forked(ncclComm_t comm) {
+    enum { BRANCHES = 3, N = 30 };
+    void *recorded, *executable, *event;
+    cudaStream_t branches[BRANCHES] = {stream};
+    int sum = 1000 * ranks * (ranks - 1) / 2;
+    for (int of = 1; of < BRANCHES; of++) CHECK(cuStreamCreate(&branches[of], 1));
+    CHECK(cuEventCreate(&event, 2));
+    for (int of = 0; of < BRANCHES; of++) put(output + 400 * of, N, -1);
+    CHECK(cuStreamSynchronize(stream));
+    CHECK(cuStreamBeginCapture_v2(stream, 0));
+    CHECK(cuEventRecord(event, stream));
+    for (int of = 1; of < BRANCHES; of++) CHECK(cuStreamWaitEvent(branches[of], event, 0));
+    for (int of = 0; of < BRANCHES; of++) {
+        void *in = (void *)(input + 400 * of), *out = (void *)(output + 400 * of);
+        CHECK(ncclAllReduce(in, out, N, ncclInt32, ncclSum, comm, branches[of]));
+        CHECK(ncclAllReduce(out, out, N, ncclInt32, ncclMax, comm, branches[of]));
+    }
+    for (int of = 1; of < BRANCHES; of++) {
+        CHECK(cuEventRecord(event, branches[of]));
+        CHECK(cuStreamWaitEvent(stream, event, 0));
+    }
+    CHECK(cuStreamEndCapture(stream, &recorded));
+    CHECK(cuGraphInstantiateWithFlags(&executable, recorded, 0));
+    CHECK(cuGraphDestroy(recorded));
+    for (int turn = 0; turn < 4; turn++) {
+        for (int of = 0; of < BRANCHES; of++) put(input + 400 * of, N, rank + turn + 7 * of);
+        CHECK(cuGraphLaunch(executable, stream));
+        finish("forked graph", comm);
+        for (int at = 0; at < BRANCHES * N; at++) {
+            int more = 1000 * ranks * (turn + 7 * (at / N));
+            expect("sum in a branch", 100 * (at / N) + at % N, sum + more + ranks * (at % N));
+        }
+    }
+    CHECK(cuGraphExecDestroy(executable));
+    CHECK(cuEventDestroy_v2(event));
+    for (int of = 1; of < BRANCHES; of++) CHECK(cuStreamSynchronize(branches[of]));
+}
+
 /* Calls follow each other without anybody waiting: each has other inputs, and every third one is in place. */
 static void row(ncclComm_t comm) {
     enum { CALLS = 9, N = 40 };
@@ -559,8 +598,9 @@ static void run(const char *mode) {
         CHECK(ncclCommDestroy(comm));
         say("right", 0, "");
     }
-    if (!strcmp(mode, "graph")) {
-        graph(comm);
+    if (!strcmp(mode, "graph") || !strcmp(mode, "forked graph")) {
+        if (*mode == 'g') graph(comm);
+        else forked(comm);
         CHECK(ncclCommDestroy(comm));
         say("right", 0, "");
     }

@@ -10,6 +10,7 @@ mod gate;
 mod gpu;
 mod memory;
 mod ranks;
+mod recording;
 
 pub use allreduce::GpuAllReduce;
 pub use buffers::{GpuBuffer, GpuRankBuffers};
@@ -22,3 +23,4 @@ pub(in crate::device) use gpu::RelaxedCapture;
 pub use gpu::{CurrentGpu, GpuDevice};
 pub use memory::GpuMemory;
 pub use ranks::GpuRanks;
+pub(in crate::device) use recording::RecordedOrder;

@@ -5,7 +5,7 @@
 use super::calls::{IN_PROGRESS, NcclCalls, NcclId, RawComm, RawConfig, SUCCESS};
 use super::error::NcclError;
 use super::library::NcclLibrary;
-use crate::device::cuda::{GpuDevice, GpuError, StreamGate};
+use crate::device::cuda::{GpuDevice, GpuError, RecordedOrder, StreamGate};
 use crate::device::peer_memory::PeerFault;
 use cudarc::driver::{CudaEvent, CudaStream, DevicePtr, DevicePtrMut};
 use std::ffi::{c_int, c_void};
@@ -60,6 +60,8 @@ pub struct NcclCommunicator {
     is_aborted: bool,
     /// After the work of all plans so far. Messages have no tags, so the plans of a communicator follow each other in all streams.
     pub(super) done: Option<Arc<CudaEvent>>,
+    /// The same for calls that are recorded, whichever streams of a recording they are in.
+    pub(super) recorded: RecordedOrder,
     /// Whoever waits in it gives up when this is set.
     stop: Option<Arc<AtomicBool>>,
     /// Its work stands behind this gate, which is opened before an abort.
@@ -104,9 +106,7 @@ impl NcclCommunicator {
         if code != IN_PROGRESS {
             checked(&calls, doing, code, handle)?;
         }
-        let (is_owned, is_aborted) = (true, false);
-        let mut made =
-            Self { calls, handle, ranks, rank, is_owned, is_aborted, done: None, stop: None, gate: None, fault: None };
+        let mut made = Self::of(calls, handle, (rank, ranks), true);
         made.settle(doing, deadline)?;
         Ok(made)
     }
@@ -127,8 +127,13 @@ impl NcclCommunicator {
             checked(&calls, "asking a communicator", code, handle).map(|()| number)
         };
         let (ranks, rank) = (asked(calls.count)? as usize, Rank(asked(calls.user_rank)? as u32));
-        let (is_owned, is_aborted) = (false, false);
-        Ok(Self { calls, handle, ranks, rank, is_owned, is_aborted, done: None, stop: None, gate: None, fault: None })
+        Ok(Self::of(calls, handle, (rank, ranks), false))
+    }
+
+    fn of(calls: NcclCalls, handle: RawComm, (rank, ranks): (Rank, usize), is_owned: bool) -> Self {
+        let (done, stop, gate, fault) = (None, None, None, None);
+        let recorded = RecordedOrder::default();
+        Self { calls, handle, ranks, rank, is_owned, is_aborted: false, done, recorded, stop, gate, fault }
     }
 
     /// Calls that wait give up, with [`NcclError::Aborted`], when this is set, because the communicator is about to end.

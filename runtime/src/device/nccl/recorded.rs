@@ -79,7 +79,7 @@ impl NcclRounds {
     }
 
     /// The rounds between nodes for events that are outside of the graph: calls with this memory follow each other, in whichever graphs
-    /// they are. `done` is of this value alone; the event of the region is of all calls in graphs with mapped memory.
+    /// they are. Calls of one recording follow each other by its own nodes. `done` is of this value alone; the event of the region is of all calls in graphs with mapped memory.
     fn record_rounds(
         &mut self,
         comm: &mut NcclCommunicator,
@@ -87,6 +87,7 @@ impl NcclRounds {
         result: Option<u64>,
     ) -> Result<(), NcclError> {
         let recording = GpuError::of_driver("recording a call");
+        comm.recorded.follow(stream.cu_stream())?;
         let region = self.region.clone();
         let of_region = region.iter().map(|region| {
             region.fault().note_call(true);
@@ -110,6 +111,7 @@ impl NcclRounds {
             // SAFETY: as above.
             unsafe { cuEventRecordWithFlags(event, stream.cu_stream(), external) }.result().map_err(&recording)?;
         }
+        comm.recorded.note(stream.cu_stream())?;
         // Since this was looked at first, calls may have been ended, and this one with them.
         self.check()
     }
