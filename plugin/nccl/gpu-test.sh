@@ -17,6 +17,7 @@ if [ -z "$nccl" ]; then
 fi
 # NCCL lets ranks share a GPU only where this is set. Ranks that are threads must not wait for each other while a module is loaded.
 export ANTIPHON_NCCL="$nccl" NCCL_MULTI_RANK_GPU_ENABLE=1 CUDA_MODULE_LOADING=EAGER
+echo "gpu-test: plans over NCCL, and plans whose messages the kernel moves between ranks that map memory of each other, on a GPU each:"
 cargo test --release --locked -p runtime --test nccl -- --nocapture --test-threads 1
 cargo test --release --locked -p plugin-nccl --test ranks -- --nocapture --exact the_real_nccl_and_plans_serve_a_program_on_a_gpu
 

@@ -313,6 +313,45 @@ fn a_block_that_waits_too_long_is_named() {
     assert!((step as usize) < steps.len(), "{error:?}");
 }
 
+/// Where the driver is too old for the PTX that is kept, an NVRTC of the computer makes PTX; without one, that is said. In a process of its
+/// own, because libraries are looked for where it was started.
+#[test]
+fn an_old_driver_gets_ptx_by_nvrtc() {
+    const ROLE: &str = "GPU_TEST_OLD_DRIVER";
+    let name = "an_old_driver_gets_ptx_by_nvrtc";
+    let driver = Driver::take();
+    if driver.fake.is_none() {
+        return;
+    }
+    if std::env::var_os(ROLE).is_none() {
+        let test = std::env::current_exe().unwrap();
+        let python = std::fs::read_dir("../target/python/gpu/lib").into_iter().flatten().filter_map(Result::ok);
+        let folder = python.map(|of| of.path().join("site-packages/nvidia/cuda_nvrtc/lib")).find(|of| of.exists());
+        // `.ci/setup gpu` has told why.
+        let Some(folder) = folder else { return eprintln!("skipped: there is no NVRTC (`.ci/setup gpu` gets it)") };
+        for (libraries, role) in [(folder.as_path(), "compiled"), (std::path::Path::new("/nowhere"), "refused")] {
+            let mut command = std::process::Command::new(&test);
+            command.args([name, "--exact", "--nocapture"]).env(ROLE, role);
+            command.env("LD_LIBRARY_PATH", libraries).env("FAKE_CUDA_LACKS", "ptx");
+            let output = command.output().unwrap();
+            assert!(output.status.success(), "{role}: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        return;
+    }
+    let gpu = GpuDevice::open(0);
+    if std::env::var(ROLE).unwrap() == "refused" && gpu.is_err() {
+        let said = gpu.unwrap_err().to_string();
+        assert!(said.contains("CUDA_ERROR_UNSUPPORTED_PTX_VERSION") && said.contains("libnvrtc.so"), "{said}");
+        return;
+    }
+    // This computer may have an NVRTC elsewhere.
+    let program = checked(lowered(&ring_allreduce(3, 1), false));
+    let mut ranks = on_gpu(&gpu.unwrap(), &program, PLAIN, u64::MAX).unwrap();
+    fill(&mut ranks, &program, &PLAIN, 0);
+    ranks.call(LIMIT).unwrap();
+    assert_eq!(wrong(&ranks, &program, &PLAIN, 0), 0);
+}
+
 #[test]
 fn buffers_of_another_length_are_refused() {
     let driver = Driver::take();

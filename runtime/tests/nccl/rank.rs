@@ -58,11 +58,17 @@ pub(crate) struct NcclRank {
 }
 
 impl NcclRank {
+    /// On the first GPU.
     pub(crate) fn join(id: NcclId, rank: usize, ranks: usize) -> Self {
+        Self::join_on(0, id, rank, ranks)
+    }
+
+    /// On the GPU of this number.
+    pub(crate) fn join_on(gpu: usize, id: NcclId, rank: usize, ranks: usize) -> Self {
         // It loads the driver too.
         let nccl = nccl();
-        let gpu = GpuDevice::open(0).unwrap();
-        let context = CudaContext::new(0).unwrap();
+        let context = CudaContext::new(gpu).unwrap();
+        let gpu = GpuDevice::open(gpu).unwrap();
         // SAFETY: all buffers here are used in one stream, or waited for.
         unsafe { context.disable_event_tracking() };
         let comm = NcclCommunicator::join(nccl, &gpu, id, (Rank::from_index(rank), ranks), LIMIT).unwrap();

@@ -21,6 +21,7 @@ pub(crate) const INVALID_CONTEXT: Code = 201;
 pub(crate) const ALREADY_MAPPED: Code = 208;
 pub(crate) const NO_BINARY_FOR_GPU: Code = 209;
 pub(crate) const INVALID_PTX: Code = 218;
+pub(crate) const UNSUPPORTED_PTX_VERSION: Code = 222;
 pub(crate) const INVALID_HANDLE: Code = 400;
 pub(crate) const ILLEGAL_STATE: Code = 401;
 pub(crate) const NOT_FOUND: Code = 500;
@@ -46,6 +47,11 @@ pub(crate) const CODES: &[(Code, &str, &str)] = &[
     (ALREADY_MAPPED, "CUDA_ERROR_ALREADY_MAPPED\0", "resource already mapped\0"),
     (NO_BINARY_FOR_GPU, "CUDA_ERROR_NO_BINARY_FOR_GPU\0", "no kernel image is available\0"),
     (INVALID_PTX, "CUDA_ERROR_INVALID_PTX\0", "a PTX JIT compilation failed\0"),
+    (
+        UNSUPPORTED_PTX_VERSION,
+        "CUDA_ERROR_UNSUPPORTED_PTX_VERSION\0",
+        "the provided PTX was compiled with an unsupported toolchain.\0",
+    ),
     (INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE\0", "invalid resource handle\0"),
     (ILLEGAL_STATE, "CUDA_ERROR_ILLEGAL_STATE\0", "the operation cannot be performed in the present state\0"),
     (NOT_FOUND, "CUDA_ERROR_NOT_FOUND\0", "named symbol not found\0"),

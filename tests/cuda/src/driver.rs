@@ -65,7 +65,7 @@ fn devices() -> c_int {
     visible().len() as c_int
 }
 
-/// Whether the driver lacks something: `FAKE_CUDA_LACKS` lists `descriptors`, `ipc`, `peers`, `import` and `access`.
+/// Whether the driver lacks something: `FAKE_CUDA_LACKS` lists `descriptors`, `ipc`, `peers`, `import`, `access` and `ptx`.
 pub(crate) fn lacks(what: &str) -> bool {
     std::env::var("FAKE_CUDA_LACKS").is_ok_and(|list| list.split(',').any(|named| named == what))
 }

@@ -3,13 +3,13 @@
 
 use crate::device::{
     COOPERATIVE_LAUNCH_TOO_LARGE, Code, INVALID_PTX, INVALID_VALUE, KernelLaunch, LoadedKernel, MOST_THREADS,
-    MULTIPROCESSORS, NO_BINARY_FOR_GPU, NOT_FOUND,
+    MULTIPROCESSORS, NO_BINARY_FOR_GPU, NOT_FOUND, UNSUPPORTED_PTX_VERSION,
 };
-use crate::driver::{STREAMS, current, device, find, give, initialized, insert, remove};
+use crate::driver::{STREAMS, current, device, find, give, initialized, insert, lacks, remove};
 use ptx::Module;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuModuleLoadData(module: *mut usize, image: *const c_char) -> Code {
@@ -23,6 +23,11 @@ pub unsafe extern "C" fn cuModuleLoadData(module: *mut usize, image: *const c_ch
             return Err(NO_BINARY_FOR_GPU);
         }
         let text = text.to_str().ok().filter(|text| text.contains(".version"));
+        // `FAKE_CUDA_LACKS=ptx`: the first PTX of a process is of a newer version than the driver.
+        static HAS_REFUSED: AtomicBool = AtomicBool::new(false);
+        if lacks("ptx") && !HAS_REFUSED.swap(true, Ordering::Relaxed) {
+            return Err(UNSUPPORTED_PTX_VERSION);
+        }
         let parsed = text.and_then(|text| Module::parse(text).ok()).ok_or(INVALID_PTX)?;
         let parsed = replaced(&parsed).unwrap_or(parsed);
         // SAFETY: as the caller of the driver promises.

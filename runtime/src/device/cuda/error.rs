@@ -104,7 +104,8 @@ impl GpuError {
             let name = text(error.error_name());
             let hint = match name.as_str() {
                 "CUDA_ERROR_UNSUPPORTED_PTX_VERSION" => {
-                    " (hint: for this kind of GPU there is PTX only, which needs a driver of CUDA 12.9 or newer)"
+                    " (hint: for this kind of GPU there is PTX only, which needs a driver of CUDA 12.9 or newer, or an NVRTC that is no \
+                     newer than the driver: libnvrtc.so in LD_LIBRARY_PATH)"
                 }
                 "CUDA_ERROR_NO_DEVICE" => " (hint: nvidia-smi lists the GPUs; CUDA_VISIBLE_DEVICES may hide them)",
                 "CUDA_ERROR_OUT_OF_MEMORY" => " (hint: smaller buffers, or end other programs on this GPU)",

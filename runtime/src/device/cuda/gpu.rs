@@ -9,7 +9,7 @@ use crate::device::peers::allreduce_kernel_name;
 use crate::dtype::DType;
 use cudarc::driver::sys::{self, CUcontext, CUdevice_attribute as Attribute};
 use cudarc::driver::{CudaContext, CudaFunction, CudaModule, CudaStream, result};
-use cudarc::nvrtc::Ptx;
+use cudarc::nvrtc::{self, CompileOptions, Ptx, compile_ptx_with_opts};
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
@@ -24,13 +24,36 @@ pub struct GpuDevice {
     capability: u32,
 }
 
-/// A module for this GPU: from code for its kind, or from PTX if there is none that the driver takes.
+/// A module for this GPU: from code for its kind; or from PTX if there is none that the driver takes; or from PTX of the computer's NVRTC,
+/// if the driver is older than the one that is kept.
 fn loaded(context: &Arc<CudaContext>, images: &KernelImages, capability: u32) -> Result<Arc<CudaModule>, GpuError> {
     let of_code = images.cubin(capability).map(|code| context.load_module(Ptx::from_binary(code.to_vec())));
-    match of_code {
-        Some(Ok(module)) => Ok(module),
-        _ => context.load_module(Ptx::from_src(images.ptx)).map_err(GpuError::of_driver("loading the kernel")),
+    if let Some(Ok(module)) = of_code {
+        return Ok(module);
     }
+    let of_ptx = context.load_module(Ptx::from_src(images.ptx)).or_else(|error| {
+        let is_old = error.0 == sys::CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
+        let compiled = if is_old { compiled(images) } else { None };
+        compiled.map_or(Err(error), |ptx| context.load_module(ptx))
+    });
+    of_ptx.map_err(GpuError::of_driver("loading the kernel"))
+}
+
+/// PTX by the NVRTC of this computer, with the options of `make kernels`; `None` if there is none, or it cannot make it.
+fn compiled(images: &KernelImages) -> Option<Ptx> {
+    // SAFETY: it loads the library, or finds none; a missing one would panic later.
+    if !unsafe { nvrtc::sys::is_culib_present() } {
+        return None;
+    }
+    let options = CompileOptions {
+        ftz: Some(false),
+        prec_div: Some(true),
+        fmad: Some(false),
+        options: vec!["-std=c++17".to_owned()],
+        arch: Some("compute_80"),
+        ..CompileOptions::default()
+    };
+    compile_ptx_with_opts(images.whole_source(), options).ok()
 }
 
 impl GpuDevice {
