@@ -96,7 +96,8 @@ fn a_tuning_with_little_mapped_memory_measures_all_plans() {
         let samples = std::fs::read_to_string(gpus.path("samples.jsonl")).unwrap();
         let samples = samples.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
         let of_plans = samples.filter(|line| line["name"].as_str().unwrap().contains("classic/"));
-        measured.push(of_plans.map(|line| (line["name"].to_string(), line["spans_us"].to_string())).collect::<Vec<_>>());
+        measured
+            .push(of_plans.map(|line| (line["name"].to_string(), line["spans_us"].to_string())).collect::<Vec<_>>());
     }
     assert!(measured[0].len() > 8 && measured[0] == measured[1], "{measured:?}");
     let by_kernel = |times: &(String, String)| times.1.contains("40000.0");

@@ -114,14 +114,9 @@ impl<'a> GpuBench<'a> {
         let own: Result<_, String> = own();
         let own_word = own.as_ref().map(|_| String::new()).map_err(RankFault::from);
         Ok(match (said_or_why(comm, own_word)?, own) {
-            (Ok(_), Ok(memory)) => Ok(Self {
-                gpu,
-                memory,
-                limit,
-                stock_epoch: Cell::new(0),
-                plans: CellRounds::default(),
-                is_held: true,
-            }),
+            (Ok(_), Ok(memory)) => {
+                Ok(Self { gpu, memory, limit, stock_epoch: Cell::new(0), plans: CellRounds::default(), is_held: true })
+            }
             (Err(refused), _) => Err(refused),
             (Ok(_), Err(why)) => Err((comm.rank(), why)),
         })

@@ -4,8 +4,8 @@
 //! all of them give theirs back, and take new ones when it is their turn: so it does not depend on their order which of them are measured.
 
 use crate::gpu::{GpuRank, RankFault};
-use runtime::{DomainRegion, MappedNeeds, NcclRounds, NcclTrials, RoundPlan, SequencedProgram};
 use runtime::{DType, NcclError};
+use runtime::{DomainRegion, MappedNeeds, NcclRounds, NcclTrials, RoundPlan, SequencedProgram};
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -79,12 +79,7 @@ impl CellRounds {
         Ok(true)
     }
 
-    fn region(
-        &self,
-        gpu: &mut GpuRank,
-        needs: &MappedNeeds,
-        limit: Duration,
-    ) -> Result<Arc<DomainRegion>, RankFault> {
+    fn region(&self, gpu: &mut GpuRank, needs: &MappedNeeds, limit: Duration) -> Result<Arc<DomainRegion>, RankFault> {
         let (trials, memory) = gpu.trials_and_domains();
         let memory = memory.ok_or("no memory is mapped any more")?;
         let told = |why: NcclError| RankFault::of(&why);

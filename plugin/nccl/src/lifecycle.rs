@@ -12,6 +12,8 @@ use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 const INTERNAL_ERROR: c_int = 3;
+/// The flag with which `ncclCommShrink` ends what its parent does.
+const SHRINK_ABORT: c_int = 1;
 
 thread_local! {
     /// Where the communicators will be that are made in the group of this thread.
@@ -132,6 +134,45 @@ makers! {
         makes comm making(config, Making::Blocking);
     ncclCommSplit(parent: NcclComm, colour: c_int, key: c_int, comm: *mut NcclComm, config: *mut c_void)
         makes comm making_of_part(parent, config);
+    // Ranks that are new have no parent.
+    ncclCommGrow(
+        parent: NcclComm, ranks: c_int, id: *const c_void, rank: c_int, comm: *mut NcclComm, config: *mut c_void)
+        makes comm making_of_part(parent, config);
+}
+
+/// A communicator without some of the ranks, which may be gone already. If what the parent does is to end, it ends here first.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ncclCommShrink(
+    parent: NcclComm,
+    excluded: *mut c_int,
+    count: c_int,
+    comm: *mut NcclComm,
+    config: *mut c_void,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: the caller gives NCCL a configuration, or null.
+    let making = catch_unwind(|| unsafe { making_of_part(parent, config) }).unwrap_or(Making::Blocking);
+    if flags & SHRINK_ABORT != 0 && !stopped(parent) {
+        return INTERNAL_ERROR;
+    }
+    let result = go_on!(ncclCommShrink(
+        parent: NcclComm,
+        excluded: *mut c_int,
+        count: c_int,
+        comm: *mut NcclComm,
+        config: *mut c_void,
+        flags: c_int
+    ));
+    note(result, comm, making)
+}
+
+/// Ends what the communicator does, as an abort, but it stays until it is destroyed.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ncclCommRevoke(comm: NcclComm, flags: c_int) -> c_int {
+    if !stopped(comm) {
+        return INTERNAL_ERROR;
+    }
+    go_on!(ncclCommRevoke(comm: NcclComm, flags: c_int))
 }
 
 #[unsafe(no_mangle)]
@@ -187,15 +228,19 @@ unsafe extern "C" fn ncclCommFinalize(comm: NcclComm) -> c_int {
     guarded(result, || find(comm).map_or(result, |seen| seen.finalized(result)))
 }
 
-/// Ends what this library does for the communicator first.
+/// Ends what this library does for a communicator. False: it does not end, so NCCL must not end the rest.
+fn stopped(comm: NcclComm) -> bool {
+    let has_ended = is_inside() || catch_unwind(|| find(comm).is_none_or(|seen| seen.abort())).unwrap_or(true);
+    if !has_ended {
+        crate::settings::say("an abort: a thread that works for the communicator does not end");
+    }
+    has_ended
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ncclCommAbort(comm: NcclComm) -> c_int {
-    if !is_inside() {
-        let can_end = catch_unwind(|| find(comm).is_none_or(|seen| seen.abort())).unwrap_or(true);
-        if !can_end {
-            crate::settings::say("an abort: a thread that works for the communicator does not end");
-            return INTERNAL_ERROR;
-        }
+    if !stopped(comm) {
+        return INTERNAL_ERROR;
     }
     ended(comm, || go_on!(ncclCommAbort(comm: NcclComm)))
 }

@@ -12,13 +12,13 @@ macro_rules! with_nccl_names {
                     ncclBcast ncclBroadcast ncclBroadcastConfig ncclGather ncclGatherConfig ncclReduce ncclReduceConfig
                     ncclReduceScatter ncclReduceScatterConfig ncclScatter ncclScatterConfig ncclCommAbort ncclCommDestroy
                     ncclCommFinalize ncclCommGetAsyncError ncclCommInitAll ncclCommInitRank ncclCommInitRankConfig ncclCommInitRankScalable
-                    ncclCommSplit ncclGroupEnd ncclGroupSimulateEnd ncclGroupStart ncclRecv ncclSend;
+                    ncclCommGrow ncclCommRevoke ncclCommShrink ncclCommSplit ncclGroupEnd ncclGroupSimulateEnd ncclGroupStart ncclRecv ncclSend;
             }
             forwarded {
                 result: ncclCommCount ncclCommCuDevice ncclCommDeregister
-                    ncclCommGetUniqueId ncclCommGrow
+                    ncclCommGetUniqueId
                     ncclCommMemStats ncclCommQueryProperties
-                    ncclCommRegister ncclCommResume ncclCommRevoke ncclCommShrink ncclCommSuspend
+                    ncclCommRegister ncclCommResume ncclCommSuspend
                     ncclCommUserRank ncclCommWindowDeregister ncclCommWindowRegister ncclDevCommCreate
                     ncclDevCommDestroy ncclGetCftDeviceLeInfo ncclGetLsaDevicePointer ncclGetLsaMultimemDevicePointer
                     ncclGetMultimemDeviceLeInfo ncclGetMultimemDevicePointer ncclGetPeerDeviceLeInfo

@@ -79,6 +79,22 @@ fn calls_of_one_recording_follow_each_other_in_all_streams() {
     }
 }
 
+/// Where a program gives a call up that the last rank never makes, and goes on without that rank, no kernel waits any more.
+#[test]
+fn a_program_goes_on_without_a_rank() {
+    let place = Place::new(&[]);
+    let (shrunk, revoked) = (vec![[1, 1], [2, 1], [2, 1]], vec![[1, 0], [1, 0]]);
+    for (way, mode, served) in [(Way::Preloaded, "shrunk abort", shrunk), (Way::Instead, "revoked", revoked)] {
+        let begin = Instant::now();
+        let (lines, said, mut counted) = run(&place, (way, 3), mode, &table(3, false), &[PATIENT]);
+        assert!(right(&lines), "{mode}: {lines:?} {said}");
+        // NCCL serves two ranks.
+        counted.sort_unstable();
+        assert_eq!(counted, served, "{mode}: {said}");
+        assert!(begin.elapsed() < Duration::from_secs(50), "before the limit of the fake");
+    }
+}
+
 #[test]
 fn communicators_without_blocking_move_messages_by_the_kernel() {
     let place = Place::new(&[]);
@@ -102,6 +118,28 @@ fn a_call_that_is_given_up_takes_no_memory() {
     let (lines, said, counted) = run(&place, (Way::Preloaded, 3), "simulated row", &table(3, false), &[PATIENT]);
     assert!(right(&lines), "{lines:?} {said}");
     assert_eq!(counted, vec![[18, 0]; 3], "{said}");
+}
+
+/// Where mapped memory has no room for further plans, NCCL moves their messages, on all ranks, and one line says so.
+#[test]
+fn plans_without_room_in_mapped_memory_are_served_too() {
+    let place = Place::new(&[]);
+    let (few, none) = (("ANTIPHON_MAPPED_BYTES", "2KiB"), ("ANTIPHON_MAPPED_BYTES", "256"));
+    for (way, ranks, apart, room) in [(Way::Preloaded, 3, true, few), (Way::Instead, 4, false, none)] {
+        for (mode, served) in [("right", [3, 1]), ("graph", [7, 1])] {
+            let mut more = vec![PATIENT, room];
+            more.extend(APART.iter().filter(|_| apart));
+            let (lines, said, counted) = run(&place, (way, ranks), mode, &table(ranks, apart), &more);
+            assert!(right(&lines), "{room:?}, {mode}: {lines:?} {said}");
+            assert_eq!(counted, vec![served; ranks], "{room:?}, {mode}: {said}");
+            let told = said.matches("too little mapped memory is left for its messages, so NCCL moves them").count();
+            assert!(told >= 1, "{room:?}, {mode}: {said}");
+        }
+    }
+    let (lines, said, counted) =
+        run(&place, (Way::Preloaded, 2), "right", &table(2, false), &[PATIENT, ("ANTIPHON_MAPPED_BYTES", "some")]);
+    assert!(right(&lines) && said.contains("ANTIPHON_MAPPED_BYTES is \"some\", and not a size"), "{lines:?} {said}");
+    assert_eq!(counted, vec![[3, 1]; 2], "{said}");
 }
 
 /// A table that was measured with mapped memory is none for ranks that map nothing, or are on other machines.

@@ -46,6 +46,45 @@ fn plans_serve_programs_that_know_nothing_of_them() {
     }
 }
 
+/// A communicator without its last rank, and one with that rank anew: each has the plans for so many ranks. What waits for the last rank
+/// ends where a program gives it up.
+#[test]
+fn shrunk_and_grown_communicators_run_plans() {
+    let place = Place::new(&[]);
+    for (way, ranks, mode) in [
+        (Way::Preloaded, 3, "shrunk"),
+        (Way::Instead, 4, "shrunk"),
+        (Way::Instead, 3, "shrunk abort"),
+        (Way::Preloaded, 4, "shrunk abort"),
+        (Way::Preloaded, 3, "revoked"),
+    ] {
+        let (tables, numbers) = (place.path(&format!("tables-of-few-{ranks}")), place.path("few-%p.json"));
+        std::fs::create_dir_all(&tables).unwrap();
+        for of in [ranks - 1, ranks] {
+            std::fs::write(tables.join(format!("{of}.json")), table_for(of, 8).to_string()).unwrap();
+        }
+        let variables = [
+            PATIENT,
+            ("ANTIPHON_TABLE", tables.to_str().unwrap()),
+            ("ANTIPHON_STATS", numbers.to_str().unwrap()),
+            ("ANTIPHON_DEBUG", "info"),
+        ];
+        let (lines, said) = place.run(way, ranks, mode, &variables);
+        assert!(lines.iter().all(|line| line == "right 0"), "{way:?}, {ranks} ranks, {mode}: {lines:?} {said}");
+        let served = |calls: Vec<_>| ["allreduce", "allgather"].map(|name| by_plans(&calls, name));
+        let mut counted: Vec<_> = place.counted("few-").into_iter().map(served).collect();
+        counted.sort_unstable();
+        // The last rank calls nothing of the smaller one.
+        let (of_last, of_others) = match mode {
+            "shrunk" => (vec![[2, 2]], [3, 3]),
+            "shrunk abort" => (vec![[1, 1]], [3, 2]),
+            _ => (Vec::new(), [2, 1]),
+        };
+        let wanted = [of_last, vec![of_others; ranks - 1]].concat();
+        assert_eq!(counted, wanted, "{way:?}, {ranks} ranks, {mode}: {said}");
+    }
+}
+
 impl Place {
     /// What ranks say that have plans for everything, what this library says, and how many calls of these collectives plans have served on
     /// each rank.

@@ -264,6 +264,7 @@ fn all_say(machines: &[u32], mode: &str, said: &str) {
 }
 
 /// Whether so many ranks can be tried: kernels that wait for each other in several processes need a GPU each.
+#[expect(clippy::print_stderr, reason = "says what is skipped")]
 fn has_gpus(ranks: usize) -> bool {
     nccl();
     let has = if is_real() { GpuDevice::count().unwrap() } else { usize::MAX };

@@ -74,17 +74,13 @@ pub(crate) const CODES: &[(Code, &str, &str)] = &[
         "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED\0",
         "operation failed due to a previous error during capture\0",
     ),
+    (CAPTURE_UNMATCHED, "CUDA_ERROR_STREAM_CAPTURE_UNMATCHED\0", "capture was not initiated in this stream\0"),
+    (CAPTURE_UNJOINED, "CUDA_ERROR_STREAM_CAPTURE_UNJOINED\0", "capturing stream has unjoined work\0"),
     (
-        CAPTURE_UNMATCHED,
-        "CUDA_ERROR_STREAM_CAPTURE_UNMATCHED\0",
-        "capture was not initiated in this stream\0",
+        CAPTURED_EVENT,
+        "CUDA_ERROR_CAPTURED_EVENT\0",
+        "operation not permitted on an event last recorded in a capturing stream\0",
     ),
-    (
-        CAPTURE_UNJOINED,
-        "CUDA_ERROR_STREAM_CAPTURE_UNJOINED\0",
-        "capturing stream has unjoined work\0",
-    ),
-    (CAPTURED_EVENT, "CUDA_ERROR_CAPTURED_EVENT\0", "operation not permitted on an event last recorded in a capturing stream\0"),
 ];
 
 /// No host has memory here: the upper half of the address is neither all zeros nor all ones.

@@ -36,6 +36,7 @@ mod virtual_memory;
 pub use clock::{fakeCudaAdvance, fakeCudaClock};
 pub use copies::*;
 pub use driver::*;
+pub use events::*;
 pub use graphs::*;
 pub use handles::*;
 pub use kernels::*;

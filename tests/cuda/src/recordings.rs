@@ -48,8 +48,7 @@ impl Recording {
     /// A recording that a stream begins.
     pub(crate) fn begin(stream: &Arc<Stream>) -> RecordedPlace {
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-        let recording =
-            Self { number, nodes: Mutex::new(Some(Vec::new())), streams: Mutex::new(vec![stream.clone()]) };
+        let recording = Self { number, nodes: Mutex::new(Some(Vec::new())), streams: Mutex::new(vec![stream.clone()]) };
         RecordedPlace { recording: Arc::new(recording), after: Vec::new() }
     }
 

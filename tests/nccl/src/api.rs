@@ -23,7 +23,7 @@ static NEXT_COMM: AtomicUsize = AtomicUsize::new(0x10);
 /// An `ncclUniqueId`: who it is, the port of the hub, and a number that only its ranks know.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct UniqueId([u8; 128]);
+pub struct UniqueId(pub(crate) [u8; 128]);
 
 /// The beginning of an `ncclConfig_t`.
 #[repr(C)]
@@ -34,18 +34,25 @@ pub struct Config {
     blocking: c_int,
 }
 
-fn comm_of(handle: usize) -> Result<Arc<Comm>, Code> {
+pub(crate) fn comm_of(handle: usize) -> Result<Arc<Comm>, Code> {
     let comms = COMMS.lock().unwrap_or_else(PoisonError::into_inner);
     comms.get(&handle).cloned().ok_or(INVALID_ARGUMENT)
 }
 
-fn code_of(result: Result<(), Code>) -> Code {
+/// A communicator gets its handle.
+pub(crate) fn added(comm: Arc<Comm>) -> usize {
+    let handle = NEXT_COMM.fetch_add(0x10, Ordering::Relaxed);
+    COMMS.lock().unwrap_or_else(PoisonError::into_inner).insert(handle, comm);
+    handle
+}
+
+pub(crate) fn code_of(result: Result<(), Code>) -> Code {
     result.err().unwrap_or(SUCCESS)
 }
 
 /// # Safety
 /// The address is null or writable.
-unsafe fn give<T>(out: *mut T, value: T) -> Result<(), Code> {
+pub(crate) unsafe fn give<T>(out: *mut T, value: T) -> Result<(), Code> {
     if out.is_null() {
         return Err(INVALID_ARGUMENT);
     }
@@ -74,7 +81,7 @@ pub unsafe extern "C" fn ncclGetUniqueId(id: *mut UniqueId) -> Code {
 
 /// # Safety
 /// The address of the communicator is null or writable.
-unsafe fn init(out: *mut usize, ranks: c_int, id: UniqueId, rank: c_int, blocking: bool) -> Code {
+pub(crate) unsafe fn init(out: *mut usize, ranks: c_int, id: UniqueId, rank: c_int, blocking: bool) -> Code {
     let is_here = Driver::find().is_some_and(Driver::has_context);
     if !is_here {
         return group::fail(CUDA_ERROR);
@@ -86,10 +93,8 @@ unsafe fn init(out: *mut usize, ranks: c_int, id: UniqueId, rank: c_int, blockin
     let nonce = bytes[8..16].iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte));
     let port = u16::from_le_bytes([bytes[16], bytes[17]]);
     let comm = Comm::new(ranks as usize, rank as usize, blocking);
-    let handle = NEXT_COMM.fetch_add(0x10, Ordering::Relaxed);
-    COMMS.lock().unwrap_or_else(PoisonError::into_inner).insert(handle, comm.clone());
     // SAFETY: it is not null.
-    unsafe { out.write(handle) };
+    unsafe { out.write(added(comm.clone())) };
     let joining = comm.clone();
     let thread = std::thread::spawn(move || joining.join(port, nonce));
     if blocking { group::join(comm, thread) } else { IN_PROGRESS }
@@ -136,41 +141,6 @@ pub unsafe extern "C" fn ncclCommInitAll(comms: *mut usize, devices: c_int, list
     }
     // SAFETY: as the caller of NCCL promises.
     unsafe { init(comms, 1, id, 0, true) }
-}
-
-/// The configuration is not looked at.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ncclCommSplit(
-    comm: usize,
-    colour: c_int,
-    key: c_int,
-    out: *mut usize,
-    _: *const Config,
-) -> Code {
-    let terms = Terms { kind: Kind::Split, count: 0, dtype: 0, op: 0, peer: 0 };
-    let split = || {
-        let parent = comm_of(comm)?;
-        if parent.is_finalized.load(Ordering::Acquire) || out.is_null() {
-            return Err(INVALID_USAGE);
-        }
-        let told = parent.ask(terms, [colour, key].map(i32::to_le_bytes).concat())?;
-        let word = |at: usize| {
-            told.get(at * 8..at * 8 + 8).and_then(|word| word.try_into().ok()).map_or(0, u64::from_le_bytes)
-        };
-        let mut handle = 0;
-        if !told.is_empty() {
-            let child = Comm::new(word(2) as usize, word(3) as usize, parent.is_blocking);
-            child.join(word(0) as u16, word(1));
-            if child.code() != SUCCESS {
-                return Err(child.code());
-            }
-            handle = NEXT_COMM.fetch_add(0x10, Ordering::Relaxed);
-            COMMS.lock().unwrap_or_else(PoisonError::into_inner).insert(handle, child);
-        }
-        // SAFETY: as the caller of NCCL promises.
-        unsafe { give(out, handle) }
-    };
-    code_of(split())
 }
 
 #[unsafe(no_mangle)]

@@ -288,6 +288,24 @@ impl Comm {
         waited.unwrap_or_else(PoisonError::into_inner).0.outstanding == 0
     }
 
+    /// Asks for a smaller communicator, which may also be done where no operation works any more.
+    pub(crate) fn ask_anyway(&self, terms: Terms, data: Vec<u8>) -> Result<Vec<u8>, Code> {
+        let is_aborted = self.is_aborted.swap(false, Ordering::AcqRel);
+        let told = self.ask(terms, data);
+        self.is_aborted.store(is_aborted, Ordering::Release);
+        told
+    }
+
+    /// Ends what is in streams, and waits until nothing is. No operation works any more.
+    pub(crate) fn revoke(&self) {
+        self.is_aborted.store(true, Ordering::Release);
+        drop(self.state());
+        self.changed.notify_all();
+        self.drain();
+        let mut state = self.state();
+        (state.code, state.text) = (SUCCESS, String::new());
+    }
+
     /// Ends the connection, and all that waits for it.
     pub(crate) fn close(&self, is_abort: bool) {
         self.is_aborted.fetch_or(is_abort, Ordering::AcqRel);

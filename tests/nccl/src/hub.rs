@@ -30,6 +30,8 @@ struct Asked {
     /// By sender and receiver.
     sends: BTreeMap<(usize, usize), VecDeque<Request>>,
     receives: BTreeMap<(usize, usize), VecDeque<Request>>,
+    /// By rank; whatever is wrong does not concern them.
+    shrinks: BTreeMap<usize, Request>,
     /// Ranks that have left in order. Others may go on without them.
     departed: BTreeSet<usize>,
     machine: Machine,
@@ -187,7 +189,27 @@ impl Asked {
         self.refuse_all();
     }
 
+    /// A rank wants a communicator without those that its data lists.
+    fn shrink(&mut self, rank: usize, request: Request) {
+        let left_out = request.data.len() / size_of::<c_int>();
+        self.shrinks.insert(rank, request);
+        if (self.shrinks.len() + left_out) as u64 == self.ranks.unwrap_or(0) {
+            let shrinks = std::mem::take(&mut self.shrinks);
+            let is_same = shrinks.values().all(|of| of.data == shrinks[&rank].data);
+            let told = told(&shrinks.keys().copied().collect::<Vec<_>>());
+            for (rank, request) in shrinks {
+                match told.get(&rank).filter(|_| is_same) {
+                    Some(words) => self.answer(rank, request.number, SUCCESS, words.clone()),
+                    None => self.answer(rank, request.number, INVALID_USAGE, b"ranks leave out others".to_vec()),
+                }
+            }
+        }
+    }
+
     fn ask(&mut self, rank: usize, request: Request) {
+        if request.terms.kind == Kind::Shrink {
+            return self.shrink(rank, request);
+        }
         if let Some((code, why)) = self.broken.clone() {
             return self.answer(rank, request.number, code, why.into_bytes());
         }
@@ -275,12 +297,13 @@ fn results(terms: Terms, requests: &BTreeMap<usize, Request>) -> Vec<(usize, Vec
         Kind::Scatter => block(parts[root], rank),
         Kind::AllToAll => parts.iter().flat_map(|part| block(part, rank)).collect(),
         Kind::Split => split.get(&rank).cloned().unwrap_or_default(),
-        Kind::Reduce | Kind::Gather | Kind::Send | Kind::Receive | Kind::Leave => Vec::new(),
+        Kind::Grow => parts.concat(),
+        Kind::Reduce | Kind::Gather | Kind::Send | Kind::Receive | Kind::Shrink | Kind::Leave => Vec::new(),
     };
     (0..ranks).map(|rank| (rank, result(rank))).collect()
 }
 
-/// What each rank of a new communicator is told: port, number, how many ranks, and which one it is. Each gives its colour and its key.
+/// What each rank of a new communicator is told. Each gives its colour and its key.
 fn split(parts: &[&[u8]]) -> BTreeMap<usize, Vec<u8>> {
     let word = |data: &[u8], at: usize| {
         data.get(at..at + 4).and_then(|word| word.try_into().ok()).map_or(-1, i32::from_le_bytes)
@@ -289,14 +312,17 @@ fn split(parts: &[&[u8]]) -> BTreeMap<usize, Vec<u8>> {
     for (rank, part) in parts.iter().enumerate() {
         colours.entry(word(part, 0)).or_default().push((word(part, 4), rank));
     }
-    let mut told = BTreeMap::new();
-    for (_, mut members) in colours.into_iter().filter(|(colour, _)| *colour >= 0) {
+    let members = colours.into_iter().filter(|(colour, _)| *colour >= 0).map(|(_, mut members)| {
         members.sort_unstable();
-        let Ok((port, nonce)) = Hub::start() else { continue };
-        for (number, (_, rank)) in members.iter().enumerate() {
-            let words = [u64::from(port), nonce, members.len() as u64, number as u64];
-            told.insert(*rank, words.map(u64::to_le_bytes).concat());
-        }
-    }
-    told
+        members.into_iter().map(|(_, rank)| rank).collect::<Vec<_>>()
+    });
+    members.flat_map(|members| told(&members)).collect()
+}
+
+/// What the ranks of a new communicator are told: port, number, how many ranks, and which one it is.
+fn told(members: &[usize]) -> BTreeMap<usize, Vec<u8>> {
+    let Ok((port, nonce)) = Hub::start() else { return BTreeMap::new() };
+    let words = |number: usize| [u64::from(port), nonce, members.len() as u64, number as u64];
+    let told = |(number, rank): (usize, &usize)| (*rank, words(number).map(u64::to_le_bytes).concat());
+    members.iter().enumerate().map(told).collect()
 }

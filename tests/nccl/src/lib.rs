@@ -19,7 +19,9 @@ mod cuda;
 mod group;
 mod hub;
 mod machine;
+mod parts;
 mod reduce;
 mod wire;
 
 pub use api::*;
+pub use parts::*;

@@ -32,12 +32,15 @@ pub(crate) enum Kind {
     Send,
     Receive,
     Split,
+    /// Asked by all ranks but those that the new communicator leaves out; the others may be gone.
+    Shrink,
+    Grow,
     /// The rank ends its communicator in order, and asks for nothing more. Nobody answers.
     Leave,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 14] = [
         Self::AllReduce,
         Self::AllGather,
         Self::ReduceScatter,
@@ -49,6 +52,8 @@ impl Kind {
         Self::Send,
         Self::Receive,
         Self::Split,
+        Self::Shrink,
+        Self::Grow,
         Self::Leave,
     ];
 
@@ -66,7 +71,7 @@ impl Kind {
             Self::Scatter => (at_root(ranks), 1),
             Self::Send => (1, 0),
             Self::Receive => (0, 1),
-            Self::Split | Self::Leave => (0, 0),
+            Self::Split | Self::Shrink | Self::Grow | Self::Leave => (0, 0),
         }
     }
 

@@ -419,6 +419,69 @@ static int come(int wanted) {
     return job->are_there >= wanted;
 }
 
+/* An AllReduce and an AllGather of the first ranks. */
+static void first_ranks(const char *what, int count, ncclComm_t comm) {
+    int n = 5, sum = 1000 * count * (count - 1) / 2, there = -1, number_there = -1;
+    CHECK(ncclCommCount(comm, &there));
+    CHECK(ncclCommUserRank(comm, &number_there));
+    if (there != count || number_there != rank) say(what, number_there, "is another rank");
+    put(input, n, rank);
+    CHECK(ncclAllReduce((void *)input, (void *)output, n, ncclInt32, ncclSum, comm, stream));
+    CHECK(ncclAllGather((void *)input, (void *)(output + 400), n, ncclInt32, comm, stream));
+    finish(what, comm);
+    for (int at = 0; at < n; at++) expect(what, at, sum + count * at);
+    for (int at = 0; at < n * count; at++) expect(what, 100 + at, number(at / n, at % n));
+}
+
+/* All ranks but the last one, and then all again, of which the last one is new. With an abort, the last one never calls what the others
+ * have called before. */
+static void shrunk_and_grown(ncclComm_t comm, int aborts) {
+    ncclComm_t few = NULL, all = NULL;
+    int last = ranks - 1;
+    if (!aborts) first_ranks("before", ranks, comm);
+    if (rank < last) {
+        if (aborts) CHECK(ncclAllReduce((void *)input, (void *)output, 5, ncclInt32, ncclSum, comm, stream));
+        CHECK(ncclCommShrink(comm, &last, 1, &few, NULL, aborts));
+        first_ranks("shrunk", last, few);
+        if (rank == 0) {
+            CHECK(ncclCommGetUniqueId(few, &job->ids[1]));
+            __sync_fetch_and_add(&job->are_there, 1);
+        }
+        CHECK(ncclCommGrow(few, ranks, rank == 0 ? &job->ids[1] : NULL, -1, &all, NULL));
+    } else {
+        if (!come(1)) say("grown", job->are_there, "no id");
+        CHECK(ncclCommGrow(NULL, ranks, &job->ids[1], rank, &all, NULL));
+    }
+    first_ranks("grown", ranks, all);
+    CHECK(ncclCommDestroy(all));
+    if (few) CHECK(ncclCommDestroy(few));
+    if (aborts) CHECK(ncclCommAbort(comm));
+    else CHECK(ncclCommDestroy(comm));
+    say("right", 0, "");
+}
+
+/* The last rank never calls what the others have called. They give it up, and go on without that rank. */
+static void revoked(ncclComm_t comm) {
+    ncclComm_t few = NULL;
+    int last = ranks - 1;
+    if (rank < last) {
+        ncclResult_t error = ncclSuccess;
+        CHECK(ncclAllReduce((void *)input, (void *)output, 5, ncclInt32, ncclSum, comm, stream));
+        CHECK(ncclCommRevoke(comm, 0));
+        do CHECK(ncclCommGetAsyncError(comm, &error));
+        while (error == ncclInProgress);
+        if (error) say("revoked", error, ncclGetLastError(comm));
+        CHECK(cuStreamSynchronize(stream));
+        CHECK(ncclCommShrink(comm, &last, 1, &few, NULL, 0));
+        first_ranks("shrunk", last, few);
+        CHECK(ncclCommDestroy(few));
+        __sync_fetch_and_add(&job->are_there, 1);
+    }
+    if (!come(last)) say("revoked", job->are_there, "ranks have gone on");
+    CHECK(ncclCommAbort(comm));
+    say("right", 0, "");
+}
+
 /* Whether so many ranks have said what they have to say, in time. */
 static int have_said(int wanted) {
     for (int turn = 0; turn < 60000; turn++) {
@@ -598,6 +661,8 @@ static void run(const char *mode) {
         CHECK(ncclCommDestroy(comm));
         say("right", 0, "");
     }
+    if (!strncmp(mode, "shrunk", 6)) shrunk_and_grown(comm, !!strstr(mode, "abort"));
+    if (!strcmp(mode, "revoked")) revoked(comm);
     if (!strcmp(mode, "graph") || !strcmp(mode, "forked graph")) {
         if (*mode == 'g') graph(comm);
         else forked(comm);

@@ -120,7 +120,8 @@ impl RoundPlan {
         let program = program.program();
         // What does not suit one rank suits none, so that all ranks have a plan or none.
         let ranks = (0..program.ranks.len()).map(Rank::from_index);
-        let mut ranks = ranks.map(|rank| Geometry::new(program, rank, count, dtype, 1)).collect::<RunResult<Vec<_>>>()?;
+        let mut ranks =
+            ranks.map(|rank| Geometry::new(program, rank, count, dtype, 1)).collect::<RunResult<Vec<_>>>()?;
         check_pieces(rounds, &ranks, sizes)?;
         let mapped = MappedLayout::of(rounds, &ranks, dtype, sizes);
         let geometry = ranks.swap_remove(rank.index());
