@@ -17,14 +17,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use topology::Rank;
 
-/// The mapped memory of a communicator, and which part each plan has. A plan keeps it as long as the communicator lives: what is in it
-/// counts the calls.
+/// The mapped memory of a communicator, and the place that each plan has in it. A plan keeps its place as long as the communicator lives:
+/// what is there counts the calls.
 pub(crate) struct PlanDomains {
     pub(crate) memory: DomainMemory,
     places: BTreeMap<PreparedKey, KeptPlace>,
 }
 
-/// The part of a plan.
+/// The place of a plan.
 struct KeptPlace {
     place: DomainPlace,
     /// From the first call on.
@@ -101,10 +101,10 @@ impl PlanDomains {
         gpu: &GpuDevice,
         key: &PreparedKey,
     ) -> Result<Option<Arc<DomainRegion>>, NcclError> {
-        let Some(part) = self.places.get_mut(key) else { return Ok(None) };
-        if part.region.is_none() {
-            part.region = Some(self.memory.region(gpu, part.place)?);
+        let Some(kept) = self.places.get_mut(key) else { return Ok(None) };
+        if kept.region.is_none() {
+            kept.region = Some(self.memory.region(gpu, kept.place)?);
         }
-        Ok(part.region.clone())
+        Ok(kept.region.clone())
     }
 }

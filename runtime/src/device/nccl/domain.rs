@@ -49,14 +49,15 @@ pub struct DomainMemory {
     used: u64,
 }
 
-/// Where a plan's part of it is.
+/// Where the messages of a plan lie in it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DomainPlace {
     begin: u64,
     counter_bytes: u64,
 }
 
-/// A plan's part of it. The tables of a plan for several callers have the same region, because their calls follow each other.
+/// The memory at a place, with the counters of this rank. The tables of a plan for several callers have the same one, because their calls
+/// follow each other.
 #[derive(Debug)]
 pub struct DomainRegion {
     addresses: MappedAddresses,

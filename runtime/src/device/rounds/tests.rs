@@ -33,15 +33,14 @@ impl HostRank {
         let (rank, in_place) = (plan.rank(), program.program().in_place);
         let places = reference.places(rank);
         let mut buffers = plan.buffer_bytes().map(|bytes| vec![0xA5; bytes as usize]);
-        if in_place {
-            let common = (places.output_at + places.output).max(places.input_at + places.input);
-            buffers[0] = vec![0xA5; common * SIZE];
-            reference.fill(rank, &mut buffers[0], places.input_at);
-        } else {
-            buffers[0] = vec![0; places.input * SIZE];
-            reference.fill(rank, &mut buffers[0], 0);
-        }
+        let common = (places.output_at + places.output).max(places.input_at + places.input);
+        buffers[0] = vec![0xA5; if in_place { common } else { places.input } * SIZE];
         Self { buffers, places, in_place }
+    }
+
+    /// The inputs of a call. The rest is as the call before has left it.
+    fn fill(&mut self, rank: Rank, reference: &Reference<'_>) {
+        reference.fill(rank, &mut self.buffers[0], if self.in_place { self.places.input_at } else { 0 });
     }
 
     fn index(&self, buffer: usize) -> usize {
@@ -216,17 +215,23 @@ fn within(domains: &[u32], program: &VerifiedProgram, count: u64, block: u64, se
     let plans: Vec<_> = all.clone().map(plan).collect();
     let demand = program.program().demand.clone();
     let op = program.program().op;
-    let reference = Reference::new(&demand, op, count as usize, DType::I64, seed);
-    let mut ranks: Vec<_> = plans.iter().map(|plan| HostRank::new(plan, program, &reference)).collect();
+    let of_call = |call: u64| Reference::new(&demand, op, count as usize, DType::I64, seed.wrapping_add(call << 32));
+    let mut ranks: Vec<_> = plans.iter().map(|plan| HostRank::new(plan, program, &of_call(0))).collect();
     let (mut moved, mut random) = (0, Random(seed));
-    for stage in 0..=rounds.count as usize {
-        stage_of_all(&mut ranks, &plans, stage, op, &mut random);
-        if stage < rounds.count as usize {
-            moved += exchange(&mut ranks, &plans, stage);
+    for call in 0..2 {
+        let reference = of_call(call);
+        all.clone().zip(&mut ranks).for_each(|(rank, memory)| memory.fill(rank, &reference));
+        moved = 0;
+        for stage in 0..=rounds.count as usize {
+            stage_of_all(&mut ranks, &plans, stage, op, &mut random);
+            if stage < rounds.count as usize {
+                moved += exchange(&mut ranks, &plans, stage);
+            }
         }
-    }
-    for (rank, memory) in all.clone().zip(&ranks) {
-        assert_eq!(memory.wrong(rank, &reference), 0, "{what}, {count} elements, rank {rank}, domains {domains:?}");
+        for (rank, memory) in all.clone().zip(&ranks) {
+            let wrong = memory.wrong(rank, &reference);
+            assert_eq!(wrong, 0, "{what}, {count} elements, call {call}, rank {rank}, domains {domains:?}");
+        }
     }
     // Each message once; messages without elements do not move.
     let sends = program.program().ranks.iter().flat_map(program::RankProgram::steps);
