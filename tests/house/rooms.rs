@@ -219,6 +219,7 @@ const FLOORS: &[(&str, &[&str])] = &[
             "places",
             "domains",
             "peers",
+            "seen",
             "members",
             "plans",
             "choices",

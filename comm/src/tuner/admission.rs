@@ -13,6 +13,7 @@ use super::predict::{CandidateTurn, in_order};
 use super::shares::CellTime;
 use super::{CandidateRefusal, TrialPhase};
 use crate::error::CommResult;
+use crate::gpu::RankFault;
 use runtime::Moment;
 use std::time::Duration;
 
@@ -41,6 +42,9 @@ pub(super) struct PendingCandidate<'a> {
     pub(super) predicted_us: Option<f64>,
 }
 
+/// Why a rank cannot prepare a candidate: what has gone wrong there, or elsewhere.
+const OWN: i64 = 1;
+const OF_OTHERS: i64 = 2;
 /// How one rank's checked call of a candidate in a batch has ended.
 const GOOD: i64 = 0;
 const WRONG: i64 = 1;
@@ -180,18 +184,24 @@ impl CellBench<'_> {
         if !has_plans {
             return Ok(made.into_iter().map(|(ready, _)| Ok(ready)).collect());
         }
-        let own: Vec<i64> = made.iter().map(|(_, why)| i64::from(why.is_some())).collect();
+        let kind = |fault: &RankFault| if fault.is_of_others() { OF_OTHERS } else { OWN };
+        let mut own: Vec<i64> = made.iter().map(|(_, fault)| fault.as_ref().map_or(0, kind)).collect();
+        own.push(i64::from(self.has_failed()));
         let all = self.all_say(&own)?;
         let mut admitted = Vec::with_capacity(made.len());
-        for (index, (ready, why)) in made.into_iter().enumerate() {
-            let rank = all.chunks_exact(own.len()).position(|said| said[index] != 0);
-            admitted.push(match rank {
+        for (index, (ready, fault)) in made.into_iter().enumerate() {
+            let first = |kind: i64| all.chunks_exact(own.len()).position(|said| said[index] == kind);
+            admitted.push(match first(OWN).or_else(|| first(OF_OTHERS)) {
                 None => Ok(ready),
                 Some(rank) => {
-                    let why = told_by(self.control, rank, &why.unwrap_or_default())?;
+                    let why = fault.map(RankFault::into_why).unwrap_or_default();
+                    let why = told_by(self.control, rank, &why)?;
                     Err(CandidateRefusal { rank, phase: TrialPhase::Prepare, why, is_wrong: false })
                 }
             });
+        }
+        if all.chunks_exact(own.len()).any(|said| said.last() != Some(&0)) {
+            self.renew()?;
         }
         Ok(admitted)
     }
@@ -201,7 +211,7 @@ impl CellBench<'_> {
         &mut self,
         candidate: &'c TuneCandidate,
         program: Option<MadeProgram>,
-    ) -> CommResult<(ReadyCandidate<'c>, Option<String>)> {
+    ) -> CommResult<(ReadyCandidate<'c>, Option<RankFault>)> {
         self.enter(candidate, TrialPhase::Prepare);
         let own = match &candidate.work {
             CandidateWork::Composed(_, Some(table)) => Some(self.control.uncounted(Some(table.clone()))?),
@@ -209,11 +219,14 @@ impl CellBench<'_> {
             _ => None,
         };
         own.iter().for_each(|lane| lane.set_time_limit(self.limit()));
-        let made = program.transpose().and_then(|program| {
+        let made = program.transpose().map_err(|why| RankFault::from(&why)).and_then(|program| {
             let Some(program) = program else { return Ok((None, None)) };
             match self.rounds(&program) {
                 Some(rounds) => Ok((None, Some(rounds?))),
-                None => Ok((Some(self.prepared(&program).map_err(|error| error.to_string())?), None)),
+                None => {
+                    let prepared = self.prepared(&program).map_err(|error| RankFault::from(&error.to_string()))?;
+                    Ok((Some(prepared), None))
+                }
             }
         });
         let ((prepared, mut on_gpu), why) = match made {

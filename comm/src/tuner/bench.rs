@@ -42,11 +42,10 @@ impl ReadyCandidate<'_> {
     ///
     /// # Errors
     /// If it is something else.
-    fn runs_on_gpus(&self) -> Result<(), String> {
+    fn runs_on_gpus(&self) -> Result<(), RankFault> {
         match (&self.candidate.work, &self.on_gpu) {
             (CandidateWork::Stock, _) | (CandidateWork::Plan(..) | CandidateWork::Kernel(_), Some(_)) => Ok(()),
-            (CandidateWork::Plan(..) | CandidateWork::Kernel(_), None) => Err("it does not run on GPUs".to_owned()),
-            (CandidateWork::Composed(..) | CandidateWork::Function(_), _) => Err("it does not run on GPUs".to_owned()),
+            _ => Err("it does not run on GPUs".into()),
         }
     }
 
@@ -154,8 +153,7 @@ impl<'a> CellBench<'a> {
     ) -> Option<Result<Vec<Micros>, String>> {
         let call = *self.memory.call();
         let gpu = self.gpu.as_mut()?;
-        let can_run = ready.runs_on_gpus().map_err(|why| RankFault::from(&why));
-        let timed = can_run.and_then(|()| gpu.time(ready.on_gpu.as_ref(), &call, calls));
+        let timed = ready.runs_on_gpus().and_then(|()| gpu.time(ready.on_gpu.as_ref(), &call, calls));
         if let Err(fault) = &timed {
             self.note_failure(fault);
         }
@@ -169,9 +167,14 @@ impl<'a> CellBench<'a> {
     }
 
     /// A plan, ready for calls on GPUs; `None` on the host.
-    pub(super) fn rounds(&mut self, program: &SequencedProgram) -> Option<Result<ReadyGpuWork, String>> {
+    pub(super) fn rounds(&mut self, program: &SequencedProgram) -> Option<Result<ReadyGpuWork, RankFault>> {
         let (rank, call) = (self.control.rank(), *self.memory.call());
         self.gpu.as_mut().map(|gpu| gpu.prepared(program, rank, &call))
+    }
+
+    /// Whether the communicator of GPUs is of no use any more on this rank.
+    pub(super) fn has_failed(&mut self) -> bool {
+        self.gpu.as_mut().is_some_and(GpuBench::has_failed)
     }
 
     /// How long the turns have taken so far in which candidates were refused, such as the wait for a limit: the others do not pay
@@ -196,7 +199,7 @@ impl<'a> CellBench<'a> {
         let Self { memory, gpu: Some(gpu), .. } = self else {
             return self.try_on_host(ready).map_err(|why| RankFault::from(&why));
         };
-        ready.runs_on_gpus().map_err(|why| RankFault::from(&why))?;
+        ready.runs_on_gpus()?;
         gpu.run(ready.on_gpu.as_ref(), memory)
     }
 

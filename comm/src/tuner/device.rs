@@ -149,12 +149,16 @@ impl<'a> GpuBench<'a> {
         program: &SequencedProgram,
         rank: usize,
         call: &CollectiveCall,
-    ) -> Result<ReadyGpuWork, String> {
+    ) -> Result<ReadyGpuWork, RankFault> {
         let size = (call.count as u64, call.dtype);
-        let plan = self.plans.add(self.gpu, (program, Rank::from_index(rank)), size, self.limit);
-        let plan = plan.map_err(RankFault::into_why)?;
+        let plan = self.plans.add(self.gpu, (program, Rank::from_index(rank)), size, self.limit)?;
         self.is_held &= !plan.borrow().is_too_long_to_hold();
         Ok(ReadyWay::Rounds(plan).into())
+    }
+
+    /// Whether the communicator is of no use any more on this rank.
+    pub(super) fn has_failed(&mut self) -> bool {
+        self.gpu.trials().has_failed()
     }
 
     /// A kernel, ready for calls of all sizes for which memory is mapped.

@@ -88,6 +88,11 @@ impl Background {
         waited.unwrap_or_else(PoisonError::into_inner).0.pieces == 0
     }
 
+    /// What became of the work is of no interest: NCCL says what becomes of the communicator.
+    pub(crate) fn forget(&self) {
+        self.progress().code = SUCCESS;
+    }
+
     /// Waits until NCCL has done what it was given, however long NCCL takes for it. False: it has failed, as NCCL will say, or is
     /// about to end.
     pub(crate) fn wait_for_nccl(&self, comm: *mut c_void) -> bool {

@@ -32,6 +32,7 @@ mod plans;
 mod prepared;
 mod real;
 mod rules;
+mod seen;
 mod settings;
 mod trampolines;
 mod tuner;

@@ -3,9 +3,9 @@
 use crate::background::IN_PROGRESS;
 use crate::collectives::NcclComm;
 use crate::groups;
-use crate::members::{Making, find, give_back, made, refuse, take};
+use crate::members::{Making, asked, find, give_back, made, refuse, take};
 use crate::names::NcclName;
-use crate::real::{address, inside, is_inside};
+use crate::real::{address, inside, is_inside, is_missing};
 use runtime::NcclId;
 use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
@@ -47,17 +47,18 @@ unsafe fn making(config: *const c_void, otherwise: Making) -> Making {
     }
 }
 
+/// How a communicator is made that has the configuration of another one; new ranks have no other one.
+fn as_parent(parent: NcclComm) -> Making {
+    if find(parent).is_none_or(|seen| seen.is_blocking) { Making::Blocking } else { Making::NonBlocking }
+}
+
 /// A part of a communicator is made as that was, or as its configuration says.
 ///
 /// # Safety
 /// The configuration is null or one.
 unsafe fn making_of_part(parent: NcclComm, config: *const c_void) -> Making {
-    // A thread in the background may have it, and works only for communicators that do not block.
-    let blocks = find(parent).is_none_or(|seen| {
-        seen.member.try_lock().is_ok_and(|member| member.as_ref().map_or(true, |member| member.is_blocking))
-    });
     // SAFETY: the caller promises it.
-    match unsafe { making(config, if blocks { Making::Split } else { Making::NonBlockingSplit }) } {
+    match unsafe { making(config, as_parent(parent)) } {
         Making::Blocking | Making::Split => Making::Split,
         Making::NonBlocking | Making::NonBlockingSplit => Making::NonBlockingSplit,
     }
@@ -134,10 +135,10 @@ makers! {
         makes comm making(config, Making::Blocking);
     ncclCommSplit(parent: NcclComm, colour: c_int, key: c_int, comm: *mut NcclComm, config: *mut c_void)
         makes comm making_of_part(parent, config);
-    // Ranks that are new have no parent.
+    // Where it will be is known at once, other than for a split.
     ncclCommGrow(
         parent: NcclComm, ranks: c_int, id: *const c_void, rank: c_int, comm: *mut NcclComm, config: *mut c_void)
-        makes comm making_of_part(parent, config);
+        makes comm making(config, as_parent(parent));
 }
 
 /// A communicator without some of the ranks, which may be gone already. If what the parent does is to end, it ends here first.
@@ -152,7 +153,15 @@ unsafe extern "C" fn ncclCommShrink(
 ) -> c_int {
     // SAFETY: the caller gives NCCL a configuration, or null.
     let making = catch_unwind(|| unsafe { making_of_part(parent, config) }).unwrap_or(Making::Blocking);
-    if flags & SHRINK_ABORT != 0 && !stopped(parent) {
+    let leaves_out = |rank: usize| {
+        let count = usize::try_from(count).unwrap_or(0);
+        // SAFETY: the caller gives NCCL so many ranks.
+        count == 0 || excluded.is_null() || (0..count).any(|at| unsafe { excluded.add(at).read() } == rank as c_int)
+    };
+    // Where NCCL refuses, it leaves the parent as it is.
+    let is_refused =
+        || is_missing(NcclName::ncclCommShrink) || asked(NcclName::ncclCommUserRank, parent).is_none_or(leaves_out);
+    if flags == SHRINK_ABORT && !is_inside() && !is_refused() && !retired(parent) {
         return INTERNAL_ERROR;
     }
     let result = go_on!(ncclCommShrink(
@@ -169,7 +178,8 @@ unsafe extern "C" fn ncclCommShrink(
 /// Ends what the communicator does, as an abort, but it stays until it is destroyed.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ncclCommRevoke(comm: NcclComm, flags: c_int) -> c_int {
-    if !stopped(comm) {
+    let is_refused = || flags != 0 || is_missing(NcclName::ncclCommRevoke);
+    if !is_inside() && !is_refused() && !retired(comm) {
         return INTERNAL_ERROR;
     }
     go_on!(ncclCommRevoke(comm: NcclComm, flags: c_int))
@@ -185,7 +195,7 @@ unsafe extern "C" fn ncclCommInitAll(comms: *mut NcclComm, devices: c_int, list:
         for at in 0..usize::try_from(devices).unwrap_or(0) {
             if result == 0 && !comms.is_null() {
                 // SAFETY: NCCL has written as many communicators as there are devices.
-                refuse(unsafe { comms.add(at).read() }, "one thread has several of its ranks");
+                refuse(unsafe { comms.add(at).read() }, "one thread has several of its ranks", true);
             }
         }
         result
@@ -228,9 +238,12 @@ unsafe extern "C" fn ncclCommFinalize(comm: NcclComm) -> c_int {
     guarded(result, || find(comm).map_or(result, |seen| seen.finalized(result)))
 }
 
-/// Ends what this library does for a communicator. False: it does not end, so NCCL must not end the rest.
-fn stopped(comm: NcclComm) -> bool {
-    let has_ended = is_inside() || catch_unwind(|| find(comm).is_none_or(|seen| seen.abort())).unwrap_or(true);
+/// Ends what this library does for a communicator that lives on. False: it does not end, so NCCL must not end the rest.
+fn retired(comm: NcclComm) -> bool {
+    said_if_not(catch_unwind(|| find(comm).is_none_or(|seen| seen.retire())).unwrap_or(true))
+}
+
+fn said_if_not(has_ended: bool) -> bool {
     if !has_ended {
         crate::settings::say("an abort: a thread that works for the communicator does not end");
     }
@@ -239,7 +252,8 @@ fn stopped(comm: NcclComm) -> bool {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ncclCommAbort(comm: NcclComm) -> c_int {
-    if !stopped(comm) {
+    let stopped = || catch_unwind(|| find(comm).is_none_or(|seen| seen.abort())).unwrap_or(true);
+    if !is_inside() && !said_if_not(stopped()) {
         return INTERNAL_ERROR;
     }
     ended(comm, || go_on!(ncclCommAbort(comm: NcclComm)))

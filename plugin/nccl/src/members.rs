@@ -1,19 +1,20 @@
 //! The communicators of this process, as far as they run plans.
 //!
-//! The principal type is [`PlanMember`]. When a communicator is made, its ranks compare what they would decide by: the tables, the
+//! The principal function is [`made`]. When a communicator is made, its ranks compare what they would decide by: the tables, the
 //! versions of this library and of NCCL, and whether their GPU has the kernel. Where all have the same, they tell each other what their
 //! GPUs are called. Only then plans run, so all ranks decide each call alike without asking each other again.
 
-use crate::background::{Background, IN_PROGRESS, REMOTE_ERROR, spawn};
-use crate::domains::{self, PlanDomains};
+use crate::background::{Background, IN_PROGRESS, spawn};
+use crate::domains;
 use crate::names::NcclName;
 use crate::peers::PeerFunctions;
 use crate::places::{MemberPlaces, NAME_WORDS, name_of, words_of};
 use crate::prepared::PreparedPlans;
 use crate::real::{address, real};
+use crate::seen::{PlanMember, SeenCommunicator};
 use crate::settings::{Settings, say};
 use comm::PlanTable;
-use runtime::{GpuDevice, Machine, NcclCommunicator, NcclError, PeerFault};
+use runtime::{GpuDevice, Machine, NcclCommunicator, NcclError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,86 +28,6 @@ const SUCCESS: c_int = 0;
 const SYSTEM_ERROR: c_int = 2;
 /// How many numbers a rank tells the others. They stay as many for ever, so that ranks with other versions are told, and do not wait.
 const WORDS: usize = 4;
-
-/// A rank of a communicator that runs plans.
-pub(crate) struct PlanMember {
-    pub(crate) comm: NcclCommunicator,
-    pub(crate) gpu: Arc<GpuDevice>,
-    pub(crate) places: MemberPlaces,
-    /// A number of the communicator, which all its ranks know, and by which they order communicators.
-    pub(crate) number: u64,
-    /// Whether its functions return only when their work is in the stream.
-    pub(crate) is_blocking: bool,
-    pub(crate) plans: PreparedPlans,
-    /// Where ranks have mapped each other's memory.
-    pub(crate) peers: Option<PeerFunctions>,
-    /// The same for messages of plans, within machines.
-    pub(crate) domains: Option<PlanDomains>,
-}
-
-impl PlanMember {
-    /// What ends kernels that wait for other ranks.
-    fn faults(&self) -> Vec<Arc<PeerFault>> {
-        let of_peers = self.peers.as_ref().map(|peers| peers.staged.fault().clone());
-        of_peers.into_iter().chain(self.domains.as_ref().map(|domains| domains.memory.fault().clone())).collect()
-    }
-}
-
-/// A communicator that was seen being made.
-pub(crate) struct SeenCommunicator {
-    /// If it runs no plans, why.
-    pub(crate) member: Mutex<Result<PlanMember, String>>,
-    pub(crate) background: Arc<Background>,
-    /// What ends kernels that wait for other ranks, once there are any.
-    faults: OnceLock<Vec<Arc<PeerFault>>>,
-}
-
-impl SeenCommunicator {
-    fn new(member: Result<PlanMember, String>) -> Self {
-        let seen = Self { member: Mutex::new(Err(String::new())), background: Arc::default(), faults: OnceLock::new() };
-        seen.become_member(member);
-        seen
-    }
-
-    /// Its ranks have compared their tables.
-    fn become_member(&self, member: Result<PlanMember, String>) {
-        member.iter().for_each(|member| drop(self.faults.set(member.faults())));
-        *self.member.lock().unwrap_or_else(PoisonError::into_inner) = member;
-    }
-
-    /// It is about to be aborted, and so is whatever waits for other ranks. False: a thread may use it still, and so it cannot end.
-    pub(crate) fn abort(&self) -> bool {
-        for why in self.faults.get().into_iter().flatten().filter_map(|fault| fault.end().err()) {
-            say(&format!("an abort: {why}"));
-        }
-        self.background.stop()
-    }
-
-    /// NCCL has finalized it. What this library does for it waits for calls that are not done: in a thread, if its functions return
-    /// at once. The result for the caller.
-    pub(crate) fn finalized(&self, result: c_int) -> c_int {
-        let finalized = Err("it was finalized".to_owned());
-        let ended = std::mem::replace(&mut *self.member.lock().unwrap_or_else(PoisonError::into_inner), finalized);
-        match ended {
-            Ok(member) if !member.is_blocking && !member.faults().is_empty() => {
-                spawn(vec![self.background.clone()], move || {
-                    drop(member);
-                    vec![SUCCESS]
-                })
-            }
-            ended => {
-                drop(ended);
-                result
-            }
-        }
-    }
-
-    /// What `ncclCommGetAsyncError` gives as long as this library has something to say; otherwise NCCL says it.
-    pub(crate) fn state(&self) -> Option<c_int> {
-        let has_failed = self.faults.get().is_some_and(|faults| faults.iter().any(|fault| fault.has_failed()));
-        self.background.state().or(has_failed.then_some(REMOTE_ERROR))
-    }
-}
 
 /// What a thread holds of a communicator.
 pub(crate) type SeenMember = Arc<SeenCommunicator>;
@@ -144,14 +65,14 @@ pub(crate) fn table() -> Option<&'static PlanTable> {
     TABLE.get_or_init(read).as_ref()
 }
 
-/// A GPU by its number; the kernel is loaded once.
+/// A GPU by its number, whether it can run the kernel or not, which is loaded once.
 fn gpu(ordinal: usize) -> Result<Arc<GpuDevice>, String> {
     static GPUS: Mutex<BTreeMap<usize, Arc<GpuDevice>>> = Mutex::new(BTreeMap::new());
     let mut gpus = GPUS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(known) = gpus.get(&ordinal) {
         return Ok(known.clone());
     }
-    let opened = Arc::new(GpuDevice::open(ordinal).map_err(|error| error.to_string())?);
+    let opened = Arc::new(GpuDevice::open_anyway(ordinal).map_err(|error| error.to_string())?);
     gpus.insert(ordinal, opened.clone());
     Ok(opened)
 }
@@ -170,8 +91,8 @@ pub(crate) fn find(comm: *mut c_void) -> Option<SeenMember> {
     members().get(&(comm as usize)).cloned()
 }
 
-fn insert(comm: *mut c_void, member: Result<PlanMember, String>) -> SeenMember {
-    let seen = Arc::new(SeenCommunicator::new(member));
+fn insert(comm: *mut c_void, member: Result<PlanMember, String>, is_blocking: bool) -> SeenMember {
+    let seen = Arc::new(SeenCommunicator::new(member, is_blocking));
     members().insert(comm as usize, seen.clone());
     ARE_THERE.store(true, Ordering::Release);
     seen
@@ -192,9 +113,9 @@ pub(crate) fn give_back(comm: *mut c_void, seen: SeenMember) {
 }
 
 /// A communicator that was made in a way in which its ranks do not compare their tables.
-pub(crate) fn refuse(comm: *mut c_void, why: &str) {
+pub(crate) fn refuse(comm: *mut c_void, why: &str, is_blocking: bool) {
     if compares() && !comm.is_null() {
-        insert(comm, Err(why.to_owned()));
+        insert(comm, Err(why.to_owned()), is_blocking);
     }
 }
 
@@ -205,11 +126,11 @@ pub(crate) fn made(comm: *mut c_void, result: c_int, making: Making) -> c_int {
     }
     match (making, result) {
         (Making::NonBlockingSplit, _) | (Making::Split, IN_PROGRESS) => {
-            refuse(comm, "it came of a split without blocking");
+            refuse(comm, "it came of a split without blocking", false);
         }
         (Making::Blocking | Making::Split, SUCCESS) => return compare_now(comm),
         _ => {
-            let seen = insert(comm, Err("its ranks have not compared their tables".to_owned()));
+            let seen = insert(comm, Err("its ranks have not compared their tables".to_owned()), false);
             let (background, comm) = (seen.background.clone(), comm as usize);
             return spawn(vec![background], move || vec![compare_later(comm as *mut c_void, &seen)]);
         }
@@ -239,7 +160,7 @@ fn compare_now(comm: *mut c_void) -> c_int {
     match compare(comm, None) {
         Ok(member) => {
             say_refused(comm, &member);
-            insert(comm, member);
+            insert(comm, member, true);
             SUCCESS
         }
         Err(why) => {
@@ -300,7 +221,10 @@ fn ready(gpu: &Result<Arc<GpuDevice>, String>, nccl_version: &str) -> (u64, Stri
     match (table(), gpu) {
         (None, _) => (0, "there is no table with plans".to_owned()),
         (_, Err(why)) => (0, why.clone()),
-        (Some(table), Ok(_)) => {
+        (Some(table), Ok(gpu)) => {
+            if let Err(why) = gpu.check_kernel() {
+                return (0, why.to_string());
+            }
             // Ranks that compare their GPUs with tables, and ranks that do not, would decide differently.
             let compares = if Settings::of_process().takes_any_hardware { "" } else { " here" };
             let words = [env!("CARGO_PKG_VERSION"), nccl_version, compares];
@@ -383,7 +307,6 @@ fn compare(comm: *mut c_void, later: Option<&Background>) -> Result<Result<PlanM
         gpu: opened,
         places,
         number: column(3).next().unwrap_or(0),
-        is_blocking: later.is_none(),
         plans: PreparedPlans::default(),
         peers,
         domains,

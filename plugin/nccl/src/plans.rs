@@ -6,10 +6,11 @@
 //! the others work out of place, and a call in place gets its results from elsewhere.
 
 use crate::background::REMOTE_ERROR;
-use crate::members::{PlanMember, SeenMember, find, table};
+use crate::members::{SeenMember, find, table};
 use crate::peers::PeerKernelCall;
 use crate::places::MemberPlaces;
 use crate::prepared::{PlanRefusal, PreparedKey, PreparedPlan, THREADS, dtype_of};
+use crate::seen::PlanMember;
 use crate::settings::{Settings, say};
 use program::{LowerOptions, check, lower};
 use runtime::{DType, GpuDevice, GpuError, NcclError, NcclRounds, RoundFailure, RoundPlan};
@@ -99,6 +100,9 @@ pub(crate) struct CallForPlan {
 /// Why NCCL has to serve it. All ranks come to the same.
 pub(crate) fn choose(call: &AskedCall) -> Result<CallForPlan, PlanRefusal> {
     let seen = find(call.comm).ok_or(PlanRefusal::Unseen)?;
+    if seen.is_retired() {
+        return Err(PlanRefusal::Never("its calls were given up".to_owned()));
+    }
     let mut locked = seen.member.lock().unwrap_or_else(PoisonError::into_inner);
     let member = locked.as_mut().map_err(|why| PlanRefusal::Never(why.clone()))?;
     let key = key_of(call)?;
@@ -107,7 +111,7 @@ pub(crate) fn choose(call: &AskedCall) -> Result<CallForPlan, PlanRefusal> {
         prepared(member, key)?;
     }
     let (number, gpu) = (member.number, member.gpu.clone());
-    let is_blocking = member.is_blocking;
+    let is_blocking = seen.is_blocking;
     drop(locked);
     Ok(CallForPlan { call: *call, key, function, seen, number, gpu, is_blocking })
 }
@@ -190,7 +194,7 @@ impl CallForPlan {
     /// Why no plan serves it now: its communicator has ended.
     pub(crate) fn start(&self) -> Result<PlannedCall, PlanRefusal> {
         let is_there = find(self.call.comm).is_some_and(|seen| Arc::ptr_eq(&seen, &self.seen));
-        if !is_there {
+        if !is_there || self.seen.is_retired() {
             return Err(PlanRefusal::Unseen);
         }
         let mut member = self.seen.member.lock().unwrap_or_else(PoisonError::into_inner);

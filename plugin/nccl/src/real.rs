@@ -100,6 +100,11 @@ pub(crate) fn address(name: NcclName) -> *const c_void {
     found
 }
 
+/// Whether NCCL does not have a function.
+pub(crate) fn is_missing(name: NcclName) -> bool {
+    real().as_ref().map_or(true, |library| library.function(name.as_str()).is_none())
+}
+
 /// A function that does nothing and says so. It may be called with any arguments.
 fn substitute(name: NcclName, result: c_int) -> *mut c_void {
     let function: *const () = match (name.returns(), result) {

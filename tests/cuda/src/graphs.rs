@@ -5,9 +5,9 @@
 use crate::device::{CAPTURE_UNSUPPORTED, Code, ILLEGAL_STATE, INVALID_VALUE};
 use crate::driver::{STREAMS, current, find, give, initialized, insert, remove};
 use crate::recordings::RecordedGraph;
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::ffi::{c_int, c_uint, c_ulonglong};
+use std::ffi::{c_int, c_ulonglong};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::ThreadId;
 
@@ -92,7 +92,7 @@ pub unsafe extern "C" fn cuStreamIsCapturing(stream: usize, status: *mut c_int) 
     })
 }
 
-/// The nodes are numbers, which stay where they are until this thread asks for those of another stream.
+/// Only the status and the number are told: 1 while the stream records, 2 once the recording was spoilt.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamGetCaptureInfo_v2(
     stream: usize,
@@ -102,45 +102,22 @@ pub unsafe extern "C" fn cuStreamGetCaptureInfo_v2(
     nodes: *mut *const usize,
     count: *mut usize,
 ) -> Code {
-    thread_local! {
-        static NODES: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
-    }
     current(|_| {
-        let place = find(&STREAMS, stream)?.recorded_place();
-        let of_recording = place.as_ref().map_or(0, |place| place.recording.number);
-        NODES.set(place.map(|place| place.after).unwrap_or_default());
-        let (at, length) = NODES.with_borrow(|nodes| (nodes.as_ptr(), nodes.len()));
-        // SAFETY: as the caller of the driver promises: all but the status may be null.
-        unsafe {
-            give(status, c_int::from(of_recording > 0))?;
-            number.as_mut().into_iter().for_each(|to| *to = of_recording);
-            graph.as_mut().into_iter().for_each(|to| *to = 0);
-            nodes.as_mut().into_iter().for_each(|to| *to = at);
-            count.as_mut().into_iter().for_each(|to| *to = length);
-        }
-        Ok(())
-    })
-}
-
-/// Nodes are only added.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamUpdateCaptureDependencies(
-    stream: usize,
-    nodes: *const usize,
-    count: usize,
-    flags: c_uint,
-) -> Code {
-    current(|_| {
-        let stream = find(&STREAMS, stream)?;
-        if !stream.is_recording() {
-            return Err(ILLEGAL_STATE);
-        }
-        if flags != 0 || (nodes.is_null() && count > 0) {
+        let recording = find(&STREAMS, stream)?.recorded_place().map(|place| place.recording);
+        if !(graph.is_null() && nodes.is_null() && count.is_null()) {
             return Err(INVALID_VALUE);
         }
-        // SAFETY: as the caller of the driver promises.
-        let nodes = if count == 0 { &[][..] } else { unsafe { std::slice::from_raw_parts(nodes, count) } };
-        if stream.follow(nodes) { Ok(()) } else { Err(INVALID_VALUE) }
+        let (said, of_recording) = match recording {
+            None => (0, 0),
+            Some(recording) if recording.is_open() => (1, recording.number),
+            Some(_) => (2, 0),
+        };
+        // SAFETY: as the caller of the driver promises: the number may be null.
+        unsafe {
+            give(status, said)?;
+            number.as_mut().into_iter().for_each(|to| *to = of_recording);
+        }
+        Ok(())
     })
 }
 

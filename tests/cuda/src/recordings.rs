@@ -98,16 +98,11 @@ impl RecordedPlace {
         }
     }
 
-    /// Goes on after these nodes, too. Whether they are of this recording.
-    pub(crate) fn add(&mut self, nodes: &[usize]) -> bool {
-        let count = locked(&self.recording.nodes).as_ref().map_or(usize::MAX, Vec::len);
-        if !nodes.iter().all(|node| (1..=count).contains(node)) {
-            return false;
-        }
+    /// Goes on after these nodes of the recording, too.
+    pub(crate) fn add(&mut self, nodes: &[usize]) {
         self.after.extend(nodes);
         self.after.sort_unstable();
         self.after.dedup();
-        true
     }
 }
 

@@ -88,11 +88,6 @@ impl Stream {
         self.place().clone()
     }
 
-    /// Goes on after these nodes, too. Whether they are of what it records.
-    pub(crate) fn follow(&self, nodes: &[usize]) -> bool {
-        self.place().as_mut().is_some_and(|place| place.add(nodes))
-    }
-
     /// Goes on after an event of a recording: a stream that does not record joins it. False: the recording has ended.
     pub(crate) fn wait_in(self: &Arc<Self>, event: &RecordedPlace) -> bool {
         let mut place = self.place();
@@ -100,7 +95,7 @@ impl Stream {
             return false;
         }
         match &mut *place {
-            Some(own) if Arc::ptr_eq(&own.recording, &event.recording) => drop(own.add(&event.after)),
+            Some(own) if Arc::ptr_eq(&own.recording, &event.recording) => own.add(&event.after),
             Some(own) => own.recording.spoil(),
             None => {
                 event.recording.is_joined_by(self);

@@ -419,6 +419,14 @@ static int come(int wanted) {
     return job->are_there >= wanted;
 }
 
+/* Waits until a communicator has done what it was given, and says what is wrong. */
+static void ready(const char *what, ncclComm_t comm) {
+    ncclResult_t error = ncclSuccess;
+    do CHECK(ncclCommGetAsyncError(comm, &error));
+    while (error == ncclInProgress);
+    if (error) say(what, error, ncclGetLastError(comm));
+}
+
 /* An AllReduce and an AllGather of the first ranks. */
 static void first_ranks(const char *what, int count, ncclComm_t comm) {
     int n = 5, sum = 1000 * count * (count - 1) / 2, there = -1, number_there = -1;
@@ -427,10 +435,21 @@ static void first_ranks(const char *what, int count, ncclComm_t comm) {
     if (there != count || number_there != rank) say(what, number_there, "is another rank");
     put(input, n, rank);
     CHECK(ncclAllReduce((void *)input, (void *)output, n, ncclInt32, ncclSum, comm, stream));
+    ready(what, comm);
     CHECK(ncclAllGather((void *)input, (void *)(output + 400), n, ncclInt32, comm, stream));
     finish(what, comm);
     for (int at = 0; at < n; at++) expect(what, at, sum + count * at);
     for (int at = 0; at < n * count; at++) expect(what, 100 + at, number(at / n, at % n));
+}
+
+/* A call of a communicator whose calls were given up must not be done without a word. */
+static void given_up(ncclComm_t comm) {
+    ncclResult_t error = ncclSuccess, result = ncclAllReduce((void *)input, (void *)output, 5, ncclInt32, ncclSum, comm, stream);
+    do CHECK(ncclCommGetAsyncError(comm, &error));
+    while (error == ncclInProgress);
+    CHECK(cuStreamSynchronize(stream));
+    CHECK(ncclCommGetAsyncError(comm, &error));
+    if ((!result || result == ncclInProgress) && !error) say("given up", result, "a call is done");
 }
 
 /* All ranks but the last one, and then all again, of which the last one is new. With an abort, the last one never calls what the others
@@ -442,6 +461,7 @@ static void shrunk_and_grown(ncclComm_t comm, int aborts) {
     if (rank < last) {
         if (aborts) CHECK(ncclAllReduce((void *)input, (void *)output, 5, ncclInt32, ncclSum, comm, stream));
         CHECK(ncclCommShrink(comm, &last, 1, &few, NULL, aborts));
+        ready("shrunk", few);
         first_ranks("shrunk", last, few);
         if (rank == 0) {
             CHECK(ncclCommGetUniqueId(few, &job->ids[1]));
@@ -452,9 +472,11 @@ static void shrunk_and_grown(ncclComm_t comm, int aborts) {
         if (!come(1)) say("grown", job->are_there, "no id");
         CHECK(ncclCommGrow(NULL, ranks, &job->ids[1], rank, &all, NULL));
     }
+    ready("grown", all);
     first_ranks("grown", ranks, all);
     CHECK(ncclCommDestroy(all));
     if (few) CHECK(ncclCommDestroy(few));
+    if (aborts && rank < last) given_up(comm);
     if (aborts) CHECK(ncclCommAbort(comm));
     else CHECK(ncclCommDestroy(comm));
     say("right", 0, "");
@@ -465,16 +487,16 @@ static void revoked(ncclComm_t comm) {
     ncclComm_t few = NULL;
     int last = ranks - 1;
     if (rank < last) {
-        ncclResult_t error = ncclSuccess;
+        if (ncclCommRevoke(comm, 7) == ncclSuccess) say("revoked", 7, "there is no such flag");
         CHECK(ncclAllReduce((void *)input, (void *)output, 5, ncclInt32, ncclSum, comm, stream));
         CHECK(ncclCommRevoke(comm, 0));
-        do CHECK(ncclCommGetAsyncError(comm, &error));
-        while (error == ncclInProgress);
-        if (error) say("revoked", error, ncclGetLastError(comm));
+        ready("revoked", comm);
         CHECK(cuStreamSynchronize(stream));
         CHECK(ncclCommShrink(comm, &last, 1, &few, NULL, 0));
+        ready("shrunk", few);
         first_ranks("shrunk", last, few);
         CHECK(ncclCommDestroy(few));
+        given_up(comm);
         __sync_fetch_and_add(&job->are_there, 1);
     }
     if (!come(last)) say("revoked", job->are_there, "ranks have gone on");
@@ -596,6 +618,8 @@ static void run(const char *mode) {
         if (is_early) say("too early", ncclAllReduce(in, out, 1, ncclInt32, ncclSum, comm, stream), "");
         while (error == ncclInProgress) CHECK(ncclCommGetAsyncError(comm, &error));
         CHECK(error);
+        if (strstr(mode, "shrunk")) shrunk_and_grown(comm, !!strstr(mode, "abort"));
+        if (strstr(mode, "revoked")) revoked(comm);
         if (strstr(mode, "abort")) {
             /* The last rank never comes to the call. */
             if (!is_last) CHECK(ncclAllReduce(in, out, 4, ncclInt32, ncclSum, comm, stream));

@@ -11,13 +11,15 @@ use cudarc::driver::sys::{self, CUcontext, CUdevice_attribute as Attribute};
 use cudarc::driver::{CudaContext, CudaFunction, CudaModule, CudaStream, result};
 use cudarc::nvrtc::{self, CompileOptions, Ptx, compile_ptx_with_opts};
 use std::ffi::{c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// A GPU with the interpreter kernel on it.
 #[derive(Debug)]
 pub struct GpuDevice {
     context: Arc<CudaContext>,
-    module: Arc<CudaModule>,
+    /// Or why it cannot run the kernel.
+    module: Result<Arc<CudaModule>, GpuError>,
     name: String,
     multiprocessors: u32,
     /// The first part of its compute capability.
@@ -53,7 +55,8 @@ fn compiled(images: &KernelImages) -> Option<Ptx> {
         arch: Some("compute_80"),
         ..CompileOptions::default()
     };
-    compile_ptx_with_opts(images.whole_source(), options).ok()
+    // An NVRTC of another kind may lack functions, of which cudarc makes a panic.
+    catch_unwind(AssertUnwindSafe(|| compile_ptx_with_opts(images.whole_source(), options).ok())).ok().flatten()
 }
 
 impl GpuDevice {
@@ -62,6 +65,23 @@ impl GpuDevice {
     /// # Errors
     /// [`GpuError::NoDriver`] without a driver; [`GpuError::Driver`] if there is no such GPU, or it cannot run the kernel.
     pub fn open(ordinal: usize) -> Result<Self, GpuError> {
+        let gpu = Self::open_anyway(ordinal)?;
+        gpu.check_kernel().map(|()| gpu)
+    }
+
+    /// Whether it can run the kernel.
+    ///
+    /// # Errors
+    /// [`GpuError::Driver`]: why not.
+    pub fn check_kernel(&self) -> Result<(), GpuError> {
+        self.module.as_ref().map(drop).map_err(Clone::clone)
+    }
+
+    /// Opens a GPU, whether it can run the kernel or not: such a rank can tell others.
+    ///
+    /// # Errors
+    /// [`GpuError::NoDriver`] without a driver; [`GpuError::Driver`] if there is no such GPU.
+    pub fn open_anyway(ordinal: usize) -> Result<Self, GpuError> {
         // SAFETY: it loads the driver's library, or finds none; a missing one would panic later.
         if !unsafe { sys::is_culib_present() } {
             return Err(GpuError::NoDriver);
@@ -74,12 +94,14 @@ impl GpuDevice {
         let attribute = |which| context.attribute(which).map_err(&asked);
         let name = context.name().map_err(&asked)?;
         let multiprocessors = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?.max(0) as u32;
-        if attribute(Attribute::CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH)? == 0 {
-            let what = "it has no cooperative launches".to_owned();
-            return Err(GpuError::Driver { doing: "opening the GPU", name, what, hint: "" });
-        }
+        let can_cooperate = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH)? != 0;
         let capability = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?.max(0) as u32;
-        let module = loaded(&context, &INTERPRETER, capability)?;
+        let module = if can_cooperate {
+            loaded(&context, &INTERPRETER, capability)
+        } else {
+            let what = "it has no cooperative launches".to_owned();
+            Err(GpuError::Driver { doing: "opening the GPU", name: name.clone(), what, hint: "" })
+        };
         Ok(Self { context, module, name, multiprocessors, capability })
     }
 
@@ -126,7 +148,8 @@ impl GpuDevice {
 
     /// The kernel for a type of elements, and how many of its blocks can be on the GPU at the same time.
     pub(in crate::device) fn kernel(&self, dtype: DType, threads: u32) -> Result<(CudaFunction, u32), GpuError> {
-        self.found(&self.module, &kernel_name(dtype), threads)
+        let module = self.module.as_ref().map_err(Clone::clone)?;
+        self.found(module, &kernel_name(dtype), threads)
     }
 
     /// The same for the AllReduce on registered buffers.

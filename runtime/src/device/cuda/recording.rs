@@ -1,79 +1,60 @@
 //! Order among calls that streams record into the same graph.
 //!
 //! The principal type is [`RecordedOrder`]. Streams may fork while a graph is recorded. Nodes for events outside of the graph order calls
-//! of different launches, but not those of one launch that lie in different streams: there the nodes of the graph itself have to.
+//! of different launches, but not those of one launch that lie in different streams: there the nodes of the graph itself have to, to which
+//! an event that is recorded in the graph leads.
 
 use super::error::GpuError;
-use cudarc::driver::sys::{self, CUgraphNode, CUstream, CUstreamCaptureStatus};
-use std::ptr::{null, null_mut};
+use cudarc::driver::sys::{self, CUstreamCaptureStatus};
+use cudarc::driver::{CudaEvent, CudaStream};
+use std::ptr::null_mut;
 
-/// The nodes behind the last call that was recorded, and the recording of which they are.
+/// So many recordings are known at the same time, the latest ones.
+const MOST_RECORDINGS: usize = 16;
+
+/// What comes behind the last call of each recording, by the number of the recording. The driver uses no number again.
 #[derive(Debug, Default)]
 pub(in crate::device) struct RecordedOrder {
-    last: Option<RecordedPoint>,
+    last: Vec<(u64, CudaEvent)>,
 }
-
-/// Where a stream is in what it records.
-#[derive(Debug)]
-struct RecordedPoint {
-    /// The driver numbers recordings, and uses no number again.
-    recording: u64,
-    nodes: Vec<CUgraphNode>,
-}
-
-// SAFETY: the nodes are only handed back to the driver, which takes them from any thread while their recording goes on.
-unsafe impl Send for RecordedOrder {}
 
 impl RecordedOrder {
-    /// What the stream records next comes after the last call, if that is of the same recording.
+    /// What the stream records next comes after the last call of the same recording.
     ///
     /// # Errors
     /// [`GpuError::Driver`], for example where the recording was spoilt.
-    pub(in crate::device) fn follow(&self, stream: CUstream) -> Result<(), GpuError> {
-        let Some(last) = &self.last else { return Ok(()) };
-        if point(stream)?.is_none_or(|now| now.recording != last.recording) {
-            return Ok(());
-        }
-        let mut nodes = last.nodes.clone();
-        let adds = sys::CUstreamUpdateCaptureDependencies_flags::CU_STREAM_ADD_CAPTURE_DEPENDENCIES as u32;
-        // SAFETY: the nodes are of the graph that the stream records.
-        let added = unsafe { sys::cuStreamUpdateCaptureDependencies(stream, nodes.as_mut_ptr(), nodes.len(), adds) };
-        added.result().map_err(GpuError::of_driver("recording a call"))
+    pub(in crate::device) fn follow(&self, stream: &CudaStream) -> Result<(), GpuError> {
+        let Some(recording) = recording(stream)? else { return Ok(()) };
+        let last = self.last.iter().find(|(number, _)| *number == recording);
+        last.map_or(Ok(()), |(_, event)| stream.wait(event)).map_err(GpuError::of_driver("recording a call"))
     }
 
     /// A call was recorded just now.
     ///
     /// # Errors
     /// As for [`Self::follow`].
-    pub(in crate::device) fn note(&mut self, stream: CUstream) -> Result<(), GpuError> {
-        self.last = point(stream)?;
+    pub(in crate::device) fn note(&mut self, stream: &CudaStream) -> Result<(), GpuError> {
+        let Some(recording) = recording(stream)? else { return Ok(()) };
+        let event = stream.record_event(None).map_err(GpuError::of_driver("recording a call"))?;
+        self.last.retain(|(number, _)| *number != recording);
+        if self.last.len() >= MOST_RECORDINGS {
+            self.last.remove(0);
+        }
+        self.last.push((recording, event));
         Ok(())
     }
 }
 
-/// Where a stream is in what it records; `None` if it does not.
-fn point(stream: CUstream) -> Result<Option<RecordedPoint>, GpuError> {
+/// The number of what a stream records; `None` if it does not.
+fn recording(stream: &CudaStream) -> Result<Option<u64>, GpuError> {
     let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
-    let (mut recording, mut nodes, mut count) = (0, null(), 0);
+    let mut recording = 0;
     // SAFETY: the addresses are those of variables, or null where nothing is asked.
     let asked = unsafe {
-        sys::cuStreamGetCaptureInfo_v2(
-            stream,
-            &raw mut status,
-            &raw mut recording,
-            null_mut(),
-            &raw mut nodes,
-            &raw mut count,
-        )
+        let nothing = (null_mut(), null_mut(), null_mut());
+        let (status, recording) = (&raw mut status, &raw mut recording);
+        sys::cuStreamGetCaptureInfo_v2(stream.cu_stream(), status, recording, nothing.0, nothing.1, nothing.2)
     };
     asked.result().map_err(GpuError::of_driver("asking a stream that records"))?;
-    if status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE {
-        return Ok(None);
-    }
-    let nodes = match count {
-        0 => Vec::new(),
-        // SAFETY: the driver says that so many nodes are there, until the stream is used again.
-        _ => unsafe { std::slice::from_raw_parts(nodes, count) }.to_vec(),
-    };
-    Ok(Some(RecordedPoint { recording, nodes }))
+    Ok((status == CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE).then_some(recording))
 }

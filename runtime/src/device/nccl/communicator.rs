@@ -201,6 +201,10 @@ impl NcclCommunicator {
     }
 
     /// Ends everything that waits in it, on this rank. One of somebody else is left to them.
+    pub(super) fn is_aborted(&self) -> bool {
+        self.is_aborted
+    }
+
     pub(super) fn abort(&mut self) {
         // An abort waits for the stream, which would wait for the gate or the kernel.
         if let Some(gate) = self.gate.take() {

@@ -144,7 +144,7 @@ impl DomainMemory {
     /// Gives all places back. All ranks call it together, when nobody uses a region any more.
     ///
     /// # Errors
-    /// [`NcclError`] if the ranks do not meet.
+    /// [`NcclError`] if the ranks do not meet, or one of them fails: the communicator is aborted then, and the memory of no use.
     pub fn clear(&mut self, gpu: &GpuDevice, comm: &mut NcclCommunicator, limit: Duration) -> Result<(), NcclError> {
         // Others may put messages until they come here.
         comm.gather(gpu, &[0], limit)?;
@@ -153,11 +153,15 @@ impl DomainMemory {
             0 => Ok(()),
             used => peer_memory::clear(gpu, memory.address(memory.rank()), used as usize),
         };
-        self.used = 0;
         // Others wait for this rank, whatever is wrong here.
-        let met = comm.gather(gpu, &[0], limit);
-        cleared?;
-        met.map(drop)
+        let words = comm.gather(gpu, &[u64::from(cleared.is_err())], limit)?;
+        if words.iter().any(|word| *word != 0) {
+            // What is in the places is of use to nobody any more.
+            comm.abort();
+            return cleared.map_err(NcclError::from).and(Err(NcclError::Aborted));
+        }
+        self.used = 0;
+        Ok(())
     }
 }
 

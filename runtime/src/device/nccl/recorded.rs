@@ -87,7 +87,7 @@ impl NcclRounds {
         result: Option<u64>,
     ) -> Result<(), NcclError> {
         let recording = GpuError::of_driver("recording a call");
-        comm.recorded.follow(stream.cu_stream())?;
+        comm.recorded.follow(stream)?;
         let region = self.region.clone();
         let of_region = region.iter().map(|region| {
             region.fault().note_call(true);
@@ -99,19 +99,24 @@ impl NcclRounds {
             // SAFETY: the events live as long as this value, and so as long as the graph.
             unsafe { result::stream::wait_event(stream.cu_stream(), event, external) }.map_err(&recording)?;
         }
-        self.put_rounds(comm, stream, None, NcclDeadline::after(Duration::MAX))?;
-        if let Some(output) = result {
+        let mut put = self.put_rounds(comm, stream, None, NcclDeadline::after(Duration::MAX));
+        if let (Ok(()), Some(output)) = (&put, result) {
             let bytes = self.plan.buffer_bytes()[1] as usize;
             // SAFETY: both are as long as the results, and the stream has used the input before.
-            unsafe { result::memcpy_dtod_async(output, self.caller[1], bytes, stream.cu_stream()) }
-                .map_err(&recording)?;
+            put = unsafe { result::memcpy_dtod_async(output, self.caller[1], bytes, stream.cu_stream()) }
+                .map_err(|error| recording(error).into());
+        }
+        // Also what was recorded before an error uses the memory of this value, and other ranks may wait for what was not.
+        if let Some(region) = region.as_ref().filter(|_| put.is_err()) {
+            region.fault().note_cut();
         }
         let external = CUevent_record_flags::CU_EVENT_RECORD_EXTERNAL as u32;
         for &event in &events {
             // SAFETY: as above.
             unsafe { cuEventRecordWithFlags(event, stream.cu_stream(), external) }.result().map_err(&recording)?;
         }
-        comm.recorded.note(stream.cu_stream())?;
+        comm.recorded.note(stream)?;
+        put?;
         // Since this was looked at first, calls may have been ended, and this one with them.
         self.check()
     }

@@ -302,7 +302,7 @@ impl StagedAllReduce {
     fn begin(&self, comm: &NcclCommunicator, stream: &Arc<CudaStream>, is_recorded: bool) -> Result<(), GpuError> {
         let (putting, done) = (GpuError::of_driver("putting a call into a stream"), self.fault().done(is_recorded));
         if is_recorded {
-            comm.recorded.follow(stream.cu_stream())?;
+            comm.recorded.follow(stream)?;
             let external = CUevent_wait_flags::CU_EVENT_WAIT_EXTERNAL;
             // SAFETY: the event lives as long as this value, and so as long as the graph.
             return unsafe { result::stream::wait_event(stream.cu_stream(), done.cu_event(), external) }
@@ -328,7 +328,7 @@ impl StagedAllReduce {
             // SAFETY: as above.
             let recorded = unsafe { cuEventRecordWithFlags(done.cu_event(), stream.cu_stream(), external) };
             recorded.result().map_err(putting)?;
-            return Ok(comm.recorded.note(stream.cu_stream())?);
+            return Ok(comm.recorded.note(stream)?);
         }
         done.record(stream).map_err(putting)?;
         comm.done = Some(done.clone());

@@ -133,6 +133,11 @@ impl NcclTrials {
         DomainMemory::new(&self.gpu, &mut self.comm, terms)
     }
 
+    /// Whether the communicator was aborted. [`Self::rejoin`] makes another one.
+    pub fn has_failed(&self) -> bool {
+        self.comm.is_aborted()
+    }
+
     /// Gives all places of this memory back, whose regions nobody uses any more. All of them do this together.
     ///
     /// # Errors

@@ -5,7 +5,9 @@
 //! mapped each other's memory, a block waits for messages of the same block of other ranks.
 
 use super::derive::{RoundMessage, Rounds, StageWork, WorkKind, WorkPlace};
-use super::mapped::{ALIGNMENT, LaunchBytes, MappedLayout, MappedShape, share_of, stage_bytes};
+use super::mapped::{
+    ALIGNMENT, LaunchBytes, MOST_BLOCKS as MOST_MAPPED, MappedLayout, MappedShape, share_of, stage_bytes,
+};
 use crate::device::kernel_plan::operation;
 use crate::device::tables::{DIVIDES, KernelPiece, KernelStep, READS, RECEIVES, REDUCES, SENDS, STORES};
 use crate::dtype::DType;
@@ -253,7 +255,9 @@ fn check_pieces(rounds: &Rounds, ranks: &[Geometry], sizes: LaunchBytes) -> RunR
         let stages = work.chunk_by(|one, other| one.stage == other.stage);
         let pieces = stages.map(|stage| {
             let slots: u64 = stage.iter().map(|of| u64::from(of.shape.count)).sum();
-            slots.saturating_mul(stage_bytes(stage, geometry).div_ceil(sizes.block.max(1)).clamp(1, MOST_BLOCKS))
+            slots.saturating_mul(
+                stage_bytes(stage, geometry).div_ceil(sizes.block.max(1)).clamp(MOST_MAPPED, MOST_BLOCKS),
+            )
         });
         if pieces.fold(0, u64::saturating_add) > u64::from(u32::MAX) {
             return Err(RunError::Mismatch { what: "the program has too many slots for the kernel".to_owned() });
