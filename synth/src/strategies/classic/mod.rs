@@ -12,6 +12,7 @@ mod chain;
 mod exchange;
 mod multiplying;
 mod ring;
+mod spreading;
 mod sums;
 mod tree;
 
@@ -176,6 +177,7 @@ impl Strategy for Classic {
             });
             attempts.push(attempt(problem, name, hops, context)?);
         }
+        attempts.extend(spreading::attempt(problem, context)?);
         Ok(attempts)
     }
 

@@ -1,4 +1,4 @@
-//! Recursive multiplying: blocks of members that have the same sum merge, along links that exist.
+//! Recursive multiplying: blocks of members that have the same sum, or the same chunks, merge, along links that exist.
 //!
 //! The principal function is [`rounds`]. At first each member is a block. In each round, blocks merge in groups: every member of a block
 //! gets the sum of each other block of its group from a member of that one [1]. Where that is not possible, some members leave, and get the
@@ -40,10 +40,10 @@ type MemberPairs = Vec<(usize, usize)>;
 
 /// The links between members, for messages of one length.
 pub(super) struct MemberLinks<'a> {
-    topology: &'a Topology,
+    pub(super) topology: &'a Topology,
     bytes: Bytes,
     /// From each member to each other one, if there is one.
-    links: Vec<Vec<Option<LinkId>>>,
+    pub(super) links: Vec<Vec<Option<LinkId>>>,
     /// How long a message takes there; infinite without a link.
     times: Vec<Vec<f64>>,
 }
@@ -109,8 +109,18 @@ enum Leaving {
     OutOfReach,
 }
 
-/// Rounds that merge all members, those first that promise to be fastest; for few members only.
+/// Rounds that merge all members by messages of one length, those first that promise to be fastest; for few members only.
 pub(super) fn rounds(links: &MemberLinks<'_>, seed: u64, deadline: &Deadline) -> Vec<Vec<TransferRound>> {
+    rounds_by(links, seed, deadline, |rounds, delays| links.playing_time(rounds, delays))
+}
+
+/// The same where `time` says how long rounds take, with messages that wait for others of their round or without.
+pub(super) fn rounds_by(
+    links: &MemberLinks<'_>,
+    seed: u64,
+    deadline: &Deadline,
+    time: impl Fn(&[TransferRound], bool) -> f64,
+) -> Vec<Vec<TransferRound>> {
     let members = links.links.len();
     let mut random = Pcg64Mcg::seed_from_u64(seed);
     let deadline = &deadline.part(PART);
@@ -127,7 +137,7 @@ pub(super) fn rounds(links: &MemberLinks<'_>, seed: u64, deadline: &Deadline) ->
             let rules = MergingRules { most, leaving, foldings: 1 + number % members.ilog2() };
             let Some(rounds) = merged(&links.times, rules, &mut random) else { continue };
             for (found, delays) in found.iter_mut().zip([false, true]) {
-                let time = links.playing_time(&rounds, delays);
+                let time = time(&rounds, delays);
                 if time < found[kind].as_ref().map_or(f64::INFINITY, |best| best.0) {
                     found[kind] = Some((time, rounds.clone()));
                 }

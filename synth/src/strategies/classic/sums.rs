@@ -58,11 +58,16 @@ fn multiplying(problem: &Problem, context: &Context<'_>) -> Result<Attempt, Synt
 
 /// The fastest links between members, for all chunks together.
 fn member_links(problem: &Problem) -> MemberLinks<'_> {
-    let members = &problem.demand.request().members;
     let chunks: ChunkList = problem.demand.chunk_ids().collect();
-    let link = |from: Rank, to: Rank| fastest_link(problem, from, to, &chunks).ok();
-    let links = members.iter().map(|&from| members.iter().map(|&to| link(from, to)).collect()).collect();
-    MemberLinks::new(&problem.topology, problem.demand.message_bytes(&chunks), links)
+    let bytes = problem.demand.message_bytes(&chunks);
+    MemberLinks::new(&problem.topology, bytes, fastest_links(problem, &chunks))
+}
+
+/// The fastest links between members for these chunks.
+pub(super) fn fastest_links(problem: &Problem, chunks: &ChunkList) -> Vec<Vec<Option<LinkId>>> {
+    let members = &problem.demand.request().members;
+    let link = |from: Rank, to: Rank| fastest_link(problem, from, to, chunks).ok();
+    members.iter().map(|&from| members.iter().map(|&to| link(from, to)).collect()).collect()
 }
 
 /// Recursive doubling: partners exchange everything that they have summed so far. Where k is no power of two, each
