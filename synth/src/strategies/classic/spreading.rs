@@ -158,7 +158,8 @@ mod tests {
         let context = Context::among_others(&options, &deadline, Micros::ZERO);
         let attempts = reversal::propose(problem, &context, &Classic).expect("nothing breaks");
         let found = attempts.into_iter().find(|attempt| attempt.name == NAME)?.schedule?;
-        let verified = verify(found, &problem.topology).unwrap_or_else(|no| panic!("{}: {no}", problem.topology.name()));
+        let verified =
+            verify(found, &problem.topology).unwrap_or_else(|no| panic!("{}: {no}", problem.topology.name()));
         Some(verified.schedule().makespan())
     }
 
