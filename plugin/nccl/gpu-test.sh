@@ -5,6 +5,15 @@ set -e
 cd "$(dirname "$0")/../.."
 export ANTIPHON_GPU=real
 cargo test --release --locked -p runtime --test gpu -- --nocapture --test-threads 1
+if command -v compute-sanitizer >/dev/null; then
+    program=$(cargo test --release --locked -p runtime --test gpu --no-run 2>&1 | sed -n 's/.*Executable.*(\(.*\))$/\1/p')
+    for tool in memcheck racecheck synccheck; do
+        echo "gpu-test: the kernel under compute-sanitizer, $tool:"
+        compute-sanitizer --tool "$tool" --error-exitcode 1 "$program" a_graph_repeats every_type
+    done
+else
+    echo "gpu-test: there is no compute-sanitizer in PATH (CUDA's toolkit has it): it was not run"
+fi
 echo "gpu-test: memory between processes, and one-shot and two-shot AllReduces over it, with a process for each rank:"
 cargo test --release --locked -p runtime --test peers -- --nocapture --test-threads 1 --exact two_processes_share_memory \
     every_type_and_number_of_ranks_is_right a_rank_that_ends_between_calls_is_named a_rank_that_does_not_call_is_named

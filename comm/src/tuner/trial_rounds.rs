@@ -4,8 +4,7 @@
 //! all of them give theirs back, and take new ones when it is their turn: so it does not depend on their order which of them are measured.
 
 use crate::gpu::{GpuRank, RankFault};
-use runtime::{DType, NcclError};
-use runtime::{DomainRegion, MappedNeeds, NcclRounds, NcclTrials, RoundPlan, SequencedProgram};
+use runtime::{DType, DomainRegion, MappedNeeds, NcclError, NcclRounds, NcclTrials, RoundPlan, SequencedProgram};
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
