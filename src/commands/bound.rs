@@ -122,11 +122,12 @@ pub(super) fn evidence(certificate: &Certificate) -> String {
             };
             format!("nothing fits into {periods} periods of {} ({proof})", time(period.0))
         }
-        Certificate::Rounds { groups, reached, rounds, rounds_behind, gathered, .. } => {
+        Certificate::Rounds { groups, reached, rounds, before, rounds_behind, gathered, .. } => {
             let what = if groups.is_empty() { "ranks" } else { "groups" };
             let behind = if *rounds_behind > 0 { format!(", {rounds_behind} more inside") } else { String::new() };
             let bytes = if *gathered > 0.0 { format!(", {gathered:.0} bytes through one port") } else { String::new() };
-            format!("{rounds} messages one after the other among {reached} {what}{behind}{bytes}")
+            let first = if before.0 > 0.0 { format!("{} inside, ", time(before.0)) } else { String::new() };
+            format!("{first}{rounds} messages one after the other among {reached} {what}{behind}{bytes}")
         }
         Certificate::Crossing { ranks, target, classes, .. } => {
             let count = counted(classes.iter().map(Vec::len).sum(), "chunk");

@@ -23,6 +23,21 @@ fn spread_after(rounds: u64, mut own: Vec<usize>, first: usize, more: usize) -> 
     (0..rounds).fold(first, |have, _| have + own.iter().take(have).sum::<usize>() + more)
 }
 
+/// How many shares of a group can have begun to leave it until a time: what a rank knows grows by its ports inside, from one share on.
+fn left_before(time: f64, [alpha_inside, ports_inside]: [f64; 2], [alpha_out, ports_out]: [f64; 2]) -> f64 {
+    let (mut left, mut start) = (0.0, time);
+    while start >= 0.0 {
+        let (mut known, mut now) = (1.0, start);
+        while now >= alpha_inside {
+            known += known * ports_inside;
+            now -= alpha_inside;
+        }
+        left += known * ports_out;
+        start -= alpha_out;
+    }
+    left
+}
+
 /// Checks a bound by rounds where all ranks want everything, `size` bytes together; returns whether bytes count.
 fn check_rounds(machine: &Machine, size: f64, bound: &Value) -> bool {
     let certificate = &bound["certificate"];
@@ -48,13 +63,15 @@ fn check_rounds(machine: &Machine, size: f64, bound: &Value) -> bool {
     let (rounds, behind) = (number("rounds") as u64, number("rounds_behind") as u64);
     assert!(number("alpha_us") <= least(&between), "{bound}");
     let gathered = number("gathered");
-    let value = number("rounds") * number("alpha_us")
+    let before = number("before_us");
+    let value = before
+        + number("rounds") * number("alpha_us")
         + number("rounds_behind") * number("alpha_behind_us")
         + number("beta_us_per_byte") * gathered;
     assert!(bound["value_us"].as_f64().unwrap() <= value * (1.0 + CLOSE), "{bound}");
     if gathered > 0.0 {
         let most = groups.iter().map(|group| group.len() as f64 * size / machine.ranks as f64).fold(0.0, f64::max);
-        assert!(backwards && own.iter().all(|&ports| ports == 1) && behind == 0, "{bound}");
+        assert!(backwards && own.iter().all(|&ports| ports == 1) && behind == 0 && before == 0.0, "{bound}");
         assert!(gathered <= (size - most) * (1.0 + CLOSE) && most * 2f64.powi(rounds as i32 - 1) < size, "{bound}");
         let beta = |link: &&Link| link.resources.iter().map(|&it| machine.resources[it]).fold(link.beta, f64::min);
         assert!(between.iter().map(beta).all(|beta| number("beta_us_per_byte") <= beta), "{bound}");
@@ -69,6 +86,19 @@ fn check_rounds(machine: &Machine, size: f64, bound: &Value) -> bool {
     }
     let reached = number("reached") as usize;
     assert!(reached <= groups.len() && have < reached, "{bound}");
+    if before > 0.0 {
+        let inside = |to: usize| -> Vec<&Link> {
+            machine.links.iter().filter(|link| link.to == to && of(link.from) == start).collect()
+        };
+        assert!(!backwards && groups[start].iter().all(|&to| inside(to).iter().all(|link| link.occupies)), "{bound}");
+        let alphas = groups[start].iter().flat_map(|&to| inside(to)).map(|link| link.alpha);
+        let most = groups[start].iter().map(|&to| ports(&inside(to))).max().unwrap();
+        assert!(number("alpha_inside_us") <= alphas.fold(f64::INFINITY, f64::min), "{bound}");
+        assert!(number("ports_inside") >= most as f64, "{bound}");
+        let out = [number("alpha_us"), own[start] as f64];
+        let left = left_before(before * (1.0 - CLOSE), [number("alpha_inside_us"), number("ports_inside")], out);
+        assert!(left < groups[start].len() as f64, "{bound}: {left} shares may leave earlier");
+    }
     if behind > 0 {
         let inside = |from: usize, group: usize| -> Vec<&Link> {
             machine.links.iter().filter(|link| link.from == from && of(link.to) == group).collect()
@@ -96,9 +126,10 @@ fn bounds_by_rounds_follow_from_their_certificates() {
             let bounds = told["bounds"].as_array().unwrap();
             for bound in bounds.iter().filter(|bound| bound["name"] == "rounds") {
                 let counts_bytes = check_rounds(&machine, size as f64, bound);
-                kinds.insert((counts_bytes, bound["certificate"]["rounds_behind"] != 0));
+                let has = |key: &str| bound["certificate"][key].as_f64().unwrap() > 0.0;
+                kinds.insert((counts_bytes, has("rounds_behind"), has("before_us")));
             }
         }
     }
-    assert_eq!(Vec::from_iter(kinds), [(false, false), (false, true), (true, false)]);
+    assert_eq!(Vec::from_iter(kinds), [(false, false, false), (false, true, true), (true, false, false)]);
 }

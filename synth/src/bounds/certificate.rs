@@ -72,6 +72,14 @@ pub enum Certificate {
         /// The least α of the links between groups.
         #[serde(rename = "alpha_us")]
         alpha: Micros,
+        /// So long some data of the group cannot begin to leave it; zero if that is not counted.
+        #[serde(rename = "before_us")]
+        before: Micros,
+        /// The least α of the links inside of the group.
+        #[serde(rename = "alpha_inside_us")]
+        alpha_inside: Micros,
+        /// The most ports by which a rank gets messages from inside of the group.
+        ports_inside: usize,
         /// How many messages more, one after the other, until all ranks of a group have the data.
         rounds_behind: u32,
         /// The least α of these messages.

@@ -20,6 +20,7 @@ mod feeding;
 mod flow;
 mod horizon;
 mod latency;
+mod leaving;
 mod levers;
 pub(crate) mod multicommodity;
 mod prices;

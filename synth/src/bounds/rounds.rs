@@ -19,6 +19,9 @@
 //! group had any of it. It reaches all ranks of the group in r further units of the least α of all links, where every
 //! rank sends by its own ports and every port of the group brings it to one more. The whole takes R·α + r·(that α).
 //!
+//! **Before the groups.** Some data of a group cannot leave it at once: [`leaving`](super::leaving) has the proof. It takes the R units from
+//! then on, and r behind the groups.
+//!
 //! **Gathering.** No group has more than one port for arrivals. Some group must have y bytes in the end, of which no
 //! group has more than c to begin with. *Claim:* no group has y > c bytes of them before ⌈log₂(y/c)⌉·α + β(y − c).
 //! *Proof* by induction over the arrivals in order of time. Let v be the first to have y bytes, when a message from w
@@ -34,6 +37,7 @@
 
 use super::classes::RankClasses;
 use super::degree::Side;
+use super::leaving::{LeavingTerms, LeavingTime};
 use super::{Bound, Certificate, Scope};
 use crate::problem::sets::by_first;
 use crate::problem::{Deadline, Problem};
@@ -214,8 +218,9 @@ impl<'a> GroupLinks<'a> {
         let rounds = self.rounds(group, &reached)?;
         let tails = reached.iter().filter(|&&other| other != group).map(|&other| self.behind(other));
         let tail = tails.min_by(|a, b| (a.0 * f64::from(a.1)).total_cmp(&(b.0 * f64::from(b.1))))?;
-        let value = f64::from(rounds) * self.alpha + f64::from(tail.1) * tail.0;
-        let certificate = self.certificate(group, reached.len(), rounds, tail, None);
+        let leaving = self.before(group);
+        let value = leaving.before.0 + f64::from(rounds) * self.alpha + f64::from(tail.1) * tail.0;
+        let certificate = self.certificate(group, reached.len(), rounds, (tail, leaving), None);
         Some(Bound { name: "rounds", scope: Scope::AnyChunking, value: Micros(value * (1.0 - 1e-12)), certificate })
     }
 
@@ -270,6 +275,51 @@ impl<'a> GroupLinks<'a> {
         (alpha, units)
     }
 
+    /// How long some data of a group cannot begin to leave it, at least.
+    fn before(&self, group: usize) -> LeavingTime {
+        let (problem, topology) = (self.problem, &*self.problem.topology);
+        let Some(shares) = self.shares(group).filter(|&shares| self.is_for_all && shares > 1.0) else {
+            return LeavingTime::default();
+        };
+        let (mut alpha, mut ports_inside) = (f64::INFINITY, 0);
+        for rank in &self.members[group] {
+            let inside = |id: &LinkId| problem.allows_link(*id) && self.group[topology.link(*id).from.index()] == group;
+            let links: Vec<LinkId> = topology.incoming(*rank).iter().copied().filter(inside).collect();
+            if links.iter().any(|&id| topology.link(id).latency != Latency::Occupies) {
+                return LeavingTime::default();
+            }
+            alpha = links.iter().map(|&id| topology.link(id).alpha.0).fold(alpha, f64::min);
+            ports_inside = ports_inside.max(ports(problem, &links));
+        }
+        if alpha <= 0.0 {
+            return LeavingTime::default();
+        }
+        let inside = LeavingTerms { alpha, ports: ports_inside, alpha_out: self.alpha, ports_out: self.ports[group] };
+        LeavingTime { before: Micros(inside.time(shares)), alpha: Micros(alpha), ports: ports_inside }
+    }
+
+    /// How many times as much a group has as the one of its ranks that has most; `None` where ranks of it have the same.
+    fn shares(&self, group: usize) -> Option<f64> {
+        let demand = &self.problem.demand;
+        let is_in = |rank: &&Rank| self.group[rank.index()] == group;
+        let (mut held, mut most_parts) = (vec![0.0; self.group.len()], 0);
+        for (id, chunk) in demand.chunk_ids().zip(demand.chunks()) {
+            let mut holders = chunk.holders.iter().filter(is_in);
+            match (chunk.combine, holders.next(), holders.next()) {
+                (true, ..) => most_parts = most_parts.max(chunk.holders.iter().filter(is_in).count()),
+                (false, None, _) => {}
+                (false, Some(only), None) if chunk.holders.len() == 1 => held[only.index()] += demand.bytes_of(id).0,
+                (false, ..) => return None,
+            }
+        }
+        let (all, most) = (held.iter().sum::<f64>(), held.iter().copied().fold(0.0, f64::max));
+        match (most_parts, most > 0.0) {
+            (0, true) => Some(all / most),
+            (parts, false) if parts > 0 => Some(parts as f64),
+            _ => None,
+        }
+    }
+
     /// The bound by gathering; `None` where it does not apply.
     fn gathered(&self, problem: &Problem, group: usize) -> Option<Bound> {
         // Seen from the group that wants, arrivals come by the ports that its search leaves by.
@@ -294,7 +344,8 @@ impl<'a> GroupLinks<'a> {
         }
         let rounds = (all / most * (1.0 - SLIGHTLY)).log2().ceil().max(1.0) as u32;
         let value = f64::from(rounds) * self.alpha + self.beta * (all - most);
-        let certificate = self.certificate(group, self.members.len(), rounds, (0.0, 0), Some((all, most)));
+        let nothing = ((0.0, 0), LeavingTime::default());
+        let certificate = self.certificate(group, self.members.len(), rounds, nothing, Some((all, most)));
         Some(Bound { name: "rounds", scope: Scope::AnyChunking, value: Micros(value * (1.0 - 1e-12)), certificate })
     }
 
@@ -303,7 +354,7 @@ impl<'a> GroupLinks<'a> {
         group: usize,
         reached: usize,
         rounds: u32,
-        (alpha_behind, units): (f64, u32),
+        ((alpha_behind, units), leaving): ((f64, u32), LeavingTime),
         bytes: Option<(f64, f64)>,
     ) -> Certificate {
         Certificate::Rounds {
@@ -313,6 +364,9 @@ impl<'a> GroupLinks<'a> {
             reached,
             rounds,
             alpha: Micros(self.alpha),
+            before: leaving.before,
+            alpha_inside: leaving.alpha,
+            ports_inside: leaving.ports,
             rounds_behind: units,
             alpha_behind: Micros(alpha_behind),
             beta: MicrosPerByte(if bytes.is_some() { self.beta } else { 0.0 }),

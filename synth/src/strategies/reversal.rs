@@ -141,9 +141,11 @@ fn propose_halves(
     let first = if has_parts { context.deadline.part(2) } else { context.deadline.clone() };
     let mut collected = ask(&halves.collect, &first)?;
     let spread = halves.spread.as_ref().map(|half| ask(half, context.deadline)).transpose()?;
-    // The best one first, because there may be no time for more.
-    let makespan = |attempt: &Attempt| attempt.schedule.as_ref().map_or(f64::INFINITY, |it| it.makespan().0);
-    collected.sort_by(|a, b| makespan(a).total_cmp(&makespan(b)));
+    if strategy.uses_all_time() || context.joining == Joining::Exchanging {
+        // The best one first, because there may be no time for more. Textbook algorithms keep their order.
+        let makespan = |attempt: &Attempt| attempt.schedule.as_ref().map_or(f64::INFINITY, |it| it.makespan().0);
+        collected.sort_by(|a, b| makespan(a).total_cmp(&makespan(b)));
+    }
     let mut composed: Vec<Attempt> = Vec::with_capacity(collected.len());
     for collect in collected {
         if context.deadline.has_passed() && composed.iter().any(|attempt| attempt.schedule.is_some()) {

@@ -177,7 +177,9 @@ impl Strategy for Classic {
             });
             attempts.push(attempt(problem, name, hops, context)?);
         }
-        attempts.extend(spreading::attempt(problem, context)?);
+        if attempts.iter().all(|attempt| attempt.stop != StopReason::Optimal) {
+            attempts.extend(spreading::attempt(problem, context)?);
+        }
         Ok(attempts)
     }
 
