@@ -294,6 +294,8 @@ impl<'a> GroupLinks<'a> {
         if alpha <= 0.0 {
             return LeavingTime::default();
         }
+        // Without links inside, there are no ports either, and this α is the time of nothing.
+        let alpha = if alpha.is_finite() { alpha } else { self.alpha };
         let inside = LeavingTerms { alpha, ports: ports_inside, alpha_out: self.alpha, ports_out: self.ports[group] };
         LeavingTime { before: Micros(inside.time(shares)), alpha: Micros(alpha), ports: ports_inside }
     }
@@ -430,6 +432,25 @@ mod tests {
                 assert!(error <= tolerance, "{collective} among {ranks}: {found}, not {expected}");
             }
         }
+    }
+
+    /// Two groups of three ranks behind a port each, whose ranks have no links inside: each sends all of its three parts by itself, and the
+    /// last of them starts after two others.
+    #[test]
+    fn a_group_without_links_inside_sends_one_part_after_the_other() {
+        let whole = resolve("fat-tree:2x3,alpha=1us").expect("a family");
+        let links = whole.links().iter().filter(|link| link.from.index() / 3 != link.to.index() / 3).cloned().collect();
+        let resources = whole.resources().to_vec();
+        let parts = TopologyParts { ranks: 6, links, resources, ..TopologyParts::default() };
+        let machine = Topology::new(parts).expect("a topology");
+        let found = of(&asked(machine, Collective::AllGather, 6)).expect("ports");
+        // Two starts before it, its own message, and two more until the others behind the port have it.
+        assert!((4.99..5.1).contains(&(found / whole_alpha(&whole))), "{found}");
+    }
+
+    /// The α between the groups.
+    fn whole_alpha(topology: &Topology) -> f64 {
+        topology.links().iter().map(|link| link.alpha.0).fold(0.0, f64::max)
     }
 
     /// The fewest units in which data of rank 0 reaches all ranks, by trying all: `links` are pairs, and each rank sends
