@@ -6,6 +6,7 @@ use crate::groups;
 use crate::members::{Making, asked, find, give_back, made, refuse, take};
 use crate::names::NcclName;
 use crate::real::{address, inside, is_inside, is_missing};
+use crate::seen::SeenCommunicator;
 use runtime::NcclId;
 use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
@@ -161,7 +162,7 @@ unsafe extern "C" fn ncclCommShrink(
     // Where NCCL refuses, it leaves the parent as it is.
     let is_refused =
         || is_missing(NcclName::ncclCommShrink) || asked(NcclName::ncclCommUserRank, parent).is_none_or(leaves_out);
-    if flags == SHRINK_ABORT && !is_inside() && !is_refused() && !retired(parent) {
+    if flags == SHRINK_ABORT && !is_inside() && !is_refused() && !has_ended(parent, SeenCommunicator::retire) {
         return INTERNAL_ERROR;
     }
     let result = go_on!(ncclCommShrink(
@@ -179,7 +180,7 @@ unsafe extern "C" fn ncclCommShrink(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ncclCommRevoke(comm: NcclComm, flags: c_int) -> c_int {
     let is_refused = || flags != 0 || is_missing(NcclName::ncclCommRevoke);
-    if !is_inside() && !is_refused() && !retired(comm) {
+    if !is_inside() && !is_refused() && !has_ended(comm, SeenCommunicator::retire) {
         return INTERNAL_ERROR;
     }
     go_on!(ncclCommRevoke(comm: NcclComm, flags: c_int))
@@ -238,22 +239,19 @@ unsafe extern "C" fn ncclCommFinalize(comm: NcclComm) -> c_int {
     guarded(result, || find(comm).map_or(result, |seen| seen.finalized(result)))
 }
 
-/// Ends what this library does for a communicator that lives on. False: it does not end, so NCCL must not end the rest.
-fn retired(comm: NcclComm) -> bool {
-    said_if_not(catch_unwind(|| find(comm).is_none_or(|seen| seen.retire())).unwrap_or(true))
-}
-
-fn said_if_not(has_ended: bool) -> bool {
+/// Ends what this library does for a communicator, by `end`. False: it does not end, so NCCL must not end the rest.
+fn has_ended(comm: NcclComm, end: fn(&SeenCommunicator) -> bool) -> bool {
+    let has_ended = catch_unwind(|| find(comm).is_none_or(|seen| end(&seen))).unwrap_or(true);
     if !has_ended {
         crate::settings::say("an abort: a thread that works for the communicator does not end");
     }
     has_ended
 }
 
+/// Ends what this library does for the communicator first.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ncclCommAbort(comm: NcclComm) -> c_int {
-    let stopped = || catch_unwind(|| find(comm).is_none_or(|seen| seen.abort())).unwrap_or(true);
-    if !is_inside() && !said_if_not(stopped()) {
+    if !is_inside() && !has_ended(comm, SeenCommunicator::abort) {
         return INTERNAL_ERROR;
     }
     ended(comm, || go_on!(ncclCommAbort(comm: NcclComm)))

@@ -12,28 +12,15 @@ use place::{PATIENT, Place, SHORT, WAYS, Way, by_plans, table_for};
 #[test]
 fn plans_serve_programs_that_know_nothing_of_them() {
     let place = Place::new(&[]);
-    let numbers = place.path("numbers-%p.json");
     for (way, ranks) in [(Way::Preloaded, 2), (Way::Instead, 3), (Way::Preloaded, 4)] {
         // The ranks 0 and 2 of four have a communicator of their own, with a table of its own.
-        let tables = place.path(&format!("tables-{ranks}"));
-        std::fs::create_dir(&tables).unwrap();
-        for of in [2, ranks] {
-            std::fs::write(tables.join(format!("{of}.json")), table_for(of, 8).to_string()).unwrap();
-        }
-        let variables = [
-            PATIENT,
-            ("ANTIPHON_TABLE", tables.to_str().unwrap()),
-            ("ANTIPHON_STATS", numbers.to_str().unwrap()),
-            ("ANTIPHON_DEBUG", "info"),
-        ];
-        let (lines, said) = place.run(way, ranks, "right", &variables);
+        let (lines, said, counted) = place.with_tables((way, ranks), "right", 2);
         assert!(lines.iter().all(|line| line == "right 0"), "{way:?}, {ranks} ranks: {lines:?} {said}");
         let bytes = 20 * ranks;
         assert!(said.contains(&format!("allreduce of {ranks} ranks, 20 bytes: the plan ")), "{said}");
         assert!(said.contains(&format!("allgather of {ranks} ranks, {bytes} bytes: the plan ")), "{said}");
         assert!(said.contains("the table chooses the plan `reduce`, but it is for another root"), "{said}");
         assert!(said.contains("0 bytes: NCCL, because the table chooses stock"), "{said}");
-        let counted = place.counted("numbers-");
         assert_eq!(counted.len(), ranks);
         let mut gathered = 0;
         for calls in counted {
@@ -61,21 +48,10 @@ fn shrunk_and_grown_communicators_run_plans() {
         (Way::Preloaded, 3, "nonblocking shrunk abort"),
         (Way::Instead, 3, "nonblocking revoked"),
     ] {
-        let (tables, numbers) = (place.path(&format!("tables-of-few-{ranks}")), place.path("few-%p.json"));
-        std::fs::create_dir_all(&tables).unwrap();
-        for of in [ranks - 1, ranks] {
-            std::fs::write(tables.join(format!("{of}.json")), table_for(of, 8).to_string()).unwrap();
-        }
-        let variables = [
-            PATIENT,
-            ("ANTIPHON_TABLE", tables.to_str().unwrap()),
-            ("ANTIPHON_STATS", numbers.to_str().unwrap()),
-            ("ANTIPHON_DEBUG", "info"),
-        ];
-        let (lines, said) = place.run(way, ranks, mode, &variables);
+        let (lines, said, calls) = place.with_tables((way, ranks), mode, ranks - 1);
         assert!(lines.iter().all(|line| line == "right 0"), "{way:?}, {ranks} ranks, {mode}: {lines:?} {said}");
         let served = |calls: Vec<_>| ["allreduce", "allgather"].map(|name| by_plans(&calls, name));
-        let mut counted: Vec<_> = place.counted("few-").into_iter().map(served).collect();
+        let mut counted: Vec<_> = calls.into_iter().map(served).collect();
         counted.sort_unstable();
         // NCCL serves those that were made without blocking and are not grown. A call that is given up may not have begun.
         if let Some(of) = mode.strip_prefix("nonblocking ") {
@@ -95,6 +71,28 @@ fn shrunk_and_grown_communicators_run_plans() {
 }
 
 impl Place {
+    /// What ranks say that have plans for their number and for another one, what this library says, and the calls of each rank.
+    fn with_tables(
+        &self,
+        (way, ranks): (Way, usize),
+        mode: &str,
+        other: usize,
+    ) -> (Vec<String>, String, Vec<Vec<serde_json::Value>>) {
+        let (tables, numbers) = (self.path(&format!("tables-{ranks}")), self.path("numbers-%p.json"));
+        std::fs::create_dir_all(&tables).unwrap();
+        for of in [other, ranks] {
+            std::fs::write(tables.join(format!("{of}.json")), table_for(of, 8).to_string()).unwrap();
+        }
+        let variables = [
+            PATIENT,
+            ("ANTIPHON_TABLE", tables.to_str().unwrap()),
+            ("ANTIPHON_STATS", numbers.to_str().unwrap()),
+            ("ANTIPHON_DEBUG", "info"),
+        ];
+        let (lines, said) = self.run(way, ranks, mode, &variables);
+        (lines, said, self.counted("numbers-"))
+    }
+
     /// What ranks say that have plans for everything, what this library says, and how many calls of these collectives plans have served on
     /// each rank.
     fn with_plans<const N: usize>(

@@ -3,13 +3,14 @@
 //! The principal type is [`LeavingTerms`].
 //!
 //! If all ranks want everything, all data of a group must leave it. Some of it leaves late, because no rank of the
-//! group has much of it at first. Look only at data that has not left yet: it moves by messages inside of the group. Let a be the least α
-//! of the links there, p the most ports by which a rank gets such messages, and c the most bytes that a rank has to begin with. When
-//! j units of a are over, a port has brought at most j messages, of which the i-th from the end started i units earlier or more. So a
-//! rank has at most c + pK(j − 1) + … + pK(0) = K(j) = c(1 + p)^j of it. Messages that leave by one port start at least α apart. Hence
-//! those that start until a time s take at most q·(K(⌊s/a⌋) + K(⌊(s − α)/a⌋) + …) with them by q ports. As long as this is less than what the
-//! group has, some byte starts to leave later than s. For sums the same counts
-//! ranks of which a message contains the part: each has one to begin with.
+//! group has much of it at first. Look only at data that has not left yet: it moves by messages inside of the group.
+//! Let a be the least α of the links there, p the most ports by which a rank gets such messages, and c the most bytes
+//! that a rank has to begin with. When j units of a are over, a port has brought at most j messages, of which the i-th
+//! from the end started i units earlier or more. So a rank has at most c + pK(j − 1) + … + pK(0) = K(j) = c(1 + p)^j of
+//! it. Messages that leave by one port start at least α apart. Hence those that start until a time s take at most
+//! q·(K(⌊s/a⌋) + K(⌊(s − α)/a⌋) + …) with them by q ports. As long as this is less than what the group has, some byte
+//! starts to leave later than s. For sums the same counts ranks of which a message contains the part: each has one to
+//! begin with.
 
 use topology::Micros;
 

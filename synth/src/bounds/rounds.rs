@@ -445,12 +445,8 @@ mod tests {
         let machine = Topology::new(parts).expect("a topology");
         let found = of(&asked(machine, Collective::AllGather, 6)).expect("ports");
         // Two starts before it, its own message, and two more until the others behind the port have it.
-        assert!((4.99..5.1).contains(&(found / whole_alpha(&whole))), "{found}");
-    }
-
-    /// The α between the groups.
-    fn whole_alpha(topology: &Topology) -> f64 {
-        topology.links().iter().map(|link| link.alpha.0).fold(0.0, f64::max)
+        let alpha_between = whole.links().iter().map(|link| link.alpha.0).fold(0.0, f64::max);
+        assert!((4.99..5.1).contains(&(found / alpha_between)), "{found}");
     }
 
     /// The fewest units in which data of rank 0 reaches all ranks, by trying all: `links` are pairs, and each rank sends
