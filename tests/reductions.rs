@@ -48,23 +48,28 @@ fn plans_of_every_strategy_give_the_same_sum_on_all_ranks() {
     assert!(planned > 20, "{planned} plans");
 }
 
-/// Blocks of ranks merge: some of a block send its sum on, and the others only receive those of other blocks.
+/// Blocks of ranks merge: some of a block send its sum on, and the others only receive those of other blocks. With more bytes, each
+/// member of a block adds up a share.
 #[test]
 fn blocks_that_merge_give_the_same_sum_on_all_ranks() {
-    let mut merged = 0;
-    for spec in ["dgx2x2", "dgx1", "torus2d:3x4", "mesh2d:4x4", "fat-tree:4x4", "h800x2"] {
+    let small = ["dgx2x2", "dgx1", "torus2d:3x4", "mesh2d:4x4", "fat-tree:4x4", "h800x2"].map(|spec| (spec, 4096));
+    let larger = ["torus2d:4x4", "torus2d:3x4", "torus3d:3x3x3", "dgx1", "h800x2"].map(|spec| (spec, 64_000));
+    let (mut merged, mut shared) = (0, 0);
+    for (spec, size) in small.into_iter().chain(larger) {
         let topology = Arc::new(topology::resolve(spec).unwrap());
-        let mut request = Request::new(Collective::AllReduce, topology.rank_count(), 4096);
+        let mut request = Request::new(Collective::AllReduce, topology.rank_count(), size);
         request.op = Some(ReduceOp::Sum);
         let problem = Problem::new(topology, Arc::new(Demand::new(request).unwrap()));
         let search = SearchOptions { time_limit: Some(Duration::from_secs(1)), ..SearchOptions::default() };
         let found = synthesize(&[problem], &search, &|_| {}).unwrap();
         merged += usize::from(found.report.strategy == "classic/multiplying");
+        shared += usize::from(found.report.strategy == "classic/shares");
         assert_eq!(adds_differently(&found.schedule), None, "{spec}, {}", found.report.strategy);
         let others = others(&found.schedule);
         assert!(others.is_empty(), "{spec}, {}: {others:?} have other bits than rank 0", found.report.strategy);
     }
     assert!(merged > 2, "{merged} plans merge blocks");
+    assert!(shared > 2, "{shared} plans share the work");
 }
 
 /// Rank 0 ends with ((a + b) + c) + d and the others with (a + b) + (c + d): both commands say so. A plan of ours is silent.

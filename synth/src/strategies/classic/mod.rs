@@ -12,6 +12,7 @@ mod chain;
 mod exchange;
 mod multiplying;
 mod ring;
+mod shares;
 mod spreading;
 mod sums;
 mod tree;

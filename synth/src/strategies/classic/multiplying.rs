@@ -99,6 +99,15 @@ struct MergingRules {
     foldings: u32,
 }
 
+/// Decides between what is equally good: at random, or always in the same way.
+struct Ties(Option<Pcg64Mcg>);
+
+impl Ties {
+    fn next(&mut self) -> u64 {
+        self.0.as_mut().map_or(0, Rng::next_u64)
+    }
+}
+
 /// What may happen besides that all members of a block merge with all of others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Leaving {
@@ -122,11 +131,10 @@ pub(super) fn rounds_by(
     time: impl Fn(&[TransferRound], bool) -> f64,
 ) -> Vec<Vec<TransferRound>> {
     let members = links.links.len();
-    let mut random = Pcg64Mcg::seed_from_u64(seed);
+    let mut ties = Ties(Some(Pcg64Mcg::seed_from_u64(seed)));
     let deadline = &deadline.part(PART);
-    let groups = GROUPS.into_iter().filter(|&most| most < members).chain([members]);
     let leaving = [Leaving::Nobody, Leaving::Folding, Leaving::OutOfReach];
-    let kinds: Vec<_> = groups.flat_map(|most| leaving.map(|leaving| (most, leaving))).collect();
+    let kinds: Vec<_> = group_sizes(members).flat_map(|most| leaving.map(|leaving| (most, leaving))).collect();
     // The best rounds of each kind, without delays and with them.
     let mut found: [Vec<Option<TimedRounds>>; 2] = [vec![None; kinds.len()], vec![None; kinds.len()]];
     for number in 0..(WORK / (members * members)).clamp(1, TRIALS) as u32 {
@@ -135,7 +143,7 @@ pub(super) fn rounds_by(
                 break;
             }
             let rules = MergingRules { most, leaving, foldings: 1 + number % members.ilog2() };
-            let Some(rounds) = merged(&links.times, rules, &mut random) else { continue };
+            let Some(rounds) = merged(&links.times, rules, &mut ties) else { continue };
             for (found, delays) in found.iter_mut().zip([false, true]) {
                 let time = time(&rounds, delays);
                 if time < found[kind].as_ref().map_or(f64::INFINITY, |best| best.0) {
@@ -153,10 +161,34 @@ pub(super) fn rounds_by(
     found.into_iter().flat_map(best).collect()
 }
 
+/// The most blocks that merge into one.
+fn group_sizes(members: usize) -> impl DoubleEndedIterator<Item = usize> {
+    GROUPS.into_iter().filter(move |&most| most < members).chain([members])
+}
+
+/// Rounds of trials in which nobody leaves, each once; first of large groups, because these need few rounds. In the first trials
+/// nothing is random: where ranks are numbered row by row, all blocks then merge in the same direction.
+pub(super) fn trials<'a>(links: &'a MemberLinks<'_>, seed: u64) -> impl Iterator<Item = Vec<TransferRound>> + 'a {
+    let members = links.links.len();
+    let mut ties = Ties(Some(Pcg64Mcg::seed_from_u64(seed)));
+    let mut seen: Vec<Vec<TransferRound>> = Vec::new();
+    let numbers = 0..(WORK / (members * members)).clamp(2, TRIALS);
+    numbers.flat_map(move |number| group_sizes(members).rev().map(move |most| (number, most))).filter_map(
+        move |(number, most)| {
+            let rules = MergingRules { most, leaving: Leaving::Nobody, foldings: 0 };
+            let mut none = Ties(None);
+            let ties = if number == 0 { &mut none } else { &mut ties };
+            let rounds = merged(&links.times, rules, ties).filter(|rounds| !seen.contains(rounds))?;
+            seen.push(rounds.clone());
+            Some(rounds)
+        },
+    )
+}
+
 /// The rounds of one trial; `None` if it comes to an end before all have merged.
-fn merged(times: &[Vec<f64>], rules: MergingRules, random: &mut Pcg64Mcg) -> Option<Vec<TransferRound>> {
+fn merged(times: &[Vec<f64>], rules: MergingRules, ties: &mut Ties) -> Option<Vec<TransferRound>> {
     let MergingRules { most, leaving, foldings } = rules;
-    let near = NEAR[random.next_u64() as usize % NEAR.len()];
+    let near = NEAR[ties.next() as usize % NEAR.len()];
     let mut blocks: Vec<Block> = (0..times.len()).map(|member| vec![member]).collect();
     // What those get at the end that have left comes in the opposite order.
     let (mut rounds, mut last): (Vec<TransferRound>, Vec<MemberPairs>) = Default::default();
@@ -164,7 +196,7 @@ fn merged(times: &[Vec<f64>], rules: MergingRules, random: &mut Pcg64Mcg) -> Opt
         let is_folding = leaving == Leaving::Folding && rounds.len() < foldings as usize;
         let mut round = MergingRound::new(times, &blocks, leaving == Leaving::OutOfReach, near);
         while let Some(block) = round.next() {
-            if is_folding { round.fold(block, random) } else { round.merge(block, most, random) }
+            if is_folding { round.fold(block, ties) } else { round.merge(block, most, ties) }
         }
         let MergingRound { groups, mut adding, copying, .. } = round;
         if adding.is_empty() {
@@ -226,11 +258,11 @@ impl<'a> MergingRound<'a> {
     }
 
     /// Open blocks that are close to all of these, the nearest to the first one; of many, some.
-    fn close(&self, to: &[usize], random: &mut Pcg64Mcg) -> Vec<usize> {
+    fn close(&self, to: &[usize], ties: &mut Ties) -> Vec<usize> {
         let is_close =
             |&other: &usize| self.is_open[other] && to.iter().all(|&block| self.apart[block][other].is_finite());
         let mut close: Vec<(usize, u64)> =
-            (0..self.blocks.len()).filter(is_close).map(|other| (other, random.next_u64())).collect();
+            (0..self.blocks.len()).filter(is_close).map(|other| (other, ties.next())).collect();
         let time = |other: usize| self.apart[to[0]][other];
         close.sort_by(|a, b| time(a.0).total_cmp(&time(b.0)).then(a.1.cmp(&b.1)));
         close.into_iter().map(|(other, _)| other).take(MOST_CANDIDATES).collect()
@@ -268,13 +300,13 @@ impl<'a> MergingRound<'a> {
     }
 
     /// Merges a block with those that are best, up to `most` together.
-    fn merge(&mut self, block: usize, most: usize, random: &mut Pcg64Mcg) {
+    fn merge(&mut self, block: usize, most: usize, ties: &mut Ties) {
         let (mut group, mut members) = (vec![block], vec![self.blocks[block].clone()]);
         self.is_open[block] = false;
         while group.len() < most {
             let with = |other: usize| self.members(&[&group[..], &[other]].concat());
-            let possible = self.close(&group, random).into_iter().filter_map(|other| Some((other, with(other)?)));
-            let rated = possible.map(|(other, all)| ((self.prospects(&all.concat()), random.next_u64()), other, all));
+            let possible = self.close(&group, ties).into_iter().filter_map(|other| Some((other, with(other)?)));
+            let rated = possible.map(|(other, all)| ((self.prospects(&all.concat()), ties.next()), other, all));
             let Some((_, best, all)) = rated.max_by_key(|&(rating, ..)| rating) else { break };
             members = all;
             group.push(best);
@@ -296,9 +328,9 @@ impl<'a> MergingRound<'a> {
     }
 
     /// Folds a block into another one, or the other way round.
-    fn fold(&mut self, block: usize, random: &mut Pcg64Mcg) {
-        let ways = self.close(&[block], random).into_iter().flat_map(|other| [(block, other), (other, block)]);
-        let best = ways.max_by_key(|&(_, into)| (self.prospects(&self.blocks[into]), random.next_u64()));
+    fn fold(&mut self, block: usize, ties: &mut Ties) {
+        let ways = self.close(&[block], ties).into_iter().flat_map(|other| [(block, other), (other, block)]);
+        let best = ways.max_by_key(|&(_, into)| (self.prospects(&self.blocks[into]), ties.next()));
         let (leaves, stays) = best.unwrap_or((block, block));
         (self.is_open[leaves], self.is_open[stays]) = (false, false);
         if leaves != stays {

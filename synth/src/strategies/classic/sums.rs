@@ -3,15 +3,28 @@
 //! Reversal cannot produce them, because there each sum has one collector. All chunks travel together.
 
 use super::multiplying::{self, MemberLinks};
-use super::{Inapplicable, few_enough, inapplicable, missing_link, planned};
+use super::{Inapplicable, few_enough, inapplicable, missing_link, planned, shares};
 use crate::problem::{Problem, SynthError};
 use crate::strategies::{Attempt, Context, Joining};
-use schedule::{ChunkList, Collective, Message, ReplayError, Transfer, TransferKind, clearly_before, replay_rounds};
+use schedule::{
+    ChunkId, ChunkList, Collective, Message, ReplayError, Transfer, TransferKind, clearly_before, replay_rounds,
+};
 use std::collections::BTreeMap;
 use topology::{LinkId, Micros, Rank};
 
 /// The kind of transfer of a round, and its (sender, receiver) pairs, by position among the members.
 pub(super) type TransferRound = (TransferKind, Vec<(usize, usize)>);
+
+/// A message of a round, between members by position.
+pub(super) struct MemberMessage {
+    pub(super) kind: TransferKind,
+    pub(super) from: usize,
+    pub(super) to: usize,
+    pub(super) chunks: ChunkList,
+}
+
+/// Whether transfers, in rounds of these lengths, are a plan.
+type IsWanted = fn(&[Transfer], &[usize]) -> bool;
 
 /// Every algorithm that exchanges sums; none for other collectives than AllReduce.
 pub(super) fn attempts(problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
@@ -36,6 +49,7 @@ pub(super) fn attempts(problem: &Problem, context: &Context<'_>) -> Result<Vec<A
     // It is no textbook algorithm on links as they are, and takes longer to find.
     if context.joining == Joining::Exchanging {
         attempts.push(multiplying(problem, context)?);
+        attempts.push(shares::attempt(problem, context)?);
     }
     Ok(attempts)
 }
@@ -57,7 +71,7 @@ fn multiplying(problem: &Problem, context: &Context<'_>) -> Result<Attempt, Synt
 }
 
 /// The fastest links between members, for all chunks together.
-fn member_links(problem: &Problem) -> MemberLinks<'_> {
+pub(super) fn member_links(problem: &Problem) -> MemberLinks<'_> {
     let chunks: ChunkList = problem.demand.chunk_ids().collect();
     let bytes = problem.demand.message_bytes(&chunks);
     MemberLinks::new(&problem.topology, bytes, fastest_links(problem, &chunks))
@@ -102,21 +116,49 @@ fn binomial(members: usize) -> Vec<TransferRound> {
     rounds
 }
 
+/// A plan in which all chunks travel together.
 fn attempt(
     problem: &Problem,
     context: &Context<'_>,
     name: &str,
     rounds: &[TransferRound],
-    is_wanted: fn(&[Transfer], &[usize]) -> bool,
+    is_wanted: IsWanted,
 ) -> Result<Attempt, SynthError> {
     let passages = rounds.iter().map(|(_, pairs)| pairs.len()).sum::<usize>() * problem.demand.chunks().len();
+    if let Err(why) = few_enough(passages) {
+        return Ok(inapplicable(name, why));
+    }
+    let chunks: ChunkList = problem.demand.chunk_ids().collect();
+    let round = |&(kind, ref pairs): &TransferRound| {
+        let message = |&(from, to): &(usize, usize)| MemberMessage { kind, from, to, chunks: chunks.clone() };
+        pairs.iter().map(message).collect()
+    };
+    let rounds: Vec<Vec<MemberMessage>> = rounds.iter().map(round).collect();
+    play(problem, context, name, &rounds, is_wanted)
+}
+
+/// A plan that sends these messages, round by round.
+pub(super) fn play(
+    problem: &Problem,
+    context: &Context<'_>,
+    name: &str,
+    rounds: &[Vec<MemberMessage>],
+    is_wanted: IsWanted,
+) -> Result<Attempt, SynthError> {
+    let passages = rounds.iter().flatten().map(|message| message.chunks.len()).sum();
     if !context.deadline.leaves_time_for(passages) {
         return Ok(inapplicable(name, "there is no time left to play it".to_owned()));
     }
-    let (messages, lengths) = match messages(problem, rounds) {
-        Ok(found) => found,
+    let members = &problem.demand.request().members;
+    let message = |MemberMessage { kind, from, to, chunks }: &MemberMessage| {
+        let link = fastest_link(problem, members[*from], members[*to], chunks)?;
+        Ok(Message { chunks: chunks.clone(), link, kind: *kind })
+    };
+    let messages: Vec<Message> = match rounds.iter().flatten().map(message).collect() {
+        Ok(messages) => messages,
         Err(why) => return Ok(inapplicable(name, why)),
     };
+    let lengths: Vec<usize> = rounds.iter().map(Vec::len).collect();
     let transfers = match replay_rounds(&problem.demand, &problem.topology, &messages, &lengths) {
         Ok(transfers) => transfers,
         Err(error @ ReplayError::Exchange { .. }) => return Ok(inapplicable(name, error.to_string())),
@@ -131,37 +173,23 @@ fn attempt(
     Ok(planned(problem, context, name, transfers))
 }
 
-/// Whether nothing of a later round arrives at a rank before what an earlier round brings there. Otherwise ranks that add up the same
-/// parts would do so in different orders, which gives floats other bits.
-fn arrives_in_turn(transfers: &[Transfer], rounds: &[usize]) -> bool {
-    let mut last: BTreeMap<Rank, Micros> = BTreeMap::new();
+/// Whether nothing of a later round arrives at a rank before what an earlier round brings there of the same chunk. Otherwise ranks that
+/// add up the same parts would do so in different orders, which gives floats other bits.
+pub(super) fn arrives_in_turn(transfers: &[Transfer], rounds: &[usize]) -> bool {
+    let mut last: BTreeMap<(Rank, ChunkId), Micros> = BTreeMap::new();
     let mut rest = transfers;
     rounds.iter().all(|&length| {
         let (round, later) = rest.split_at(length);
         rest = later;
-        let is_in_turn = round.iter().all(|it| last.get(&it.to).is_none_or(|&before| clearly_before(before, it.end)));
-        for transfer in round {
-            let latest = last.entry(transfer.to).or_insert(transfer.end);
-            *latest = latest.max(transfer.end);
+        let arrivals = || round.iter().flat_map(|it| it.chunks.iter().map(move |&chunk| ((it.to, chunk), it.end)));
+        let mut in_turn = arrivals().map(|(key, end)| last.get(&key).is_none_or(|&before| clearly_before(before, end)));
+        let is_in_turn = in_turn.all(|is_later| is_later);
+        for (key, end) in arrivals() {
+            let latest = last.entry(key).or_insert(end);
+            *latest = latest.max(end);
         }
         is_in_turn
     })
-}
-
-/// The messages and the length of each round.
-fn messages(problem: &Problem, rounds: &[TransferRound]) -> Result<(Vec<Message>, Vec<usize>), Inapplicable> {
-    let members = &problem.demand.request().members;
-    let chunks: ChunkList = problem.demand.chunk_ids().collect();
-    let count: usize = rounds.iter().map(|(_, pairs)| pairs.len()).sum();
-    few_enough(count * chunks.len())?;
-    let mut messages = Vec::with_capacity(count);
-    for &(kind, ref pairs) in rounds {
-        for &(from, to) in pairs {
-            let link = fastest_link(problem, members[from], members[to], &chunks)?;
-            messages.push(Message { chunks: chunks.clone(), link, kind });
-        }
-    }
-    Ok((messages, rounds.iter().map(|(_, pairs)| pairs.len()).collect()))
 }
 
 pub(super) fn fastest_link(

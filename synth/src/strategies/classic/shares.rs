@@ -1,0 +1,361 @@
+//! Recursive multiplying where the members of a block share the work: each adds up a share of the chunks for all of them.
+//!
+//! The principal function is [`attempt`]. Rounds in which blocks merge ([`super::multiplying`]) are split at some round. Until then, what
+//! becomes the sum of a block comes together at one of its members only, at another one for each share. From then on the members with
+//! the same share of different blocks merge. At the end each share is copied back the way it came. Split after the last round this is
+//! a ReduceScatter and an AllGather; split before the first one, everybody adds up everything. Between them, fast links carry much and
+//! slow ones few messages [1].
+//!
+//! Chunks may also be dealt to several layers. All have the same rounds, but each layer begins with another one of them. So the layers
+//! use different links at the same time.
+//!
+//! [1] Rabenseifner, "Optimization of Collective Reduction Operations", ICCS 2004, for powers of two.
+
+use super::multiplying::{MOST_MEMBERS, MemberLinks, trials};
+use super::sums::{MemberMessage, TransferRound, arrives_in_turn, member_links, play};
+use super::{MOST_HOPS, inapplicable};
+use crate::problem::{Deadline, Problem, SynthError};
+use crate::strategies::{Attempt, Context};
+use petgraph::unionfind::UnionFind;
+use schedule::{ChunkId, ChunkList, TransferKind};
+use std::collections::{BTreeMap, BTreeSet};
+use topology::{Bytes, FreeTimes, Micros};
+
+const NAME: &str = "classic/shares";
+/// The most layers.
+const MOST_LAYERS: usize = 8;
+/// Of the plans that are split after the same round and take equally long, so many are layered.
+const MOST_ALIKE: usize = 6;
+/// How many of the plans that promise most are worth playing.
+const MOST_PLAYED: usize = 4;
+/// The search may take one part in this many of the time.
+const PART: u32 = 2;
+
+/// A message of a round: its turn, its sender and its receiver.
+type TurnPair = (usize, usize, usize);
+
+/// The rounds of one share.
+type ShareRounds = Vec<(TransferKind, Vec<TurnPair>)>;
+
+/// Rounds that are split: those of each share.
+#[derive(Clone, PartialEq, Eq)]
+struct SplitRounds {
+    /// The round after which they are split.
+    after: usize,
+    shares: Vec<ShareRounds>,
+}
+
+/// What a member sends another one in a round, as numbers of shares.
+struct SharedParcel {
+    kind: TransferKind,
+    from: usize,
+    to: usize,
+    shares: Vec<usize>,
+}
+
+/// The best of its plans.
+pub(super) fn attempt(problem: &Problem, context: &Context<'_>) -> Result<Attempt, SynthError> {
+    let members = problem.demand.request().members.len();
+    let is_small = (3..=MOST_MEMBERS).contains(&members) && problem.demand.chunks().len() <= MOST_HOPS as usize / 64;
+    if !is_small {
+        return Ok(inapplicable(NAME, format!("there are more than {MOST_MEMBERS} members, or less than three")));
+    }
+    let links = member_links(problem);
+    let plans = plans(problem, &links, context.options.seed, &context.deadline.part(PART));
+    let mut best: Option<Attempt> = None;
+    for layers in &plans {
+        let found = play(problem, context, NAME, &messages(problem, layers), arrives_in_turn)?;
+        let makespan = |attempt: &Attempt| attempt.schedule.as_ref().map_or(f64::INFINITY, |it| it.makespan().0);
+        if best.as_ref().is_none_or(|best| makespan(&found) < makespan(best)) {
+            best = Some(found);
+        }
+    }
+    let none = || inapplicable(NAME, "there are no blocks of members that can share the work".to_owned());
+    Ok(best.unwrap_or_else(none))
+}
+
+/// Plans that promise most, the fastest first, as their layers.
+fn plans(problem: &Problem, links: &MemberLinks<'_>, seed: u64, deadline: &Deadline) -> Vec<Vec<SplitRounds>> {
+    let mut found: Vec<(f64, Vec<SplitRounds>)> = Vec::new();
+    // By the round after which rounds are split: the least time of one layer, and how often it was layered.
+    let mut tried: BTreeMap<usize, (f64, usize)> = BTreeMap::new();
+    for rounds in trials(links, seed).take_while(|_| !deadline.has_passed()) {
+        for after in 0..=rounds.len() {
+            let Some(first) = split(links, &rounds, after) else { continue };
+            let mut layers = vec![first];
+            let time = playing_time(problem, links, &layers);
+            let (least, count) = tried.entry(after).or_insert((f64::INFINITY, 0));
+            if time > *least || *count == MOST_ALIKE {
+                continue;
+            }
+            *count = if time < *least { 1 } else { *count + 1 };
+            *least = time;
+            found.push((time, layers.clone()));
+            // Each layer begins with another round, and goes on in the same order.
+            for first in 1..rounds.len().min(MOST_LAYERS) {
+                let layer = turned(&rounds, first).and_then(|rounds| split(links, &rounds, after));
+                let Some(layer) = layer.filter(|_| !deadline.has_passed()) else { break };
+                layers.push(layer);
+                found.push((playing_time(problem, links, &layers), layers.clone()));
+            }
+        }
+    }
+    found.sort_by(|a, b| a.0.total_cmp(&b.0));
+    // Plans that take equally long are often the same but for the numbers of ranks.
+    found.dedup_by(|a, b| a.0 == b.0);
+    found.into_iter().take(MOST_PLAYED).map(|(_, layers)| layers).collect()
+}
+
+/// The rounds in another order, which begins with round `first` and ends with the one before it; `None` if sums would then count
+/// something twice, or miss something.
+fn turned(rounds: &[TransferRound], first: usize) -> Option<Vec<TransferRound>> {
+    let turned: Vec<TransferRound> = rounds[first..].iter().chain(&rounds[..first]).cloned().collect();
+    let members = rounds.iter().flat_map(|(_, pairs)| pairs).map(|&(_, to)| to + 1).max()?;
+    // The members whose values each member has added up, a bit for each.
+    let mut added: Vec<u128> = (0..members).map(|member| 1 << member).collect();
+    for (_, pairs) in &turned {
+        let before = added.clone();
+        for &(from, to) in pairs {
+            if added[to] & before[from] != 0 {
+                return None;
+            }
+            added[to] |= before[from];
+        }
+    }
+    let all = u128::MAX >> (MOST_MEMBERS - members);
+    added.iter().all(|&added| added == all).then_some(turned)
+}
+
+/// The rounds split after one of them, each with the shares that it makes; `None` where blocks have no members of all shares, or there
+/// is no link back.
+fn split(links: &MemberLinks<'_>, rounds: &[TransferRound], after: usize) -> Option<SplitRounds> {
+    let members = links.links.len();
+    let (before, merging) = rounds.split_at(after);
+    let (block, share) = (joined(members, before), joined(members, merging));
+    let count = share.iter().max()? + 1;
+    let met: BTreeSet<(usize, usize)> = block.iter().copied().zip(share.iter().copied()).collect();
+    // As many members as pairs of a block and a share: each block has one of each.
+    if met.len() != members || (block.iter().max()? + 1) * count != members {
+        return None;
+    }
+    let shares = (0..count).map(|own| share_rounds(links, before, merging, |member| share[member] == own));
+    Some(SplitRounds { after, shares: shares.collect::<Option<Vec<ShareRounds>>>()? })
+}
+
+/// The rounds of the share that these members have; `None` where there is no link back.
+fn share_rounds(
+    links: &MemberLinks<'_>,
+    before: &[TransferRound],
+    merging: &[TransferRound],
+    is_own: impl Fn(usize) -> bool,
+) -> Option<ShareRounds> {
+    let turns = |pairs: &[(usize, usize)]| -> Vec<TurnPair> {
+        pairs.iter().enumerate().map(|(turn, &(from, to))| (turn, from, to)).collect()
+    };
+    let mut collects: Vec<bool> = (0..links.links.len()).map(&is_own).collect();
+    let mut collecting: Vec<Vec<TurnPair>> = Vec::new();
+    for (_, pairs) in before.iter().rev() {
+        let mut needed = turns(pairs);
+        needed.retain(|&(_, _, to)| collects[to]);
+        needed.iter().for_each(|&(_, from, _)| collects[from] = true);
+        collecting.push(needed);
+    }
+    if collecting.iter().flatten().any(|&(_, from, to)| links.links[to][from].is_none()) {
+        return None;
+    }
+    let back = |pairs: &Vec<TurnPair>| pairs.iter().map(|&(turn, from, to)| (turn, to, from)).collect();
+    let copying: Vec<Vec<TurnPair>> = collecting.iter().map(back).collect();
+    let merge = |(_, pairs): &TransferRound| {
+        let mut pairs = turns(pairs);
+        pairs.retain(|&(_, from, _)| is_own(from));
+        pairs
+    };
+    let adding = collecting.into_iter().rev().chain(merging.iter().map(merge));
+    let adding = adding.map(|pairs| (TransferKind::Reduce, pairs));
+    Some(adding.chain(copying.into_iter().map(|pairs| (TransferKind::Copy, pairs))).collect())
+}
+
+/// For each member, the number of the set of members that it is joined with by messages of these rounds.
+fn joined(members: usize, rounds: &[TransferRound]) -> Vec<usize> {
+    let mut sets = UnionFind::new(members);
+    for &(from, to) in rounds.iter().flat_map(|(_, pairs)| pairs) {
+        sets.union(from, to);
+    }
+    let labels: Vec<usize> = sets.into_labeling();
+    let mut different = labels.clone();
+    different.sort_unstable();
+    different.dedup();
+    labels.iter().map(|label| different.partition_point(|other| other < label)).collect()
+}
+
+/// The parcels of each round, of all layers together. Shares are numbered from layer to layer.
+fn parcels(layers: &[SplitRounds]) -> Vec<Vec<SharedParcel>> {
+    let shares: Vec<&ShareRounds> = layers.iter().flat_map(|layer| &layer.shares).collect();
+    let rounds = shares.iter().map(|rounds| rounds.len()).max().unwrap_or(0);
+    let parcels_of = |round: usize| {
+        let mut all: Vec<((usize, usize, bool), usize, usize)> = Vec::new();
+        for (share, rounds) in shares.iter().enumerate() {
+            let Some((kind, pairs)) = rounds.get(round) else { continue };
+            let of = |&(turn, from, to): &TurnPair| ((from, to, *kind == TransferKind::Copy), turn, share);
+            all.extend(pairs.iter().map(of));
+        }
+        all.sort_unstable();
+        let mut parcels: Vec<(usize, SharedParcel)> = Vec::new();
+        for same in all.chunk_by(|a, b| a.0 == b.0) {
+            let (from, to, is_copy) = same[0].0;
+            let kind = if is_copy { TransferKind::Copy } else { TransferKind::Reduce };
+            let mut shares: Vec<usize> = same.iter().map(|&(_, _, share)| share).collect();
+            shares.sort_unstable();
+            parcels.push((same[0].1, SharedParcel { kind, from, to, shares }));
+        }
+        parcels.sort_by_key(|&(turn, _)| turn);
+        parcels.into_iter().map(|(_, parcel)| parcel).collect()
+    };
+    (0..rounds).map(parcels_of).collect()
+}
+
+/// How long the rounds of these layers take together, if each member sends what it had when a round began.
+fn playing_time(problem: &Problem, links: &MemberLinks<'_>, layers: &[SplitRounds]) -> f64 {
+    let (topology, members) = (links.topology, links.links.len());
+    let bytes: Vec<f64> = dealt(problem, layers).iter().map(|list| problem.demand.message_bytes(list).0).collect();
+    let mut free = FreeTimes::new(topology);
+    let mut ready = vec![Micros::ZERO; members * bytes.len()];
+    for round in parcels(layers) {
+        let mut next = ready.clone();
+        for SharedParcel { from, to, shares, .. } in round {
+            let Some(link) = links.links[from][to] else { return f64::INFINITY };
+            let total = Bytes(shares.iter().map(|&share| bytes[share]).sum());
+            if total.0 == 0.0 {
+                continue;
+            }
+            let since = shares.iter().map(|&share| ready[share * members + from]).fold(Micros::ZERO, Micros::max);
+            let start = free.earliest(topology, link).max(since);
+            free.occupy(topology, link, start, total);
+            let end = start + topology.link(link).transfer_time(total);
+            for share in shares {
+                let place = &mut next[share * members + to];
+                *place = place.max(end);
+            }
+        }
+        ready = next;
+    }
+    ready.into_iter().fold(0.0, |last, time| last.max(time.0))
+}
+
+/// The chunks of each share. They are dealt to the layers in turn, and there to the shares in turn.
+fn dealt(problem: &Problem, layers: &[SplitRounds]) -> Vec<ChunkList> {
+    let mut lists: Vec<Vec<ChunkList>> =
+        layers.iter().map(|layer| vec![ChunkList::new(); layer.shares.len()]).collect();
+    for (number, chunk) in problem.demand.chunk_ids().enumerate() {
+        let (layer, turn) = (number % layers.len(), number / layers.len());
+        let shares = &mut lists[layer];
+        let share = turn % shares.len();
+        shares[share].push(chunk);
+    }
+    lists.into_iter().flatten().collect()
+}
+
+/// The messages of all rounds.
+fn messages(problem: &Problem, layers: &[SplitRounds]) -> Vec<Vec<MemberMessage>> {
+    let lists = dealt(problem, layers);
+    let round = |round: Vec<SharedParcel>| {
+        let message = |SharedParcel { kind, from, to, shares }: SharedParcel| {
+            let mut chunks: Vec<ChunkId> = shares.iter().flat_map(|&share| lists[share].iter().copied()).collect();
+            chunks.sort_unstable();
+            MemberMessage { kind, from, to, chunks: chunks.into_iter().collect() }
+        };
+        round.into_iter().map(message).filter(|message| !message.chunks.is_empty()).collect()
+    };
+    parcels(layers).into_iter().map(round).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::problem::SearchOptions;
+    use crate::problem::by_hand::{asked, random_machine};
+    use schedule::{Collective, verify};
+    use topology::resolve;
+
+    /// The makespan of the plan, verified; `None` if it does not apply.
+    fn planned(problem: &Problem) -> Option<Micros> {
+        let (options, deadline) = (SearchOptions::default(), Deadline::default());
+        let context = Context::among_others(&options, &deadline, Micros::ZERO);
+        let found = attempt(problem, &context).expect("nothing breaks").schedule?;
+        let verified =
+            verify(found, &problem.topology).unwrap_or_else(|no| panic!("{}: {no}", problem.topology.name()));
+        Some(verified.schedule().makespan())
+    }
+
+    /// α is 1 µs, and 1000 bytes take 1 µs.
+    #[test]
+    fn layers_use_all_links_at_the_same_time() {
+        for (spec, bytes, most) in [
+            // Four layers of 400 bytes take four rounds of (1 + 0.4) µs, where each rank has four links.
+            ("hypercube:4", 1600, 5.6),
+            ("torus2d:4x4", 1600, 5.6),
+            // Halved and doubled: eight rounds, and 15/16 of the bytes twice, over four links.
+            ("hypercube:4", 64_000, 8.0 + 2.0 * 15.0),
+            // Rows and columns of three: three layers, three rounds of exchange with two neighbours each.
+            ("torus3d:3x3x3", 2700, 3.0 * 1.9),
+            // One share each, that all others send to its member and get from it.
+            ("clique:8", 8000, 4.0),
+        ] {
+            let machine = resolve(&format!("{spec},alpha=1us,bandwidth=1GBps")).expect("a known topology");
+            let makespan = planned(&asked(machine, Collective::AllReduce, bytes)).expect(spec);
+            assert!(makespan.0 <= most * (1.0 + 1e-9), "{spec}: {makespan}");
+        }
+    }
+
+    /// Inside of a machine each rank gets 2 KB from each other one; between machines it exchanges those 2 KB with seven ranks.
+    #[test]
+    fn machines_share_the_work_and_exchange_shares() {
+        let machine = resolve("h800x8").expect("a known topology");
+        let makespan = planned(&asked(machine, Collective::AllReduce, 16_000)).expect("machines of equal sizes");
+        let [inside, between] = [3.0 + 7.0 * 2000.0 / 150e3, 10.0 + 7.0 * 2000.0 / 45.5e3];
+        assert!(makespan.0 <= 2.0 * inside + between + 0.01, "{makespan}");
+    }
+
+    /// Links of any speed, one way or both, with ports or without.
+    #[test]
+    fn shares_on_random_machines_are_right() {
+        let found = (0..600).filter_map(|seed| planned(&asked(random_machine(seed), Collective::AllReduce, 6000)));
+        let count = found.count();
+        assert!(count > 5, "{count}");
+    }
+
+    #[test]
+    fn all_ways_to_split_rounds_are_right() {
+        let mut right = 0;
+        for spec in ["clique:6", "torus2d:3x4", "mesh2d:2x4", "switch:8", "dgx1", "h800x2", "fat-tree:2x4", "line:4"] {
+            let problem = asked(resolve(spec).expect("a known topology"), Collective::AllReduce, 6000);
+            let (options, deadline) = (SearchOptions::default(), Deadline::default());
+            let context = Context::among_others(&options, &deadline, Micros::ZERO);
+            let links = member_links(&problem);
+            let splits = |rounds: Vec<TransferRound>| -> Vec<SplitRounds> {
+                (0..=rounds.len()).filter_map(|after| split(&links, &rounds, after)).collect()
+            };
+            for split in trials(&links, 7).take(20).flat_map(splits) {
+                let messages = messages(&problem, &[split]);
+                let found = play(&problem, &context, NAME, &messages, arrives_in_turn).expect("an order").schedule;
+                if let Some(found) = found {
+                    verify(found, &problem.topology).unwrap_or_else(|no| panic!("{spec}: {no}"));
+                    right += 1;
+                }
+            }
+        }
+        assert!(right > 60, "{right}");
+    }
+
+    #[test]
+    fn rounds_in_another_order_must_add_up_everything_once() {
+        let rounds = |pairs: &[&[(usize, usize)]]| -> Vec<TransferRound> {
+            pairs.iter().map(|pairs| (TransferKind::Reduce, pairs.to_vec())).collect()
+        };
+        let square = rounds(&[&[(0, 1), (1, 0), (2, 3), (3, 2)], &[(0, 2), (2, 0), (1, 3), (3, 1)]]);
+        assert_eq!(turned(&square, 1), Some(vec![square[1].clone(), square[0].clone()]));
+        // The sums of two blocks meet at different members than the other way round.
+        let row = rounds(&[&[(0, 1), (1, 0), (2, 3), (3, 2)], &[(1, 2), (2, 1), (1, 3), (2, 0)]]);
+        assert_eq!(turned(&row, 1), None);
+    }
+}
