@@ -39,7 +39,7 @@ use super::classes::RankClasses;
 use super::degree::Side;
 use super::leaving::{LeavingTerms, LeavingTime};
 use super::{Bound, Certificate, Scope};
-use crate::problem::sets::by_first;
+use crate::problem::groupings::{RankGroups, groupings};
 use crate::problem::{Deadline, Problem};
 use schedule::Chunk;
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,9 +47,8 @@ use topology::{Latency, LinkId, Micros, MicrosPerByte, Rank, ResourceId};
 
 /// The most groups whose data is followed. Symmetric ones give the same bound.
 const FOLLOWED: usize = 8;
-/// The most links of a machine that is examined: a tenth of a second. And the most groupings by switches.
+/// The most links of a machine that is examined: a tenth of a second.
 const MOST_LINKS: usize = 1 << 17;
-const SWITCHED: usize = 4;
 /// The logarithm of a ratio that rounding made this much (relative) too large must not be rounded up.
 const SLIGHTLY: f64 = 1e-9;
 
@@ -59,7 +58,7 @@ pub(super) fn rounds(problem: &Problem, classes: &RankClasses, deadline: &Deadli
     if problem.topology.links().len() > MOST_LINKS {
         return None;
     }
-    for grouping in groupings(problem) {
+    for grouping in groupings(&problem.topology) {
         for side in [Side::Ingress, Side::Egress] {
             if deadline.has_passed() {
                 return best;
@@ -76,46 +75,6 @@ pub(super) fn rounds(problem: &Problem, classes: &RankClasses, deadline: &Deadli
         }
     }
     best
-}
-
-/// The group of each rank, numbered from 0 without gaps.
-type RankGroups = Vec<usize>;
-
-/// Every rank alone, the machines, and the ranks behind one resource, where these are groups.
-fn groupings(problem: &Problem) -> Vec<RankGroups> {
-    let topology = &*problem.topology;
-    let ranks = topology.rank_count();
-    let mut found: Vec<RankGroups> = vec![(0..ranks).collect()];
-    found.push(by_first(topology.ranks().map(|rank| topology.machine_of(rank)).collect()));
-    let mut behind: BTreeMap<ResourceId, BTreeSet<Rank>> = BTreeMap::new();
-    for link in topology.links() {
-        for &resource in &link.resources {
-            behind.entry(resource).or_default().insert(link.to);
-        }
-    }
-    // Sets of one size that leave no rank out and share none are the ranks behind the switches of one level.
-    let sets: BTreeSet<BTreeSet<Rank>> = behind.into_values().filter(|set| (2..ranks).contains(&set.len())).collect();
-    let mut by_size: BTreeMap<usize, Vec<BTreeSet<Rank>>> = BTreeMap::new();
-    sets.into_iter().for_each(|set| by_size.entry(set.len()).or_default().push(set));
-    for sets in by_size.into_values().filter(|sets| sets.iter().map(BTreeSet::len).sum::<usize>() == ranks) {
-        let mut group = vec![usize::MAX; ranks];
-        sets.iter().enumerate().for_each(|(at, set)| set.iter().for_each(|rank| group[rank.index()] = at));
-        let is_whole = group.iter().all(|&group| group < ranks);
-        found.extend((is_whole && found.len() < 2 + SWITCHED).then(|| by_first(group)));
-    }
-    found.sort_unstable();
-    found.dedup();
-    found.into_iter().map(|grouping| numbered(&grouping)).filter(|grouping| grouping.iter().any(|&it| it > 0)).collect()
-}
-
-/// The same groups with numbers from 0 without gaps.
-fn numbered(grouping: &[usize]) -> RankGroups {
-    let mut numbers: BTreeMap<usize, usize> = BTreeMap::new();
-    let mut number = |group: &usize| {
-        let next = numbers.len();
-        *numbers.entry(*group).or_insert(next)
-    };
-    grouping.iter().map(&mut number).collect()
 }
 
 /// The links between groups, seen from one side. `Egress` follows data from one group to the others. `Ingress` does the

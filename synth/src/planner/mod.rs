@@ -306,6 +306,7 @@ impl<'a> Planning<'a, '_> {
     ) -> Context<'b> {
         Context {
             incumbent: search.best.as_ref().map(|best| best.schedule.schedule()),
+            runner_up: search.runner_up.as_ref(),
             bound: search.bound.value,
             joining: self.joining(),
             ..Context::alone(options, deadline, self.symmetries, self.progress)

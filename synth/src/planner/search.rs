@@ -3,6 +3,7 @@
 //! The principal type is [`CountSearch`]. A proposal counts only after `schedule::verify` and the check against the
 //! sketch have accepted it. Its makespan is the one that the verifier computed.
 
+use super::LARGE;
 use crate::bounds::{Bound, Bounds};
 use crate::polish::prefer::preference_grade;
 use crate::problem::tolerance::{beats, bound_below, reaches};
@@ -29,6 +30,8 @@ pub(super) struct CountSearch<'a> {
     /// The gap to `claim` (relative) that is good enough.
     gap: f64,
     pub(super) best: Option<Incumbent>,
+    /// The best schedule by another name than that of the best one, if it is not large.
+    pub(super) runner_up: Option<Schedule>,
     /// The strategies that have planned sums as one here.
     pub(super) planned_as_one: Vec<StrategyKind>,
     pub(super) candidates: Vec<Candidate>,
@@ -61,6 +64,7 @@ impl<'a> CountSearch<'a> {
             is_alone: counts == 1,
             gap,
             best: None,
+            runner_up: None,
             planned_as_one: Vec::new(),
             candidates: Vec::new(),
             refusals: Vec::new(),
@@ -76,6 +80,7 @@ impl<'a> CountSearch<'a> {
             bound: self.bound.clone(),
             claim: self.claim.clone(),
             best: self.best.clone(),
+            runner_up: self.runner_up.clone(),
             planned_as_one: self.planned_as_one.clone(),
             candidates: Vec::new(),
             refusals: Vec::new(),
@@ -91,10 +96,32 @@ impl<'a> CountSearch<'a> {
         self.candidates.extend(other.candidates);
         self.refusals.extend(other.refusals);
         self.milestones.extend(other.milestones);
-        self.best = match other.best {
-            Some(found) if self.improves(found.schedule.schedule()) => Some(found),
-            _ => self.best.take(),
-        };
+        if let Some(found) = other.best {
+            self.keep(found);
+        }
+        if let Some(found) = other.runner_up {
+            self.keep_runner_up(found);
+        }
+    }
+
+    /// Keeps a schedule if it is the best, or the best by another name; returns whether it is the best.
+    fn keep(&mut self, found: Incumbent) -> bool {
+        let improves = self.improves(found.schedule.schedule());
+        let other = if improves { self.best.replace(found) } else { Some(found) };
+        if let Some(other) = other {
+            self.keep_runner_up(other.schedule.into_schedule());
+        }
+        improves
+    }
+
+    fn keep_runner_up(&mut self, found: Schedule) {
+        let name = |schedule: &Schedule| schedule.produced_by.strategy.clone();
+        let best = self.best.as_ref().map(|best| name(best.schedule.schedule()));
+        // What was second may go by the name of the best one by now.
+        let kept = self.runner_up.take().filter(|kept| Some(name(kept)) != best);
+        let is_other = Some(name(&found)) != best && found.transfers.len() <= LARGE;
+        let is_better = kept.as_ref().is_none_or(|kept| beats(found.makespan(), kept.makespan()));
+        self.runner_up = if is_other && is_better { Some(found) } else { kept };
     }
 
     pub(super) fn raise_bounds(&mut self, proven: Vec<Bound>) {
@@ -210,13 +237,12 @@ impl<'a> CountSearch<'a> {
                     candidate.stop_reason = StopReason::Done;
                     candidate.note.get_or_insert_with(|| "none is faster with as many chunks".to_owned());
                 }
-                if self.improves(verified.schedule()) {
+                if self.keep(Incumbent { schedule: verified, makespan, stop }) {
                     self.milestones.push(Milestone {
                         seconds: self.started.elapsed().as_secs_f64(),
                         makespan_us: makespan.0,
                         strategy: candidate.strategy.clone(),
                     });
-                    self.best = Some(Incumbent { schedule: verified, makespan, stop });
                 }
             }
             Err(reason) => candidate.note = Some(format!("refused: {reason}")),
@@ -274,5 +300,46 @@ pub(crate) fn accept(schedule: Schedule, problem: &Problem) -> Result<VerifiedSc
     match obey(verified.schedule(), &problem.topology, &problem.constraints).first() {
         Some(violation) => Err(violation.to_string()),
         None => Ok(verified),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bounds::bounds;
+    use crate::planner::textbook;
+    use crate::problem::Deadline;
+    use crate::problem::by_hand::asked;
+    use schedule::Collective;
+
+    #[test]
+    fn the_runner_up_is_the_best_by_another_name() {
+        let machine = topology::resolve("dgx1").expect("a known topology");
+        let problem = asked(machine, Collective::AllGather, 1_000_000);
+        let mut plans = textbook(&problem).expect("textbook algorithms");
+        plans.sort_by(|a, b| b.makespan().total_cmp(&a.makespan()));
+        plans.dedup_by(|a, b| a.makespan() == b.makespan());
+        let [slow, middle, fast] = [0, plans.len() / 2, plans.len() - 1].map(|at| plans[at].clone());
+        let mut search = CountSearch::new(&problem, bounds(&problem, &Deadline::default()), 1, 0.0, Instant::now());
+        let named = |schedule: &Schedule, name: &str| Attempt {
+            name: name.to_owned(),
+            schedule: Some(schedule.clone()),
+            stop: StopReason::Done,
+            note: None,
+        };
+        let runner_up = |search: &CountSearch<'_>| search.runner_up.as_ref().map(Schedule::makespan);
+        search.judge(named(&middle, "a"), 0.0, 0);
+        assert_eq!(runner_up(&search), None);
+        search.judge(named(&slow, "a"), 0.0, 0);
+        assert_eq!(runner_up(&search), None, "both are by one strategy");
+        search.judge(named(&slow, "b"), 0.0, 0);
+        assert_eq!(runner_up(&search), Some(slow.makespan()));
+        // What was the best one comes second; its own slower plan does not.
+        search.judge(named(&fast, "b"), 0.0, 0);
+        assert_eq!(runner_up(&search), Some(middle.makespan()));
+        let mut other = search.fork();
+        other.judge(named(&middle, "c"), 0.0, 0);
+        search.absorb(other);
+        assert_eq!((search.makespan(), runner_up(&search)), (Some(fast.makespan()), Some(middle.makespan())));
     }
 }

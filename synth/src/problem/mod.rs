@@ -6,6 +6,7 @@ mod chunking;
 pub(crate) mod constraints;
 pub(crate) mod distance;
 mod error;
+pub(crate) mod groupings;
 pub mod matrix;
 pub(crate) mod merging;
 pub(crate) mod options;

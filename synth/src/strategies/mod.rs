@@ -33,6 +33,8 @@ pub struct Context<'a> {
     pub deadline: &'a Deadline,
     /// The best schedule so far for the *same* demand, as warm start and cutoff.
     pub incumbent: Option<&'a Schedule>,
+    /// The best schedule of another strategy for the same demand, which may be a better start than the best one.
+    pub(crate) runner_up: Option<&'a Schedule>,
     /// The best proven lower bound: no schedule is faster.
     pub bound: Micros,
     /// Whether the strategy need not share the time with others, as where the user named it. Then it runs even where it is not
@@ -62,6 +64,7 @@ impl<'a> Context<'a> {
             options,
             deadline,
             incumbent: None,
+            runner_up: None,
             bound: Micros::ZERO,
             is_alone: true,
             is_restart: false,

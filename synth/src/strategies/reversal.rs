@@ -134,7 +134,7 @@ fn propose_halves(
             Some(_) if context.joining != Joining::AsTheyAre => bounds(half, &deadline.part(BOUND_PART)).best().value,
             _ => context.bound,
         };
-        let context = Context { incumbent: turned.as_ref(), bound, deadline, ..*context };
+        let context = Context { incumbent: turned.as_ref(), runner_up: None, bound, deadline, ..*context };
         propose_copies(half, &context, strategy)
     };
     let has_parts = halves.spread.is_some() && strategy.uses_all_time();

@@ -58,7 +58,7 @@ fn propose_at_once(
         Some(Schedule::new(&at_once.topology, at_once.demand.clone(), transfers, &incumbent.produced_by.strategy))
     });
     // A bound of the whole says nothing of when a plan of another demand is good enough.
-    let ignoring = Context { incumbent: incumbent.as_ref(), bound: Micros::ZERO, ..*context };
+    let ignoring = Context { incumbent: incumbent.as_ref(), runner_up: None, bound: Micros::ZERO, ..*context };
     let attempts = reversal::propose(&at_once, &ignoring, strategy)?;
     Ok(attempts.into_iter().map(|attempt| started(problem, attempt, context.deadline)).collect())
 }

@@ -10,6 +10,7 @@
 
 mod chain;
 mod exchange;
+mod gateways;
 mod multiplying;
 mod ring;
 mod shares;
@@ -180,6 +181,7 @@ impl Strategy for Classic {
         }
         if attempts.iter().all(|attempt| attempt.stop != StopReason::Optimal) {
             attempts.extend(spreading::attempt(problem, context)?);
+            attempts.extend(gateways::attempt(problem, context)?);
         }
         Ok(attempts)
     }

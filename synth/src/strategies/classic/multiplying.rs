@@ -56,6 +56,11 @@ impl<'a> MemberLinks<'a> {
         Self { topology, bytes, links, times }
     }
 
+    /// How long a message takes from a member to another one; infinite without a link.
+    pub(super) fn time(&self, from: usize, to: usize) -> f64 {
+        self.times[from][to]
+    }
+
     /// How long rounds take, each as early as possible. Where something would arrive in a round before its receiver has sent what it had
     /// when the round began, it waits with `delays`; else the time is infinite.
     fn playing_time(&self, rounds: &[TransferRound], delays: bool) -> f64 {

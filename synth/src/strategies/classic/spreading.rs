@@ -17,11 +17,11 @@ const NAME: &str = "classic/multiplying";
 const MOST_PASSAGES: usize = 1 << 18;
 
 /// A chunk: who has it, and who wants it, by position among the members.
-struct SpreadChunk {
-    id: ChunkId,
+pub(super) struct SpreadChunk {
+    pub(super) id: ChunkId,
     bytes: Bytes,
-    holder: usize,
-    wanted: Vec<usize>,
+    pub(super) holder: usize,
+    pub(super) wanted: Vec<usize>,
 }
 
 /// What a member sends another one in a round, as positions among the chunks.
@@ -64,7 +64,7 @@ pub(super) fn attempt(problem: &Problem, context: &Context<'_>) -> Result<Option
 }
 
 /// The chunks, if each has one holder, and only members have and want them.
-fn spread_chunks(problem: &Problem) -> Option<Vec<SpreadChunk>> {
+pub(super) fn spread_chunks(problem: &Problem) -> Option<Vec<SpreadChunk>> {
     let members = &problem.demand.request().members;
     let place = |rank: Rank| members.binary_search(&rank).ok();
     let chunks = problem.demand.chunk_ids().zip(problem.demand.chunks());

@@ -46,8 +46,8 @@ const MOST_STEPS: usize = 50_000;
 const LEAST_STEPS: usize = 2_000;
 /// The rounds: each takes 1/n of the steps. If the short first round gains nothing, a long one hardly ever does.
 const ROUNDS: [u32; 2] = [4, 1];
-/// The chains of a round. The first starts from the best plan so far; the others start from plans that they build, if
-/// these take at most `MOST_WORSE` times as long.
+/// The chains of a round. The first starts from the best plan so far; the others start from plans that they build or, once, from the
+/// best plan of another strategy, if these take at most `MOST_WORSE` times as long.
 const CHAINS: u64 = 2;
 const MOST_WORSE: f64 = 1.25;
 /// How many plans a chain builds from nothing, to start from the best of them.
@@ -94,6 +94,21 @@ fn steps(problem: &Problem, effort: usize) -> usize {
     effort * (WORK / (deliveries + tables / 8).max(1)).min(deliveries * STEPS_PER_DELIVERY).min(MOST_STEPS)
 }
 
+/// Where a chain begins.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ChainStart {
+    Best,
+    Built,
+    /// A plan of another strategy, and what chains have made of it.
+    Other,
+}
+
+/// The best plan of a chain.
+struct ChainEnd {
+    transfers: Vec<Transfer>,
+    start: ChainStart,
+}
+
 struct Improvement<'a> {
     problem: &'a Problem,
     context: &'a Context<'a>,
@@ -103,10 +118,10 @@ struct Improvement<'a> {
 
 impl Improvement<'_> {
     fn attempt(&self) -> Attempt {
-        let mut best: Option<Vec<Transfer>> = None;
+        let (mut best, mut other): (Option<Vec<Transfer>>, _) = (None, self.other());
         for (round, part) in (0..).zip(ROUNDS) {
             let from = best.as_deref().unwrap_or(&self.incumbent.transfers);
-            let found = self.round(from, round, self.steps / part);
+            let found = self.round(from, &mut other, round, self.steps / part);
             let is_done = found.is_none() || self.is_good_enough(found.as_deref());
             best = found.or(best);
             if is_done {
@@ -123,19 +138,37 @@ impl Improvement<'_> {
         Attempt { name: "improve".to_owned(), schedule, stop, note: None }
     }
 
+    /// A plan of another strategy. It is far from the incumbent, and may lead further though it is slower.
+    fn other(&self) -> Option<Vec<Transfer>> {
+        let is_close = |it: &&Schedule| it.makespan() <= self.incumbent.makespan() * MOST_WORSE;
+        let other = self.context.runner_up.filter(is_close).filter(|_| !self.context.is_restart);
+        other.map(|it| it.transfers.clone())
+    }
+
     fn is_good_enough(&self, transfers: Option<&[Transfer]>) -> bool {
         let found = transfers.map_or_else(|| self.incumbent.makespan(), makespan);
         self.context.is_enough(found)
     }
 
-    /// The best plan of all chains, if it is faster than `from`.
-    fn round(&self, from: &[Transfer], round: u64, steps: u32) -> Option<Vec<Transfer>> {
+    /// The best plan of all chains, if it is faster than `from`. The chain that goes on from `other` makes it faster.
+    fn round(
+        &self,
+        from: &[Transfer],
+        other: &mut Option<Vec<Transfer>>,
+        round: u64,
+        steps: u32,
+    ) -> Option<Vec<Transfer>> {
         let chains: Vec<u64> = (0..CHAINS).map(|chain| round * CHAINS + chain).collect();
-        let found = chains.par_iter().map(|&number| self.chain(from, number, steps)).collect::<Vec<_>>();
+        let begins = other.as_deref();
+        let found: Vec<Option<ChainEnd>> =
+            chains.par_iter().map(|&number| self.chain((from, begins), number, steps)).collect();
         let mut best = makespan(from);
         let mut better = None;
-        for transfers in found.into_iter().flatten() {
+        for ChainEnd { transfers, start } in found.into_iter().flatten() {
             let makespan = makespan(&transfers);
+            if start == ChainStart::Other {
+                *other = Some(transfers.clone());
+            }
             if beats(makespan, best) {
                 (best, better) = (makespan, Some(transfers));
             }
@@ -144,18 +177,26 @@ impl Improvement<'_> {
     }
 
     /// The best plan that chain `number` finds.
-    fn chain(&self, from: &[Transfer], number: u64, steps: u32) -> Option<Vec<Transfer>> {
-        let problem = self.problem;
-        let builds = if number.is_multiple_of(CHAINS) { 0 } else { self.builds(steps) };
+    fn chain(&self, (from, other): (&[Transfer], Option<&[Transfer]>), number: u64, steps: u32) -> Option<ChainEnd> {
+        let is_first = number.is_multiple_of(CHAINS);
+        let builds = if is_first { 0 } else { self.builds(steps) };
         let built = (0..builds).filter_map(|build| self.built(number, build));
         let built = built.min_by(|a, b| a.makespan.total_cmp(&b.makespan));
         if self.context.deadline.has_passed() {
             return None;
         }
         let hopeful = built.filter(|built| built.makespan.0 <= makespan(from).0 * MOST_WORSE);
-        let mut chain = hopeful.or_else(|| self.near(from, number))?;
+        let (start, chain) = match (hopeful, other.filter(|_| !is_first)) {
+            (Some(built), _) => (ChainStart::Built, built),
+            (None, Some(other)) => (ChainStart::Other, self.near(other, number)?),
+            (None, None) => (ChainStart::Best, self.near(from, number)?),
+        };
+        Some(ChainEnd { transfers: self.run(chain, steps)?, start })
+    }
+
+    fn run(&self, mut chain: Chain<'_>, steps: u32) -> Option<Vec<Transfer>> {
         chain.run(steps, self.context.goal(), self.context.deadline);
-        replay(&problem.demand, &problem.topology, &chain.best.messages()).ok()
+        replay(&self.problem.demand, &self.problem.topology, &chain.best.messages()).ok()
     }
 
     /// How many plans to build from nothing: they may cost half as much as the steps.
