@@ -45,6 +45,8 @@ pub struct Deadline {
     cancel: Cancel,
     /// Whether a schedule exists already, so that a search may end with nothing.
     strict: bool,
+    /// Whether there is no other way to a schedule, so that a search that has found nothing goes on.
+    open_ended: bool,
 }
 
 impl Deadline {
@@ -55,7 +57,7 @@ impl Deadline {
         let at = limit.and_then(|limit| now.checked_add(limit));
         let patient = limit.filter(|limit| !limit.is_zero()).map(|limit| limit + limit / GRACE_PART + GRACE);
         let latest = patient.and_then(|patient| now.checked_add(patient));
-        Self { at, latest, cancel, strict: false }
+        Self { at, latest, cancel, ..Self::default() }
     }
 
     /// The sooner of this and `limit` from now on.
@@ -82,6 +84,16 @@ impl Deadline {
     #[must_use]
     pub(crate) fn strict(self) -> Self {
         Self { strict: true, ..self }
+    }
+
+    /// The same deadline where a search that has found nothing goes on as long as it takes: there is no other way to an answer.
+    pub(crate) fn open_ended(self) -> Self {
+        Self { latest: None, open_ended: true, ..self }
+    }
+
+    /// Whether a search that has found nothing goes on as long as it takes.
+    pub(crate) fn is_open_ended(&self) -> bool {
+        self.open_ended
     }
 
     /// The same deadline for the first answer of a search: it ends only when a search also ends that has found nothing.

@@ -159,8 +159,9 @@ impl Orbits {
         };
         let mut best: Option<(Micros, Vec<Sent>)> = None;
         let mut looked_at = 0;
-        // Where there is no plan yet, the first walk goes on after the time limit, if it cannot take long.
-        let may_be_late = walk.candidates() <= SHARED_WORK && !context.deadline.is_strict();
+        // Where there is no plan yet, the first walk goes on after the time limit, if it cannot take long or is the only way to one.
+        let is_patient = walk.candidates() <= SHARED_WORK || context.deadline.is_open_ended();
+        let may_be_late = is_patient && !context.deadline.is_strict();
         let patient = Deadline::after(None, context.options.cancel.clone());
         for number in 0..tries {
             let is_enough = best.as_ref().is_some_and(|(makespan, _)| context.is_enough(*makespan));
