@@ -27,7 +27,7 @@ const HOPELESS: f64 = 1.4;
 const PART: u32 = 2;
 
 /// Members by position, some of a group.
-type Part = Vec<usize>;
+type GroupPart = Vec<usize>;
 
 /// The best of its plans; `None` where there are no groups, some chunk goes to several ranks, or textbook algorithms are asked for.
 pub(super) fn attempt(problem: &Problem, context: &Context<'_>) -> Result<Option<Attempt>, SynthError> {
@@ -40,7 +40,7 @@ pub(super) fn attempt(problem: &Problem, context: &Context<'_>) -> Result<Option
     let Some(chunks) = travelling(problem) else { return Ok(None) };
     let own: ChunkList = chunks.iter().filter(|chunk| chunk.holder == chunks[0].holder).map(|chunk| chunk.id).collect();
     let links = MemberLinks::new(&problem.topology, problem.demand.message_bytes(&own), fastest_links(problem, &own));
-    let mut found: Vec<PlayedPlan> = Vec::new();
+    let mut found: Vec<GatewayPlan> = Vec::new();
     for groups in groups(problem) {
         if let Some(ways) = GroupWays::new(&links, &groups) {
             try_parts(problem, context, (&links, &chunks, &ways), &mut found)?;
@@ -68,14 +68,14 @@ fn travelling(problem: &Problem) -> Option<Vec<SpreadChunk>> {
 }
 
 /// Messages in an order, and their transfers.
-type PlayedPlan = (Micros, Vec<Message>, Vec<Transfer>);
+type GatewayPlan = (Micros, Vec<Message>, Vec<Transfer>);
 
 /// Plans with parts of all sizes. Where messages become too many, those with even more are left out.
 fn try_parts(
     problem: &Problem,
     context: &Context<'_>,
     (links, chunks, ways): (&MemberLinks<'_>, &[SpreadChunk], &GroupWays<'_>),
-    found: &mut Vec<PlayedPlan>,
+    found: &mut Vec<GatewayPlan>,
 ) -> Result<(), SynthError> {
     let deadline = context.deadline.part(PART);
     let sizes = || std::iter::successors(Some(1), |parts| Some(parts * 2)).take_while(|&parts| parts <= ways.most);
@@ -102,22 +102,22 @@ fn try_parts(
 }
 
 /// The ways to see the members as several groups of several each.
-fn groups(problem: &Problem) -> Vec<Vec<Part>> {
+fn groups(problem: &Problem) -> Vec<Vec<GroupPart>> {
     let members = &problem.demand.request().members;
     let of = |grouping: Vec<usize>| {
-        let mut groups: BTreeMap<usize, Part> = BTreeMap::new();
+        let mut groups: BTreeMap<usize, GroupPart> = BTreeMap::new();
         for (position, rank) in members.iter().enumerate() {
             groups.entry(grouping[rank.index()]).or_default().push(position);
         }
-        groups.into_values().collect::<Vec<Part>>()
+        groups.into_values().collect::<Vec<GroupPart>>()
     };
-    let is_between = |groups: &Vec<Part>| groups.len() > 1 && groups.len() < members.len();
+    let is_between = |groups: &Vec<GroupPart>| groups.len() > 1 && groups.len() < members.len();
     groupings(&problem.topology).into_iter().map(of).filter(is_between).collect()
 }
 
 /// The ways inside of groups.
 struct GroupWays<'a> {
-    groups: &'a [Part],
+    groups: &'a [GroupPart],
     group_of: Vec<usize>,
     /// From each member to each one of its group: the next one on the shortest way.
     next: Vec<Vec<usize>>,
@@ -127,7 +127,7 @@ struct GroupWays<'a> {
 
 impl<'a> GroupWays<'a> {
     /// `None` if some member cannot reach another one of its group inside of it.
-    fn new(links: &MemberLinks<'_>, groups: &'a [Part]) -> Option<Self> {
+    fn new(links: &MemberLinks<'_>, groups: &'a [GroupPart]) -> Option<Self> {
         let members = links.links.len();
         let mut group_of = vec![0; members];
         let mut next = vec![vec![usize::MAX; members]; members];
@@ -172,12 +172,12 @@ impl<'a> GroupWays<'a> {
     }
 
     /// For each member, the number of its part where each group has `count` parts, or as many as members; and the parts.
-    fn parts(&self, count: usize) -> (Vec<usize>, Vec<Part>) {
+    fn parts(&self, count: usize) -> (Vec<usize>, Vec<GroupPart>) {
         let (mut part_of, mut parts) = (vec![0; self.group_of.len()], Vec::new());
         for group in self.groups {
             let count = count.min(group.len());
             let first = parts.len();
-            parts.resize(first + count, Part::new());
+            parts.resize(first + count, GroupPart::new());
             for (place, &member) in group.iter().enumerate() {
                 part_of[member] = first + place * count / group.len();
                 parts[part_of[member]].push(member);
@@ -191,8 +191,8 @@ impl<'a> GroupWays<'a> {
 fn gateways(
     links: &MemberLinks<'_>,
     ways: &GroupWays<'_>,
-    from: &[Part],
-    to: &[Part],
+    from: &[GroupPart],
+    to: &[GroupPart],
 ) -> Option<Vec<Vec<(usize, usize)>>> {
     let members = links.links.len();
     let (mut sent, mut received) = (vec![0_usize; members], vec![0_usize; members]);
