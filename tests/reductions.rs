@@ -72,6 +72,28 @@ fn blocks_that_merge_give_the_same_sum_on_all_ranks() {
     assert!(shared > 2, "{shared} plans share the work");
 }
 
+/// Two pairs of ranks with a link each way, and a way between the pairs in one direction only. In another order of rounds, all ranks
+/// would have all values, but two of them as (0 + 3) + (1 + 2).
+#[test]
+fn one_way_links_give_the_same_sum_on_all_ranks() {
+    let pairs = [(0, 1), (1, 0), (2, 3), (3, 2), (0, 2), (2, 1), (1, 3), (3, 0)];
+    let link =
+        |(from, to): (u32, u32)| serde_json::json!({"from": from, "to": to, "alpha_us": 1.0, "beta_us_per_byte": 2e-5});
+    let machine = serde_json::json!({
+        "format": "antiphon-topology/1", "name": "one-way", "ranks": 4, "links": pairs.map(link)
+    });
+    let topology = Arc::new(topology::from_json(&machine.to_string(), "one-way").unwrap());
+    for size in [1024, 65_536, 1 << 20] {
+        let mut request = Request::new(Collective::AllReduce, 4, size).with_chunks(2);
+        request.op = Some(ReduceOp::Sum);
+        let problem = Problem::new(topology.clone(), Arc::new(Demand::new(request).unwrap()));
+        let search = SearchOptions { time_limit: Some(Duration::from_millis(300)), ..SearchOptions::default() };
+        let found = synthesize(&[problem], &search, &|_| {}).unwrap();
+        assert_eq!(adds_differently(&found.schedule), None, "{size}: {}", found.report.strategy);
+        assert!(others(&found.schedule).is_empty(), "{size}: {}", found.report.strategy);
+    }
+}
+
 /// Rank 0 ends with ((a + b) + c) + d and the others with (a + b) + (c + d): both commands say so. A plan of ours is silent.
 #[test]
 fn plans_that_add_differently_are_told() {

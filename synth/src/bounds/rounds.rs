@@ -47,17 +47,12 @@ use topology::{Latency, LinkId, Micros, MicrosPerByte, Rank, ResourceId};
 
 /// The most groups whose data is followed. Symmetric ones give the same bound.
 const FOLLOWED: usize = 8;
-/// The most links of a machine that is examined: a tenth of a second.
-const MOST_LINKS: usize = 1 << 17;
 /// The logarithm of a ratio that rounding made this much (relative) too large must not be rounded up.
 const SLIGHTLY: f64 = 1e-9;
 
 /// The strongest bound by rounds; `None` where no grouping has one.
 pub(super) fn rounds(problem: &Problem, classes: &RankClasses, deadline: &Deadline) -> Option<Bound> {
     let mut best: Option<Bound> = None;
-    if problem.topology.links().len() > MOST_LINKS {
-        return None;
-    }
     for grouping in groupings(&problem.topology) {
         for side in [Side::Ingress, Side::Egress] {
             if deadline.has_passed() {

@@ -3,7 +3,6 @@
 //! The principal type is [`CountSearch`]. A proposal counts only after `schedule::verify` and the check against the
 //! sketch have accepted it. Its makespan is the one that the verifier computed.
 
-use super::LARGE;
 use crate::bounds::{Bound, Bounds};
 use crate::polish::prefer::preference_grade;
 use crate::problem::tolerance::{beats, bound_below, reaches};
@@ -16,6 +15,9 @@ use topology::Micros;
 
 /// At how many chunk counts, the most promising ones, the expensive strategies run.
 const REFINED: usize = 1;
+
+/// Local search goes on only from schedules with so few deliveries.
+const MOST_DELIVERIES: usize = 1 << 13;
 
 /// The state of the search at one chunk count.
 pub(super) struct CountSearch<'a> {
@@ -30,7 +32,7 @@ pub(super) struct CountSearch<'a> {
     /// The gap to `claim` (relative) that is good enough.
     gap: f64,
     pub(super) best: Option<Incumbent>,
-    /// The best schedule by another name than that of the best one, if it is not large.
+    /// The best schedule by another name than that of the best one, if local search can go on from it.
     pub(super) runner_up: Option<Schedule>,
     /// The strategies that have planned sums as one here.
     pub(super) planned_as_one: Vec<StrategyKind>,
@@ -119,7 +121,7 @@ impl<'a> CountSearch<'a> {
         let best = self.best.as_ref().map(|best| name(best.schedule.schedule()));
         // What was second may go by the name of the best one by now.
         let kept = self.runner_up.take().filter(|kept| Some(name(kept)) != best);
-        let is_other = Some(name(&found)) != best && found.transfers.len() <= LARGE;
+        let is_other = Some(name(&found)) != best && found.deliveries() <= MOST_DELIVERIES;
         let is_better = kept.as_ref().is_none_or(|kept| beats(found.makespan(), kept.makespan()));
         self.runner_up = if is_other && is_better { Some(found) } else { kept };
     }

@@ -8,12 +8,17 @@ use topology::{Rank, ResourceId, Topology};
 
 /// The most groupings by switches.
 const SWITCHED: usize = 4;
+/// The most links of a machine that is examined: a tenth of a second.
+const MOST_LINKS: usize = 1 << 17;
 
 /// The group of each rank, numbered from 0 without gaps.
 pub(crate) type RankGroups = Vec<usize>;
 
-/// Every rank alone, the machines, and the ranks behind one resource, where these are groups.
+/// Every rank alone, the machines, and the ranks behind one resource, where these are groups; none for very many links.
 pub(crate) fn groupings(topology: &Topology) -> Vec<RankGroups> {
+    if topology.links().len() > MOST_LINKS {
+        return Vec::new();
+    }
     let ranks = topology.rank_count();
     let mut found: Vec<RankGroups> = vec![(0..ranks).collect()];
     found.push(by_first(topology.ranks().map(|rank| topology.machine_of(rank)).collect()));

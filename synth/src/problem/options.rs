@@ -88,7 +88,7 @@ impl Deadline {
 
     /// The same deadline where a search that has found nothing goes on as long as it takes: there is no other way to an answer.
     pub(crate) fn open_ended(self) -> Self {
-        Self { latest: None, open_ended: true, ..self }
+        Self { open_ended: true, ..self }
     }
 
     /// Whether a search that has found nothing goes on as long as it takes.

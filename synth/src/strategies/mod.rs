@@ -33,7 +33,7 @@ pub struct Context<'a> {
     pub deadline: &'a Deadline,
     /// The best schedule so far for the *same* demand, as warm start and cutoff.
     pub incumbent: Option<&'a Schedule>,
-    /// The best schedule of another strategy for the same demand, which may be a better start than the best one.
+    /// The best schedule by another name (`classic/ring`, say) for the same demand. It may be a better start than the best one.
     pub(crate) runner_up: Option<&'a Schedule>,
     /// The best proven lower bound: no schedule is faster.
     pub bound: Micros,

@@ -119,8 +119,9 @@ pub(crate) fn detect(topology: &Topology, constraints: &Constraints, deadline: &
     let mut group = SemiregularGroup::trivial(topology.rank_count());
     let mut found = Vec::new();
     let mut work = 0;
-    // A machine this large is planned with symmetries or not at all, and only rotations are tried.
-    let is_patient = topology.rank_count() > MOST_RANKS;
+    // A machine this large is planned with symmetries or not at all, and only rotations are tried; so are plans that are only written
+    // compressed.
+    let is_patient = topology.rank_count() > MOST_RANKS || deadline.is_open_ended();
     for rotations in rotations(topology) {
         let mut plausible =
             rotations.into_iter().filter(|ranks| group.could_admit(ranks) && is_plausible(topology, ranks));

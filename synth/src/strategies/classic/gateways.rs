@@ -3,15 +3,17 @@
 //! The principal function is [`attempt`]. Each group of ranks (a machine, or the ranks behind a switch) is cut into parts. For each part
 //! of a group and each part of another group, a member of the first one, its *gateway*, collects what the part has for the other part,
 //! and sends it in one message to a gateway there, which hands it on. With large parts few messages cross, but bytes travel three times;
-//! with small ones bytes travel less often. All sizes are tried, for senders and for receivers.
+//! with small ones bytes travel less often. Groups have 1, 2, 4 … parts, or one for each member, and others for receiving than for
+//! sending.
 
 use super::multiplying::{MOST_MEMBERS, MemberLinks};
 use super::spreading::{SpreadChunk, spread_chunks};
 use super::sums::{fastest_link, fastest_links};
 use super::{MOST_HOPS, inapplicable, planned};
 use crate::ordering::{earliest_first, interleaved};
+use crate::problem::constraints::RuleKind;
 use crate::problem::groupings::groupings;
-use crate::problem::{Problem, SynthError};
+use crate::problem::{Deadline, Problem, SynthError};
 use crate::strategies::{Attempt, Context, Joining};
 use schedule::{ChunkList, Message, Transfer, TransferKind, makespan, replay};
 use std::collections::BTreeMap;
@@ -21,7 +23,7 @@ const NAME: &str = "classic/gateways";
 /// Of the plans, so many that are the fastest get a better order of messages.
 const MOST_ORDERED: usize = 2;
 
-/// A plan that takes so many times as long as the best one, and longer than with fewer parts, gets no more parts.
+/// Where a plan takes so many times as long as the best one, and longer than with fewer parts that receive, no more parts receive.
 const HOPELESS: f64 = 1.4;
 /// The search may take one part in this many of the time.
 const PART: u32 = 2;
@@ -34,29 +36,33 @@ pub(super) fn attempt(problem: &Problem, context: &Context<'_>) -> Result<Option
     let members = &problem.demand.request().members;
     let is_small =
         (4..=MOST_MEMBERS).contains(&members.len()) && problem.demand.chunks().len() <= MOST_HOPS as usize / 64;
-    if !is_small || context.joining != Joining::Exchanging {
+    // Ways over gateways know no rules about ways.
+    let is_free = !problem.constraints.exceeds(&RuleKind::OF_LINKS);
+    if !is_small || !is_free || context.joining != Joining::Exchanging {
         return Ok(None);
     }
     let Some(chunks) = travelling(problem) else { return Ok(None) };
     let own: ChunkList = chunks.iter().filter(|chunk| chunk.holder == chunks[0].holder).map(|chunk| chunk.id).collect();
     let links = MemberLinks::new(&problem.topology, problem.demand.message_bytes(&own), fastest_links(problem, &own));
     let mut found: Vec<GatewayPlan> = Vec::new();
+    let deadline = context.deadline.part(PART);
     for groups in groups(problem) {
         if let Some(ways) = GroupWays::new(&links, &groups) {
-            try_parts(problem, context, (&links, &chunks, &ways), &mut found)?;
+            found = try_parts(problem, &deadline, (&links, &chunks, &ways), found);
         }
     }
-    found.sort_by(|a, b| a.0.total_cmp(&b.0));
     let mut best: Option<Vec<Transfer>> = None;
-    for (_, messages, transfers) in found.into_iter().take(MOST_ORDERED) {
-        let ordered = interleaved(problem, &messages, context.deadline).ok();
-        for transfers in std::iter::once(transfers).chain(ordered) {
+    for plan in found {
+        let ordered = interleaved(problem, &plan.messages, context.deadline).ok();
+        for transfers in std::iter::once(plan.transfers).chain(ordered) {
             if best.as_ref().is_none_or(|best| makespan(&transfers) < makespan(best)) {
                 best = Some(transfers);
             }
         }
     }
-    let none = || inapplicable(NAME, "there are no groups of ranks with links inside and between them".to_owned());
+    let none = || {
+        inapplicable(NAME, "there are no groups of ranks with links inside and between them that it may use".to_owned())
+    };
     Ok(Some(best.map_or_else(none, |transfers| planned(problem, context, NAME, transfers))))
 }
 
@@ -67,38 +73,42 @@ fn travelling(problem: &Problem) -> Option<Vec<SpreadChunk>> {
     (!chunks.is_empty() && chunks.iter().all(|chunk| chunk.wanted.len() == 1)).then_some(chunks)
 }
 
-/// Messages in an order, and their transfers.
-type GatewayPlan = (Micros, Vec<Message>, Vec<Transfer>);
+/// A plan before its messages get a better order.
+struct GatewayPlan {
+    makespan: Micros,
+    messages: Vec<Message>,
+    transfers: Vec<Transfer>,
+}
 
-/// Plans with parts of all sizes. Where messages become too many, those with even more are left out.
+/// The fastest of `found` and of plans with parts of all sizes.
 fn try_parts(
     problem: &Problem,
-    context: &Context<'_>,
+    deadline: &Deadline,
     (links, chunks, ways): (&MemberLinks<'_>, &[SpreadChunk], &GroupWays<'_>),
-    found: &mut Vec<GatewayPlan>,
-) -> Result<(), SynthError> {
-    let deadline = context.deadline.part(PART);
-    let sizes = || std::iter::successors(Some(1), |parts| Some(parts * 2)).take_while(|&parts| parts <= ways.most);
-    for senders in sizes() {
+    mut found: Vec<GatewayPlan>,
+) -> Vec<GatewayPlan> {
+    let doubled = std::iter::successors(Some(1), |parts| Some(parts * 2)).take_while(|&parts| parts < ways.most);
+    let sizes: Vec<usize> = doubled.chain([ways.most]).collect();
+    for &senders in &sizes {
         let mut last = Micros(f64::INFINITY);
-        for receivers in sizes() {
+        for &receivers in &sizes {
             if !found.is_empty() && !deadline.leaves_time_for(4 * chunks.len()) {
-                return Ok(());
+                return found;
             }
             let Some(messages) = messages(problem, links, chunks, ways, (senders, receivers)) else { break };
-            let order = |error| SynthError::Order { strategy: "classic", error };
             // Stage by stage, groups would wait for each other at ports.
             let messages = earliest_first(problem, &messages);
-            let transfers = replay(&problem.demand, &problem.topology, &messages).map_err(order)?;
+            let Ok(transfers) = replay(&problem.demand, &problem.topology, &messages) else { break };
             let before = std::mem::replace(&mut last, makespan(&transfers));
-            found.push((last, messages, transfers));
-            let best = found.iter().map(|plan| plan.0).fold(last, Micros::min);
-            if last > before && last > best * HOPELESS {
+            found.push(GatewayPlan { makespan: last, messages, transfers });
+            found.sort_by(|a, b| a.makespan.total_cmp(&b.makespan));
+            found.truncate(MOST_ORDERED);
+            if last > before && last > found[0].makespan * HOPELESS {
                 break;
             }
         }
     }
-    Ok(())
+    found
 }
 
 /// The ways to see the members as several groups of several each.
@@ -261,8 +271,8 @@ fn messages(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::problem::SearchOptions;
     use crate::problem::by_hand::asked;
-    use crate::problem::{Deadline, SearchOptions};
     use schedule::{Collective, Demand, Request, Schedule, verify};
     use std::sync::Arc;
     use topology::{Rank, resolve};
@@ -289,8 +299,7 @@ mod tests {
     /// Machines are groups too, of any size, whether they have a port each or links of their own. All plans are looked at.
     #[test]
     fn parts_of_all_sizes_are_right() {
-        let (options, deadline) = (SearchOptions::default(), Deadline::default());
-        let context = Context::among_others(&options, &deadline, Micros::ZERO);
+        let deadline = Deadline::default();
         let mut count = 0;
         for spec in
             ["h800x2", "dgx-a100x2", "mi250x2", "ndv2x3", "dragonfly:2x2x2", "fat-tree:2x3x2", "fat-tree:5x3", "dgx2x2"]
@@ -301,16 +310,22 @@ mod tests {
                 let own: ChunkList = problem.demand.chunk_ids().take(1).collect();
                 let bytes = problem.demand.message_bytes(&own);
                 let links = MemberLinks::new(&problem.topology, bytes, fastest_links(&problem, &own));
-                let mut found = Vec::new();
                 for groups in groups(&problem) {
                     let ways = GroupWays::new(&links, &groups).expect("groups hang together");
-                    try_parts(&problem, &context, (&links, &chunks, &ways), &mut found).expect("an order");
-                }
-                for (makespan, _, transfers) in found {
-                    let schedule = Schedule::new(&problem.topology, problem.demand.clone(), transfers, NAME);
-                    let verified = verify(schedule, &problem.topology).unwrap_or_else(|no| panic!("{spec}: {no}"));
-                    assert_eq!(verified.schedule().makespan(), makespan);
-                    count += 1;
+                    for size in 1..=ways.most {
+                        for other in [1, 2, 3, ways.most] {
+                            let Some(messages) = messages(&problem, &links, &chunks, &ways, (size, other)) else {
+                                continue;
+                            };
+                            let messages = earliest_first(&problem, &messages);
+                            let transfers = replay(&problem.demand, &problem.topology, &messages).expect("an order");
+                            let schedule = Schedule::new(&problem.topology, problem.demand.clone(), transfers, NAME);
+                            verify(schedule, &problem.topology).unwrap_or_else(|no| panic!("{spec}: {no}"));
+                            count += 1;
+                        }
+                    }
+                    let found = try_parts(&problem, &deadline, (&links, &chunks, &ways), Vec::new());
+                    assert!(found.len() <= MOST_ORDERED && found.is_sorted_by_key(|plan| plan.makespan.0.to_bits()));
                 }
             }
         }

@@ -181,7 +181,10 @@ impl Strategy for Classic {
         }
         if attempts.iter().all(|attempt| attempt.stop != StopReason::Optimal) {
             attempts.extend(spreading::attempt(problem, context)?);
-            attempts.extend(gateways::attempt(problem, context)?);
+            let has_plan = context.incumbent.is_some() || attempts.iter().any(|attempt| attempt.schedule.is_some());
+            if !has_plan || !context.deadline.has_passed() {
+                attempts.extend(gateways::attempt(problem, context)?);
+            }
         }
         Ok(attempts)
     }

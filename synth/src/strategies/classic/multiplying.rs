@@ -173,21 +173,24 @@ fn group_sizes(members: usize) -> impl DoubleEndedIterator<Item = usize> {
 
 /// Rounds of trials in which nobody leaves, each once; first of large groups, because these need few rounds. In the first trials
 /// nothing is random: where ranks are numbered row by row, all blocks then merge in the same direction.
-pub(super) fn trials<'a>(links: &'a MemberLinks<'_>, seed: u64) -> impl Iterator<Item = Vec<TransferRound>> + 'a {
+pub(super) fn trials<'a>(
+    links: &'a MemberLinks<'_>,
+    seed: u64,
+    deadline: &'a Deadline,
+) -> impl Iterator<Item = Vec<TransferRound>> + 'a {
     let members = links.links.len();
     let mut ties = Ties(Some(Pcg64Mcg::seed_from_u64(seed)));
     let mut seen: Vec<Vec<TransferRound>> = Vec::new();
     let numbers = 0..(WORK / (members * members)).clamp(2, TRIALS);
-    numbers.flat_map(move |number| group_sizes(members).rev().map(move |most| (number, most))).filter_map(
-        move |(number, most)| {
-            let rules = MergingRules { most, leaving: Leaving::Nobody, foldings: 0 };
-            let mut none = Ties(None);
-            let ties = if number == 0 { &mut none } else { &mut ties };
-            let rounds = merged(&links.times, rules, ties).filter(|rounds| !seen.contains(rounds))?;
-            seen.push(rounds.clone());
-            Some(rounds)
-        },
-    )
+    let all = numbers.flat_map(move |number| group_sizes(members).rev().map(move |most| (number, most)));
+    all.take_while(|_| !deadline.has_passed()).filter_map(move |(number, most)| {
+        let rules = MergingRules { most, leaving: Leaving::Nobody, foldings: 0 };
+        let mut none = Ties(None);
+        let ties = if number == 0 { &mut none } else { &mut ties };
+        let rounds = merged(&links.times, rules, ties).filter(|rounds| !seen.contains(rounds))?;
+        seen.push(rounds.clone());
+        Some(rounds)
+    })
 }
 
 /// The rounds of one trial; `None` if it comes to an end before all have merged.

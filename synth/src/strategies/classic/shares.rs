@@ -13,12 +13,13 @@
 
 use super::multiplying::{MOST_MEMBERS, MemberLinks, trials};
 use super::sums::{MemberMessage, TransferRound, arrives_in_turn, member_links, play};
-use super::{MOST_HOPS, inapplicable};
-use crate::problem::{Deadline, Problem, SynthError};
+use super::{few_enough, inapplicable};
+use crate::problem::{Deadline, Problem, StopReason, SynthError};
 use crate::strategies::{Attempt, Context};
 use petgraph::unionfind::UnionFind;
-use schedule::{ChunkId, ChunkList, TransferKind};
+use schedule::{ChunkList, TransferKind, clearly_before};
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 use topology::{Bytes, FreeTimes, Micros};
 
 const NAME: &str = "classic/shares";
@@ -26,7 +27,8 @@ const NAME: &str = "classic/shares";
 const MOST_LAYERS: usize = 8;
 /// Of the plans that are split after the same round and take equally long, so many are layered.
 const MOST_ALIKE: usize = 6;
-/// How many of the plans that promise most are worth playing.
+/// How many of the plans that promise most are kept, and how many of those are worth playing.
+const MOST_KEPT: usize = 12;
 const MOST_PLAYED: usize = 4;
 /// The search may take one part in this many of the time.
 const PART: u32 = 2;
@@ -56,58 +58,83 @@ struct SharedParcel {
 /// The best of its plans.
 pub(super) fn attempt(problem: &Problem, context: &Context<'_>) -> Result<Attempt, SynthError> {
     let members = problem.demand.request().members.len();
-    let is_small = (3..=MOST_MEMBERS).contains(&members) && problem.demand.chunks().len() <= MOST_HOPS as usize / 64;
-    if !is_small {
+    if !(3..=MOST_MEMBERS).contains(&members) {
         return Ok(inapplicable(NAME, format!("there are more than {MOST_MEMBERS} members, or less than three")));
     }
     let links = member_links(problem);
-    let plans = plans(problem, &links, context.options.seed, &context.deadline.part(PART));
-    let mut best: Option<Attempt> = None;
-    for layers in &plans {
-        let found = play(problem, context, NAME, &messages(problem, layers), arrives_in_turn)?;
+    let deadline = context.deadline.part(PART);
+    let (mut best, mut why, mut played): (Option<Attempt>, _, _) = (None, None, 0);
+    for layers in plans(problem, &links, context.options.seed, &deadline) {
+        let parcels = parcels(&layers);
+        let dealt = dealt(problem, &layers);
+        let passages =
+            parcels.iter().flatten().flat_map(|parcel| &parcel.shares).map(|&share| dealt[share].len()).sum();
+        if let Err(many) = few_enough(passages) {
+            why = Some(many);
+            continue;
+        }
+        if best.is_some() && !context.deadline.leaves_time_for(passages) {
+            break;
+        }
+        let found = play(problem, context, NAME, &messages(parcels, &dealt), arrives_in_turn)?;
         let makespan = |attempt: &Attempt| attempt.schedule.as_ref().map_or(f64::INFINITY, |it| it.makespan().0);
+        played += usize::from(found.schedule.is_some());
         if best.as_ref().is_none_or(|best| makespan(&found) < makespan(best)) {
             best = Some(found);
         }
+        if played == MOST_PLAYED || best.as_ref().is_some_and(|best| best.stop == StopReason::Optimal) {
+            break;
+        }
     }
-    let none = || inapplicable(NAME, "there are no blocks of members that can share the work".to_owned());
-    Ok(best.unwrap_or_else(none))
+    let none = || why.unwrap_or_else(|| "there are no blocks of members that can share the work".to_owned());
+    Ok(best.unwrap_or_else(|| inapplicable(NAME, none())))
 }
 
-/// Plans that promise most, the fastest first, as their layers.
-fn plans(problem: &Problem, links: &MemberLinks<'_>, seed: u64, deadline: &Deadline) -> Vec<Vec<SplitRounds>> {
-    let mut found: Vec<(f64, Vec<SplitRounds>)> = Vec::new();
+/// The layers of a plan. Plans have layers in common.
+type Layers = Vec<Rc<SplitRounds>>;
+
+/// Plans that promise most, the fastest first.
+fn plans(problem: &Problem, links: &MemberLinks<'_>, seed: u64, deadline: &Deadline) -> Vec<Layers> {
+    let mut found: Vec<(f64, Layers)> = Vec::new();
+    let mut keep = |time: f64, layers: &Layers| {
+        found.push((time, layers.clone()));
+        found.sort_by(|a, b| a.0.total_cmp(&b.0));
+        // Plans that take equally long are often the same but for the numbers of ranks.
+        found.dedup_by(|a, b| !clearly_before(Micros(b.0), Micros(a.0)));
+        found.truncate(MOST_KEPT);
+    };
     // By the round after which rounds are split: the least time of one layer, and how often it was layered.
     let mut tried: BTreeMap<usize, (f64, usize)> = BTreeMap::new();
-    for rounds in trials(links, seed).take_while(|_| !deadline.has_passed()) {
+    for rounds in trials(links, seed, deadline) {
         for after in 0..=rounds.len() {
-            let Some(first) = split(links, &rounds, after) else { continue };
-            let mut layers = vec![first];
+            let split_at = |rounds: &[TransferRound]| split(links, rounds, after).map(Rc::new);
+            let Some(layer) = split_at(&rounds).filter(|_| !deadline.has_passed()) else { continue };
+            let mut layers = vec![layer];
             let time = playing_time(problem, links, &layers);
-            let (least, count) = tried.entry(after).or_insert((f64::INFINITY, 0));
-            if time > *least || *count == MOST_ALIKE {
+            let (least, count) = tried.entry(after).or_insert((time, 0));
+            let is_faster = clearly_before(Micros(time), Micros(*least));
+            if !is_faster && (clearly_before(Micros(*least), Micros(time)) || *count == MOST_ALIKE) {
                 continue;
             }
-            *count = if time < *least { 1 } else { *count + 1 };
-            *least = time;
-            found.push((time, layers.clone()));
+            *count = if is_faster { 1 } else { *count + 1 };
+            *least = least.min(time);
+            keep(time, &layers);
             // Each layer begins with another round, and goes on in the same order.
             for first in 1..rounds.len().min(MOST_LAYERS) {
-                let layer = turned(&rounds, first).and_then(|rounds| split(links, &rounds, after));
-                let Some(layer) = layer.filter(|_| !deadline.has_passed()) else { break };
+                let Some(layer) = turned(&rounds, first).and_then(|rounds| split_at(&rounds)) else { continue };
+                if deadline.has_passed() {
+                    break;
+                }
                 layers.push(layer);
-                found.push((playing_time(problem, links, &layers), layers.clone()));
+                keep(playing_time(problem, links, &layers), &layers);
             }
         }
     }
-    found.sort_by(|a, b| a.0.total_cmp(&b.0));
-    // Plans that take equally long are often the same but for the numbers of ranks.
-    found.dedup_by(|a, b| a.0 == b.0);
-    found.into_iter().take(MOST_PLAYED).map(|(_, layers)| layers).collect()
+    found.into_iter().map(|(_, layers)| layers).collect()
 }
 
 /// The rounds in another order, which begins with round `first` and ends with the one before it; `None` if sums would then count
-/// something twice, or miss something.
+/// something twice or miss something, or if members would add up the same parts in different ways, which gives floats other bits.
 fn turned(rounds: &[TransferRound], first: usize) -> Option<Vec<TransferRound>> {
     let turned: Vec<TransferRound> = rounds[first..].iter().chain(&rounds[..first]).cloned().collect();
     let members = rounds.iter().flat_map(|(_, pairs)| pairs).map(|&(_, to)| to + 1).max()?;
@@ -120,6 +147,11 @@ fn turned(rounds: &[TransferRound], first: usize) -> Option<Vec<TransferRound>> 
                 return None;
             }
             added[to] |= before[from];
+        }
+        // Sums that have a part in common are equal. So they have been made of the same parts.
+        let different: BTreeSet<u128> = added.iter().copied().collect();
+        if different.iter().map(|sum| sum.count_ones() as usize).sum::<usize>() != members {
+            return None;
         }
     }
     let all = u128::MAX >> (MOST_MEMBERS - members);
@@ -189,7 +221,7 @@ fn joined(members: usize, rounds: &[TransferRound]) -> Vec<usize> {
 }
 
 /// The parcels of each round, of all layers together. Shares are numbered from layer to layer.
-fn parcels(layers: &[SplitRounds]) -> Vec<Vec<SharedParcel>> {
+fn parcels(layers: &[Rc<SplitRounds>]) -> Vec<Vec<SharedParcel>> {
     let shares: Vec<&ShareRounds> = layers.iter().flat_map(|layer| &layer.shares).collect();
     let rounds = shares.iter().map(|rounds| rounds.len()).max().unwrap_or(0);
     let parcels_of = |round: usize| {
@@ -214,20 +246,22 @@ fn parcels(layers: &[SplitRounds]) -> Vec<Vec<SharedParcel>> {
     (0..rounds).map(parcels_of).collect()
 }
 
-/// How long the rounds of these layers take together, if each member sends what it had when a round began.
-fn playing_time(problem: &Problem, links: &MemberLinks<'_>, layers: &[SplitRounds]) -> f64 {
+/// How long the rounds of these layers take together, if each member sends what it had when a round began, over the links that are
+/// fastest for all chunks together.
+fn playing_time(problem: &Problem, links: &MemberLinks<'_>, layers: &[Rc<SplitRounds>]) -> f64 {
     let (topology, members) = (links.topology, links.links.len());
-    let bytes: Vec<f64> = dealt(problem, layers).iter().map(|list| problem.demand.message_bytes(list).0).collect();
+    let dealt = dealt(problem, layers);
+    let bytes: Vec<f64> = dealt.iter().map(|list| problem.demand.message_bytes(list).0).collect();
     let mut free = FreeTimes::new(topology);
     let mut ready = vec![Micros::ZERO; members * bytes.len()];
     for round in parcels(layers) {
         let mut next = ready.clone();
         for SharedParcel { from, to, shares, .. } in round {
             let Some(link) = links.links[from][to] else { return f64::INFINITY };
-            let total = Bytes(shares.iter().map(|&share| bytes[share]).sum());
-            if total.0 == 0.0 {
+            if shares.iter().all(|&share| dealt[share].is_empty()) {
                 continue;
             }
+            let total = Bytes(shares.iter().map(|&share| bytes[share]).sum());
             let since = shares.iter().map(|&share| ready[share * members + from]).fold(Micros::ZERO, Micros::max);
             let start = free.earliest(topology, link).max(since);
             free.occupy(topology, link, start, total);
@@ -243,7 +277,7 @@ fn playing_time(problem: &Problem, links: &MemberLinks<'_>, layers: &[SplitRound
 }
 
 /// The chunks of each share. They are dealt to the layers in turn, and there to the shares in turn.
-fn dealt(problem: &Problem, layers: &[SplitRounds]) -> Vec<ChunkList> {
+fn dealt(problem: &Problem, layers: &[Rc<SplitRounds>]) -> Vec<ChunkList> {
     let mut lists: Vec<Vec<ChunkList>> =
         layers.iter().map(|layer| vec![ChunkList::new(); layer.shares.len()]).collect();
     for (number, chunk) in problem.demand.chunk_ids().enumerate() {
@@ -256,17 +290,16 @@ fn dealt(problem: &Problem, layers: &[SplitRounds]) -> Vec<ChunkList> {
 }
 
 /// The messages of all rounds.
-fn messages(problem: &Problem, layers: &[SplitRounds]) -> Vec<Vec<MemberMessage>> {
-    let lists = dealt(problem, layers);
+fn messages(parcels: Vec<Vec<SharedParcel>>, dealt: &[ChunkList]) -> Vec<Vec<MemberMessage>> {
     let round = |round: Vec<SharedParcel>| {
         let message = |SharedParcel { kind, from, to, shares }: SharedParcel| {
-            let mut chunks: Vec<ChunkId> = shares.iter().flat_map(|&share| lists[share].iter().copied()).collect();
+            let mut chunks: ChunkList = shares.iter().flat_map(|&share| dealt[share].iter().copied()).collect();
             chunks.sort_unstable();
-            MemberMessage { kind, from, to, chunks: chunks.into_iter().collect() }
+            MemberMessage { kind, from, to, chunks }
         };
         round.into_iter().map(message).filter(|message| !message.chunks.is_empty()).collect()
     };
-    parcels(layers).into_iter().map(round).collect()
+    parcels.into_iter().map(round).collect()
 }
 
 #[cfg(test)]
@@ -335,8 +368,9 @@ mod tests {
             let splits = |rounds: Vec<TransferRound>| -> Vec<SplitRounds> {
                 (0..=rounds.len()).filter_map(|after| split(&links, &rounds, after)).collect()
             };
-            for split in trials(&links, 7).take(20).flat_map(splits) {
-                let messages = messages(&problem, &[split]);
+            for split in trials(&links, 7, &deadline).take(20).flat_map(splits) {
+                let layers = [Rc::new(split)];
+                let messages = messages(parcels(&layers), &dealt(&problem, &layers));
                 let found = play(&problem, &context, NAME, &messages, arrives_in_turn).expect("an order").schedule;
                 if let Some(found) = found {
                     verify(found, &problem.topology).unwrap_or_else(|no| panic!("{spec}: {no}"));
@@ -357,5 +391,8 @@ mod tests {
         // The sums of two blocks meet at different members than the other way round.
         let row = rounds(&[&[(0, 1), (1, 0), (2, 3), (3, 2)], &[(1, 2), (2, 1), (1, 3), (2, 0)]]);
         assert_eq!(turned(&row, 1), None);
+        // All would have everything, but two as (0 + 3) + (1 + 2) and two as (0 + 2) + (1 + 3).
+        let crossed = rounds(&[&[(0, 1), (1, 0), (2, 3), (3, 2)], &[(0, 2), (1, 3), (3, 0), (2, 1)]]);
+        assert_eq!(turned(&crossed, 1), None);
     }
 }

@@ -1,10 +1,11 @@
 //! AllReduce algorithms in which members exchange sums: the fewest α, but more bytes.
 //!
-//! Reversal cannot produce them, because there each sum has one collector. All chunks travel together.
+//! Reversal cannot produce them, because there each sum has one collector. All chunks travel together, but where members share the work
+//! ([`super::shares`]).
 
 use super::multiplying::{self, MemberLinks};
 use super::{Inapplicable, few_enough, inapplicable, missing_link, planned, shares};
-use crate::problem::{Problem, SynthError};
+use crate::problem::{Problem, StopReason, SynthError};
 use crate::strategies::{Attempt, Context, Joining};
 use schedule::{
     ChunkId, ChunkList, Collective, Message, ReplayError, Transfer, TransferKind, clearly_before, replay_rounds,
@@ -22,6 +23,9 @@ pub(super) struct MemberMessage {
     pub(super) to: usize,
     pub(super) chunks: ChunkList,
 }
+
+/// Why an algorithm is not played.
+const NO_TIME: &str = "there is no time left to play it";
 
 /// Whether transfers, in rounds of these lengths, are a plan.
 type IsWanted = fn(&[Transfer], &[usize]) -> bool;
@@ -46,10 +50,13 @@ pub(super) fn attempts(problem: &Problem, context: &Context<'_>) -> Result<Vec<A
             Err(why) => inapplicable(name, why),
         });
     }
-    // It is no textbook algorithm on links as they are, and takes longer to find.
-    if context.joining == Joining::Exchanging {
+    // They are no textbook algorithms on links as they are, and take longer to find.
+    let is_done = |attempts: &[Attempt]| attempts.iter().any(|attempt| attempt.stop == StopReason::Optimal);
+    if context.joining == Joining::Exchanging && !is_done(&attempts) {
         attempts.push(multiplying(problem, context)?);
-        attempts.push(shares::attempt(problem, context)?);
+        if !is_done(&attempts) {
+            attempts.push(shares::attempt(problem, context)?);
+        }
     }
     Ok(attempts)
 }
@@ -128,6 +135,9 @@ fn attempt(
     if let Err(why) = few_enough(passages) {
         return Ok(inapplicable(name, why));
     }
+    if !context.deadline.leaves_time_for(passages) {
+        return Ok(inapplicable(name, NO_TIME.to_owned()));
+    }
     let chunks: ChunkList = problem.demand.chunk_ids().collect();
     let round = |&(kind, ref pairs): &TransferRound| {
         let message = |&(from, to): &(usize, usize)| MemberMessage { kind, from, to, chunks: chunks.clone() };
@@ -147,7 +157,7 @@ pub(super) fn play(
 ) -> Result<Attempt, SynthError> {
     let passages = rounds.iter().flatten().map(|message| message.chunks.len()).sum();
     if !context.deadline.leaves_time_for(passages) {
-        return Ok(inapplicable(name, "there is no time left to play it".to_owned()));
+        return Ok(inapplicable(name, NO_TIME.to_owned()));
     }
     let members = &problem.demand.request().members;
     let message = |MemberMessage { kind, from, to, chunks }: &MemberMessage| {

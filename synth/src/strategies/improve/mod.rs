@@ -3,8 +3,8 @@
 //! The principal type is [`Improve`]. A plan is taken apart a little and completed again ([`ruin`], [`recreate`]),
 //! played ([`clock`]), and kept or rejected ([`anneal`]). This happens tens of thousands of times a second, because a
 //! plan is only an order of messages ([`draft`]) and playing it is one pass. Several chains with different random
-//! numbers run in parallel. Some start from the incumbent, and some from plans that the same repair builds from
-//! nothing. The best is chosen by makespan, then by chain, so that the result does not depend on the number of threads.
+//! numbers run in parallel. Some start from the incumbent, some from plans that the same repair builds from nothing,
+//! and some from the best plan by another name. The best is chosen by makespan, then by chain, so that the result does not depend on the number of threads.
 //!
 //! The scheme is ruin and recreate [1]. Particular to collectives are the changes, and that chunks may join messages
 //! where α is large.
@@ -46,8 +46,8 @@ const MOST_STEPS: usize = 50_000;
 const LEAST_STEPS: usize = 2_000;
 /// The rounds: each takes 1/n of the steps. If the short first round gains nothing, a long one hardly ever does.
 const ROUNDS: [u32; 2] = [4, 1];
-/// The chains of a round. The first starts from the best plan so far; the others start from plans that they build or, once, from the
-/// best plan of another strategy, if these take at most `MOST_WORSE` times as long.
+/// The chains of a round. The first starts from the best plan so far. The others start from plans that they build; if these take more
+/// than `MOST_WORSE` times as long, from the best plan by another name, but for restarts; and if that does too, as the first.
 const CHAINS: u64 = 2;
 const MOST_WORSE: f64 = 1.25;
 /// How many plans a chain builds from nothing, to start from the best of them.
@@ -99,7 +99,7 @@ fn steps(problem: &Problem, effort: usize) -> usize {
 enum ChainStart {
     Best,
     Built,
-    /// A plan of another strategy, and what chains have made of it.
+    /// A plan by another name, and what chains have made of it.
     Other,
 }
 
@@ -138,7 +138,7 @@ impl Improvement<'_> {
         Attempt { name: "improve".to_owned(), schedule, stop, note: None }
     }
 
-    /// A plan of another strategy. It is far from the incumbent, and may lead further though it is slower.
+    /// A plan by another name. It is far from the incumbent, and may lead further though it is slower.
     fn other(&self) -> Option<Vec<Transfer>> {
         let is_close = |it: &&Schedule| it.makespan() <= self.incumbent.makespan() * MOST_WORSE;
         let other = self.context.runner_up.filter(is_close).filter(|_| !self.context.is_restart);
@@ -186,7 +186,8 @@ impl Improvement<'_> {
             return None;
         }
         let hopeful = built.filter(|built| built.makespan.0 <= makespan(from).0 * MOST_WORSE);
-        let (start, chain) = match (hopeful, other.filter(|_| !is_first)) {
+        let other = other.filter(|other| !is_first && makespan(other) <= makespan(from) * MOST_WORSE);
+        let (start, chain) = match (hopeful, other) {
             (Some(built), _) => (ChainStart::Built, built),
             (None, Some(other)) => (ChainStart::Other, self.near(other, number)?),
             (None, None) => (ChainStart::Best, self.near(from, number)?),

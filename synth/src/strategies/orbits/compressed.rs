@@ -147,6 +147,7 @@ fn report(schedule: &VerifiedCompressed, options: &SearchOptions, candidates: Ve
         Some(gap) if gap <= EQUAL => StopReason::Optimal,
         Some(gap) if gap <= options.gap * (1.0 + EQUAL) + EQUAL => StopReason::GapLimit,
         _ if options.cancel.is_cancelled() => StopReason::Interrupted,
+        _ if options.time_limit.is_some_and(|limit| seconds >= limit.as_secs_f64()) => StopReason::TimeLimit,
         _ => StopReason::Done,
     };
     Report {
@@ -233,7 +234,9 @@ fn spread(
     }
     match orbits.spread(problem, context, 1) {
         Some(base) => Ok((orbits, base)),
-        None if context.deadline.has_passed() => Err(SynthError::NothingYet),
+        // Where the search goes on as long as it takes, only Ctrl-C ends it.
+        None if context.options.cancel.is_cancelled() => Err(SynthError::NothingYet),
+        None if context.deadline.has_passed() && !context.deadline.is_open_ended() => Err(SynthError::NothingYet),
         None => Err(refused("some rank is reached through relays only")),
     }
 }
@@ -328,14 +331,17 @@ mod tests {
     /// Nobody would write such a plan plain, so the search for the first one goes on however short the limit is.
     #[test]
     fn a_short_limit_leaves_an_answer_where_compression_is_the_only_way() {
-        let problem = problem("switch:2900", Collective::AllGather, 1);
-        assert!(wants_compression(&problem, MOST_PLAIN_TRANSFERS));
-        let options = SearchOptions { time_limit: Some(Duration::from_millis(100)), ..SearchOptions::default() };
-        let found = synthesize_compressed(std::slice::from_ref(&problem), &options, &|_| {}).expect("a plan");
-        assert!(found.schedule.makespan() > Micros::ZERO);
-        options.cancel.cancel();
-        let cancelled = synthesize_compressed(std::slice::from_ref(&problem), &options, &|_| {});
-        assert!(cancelled.is_err(), "Ctrl-C ends it without an answer");
+        let limited = |limit| SearchOptions { time_limit: Some(limit), ..SearchOptions::default() };
+        for (spec, collective) in [("switch:2900", Collective::AllGather), ("switch:1700", Collective::AllReduce)] {
+            let problem = problem(spec, collective, 1);
+            assert!(wants_compression(&problem, MOST_PLAIN_TRANSFERS));
+            let options = limited(Duration::from_millis(100));
+            let found = synthesize_compressed(std::slice::from_ref(&problem), &options, &|_| {}).expect(spec);
+            assert!(found.schedule.makespan() > Micros::ZERO);
+            options.cancel.cancel();
+            let cancelled = synthesize_compressed(std::slice::from_ref(&problem), &options, &|_| {});
+            assert!(cancelled.is_err(), "Ctrl-C ends it without an answer");
+        }
     }
 
     /// On machines whose links share ports, and for pairs of ranks: the plain verifier judges, and the bounds say how
