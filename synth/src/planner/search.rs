@@ -333,7 +333,7 @@ mod tests {
         search.judge(named(&middle, "a"), 0.0, 0);
         assert_eq!(runner_up(&search), None);
         search.judge(named(&slow, "a"), 0.0, 0);
-        assert_eq!(runner_up(&search), None, "both are by one strategy");
+        assert_eq!(runner_up(&search), None, "both go by one name");
         search.judge(named(&slow, "b"), 0.0, 0);
         assert_eq!(runner_up(&search), Some(slow.makespan()));
         // What was the best one comes second; its own slower plan does not.

@@ -4,7 +4,8 @@
 //! played ([`clock`]), and kept or rejected ([`anneal`]). This happens tens of thousands of times a second, because a
 //! plan is only an order of messages ([`draft`]) and playing it is one pass. Several chains with different random
 //! numbers run in parallel. Some start from the incumbent, some from plans that the same repair builds from nothing,
-//! and some from the best plan by another name. The best is chosen by makespan, then by chain, so that the result does not depend on the number of threads.
+//! and some from the best plan by another name. The best is chosen by makespan, then by chain, so that the result does
+//! not depend on the number of threads.
 //!
 //! The scheme is ruin and recreate [1]. Particular to collectives are the changes, and that chunks may join messages
 //! where α is large.
@@ -140,9 +141,7 @@ impl Improvement<'_> {
 
     /// A plan by another name. It is far from the incumbent, and may lead further though it is slower.
     fn other(&self) -> Option<Vec<Transfer>> {
-        let is_close = |it: &&Schedule| it.makespan() <= self.incumbent.makespan() * MOST_WORSE;
-        let other = self.context.runner_up.filter(is_close).filter(|_| !self.context.is_restart);
-        other.map(|it| it.transfers.clone())
+        self.context.runner_up.filter(|_| !self.context.is_restart).map(|it| it.transfers.clone())
     }
 
     fn is_good_enough(&self, transfers: Option<&[Transfer]>) -> bool {
