@@ -44,7 +44,7 @@ pub(crate) fn groupings(topology: &Topology) -> Vec<RankGroups> {
 }
 
 /// The same groups with numbers from 0 without gaps.
-fn numbered(grouping: &[usize]) -> RankGroups {
+pub(crate) fn numbered(grouping: &[usize]) -> RankGroups {
     let mut numbers: BTreeMap<usize, usize> = BTreeMap::new();
     let mut number = |group: &usize| {
         let next = numbers.len();

@@ -14,6 +14,7 @@
 use super::multiplying::{MOST_MEMBERS, MemberLinks, trials};
 use super::sums::{MemberMessage, TransferRound, arrives_in_turn, member_links, play};
 use super::{few_enough, inapplicable};
+use crate::problem::groupings::numbered;
 use crate::problem::{Deadline, Problem, StopReason, SynthError};
 use crate::strategies::{Attempt, Context};
 use petgraph::unionfind::UnionFind;
@@ -40,12 +41,7 @@ type TurnPair = (usize, usize, usize);
 type ShareRounds = Vec<(TransferKind, Vec<TurnPair>)>;
 
 /// Rounds that are split: those of each share.
-#[derive(Clone, PartialEq, Eq)]
-struct SplitRounds {
-    /// The round after which they are split.
-    after: usize,
-    shares: Vec<ShareRounds>,
-}
+type SplitRounds = Vec<ShareRounds>;
 
 /// What a member sends another one in a round, as numbers of shares.
 struct SharedParcel {
@@ -171,7 +167,7 @@ fn split(links: &MemberLinks<'_>, rounds: &[TransferRound], after: usize) -> Opt
         return None;
     }
     let shares = (0..count).map(|own| share_rounds(links, before, merging, |member| share[member] == own));
-    Some(SplitRounds { after, shares: shares.collect::<Option<Vec<ShareRounds>>>()? })
+    shares.collect()
 }
 
 /// The rounds of the share that these members have; `None` where there is no link back.
@@ -213,29 +209,24 @@ fn joined(members: usize, rounds: &[TransferRound]) -> Vec<usize> {
     for &(from, to) in rounds.iter().flat_map(|(_, pairs)| pairs) {
         sets.union(from, to);
     }
-    let labels: Vec<usize> = sets.into_labeling();
-    let mut different = labels.clone();
-    different.sort_unstable();
-    different.dedup();
-    labels.iter().map(|label| different.partition_point(|other| other < label)).collect()
+    numbered(&sets.into_labeling())
 }
 
 /// The parcels of each round, of all layers together. Shares are numbered from layer to layer.
 fn parcels(layers: &[Rc<SplitRounds>]) -> Vec<Vec<SharedParcel>> {
-    let shares: Vec<&ShareRounds> = layers.iter().flat_map(|layer| &layer.shares).collect();
+    let shares: Vec<&ShareRounds> = layers.iter().flat_map(|layer| layer.iter()).collect();
     let rounds = shares.iter().map(|rounds| rounds.len()).max().unwrap_or(0);
     let parcels_of = |round: usize| {
-        let mut all: Vec<((usize, usize, bool), usize, usize)> = Vec::new();
+        let mut all: Vec<((usize, usize, TransferKind), usize, usize)> = Vec::new();
         for (share, rounds) in shares.iter().enumerate() {
             let Some((kind, pairs)) = rounds.get(round) else { continue };
-            let of = |&(turn, from, to): &TurnPair| ((from, to, *kind == TransferKind::Copy), turn, share);
+            let of = |&(turn, from, to): &TurnPair| ((from, to, *kind), turn, share);
             all.extend(pairs.iter().map(of));
         }
         all.sort_unstable();
         let mut parcels: Vec<(usize, SharedParcel)> = Vec::new();
         for same in all.chunk_by(|a, b| a.0 == b.0) {
-            let (from, to, is_copy) = same[0].0;
-            let kind = if is_copy { TransferKind::Copy } else { TransferKind::Reduce };
+            let (from, to, kind) = same[0].0;
             let mut shares: Vec<usize> = same.iter().map(|&(_, _, share)| share).collect();
             shares.sort_unstable();
             parcels.push((same[0].1, SharedParcel { kind, from, to, shares }));
@@ -278,8 +269,7 @@ fn playing_time(problem: &Problem, links: &MemberLinks<'_>, layers: &[Rc<SplitRo
 
 /// The chunks of each share. They are dealt to the layers in turn, and there to the shares in turn.
 fn dealt(problem: &Problem, layers: &[Rc<SplitRounds>]) -> Vec<ChunkList> {
-    let mut lists: Vec<Vec<ChunkList>> =
-        layers.iter().map(|layer| vec![ChunkList::new(); layer.shares.len()]).collect();
+    let mut lists: Vec<Vec<ChunkList>> = layers.iter().map(|layer| vec![ChunkList::new(); layer.len()]).collect();
     for (number, chunk) in problem.demand.chunk_ids().enumerate() {
         let (layer, turn) = (number % layers.len(), number / layers.len());
         let shares = &mut lists[layer];
