@@ -420,7 +420,7 @@ mod tests {
                 egress OneChunkPerMessage 8.0000
                 cut AnyChunking 5.0000
                 rounds AnyChunking 3.0000
-                crossing ThisChunking 10.0000
+                crossing ThisChunking 12.0000
                 volume AnyChunking 7.0000
             "#]],
         );

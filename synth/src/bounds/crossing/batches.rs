@@ -149,6 +149,8 @@ pub(super) struct Server {
     pub(super) bytes: Vec<f64>,
     /// For each state, when it can be where it goes, where that is known.
     pub(super) known: Option<Vec<f64>>,
+    /// Whether this is one server, so that the rest says what a message of it takes; otherwise it stands for several.
+    pub(super) is_one: bool,
 }
 
 impl Server {
@@ -156,7 +158,15 @@ impl Server {
     pub(super) fn known(known: Vec<f64>) -> Self {
         let none = || vec![0.0; known.len()];
         let (ready, tails, bytes) = (none(), none(), none());
-        Self { setup: 0.0, per_byte: 0.0, lag: 0.0, ready, tails, bytes, known: Some(known) }
+        Self { setup: 0.0, per_byte: 0.0, lag: 0.0, ready, tails, bytes, known: Some(known), is_one: false }
+    }
+
+    /// Some servers of one sender as one, of which it is `known` when each state can be where it goes.
+    pub(super) fn as_one(mut servers: Vec<Self>, known: Vec<f64>) -> Self {
+        match (servers.pop(), servers.is_empty()) {
+            (Some(only), true) => Self { known: Some(known), ..only },
+            _ => Self::known(known),
+        }
     }
 
     /// When the server is free again after a message that starts at `start`.

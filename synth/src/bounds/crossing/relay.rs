@@ -11,9 +11,9 @@ const MOST_STATES: usize = 128;
 /// The most servers that one rank sends over.
 const MOST_NEXT: usize = 3;
 /// What one try costs, in pairs of combinations and parts of them.
-const TRY: f64 = 12.0;
+const TRY: f64 = 18.0;
 /// The most clocks of a front. Of more, two are put together, as early as the earlier one in everything.
-const MOST_CLOCKS: usize = 12;
+const MOST_CLOCKS: usize = 24;
 
 /// For each combination, the earliest time by which the `next` servers can have carried it to where it goes, where all but the classes
 /// that are `at_hand` at their sender come over `into` first; `None` if there is too much to follow.
@@ -57,7 +57,8 @@ pub(super) fn relayed(
                 }
                 for &message in space.parts(coming - come) {
                     let more = come + message as usize;
-                    let received = into.end_of(message as usize, clocks.received.max(into.ready[more]));
+                    let end = into.end_of(message as usize, clocks.received.max(into.ready[more]));
+                    let received = into.known.as_ref().map_or(end, |known| end.max(known[more] - into.lag));
                     fronts[more * states + left].insert(ServerClocks { received, ..*clocks });
                 }
             }

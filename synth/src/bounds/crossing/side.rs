@@ -377,6 +377,7 @@ impl ServedLinks {
             tails: most(|class| &class.tails),
             bytes,
             known: None,
+            is_one: true,
         }
     }
 }

@@ -1,12 +1,14 @@
 //! Sums that several ranks want: what must come into a set of ranks for one of them.
 //!
 //! The principal type is [`SharedSums`]. A rank of the set needs what the contributors outside of it add up to. Either all of it crosses
-//! in one message, which leaves when its sender can have all of it. Or parts of it cross in several messages. Then one of them has the
-//! contribution that comes latest to the senders, and at least one more has something: two messages are counted. How many chunks cross
-//! in parts is open, so each number is a case, and a time is refuted if it is in all cases.
+//! in one message, which leaves when its sender can have all of it. Or parts of it cross in several messages. Then one of them has what
+//! the farthest rank contributes, and at least one more has something: two messages are counted. How many chunks cross in parts is open,
+//! so each number is a case, and a time is refuted if it is in all cases.
 //!
-//! The time at which a sender can have the sums of some chunks is found in the same way. Turned around in time, on the reversed machine,
-//! all of this holds for what must leave a set.
+//! The time at which a sender can have the sums of some chunks is found in the same way, and so is the time at which it can have what the
+//! farthest rank contributes to some. Where a sender receives over one server, that server and those that it sends over are decided
+//! together ([`super::relay`]), up to three in a row. Turned around in time, on the reversed machine, all of this holds for what must
+//! leave a set.
 
 use super::batches::{CountSpace, Server};
 use super::distances::Distances;
@@ -23,8 +25,8 @@ const DEPTH: u32 = 2;
 /// With more chunks, nothing is tried.
 const MOST_CHUNKS: usize = 64;
 
-/// The ranks over which contributions come, the rank that they come to, and how often senders are counted.
-type CollectedKey = (Rc<[bool]>, Rank, u32);
+/// The ranks over which contributions come, the rank that they come to, the only one that counts, and how often senders are counted.
+type CollectedKey = (Rc<[bool]>, Rank, Option<Rank>, u32);
 
 /// Chunks that the same ranks contribute to, and that the same ranks want.
 pub(super) struct SharedSums {
@@ -43,7 +45,12 @@ const LOOK: f64 = 100.0;
 /// How many chunks cross in parts, and what that makes cross.
 struct PartedCase {
     parted: usize,
+    /// The only rank whose contributions count, or `None` if all do.
+    only: Option<Rank>,
+    /// The rank whose contribution is in the first part of what crosses in parts.
+    far: Rank,
     space: Rc<CountSpace>,
+    /// What crosses whole, the first parts, and what is left of the others.
     classes: Vec<ChunkClass>,
 }
 
@@ -77,7 +84,7 @@ impl SharedSums {
         let mut found = Vec::new();
         for target in targets {
             let on = distances.to(target, self.bytes);
-            let ways = ContributionWays::new(self, &across, &outside, distances);
+            let ways = ContributionWays::new(self, &across, &outside, None, distances);
             let case = |parted| ways.as_ref().and_then(|ways| ways.case(self, parted, &across, Some(&on), distances));
             let cases: Option<Vec<PartedCase>> = (0..self.spaces.len()).map(case).collect();
             let Some(cases) = cases else { return found };
@@ -116,14 +123,18 @@ impl SharedSums {
         for (sender, mut next) in of {
             // Without more work, senders have everything as soon as it can come to them.
             if let Some(sender) = sender.filter(|_| distances.left > 0.0) {
-                let collected = self.collected(sender, among, depth - 1, distances);
-                let ready = |digits: &[u32]| collected[digits[0] as usize];
-                let ready = space.table(ready);
+                let whole = self.collected(sender, among, case.only, depth - 1, distances);
+                let far = Some(case.far).filter(|&far| far != sender && case.parted > 0);
+                let far = far.map(|far| self.collected(sender, among, Some(far), depth - 1, distances));
+                let ready = space.table(|digits| {
+                    let (whole_count, first_parts) = (digits[0] as usize, digits[1] as usize);
+                    far.as_ref().map_or(0.0, |far| far[whole_count + first_parts]).max(whole[whole_count])
+                });
                 for server in &mut next {
                     server.ready.iter_mut().zip(&ready).for_each(|(mine, ready)| *mine = mine.max(*ready));
                 }
-                if let Some(one) = self.as_one(sender, case, &next, (among, depth - 1), distances) {
-                    next = vec![one];
+                if let Some(known) = self.relayed(sender, case, &next, (among, depth - 1), distances) {
+                    next = vec![Server::as_one(next, known)];
                 }
             }
             all.extend(next);
@@ -131,38 +142,49 @@ impl SharedSums {
         all
     }
 
-    /// The `next` servers of a sender as one, where it receives over one server and from one rank only.
-    fn as_one(
+    /// For each combination, when the `next` servers of a sender can have carried it, where it receives over one server and from one
+    /// rank only.
+    fn relayed(
         &mut self,
         sender: Rank,
         case: &PartedCase,
         next: &[Server],
         (among, depth): (&Rc<[bool]>, u32),
         distances: &mut Distances<'_>,
-    ) -> Option<Server> {
+    ) -> Option<Vec<f64>> {
         let problem = distances.problem;
         let (before, links) = ServedLinks::to_one(problem, among, sender);
         // From several senders, parts of what crosses whole may come in messages of their own.
         let [_] = links.iter().map(|links| links.only_sender(problem)).collect::<Option<Vec<Rank>>>()?[..] else {
             return None;
         };
-        let ways = ContributionWays::new(self, &links, &before, distances)?;
-        let case_before = ways.case(self, case.parted, &links, None, distances)?;
+        let ways = ContributionWays::new(self, &links, &before, case.only, distances)?;
+        let is_here = case.far == sender;
+        let far = if is_here { ways.far } else { case.far };
+        let case_before = ContributionWays { far, ..ways }.case(self, case.parted, &links, None, distances)?;
         let into = self.servers(&case_before, &links, &before, depth, distances);
         let [into] = &into[..] else { return None };
         // Of a server that stands for several it is not known how long it is busy.
-        if into.known.is_some() {
+        if !into.is_one {
             return None;
         }
         let next: Vec<&Server> = next.iter().collect();
-        let relayed = relayed(&case.space, into, &next, &[false, true, true], &mut distances.left)?;
+        let relayed = relayed(&case.space, into, &next, &[false, is_here, true], &mut distances.left)?;
         let alone = case.space.earliest_end(&next);
-        Some(Server::known(relayed.into_iter().zip(alone).map(|(relayed, alone)| relayed.max(alone)).collect()))
+        Some(relayed.into_iter().zip(alone).map(|(relayed, alone)| relayed.max(alone)).collect())
     }
 
-    /// For each number of chunks, when a rank can have so many sums of what the ranks of `among` contribute, over these only.
-    fn collected(&mut self, at: Rank, among: &Rc<[bool]>, depth: u32, distances: &mut Distances<'_>) -> Rc<[f64]> {
-        let key = (among.clone(), at, depth);
+    /// For each number of chunks, when a rank can have so many sums of what the ranks of `among` contribute, over these only. If `only`
+    /// one rank counts, its contributions.
+    fn collected(
+        &mut self,
+        at: Rank,
+        among: &Rc<[bool]>,
+        only: Option<Rank>,
+        depth: u32,
+        distances: &mut Distances<'_>,
+    ) -> Rc<[f64]> {
+        let key = (among.clone(), at, only, depth);
         if let Some(known) = self.collected.get(&key) {
             return known.clone();
         }
@@ -170,12 +192,14 @@ impl SharedSums {
         let all = self.chunks.len();
         let mut earliest = vec![f64::INFINITY; all + 1];
         earliest[0] = 0.0;
-        let ways = ContributionWays::new(self, &links, &before, distances);
+        let ways = ContributionWays::new(self, &links, &before, only, distances);
         // There is nothing to wait for, or no time to find out for how long.
         if ways.is_none() {
             earliest.fill(0.0);
         }
-        for parted in 0..self.spaces.len() {
+        // What one rank contributes has no parts.
+        let cases = if only.is_some() { 1 } else { self.spaces.len() };
+        for parted in 0..cases {
             let case = ways.as_ref().and_then(|ways| ways.case(self, parted, &links, None, distances));
             let Some(case) = case else {
                 earliest.fill(0.0);
@@ -199,12 +223,14 @@ impl SharedSums {
 
 /// How far contributions have to go to what sends them across.
 struct ContributionWays {
+    only: Option<Rank>,
     /// For each rank, the time until all contributions can be there.
     whole: Vec<f64>,
     /// For each rank, the time until one can be there.
     some: Vec<f64>,
-    /// The time until each contribution can be at some sender.
-    latest: f64,
+    /// The rank whose contributions have the farthest way, and for each contributor the time until they can be at each rank.
+    far: Rank,
+    from: BTreeMap<Rank, Rc<[f64]>>,
 }
 
 impl ContributionWays {
@@ -213,18 +239,20 @@ impl ContributionWays {
         sums: &SharedSums,
         across: &[ServedLinks],
         among: &Rc<[bool]>,
+        only: Option<Rank>,
         distances: &mut Distances<'_>,
     ) -> Option<Self> {
         let problem = distances.problem;
-        let contributors = sums.ranks.iter().filter(|rank| among[rank.index()]);
-        let from: Vec<Rc<[f64]>> =
-            contributors.map(|&rank| distances.from(among, &RankSet::one(rank), sums.bytes)).collect();
+        let counts = |rank: &Rank| among[rank.index()] && only.is_none_or(|only| only == *rank);
+        let contributors = sums.ranks.iter().copied().filter(counts);
+        let from: BTreeMap<Rank, Rc<[f64]>> =
+            contributors.map(|rank| (rank, distances.from(among, &RankSet::one(rank), sums.bytes))).collect();
         distances.left -= LOOK * from.len() as f64;
         if from.is_empty() || distances.left <= 0.0 {
             return None;
         }
         let at = |of: fn(f64, f64) -> f64, start: f64| -> Vec<f64> {
-            (0..among.len()).map(|rank| from.iter().map(|from| from[rank]).fold(start, of)).collect()
+            (0..among.len()).map(|rank| from.values().map(|from| from[rank]).fold(start, of)).collect()
         };
         let nearest = |from: &Rc<[f64]>| {
             across
@@ -232,8 +260,8 @@ impl ContributionWays {
                 .map(|links| links.least(problem, |link| from[link.from.index()]))
                 .fold(f64::INFINITY, f64::min)
         };
-        let latest = from.iter().map(nearest).fold(0.0, f64::max);
-        Some(Self { whole: at(f64::max, 0.0), some: at(f64::min, f64::INFINITY), latest })
+        let (&far, _) = from.iter().max_by(|a, b| nearest(a.1).total_cmp(&nearest(b.1)))?;
+        Some(Self { only, whole: at(f64::max, 0.0), some: at(f64::min, f64::INFINITY), far, from })
     }
 
     /// What crosses over `across` where `parted` chunks cross in parts, with `on` as the ways behind; `None` if there is no time.
@@ -253,11 +281,13 @@ impl ContributionWays {
             let (chunks, holders) = (sums.chunks[..count].to_vec(), sums.ranks.clone());
             ChunkClass { chunks, bytes: sums.bytes, holders, heads, tails: across.iter().map(tail).collect() }
         };
+        let far = self.from.get(&self.far)?;
         let classes = vec![
             class(sums.chunks.len() - parted, &|rank| self.whole[rank]),
-            class(parted, &|rank| self.some[rank].max(self.latest)),
+            class(parted, &|rank| far[rank]),
             class(parted, &|rank| self.some[rank]),
         ];
-        (distances.left > 0.0).then(|| PartedCase { parted, space: sums.spaces[parted].clone(), classes })
+        let (only, far, space) = (self.only, self.far, sums.spaces[parted].clone());
+        (distances.left > 0.0).then_some(PartedCase { parted, only, far, space, classes })
     }
 }
