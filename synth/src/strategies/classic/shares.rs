@@ -4,7 +4,7 @@
 //! becomes the sum of a block comes together at one of its members only, at another one for each share. From then on the members with
 //! the same share of different blocks merge. At the end each share is copied back the way it came. Split after the last round this is
 //! a ReduceScatter and an AllGather; split before the first one, everybody adds up everything. Between them, fast links carry much and
-//! slow ones few messages [1].
+//! slow ones few messages [1]. Where messages between blocks follow each other at a port, only some members have a share.
 //!
 //! Chunks may also be dealt to several layers. All have the same rounds, but each layer begins with another one of them. So the layers
 //! use different links at the same time.
@@ -28,6 +28,9 @@ const NAME: &str = "classic/shares";
 const MOST_LAYERS: usize = 8;
 /// Of the plans that are split after the same round and take equally long, so many are layered.
 const MOST_ALIKE: usize = 6;
+/// With fewer shares than there could be, at most so many; each is chosen out of so many.
+const MOST_FEWER: usize = 8;
+const MOST_NEXT: usize = 8;
 /// How many of the plans that promise most are kept, and how many of those are worth playing.
 const MOST_KEPT: usize = 12;
 const MOST_PLAYED: usize = 4;
@@ -115,6 +118,9 @@ fn plans(problem: &Problem, links: &MemberLinks<'_>, seed: u64, deadline: &Deadl
             *count = if is_faster { 1 } else { *count + 1 };
             *least = least.min(time);
             keep(time, &layers);
+            for (time, layer) in with_fewer_shares(problem, links, &layers[0], deadline) {
+                keep(time, &vec![Rc::new(layer)]);
+            }
             // Each layer begins with another round, and goes on in the same order.
             for first in 1..rounds.len().min(MOST_LAYERS) {
                 let Some(layer) = turned(&rounds, first).and_then(|rounds| split_at(&rounds)) else { continue };
@@ -127,6 +133,34 @@ fn plans(problem: &Problem, links: &MemberLinks<'_>, seed: u64, deadline: &Deadl
         }
     }
     found.into_iter().map(|(_, layers)| layers).collect()
+}
+
+/// The rounds with some of the shares only, and how long they take. Shares are chosen one after the other, each as the best one beside
+/// those before it.
+fn with_fewer_shares(
+    problem: &Problem,
+    links: &MemberLinks<'_>,
+    all: &SplitRounds,
+    deadline: &Deadline,
+) -> Vec<(f64, SplitRounds)> {
+    let mut found: Vec<(f64, SplitRounds)> = Vec::new();
+    let mut left: Vec<usize> = (0..all.len()).collect();
+    while left.len() > 1 && found.len() < MOST_FEWER && !deadline.has_passed() {
+        let before = found.last().map_or(&[][..], |(_, shares)| shares);
+        // The first one could as well be any other one of most machines.
+        let candidates = &left[..if before.is_empty() { 1 } else { left.len().min(MOST_NEXT) }];
+        let with = |&share: &usize| {
+            let shares: SplitRounds = before.iter().chain([&all[share]]).cloned().collect();
+            let layer = [Rc::new(shares)];
+            let time = playing_time(problem, links, &layer);
+            let [layer] = layer;
+            (time, share, Rc::unwrap_or_clone(layer))
+        };
+        let Some((time, share, shares)) = candidates.iter().map(with).min_by(|a, b| a.0.total_cmp(&b.0)) else { break };
+        left.retain(|&other| other != share);
+        found.push((time, shares));
+    }
+    found
 }
 
 /// The rounds in another order, which begins with round `first` and ends with the one before it; `None` if sums would then count
@@ -337,6 +371,15 @@ mod tests {
         let makespan = planned(&asked(machine, Collective::AllReduce, 16_000)).expect("machines of equal sizes");
         let [inside, between] = [3.0 + 7.0 * 2000.0 / 150e3, 10.0 + 7.0 * 2000.0 / 45.5e3];
         assert!(makespan.0 <= 2.0 * inside + between + 0.01, "{makespan}");
+    }
+
+    /// Messages of a leaf to others follow each other by α. Two ranks of each add up half of the chunks, and exchange them with those of
+    /// the other leaves: 2 · 3 · (0.5 + 0.64) µs inside, and less than three times 1.08 + 1 + 0.64 µs between leaves.
+    #[test]
+    fn groups_behind_a_port_have_fewer_shares_than_members() {
+        let machine = resolve("fat-tree:8x8").expect("a known topology");
+        let makespan = planned(&asked(machine, Collective::AllReduce, 64_000)).expect("leaves of equal sizes");
+        assert!(makespan.0 <= 15.0, "{makespan}");
     }
 
     /// Links of any speed, one way or both, with ports or without.
