@@ -45,6 +45,8 @@ use schedule::Chunk;
 use std::collections::{BTreeMap, BTreeSet};
 use topology::{Latency, LinkId, Micros, MicrosPerByte, Rank, ResourceId};
 
+/// Machines with more links have other bounds.
+const MOST_LINKS: usize = 1 << 17;
 /// The most groups whose data is followed. Symmetric ones give the same bound.
 const FOLLOWED: usize = 8;
 /// The logarithm of a ratio that rounding made this much (relative) too large must not be rounded up.
@@ -52,6 +54,9 @@ const SLIGHTLY: f64 = 1e-9;
 
 /// The strongest bound by rounds; `None` where no grouping has one.
 pub(super) fn rounds(problem: &Problem, classes: &RankClasses, deadline: &Deadline) -> Option<Bound> {
+    if problem.topology.links().len() > MOST_LINKS {
+        return None;
+    }
     let mut best: Option<Bound> = None;
     for grouping in groupings(&problem.topology) {
         for side in [Side::Ingress, Side::Egress] {

@@ -25,6 +25,8 @@ const MOST_MESSAGES: usize = 1 << 20;
 const FEW_MESSAGES: usize = 1 << 12;
 /// The time that a rule takes per message, estimated generously; used where time is limited.
 const PACE: Duration = Duration::from_micros(8);
+/// So many chunks of a message take as long as one of its own.
+const LIKE_ONE: usize = 4;
 /// Justification ends after so many schedules forwards that gained nothing, and after as many messages as this.
 const MOST_STALE: u32 = 3;
 const WORK: usize = 1 << 20;
@@ -58,10 +60,13 @@ pub(crate) fn reordered(
     let mut best = play(messages)?;
     // The orders ignore which chunks a sketch wants first.
     let is_free = !problem.constraints.exceeds(&RuleKind::OF_WAYS);
-    for messages in [Some(messages), one_by_one(messages).as_deref()].into_iter().flatten() {
-        if messages.len() > MOST_MESSAGES || !is_free || takes_too_long(messages.len(), deadline) {
+    for splits in [false, true] {
+        let count = if splits { passages(messages) } else { weight(messages) };
+        if count > MOST_MESSAGES || !is_free || takes_too_long(count, deadline) {
             break;
         }
+        let split = if splits { one_by_one(messages) } else { None };
+        let Some(messages) = (if splits { split.as_deref() } else { Some(messages) }) else { break };
         let graph = DependencyGraph::new(problem, messages, exchanges);
         let Some(found) = ordered(&graph, deadline) else { break };
         let order = |order: &[u32]| order.iter().map(|&index| messages[index as usize].clone()).collect::<Vec<_>>();
@@ -79,7 +84,8 @@ pub(crate) fn reordered(
 /// The makespan of `messages`, which are given in a valid order, if the longest way goes first; `None` if they are too
 /// many or there is no time.
 pub(crate) fn outlook(problem: &Problem, messages: &[Message], deadline: &Deadline) -> Option<Micros> {
-    if messages.len() > MOST_MESSAGES || takes_too_long(messages.len(), deadline) {
+    let weight = weight(messages);
+    if weight > MOST_MESSAGES || takes_too_long(weight, deadline) {
         return None;
     }
     let graph = DependencyGraph::new(problem, messages, may_exchange(problem, messages));
@@ -145,6 +151,15 @@ fn latest_first(ends: &[Micros]) -> Vec<u32> {
 fn takes_too_long(messages: usize, deadline: &Deadline) -> bool {
     let left = deadline.remaining().unwrap_or(Duration::MAX);
     messages > FEW_MESSAGES && left < PACE * messages as u32
+}
+
+/// How many messages of one chunk take about as long to order.
+fn weight(messages: &[Message]) -> usize {
+    messages.len().max(passages(messages) / LIKE_ONE)
+}
+
+fn passages(messages: &[Message]) -> usize {
+    messages.iter().map(|message| message.chunks.len()).sum()
 }
 
 /// The same messages with one chunk each, because the first chunk of a message can then go on sooner; `None` if no

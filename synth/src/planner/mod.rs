@@ -366,7 +366,7 @@ impl<'a> Planning<'a, '_> {
     /// the incumbent, or if there is no time to verify it.
     fn judge_all(&self, search: &mut CountSearch<'_>, attempts: Vec<Attempt>, seconds: f64) {
         let claim = |attempt: &Attempt| attempt.schedule.as_ref().map_or(f64::INFINITY, |it| it.makespan().0);
-        let is_late = |schedule: &Schedule| !self.deadline.leaves_time_for(schedule.deliveries());
+        let is_late = |schedule: &Schedule| !self.deadline.leaves_time_to_verify(schedule.deliveries());
         let mut order: Vec<(usize, f64, Attempt)> =
             attempts.into_iter().enumerate().map(|(index, attempt)| (index, claim(&attempt), attempt)).collect();
         order.sort_by(|a, b| a.1.total_cmp(&b.1));

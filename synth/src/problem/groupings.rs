@@ -4,12 +4,12 @@
 
 use super::sets::by_first;
 use std::collections::{BTreeMap, BTreeSet};
-use topology::{Rank, ResourceId, Topology};
+use topology::{Rank, Topology};
 
 /// The most groupings by switches.
 const SWITCHED: usize = 4;
-/// The most links of a machine that is examined: a tenth of a second.
-const MOST_LINKS: usize = 1 << 17;
+/// The most links of a machine that is examined: some tenths of a second.
+const MOST_LINKS: usize = 1 << 22;
 
 /// The group of each rank, numbered from 0 without gaps.
 pub(crate) type RankGroups = Vec<usize>;
@@ -22,17 +22,22 @@ pub(crate) fn groupings(topology: &Topology) -> Vec<RankGroups> {
     let ranks = topology.rank_count();
     let mut found: Vec<RankGroups> = vec![(0..ranks).collect()];
     found.push(by_first(topology.ranks().map(|rank| topology.machine_of(rank)).collect()));
-    let mut behind: BTreeMap<ResourceId, BTreeSet<Rank>> = BTreeMap::new();
+    let mut behind: Vec<Vec<Rank>> = vec![Vec::new(); topology.resources().len()];
     for link in topology.links() {
         for &resource in &link.resources {
-            behind.entry(resource).or_default().insert(link.to);
+            behind[resource.index()].push(link.to);
         }
     }
+    let sets = behind.into_iter().map(|mut set| {
+        set.sort_unstable();
+        set.dedup();
+        set
+    });
     // Sets of one size that leave no rank out and share none are the ranks behind the switches of one level.
-    let sets: BTreeSet<BTreeSet<Rank>> = behind.into_values().filter(|set| (2..ranks).contains(&set.len())).collect();
-    let mut by_size: BTreeMap<usize, Vec<BTreeSet<Rank>>> = BTreeMap::new();
+    let sets: BTreeSet<Vec<Rank>> = sets.filter(|set| (2..ranks).contains(&set.len())).collect();
+    let mut by_size: BTreeMap<usize, Vec<Vec<Rank>>> = BTreeMap::new();
     sets.into_iter().for_each(|set| by_size.entry(set.len()).or_default().push(set));
-    for sets in by_size.into_values().filter(|sets| sets.iter().map(BTreeSet::len).sum::<usize>() == ranks) {
+    for sets in by_size.into_values().filter(|sets| sets.iter().map(Vec::len).sum::<usize>() == ranks) {
         let mut group = vec![usize::MAX; ranks];
         sets.iter().enumerate().for_each(|(at, set)| set.iter().for_each(|rank| group[rank.index()] = at));
         let is_whole = group.iter().all(|&group| group < ranks);

@@ -36,6 +36,9 @@ const GRACE_PART: u32 = 8;
 /// See [`GRACE_PART`].
 const GRACE: Duration = Duration::from_millis(150);
 
+/// Planning, verifying and writing a plain schedule take at least so many times as long as verifying it.
+const VERIFYING: usize = 3;
+
 /// A point in time, or never, joined with a [`Cancel`].
 #[derive(Clone, Debug, Default)]
 pub struct Deadline {
@@ -126,7 +129,12 @@ impl Deadline {
         self.cancel.is_cancelled() || self.at.is_some_and(|at| Instant::now() >= at)
     }
 
-    /// Whether there is time to verify a plain schedule in which chunks pass links so often.
+    /// Whether there is time to verify a plain schedule that is there already, in which chunks pass links so often.
+    pub(crate) fn leaves_time_to_verify(&self, passages: usize) -> bool {
+        self.leaves_time_for(passages / VERIFYING)
+    }
+
+    /// Whether there is time to plan and to verify a plain schedule in which chunks pass links so often.
     pub(crate) fn leaves_time_for(&self, passages: usize) -> bool {
         self.remaining().is_none_or(|left| verification_time(passages as f64) <= left)
     }

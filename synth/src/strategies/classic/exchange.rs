@@ -69,18 +69,18 @@ pub(super) fn all_pairs(problem: &Problem) -> Result<Vec<RoundHop>, Inapplicable
 }
 
 /// Hops of whole blocks, a block being all chunks of one member.
-struct Hops<'a> {
+pub(super) struct Hops<'a> {
     problem: &'a Problem,
-    hops: Vec<RoundHop>,
+    pub(super) hops: Vec<RoundHop>,
 }
 
 impl<'a> Hops<'a> {
-    fn new(problem: &'a Problem) -> Self {
+    pub(super) fn new(problem: &'a Problem) -> Self {
         Self { problem, hops: Vec::new() }
     }
 
     /// Adds hops of blocks from one member to another; blocks and members are given by position.
-    fn blocks(&mut self, round: u32, blocks: impl IntoIterator<Item = usize>, from: usize, to: usize) {
+    pub(super) fn blocks(&mut self, round: u32, blocks: impl IntoIterator<Item = usize>, from: usize, to: usize) {
         let members = &self.problem.demand.request().members;
         let (from, to) = (members[from], members[to]);
         let chunks = blocks.into_iter().flat_map(|block| chunks_of(self.problem, block));

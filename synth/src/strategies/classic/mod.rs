@@ -12,10 +12,12 @@ mod chain;
 mod exchange;
 mod gateways;
 mod multiplying;
+mod nested;
 mod ring;
 mod shares;
 mod spreading;
 mod sums;
+mod textbook;
 mod tree;
 
 use crate::problem::constraints::RuleKind;
@@ -24,7 +26,8 @@ use crate::problem::reach::check_reachable;
 use crate::problem::{Problem, StopReason, StrategyKind, SynthError};
 use crate::strategies::reversal::check_copies;
 use crate::strategies::{Attempt, Context, Strategy};
-use schedule::{ChunkId, ChunkList, Collective, Message, Schedule, Transfer, TransferKind, makespan, replay};
+use schedule::{ChunkId, ChunkList, Message, Schedule, Transfer, TransferKind, makespan, replay};
+use textbook::TextbookAlgorithm;
 use topology::{LinkId, Micros, Rank};
 
 /// The strategy `classic`.
@@ -54,73 +57,6 @@ struct RoundHop {
 /// Why an algorithm does not apply, as text for the user.
 type Inapplicable = String;
 
-/// How many messages follow each other, as the number of ranks grows.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum RoundGrowth {
-    One,
-    Logarithmic,
-    Linear,
-}
-
-/// An algorithm: its name in reports, and its hops.
-struct TextbookAlgorithm {
-    name: &'static str,
-    rounds: RoundGrowth,
-    hops: fn(&Problem) -> Result<Vec<RoundHop>, Inapplicable>,
-}
-
-const fn algorithm(
-    name: &'static str,
-    rounds: RoundGrowth,
-    hops: fn(&Problem) -> Result<Vec<RoundHop>, Inapplicable>,
-) -> TextbookAlgorithm {
-    TextbookAlgorithm { name, rounds, hops }
-}
-
-/// The algorithms of each collective. Reducing collectives never get here.
-fn algorithms(collective: Collective) -> Vec<TextbookAlgorithm> {
-    use RoundGrowth::{Linear, Logarithmic, One};
-    match collective {
-        Collective::AllGather => vec![
-            algorithm("classic/ring", Linear, ring::all_gather),
-            algorithm("classic/two-way-ring", Linear, ring::all_gather_two_way),
-            algorithm("classic/recursive-doubling", Logarithmic, exchange::recursive_doubling),
-            algorithm("classic/bruck", Logarithmic, exchange::bruck),
-            algorithm("classic/all-pairs", One, exchange::all_pairs),
-            algorithm("classic/tree", Logarithmic, tree::shortest_paths),
-        ],
-        Collective::Broadcast => vec![
-            algorithm("classic/chain", Linear, ring::chain),
-            algorithm("classic/binomial", Logarithmic, tree::binomial_broadcast),
-            algorithm("classic/tree", Logarithmic, tree::shortest_paths),
-        ],
-        Collective::Scatter => vec![
-            algorithm("classic/binomial", Logarithmic, tree::binomial_scatter),
-            algorithm("classic/all-pairs", One, exchange::all_pairs),
-            algorithm("classic/tree", Logarithmic, tree::shortest_paths),
-        ],
-        Collective::Gather => vec![
-            algorithm("classic/binomial", Logarithmic, tree::binomial_gather),
-            algorithm("classic/all-pairs", One, exchange::all_pairs),
-            algorithm("classic/tree", Logarithmic, tree::shortest_paths),
-        ],
-        Collective::AllToAll => vec![
-            algorithm("classic/all-pairs", One, exchange::all_pairs),
-            algorithm("classic/ring", Linear, ring::all_to_all),
-            algorithm("classic/tree", Logarithmic, tree::shortest_paths),
-        ],
-        Collective::AllToAllV
-        | Collective::SendRecv
-        | Collective::Custom
-        | Collective::ReduceScatter
-        | Collective::AllReduce
-        | Collective::Reduce => vec![
-            algorithm("classic/all-pairs", One, exchange::all_pairs),
-            algorithm("classic/tree", Logarithmic, tree::shortest_paths),
-        ],
-    }
-}
-
 impl Strategy for Classic {
     fn kind(&self) -> StrategyKind {
         StrategyKind::Classic
@@ -144,7 +80,8 @@ impl Strategy for Classic {
         }
         let mut has_any = context.incumbent.is_some();
         let found = |algorithm: TextbookAlgorithm| {
-            let hops = match has_any && context.deadline.has_passed() {
+            let is_long = || algorithm.is_search && !context.deadline.leaves_time_for(tree::passages(problem));
+            let hops = match has_any && (context.deadline.has_passed() || is_long()) {
                 true => Err("the time was up".to_owned()),
                 false => (algorithm.hops)(problem).and_then(|hops| on_links(problem, hops)),
             };
@@ -152,12 +89,7 @@ impl Strategy for Classic {
             let least = hops.as_ref().map_or(Micros::ZERO, |hops| least(problem, hops));
             (algorithm.name, least, hops)
         };
-        let mut algorithms = algorithms(problem.demand.request().collective);
-        let is_large = deliveries > MANY_HOPS as u64;
-        if is_large && (latency_rules(problem) || is_direct(problem)) || is_shallow_faster(problem) {
-            // There may be time for the first one only.
-            algorithms.sort_by_key(|algorithm| algorithm.rounds);
-        }
+        let algorithms = textbook::in_order(problem, deliveries > MANY_HOPS as u64);
         let mut candidates: Vec<_> = algorithms.into_iter().map(found).collect();
         if candidates.iter().any(|(_, _, hops)| hops.as_ref().is_ok_and(|hops| hops.len() > MANY_HOPS)) {
             candidates.sort_by(|one, other| one.1.0.total_cmp(&other.1.0));
@@ -200,24 +132,6 @@ impl Strategy for Classic {
     }
 }
 
-/// Whether so few chunks go from one rank to so many that a chain is never full, and a tree is several times as fast.
-fn is_shallow_faster(problem: &Problem) -> bool {
-    let request = problem.demand.request();
-    let (ranks, chunks) = (request.members.len(), u64::from(request.chunks_per_rank));
-    let rounds = u64::from(ranks.max(1).ilog2() + 1);
-    request.collective == Collective::Broadcast && 4 * rounds * chunks < ranks as u64
-}
-
-/// Whether a message to one rank after the other takes longer, on the links with the least α, than all bytes of the request take
-/// on the slowest link.
-fn latency_rules(problem: &Problem) -> bool {
-    let links = problem.topology.links();
-    let alpha = links.iter().map(|link| link.alpha.0).fold(f64::INFINITY, f64::min);
-    let beta = links.iter().map(|link| link.beta.0).fold(0.0, f64::max);
-    let request = problem.demand.request();
-    alpha * request.members.len() as f64 > beta * request.size_bytes as f64
-}
-
 fn attempt(
     problem: &Problem,
     name: &str,
@@ -235,7 +149,8 @@ fn attempt(
     };
     // One message for all chunks of a round saves α. One message per chunk lets the first chunk be passed on sooner.
     let mut best = timed(together(&hops))?;
-    if !context.deadline.has_passed() || hops.len() < FEW_HOPS {
+    let may_be_faster = || hops.len() < FEW_HOPS || busiest(problem, &hops, |_, _| false) < best.0;
+    if (!context.deadline.has_passed() || hops.len() < FEW_HOPS) && may_be_faster() {
         let single = timed(one_by_one(&hops))?;
         best = if single.0 < best.0 { single } else { best };
     }
@@ -255,14 +170,13 @@ fn inapplicable(name: &str, why: Inapplicable) -> Attempt {
 }
 
 /// A lower bound on the time of these hops: the time of the chunk with the longest way, on empty links, or that of the
-/// busiest link or resource, without α.
+/// busiest link or resource, where hops share a message as [`together`] has them.
 fn least(problem: &Problem, hops: &[PlacedHop]) -> Micros {
     let topology = &*problem.topology;
     // One chunk after the other, in the order of rounds: a time for every chunk at every rank would be far more than there are hops.
     let mut by_chunk: Vec<&PlacedHop> = hops.iter().collect();
     by_chunk.sort_by_key(|hop| hop.chunk);
     let mut arrived = vec![0.0_f64; topology.rank_count()];
-    let mut busy = vec![0.0_f64; topology.links().len() + topology.resources().len()];
     let mut last = 0.0_f64;
     for hops in by_chunk.chunk_by(|a, b| a.chunk == b.chunk) {
         let bytes = problem.demand.bytes_of(hops[0].chunk);
@@ -272,25 +186,28 @@ fn least(problem: &Problem, hops: &[PlacedHop]) -> Micros {
             let place = &mut arrived[link.to.index()];
             *place = place.max(at);
             last = last.max(at);
-            busy[hop.link.index()] += link.byte_time(bytes).0;
-            for &resource in &link.resources {
-                busy[topology.links().len() + resource.index()] += topology.resource(resource).byte_time(bytes).0;
-            }
         }
         for link in hops.iter().map(|hop| topology.link(hop.link)) {
             [arrived[link.from.index()], arrived[link.to.index()]] = [0.0; 2];
         }
     }
-    Micros(busy.into_iter().fold(last, f64::max))
+    Micros(last).max(busiest(problem, hops, share_a_message))
 }
 
-/// Whether every rank has a link of its own to every other one. Then nothing is gained by passing chunks on.
-fn is_direct(problem: &Problem) -> bool {
-    let (topology, ranks) = (&problem.topology, problem.topology.rank_count());
-    let is_complete = |rank| topology.outgoing(rank).len() + 1 == ranks;
-    topology.resources().is_empty()
-        && topology.links().len() == ranks * (ranks - 1)
-        && topology.ranks().all(is_complete)
+/// How long the busiest link or resource is busy, where such hops that follow each other share a message.
+fn busiest(problem: &Problem, hops: &[PlacedHop], share: impl Fn(&PlacedHop, &PlacedHop) -> bool) -> Micros {
+    let topology = &*problem.topology;
+    let mut busy = vec![Micros::ZERO; topology.links().len() + topology.resources().len()];
+    for message in hops.chunk_by(share) {
+        let bytes = message.iter().map(|hop| problem.demand.bytes_of(hop.chunk)).sum();
+        let (id, link) = (message[0].link, topology.link(message[0].link));
+        busy[id.index()] += link.occupancy(bytes);
+        for &resource in &link.resources {
+            let place = &mut busy[topology.links().len() + resource.index()];
+            *place += topology.resource(resource).occupancy(link, bytes);
+        }
+    }
+    busy.into_iter().fold(Micros::ZERO, Micros::max)
 }
 
 /// Whether chunks with one destination each need too many hops for any algorithm, estimated from the first chunk.
@@ -345,10 +262,15 @@ fn missing_link(from: Rank, to: Rank) -> Inapplicable {
     format!("needs a link from rank {from} to rank {to} that it may use")
 }
 
+fn share_a_message(one: &PlacedHop, other: &PlacedHop) -> bool {
+    (one.round, one.link) == (other.round, other.link)
+}
+
 /// One message for all chunks that share a round and a link.
 fn together(hops: &[PlacedHop]) -> Vec<Message> {
-    let same = |a: &PlacedHop, b: &PlacedHop| (a.round, a.link) == (b.round, b.link);
-    hops.chunk_by(same).map(|hops| message(hops[0].link, hops.iter().map(|hop| hop.chunk).collect())).collect()
+    hops.chunk_by(share_a_message)
+        .map(|hops| message(hops[0].link, hops.iter().map(|hop| hop.chunk).collect()))
+        .collect()
 }
 
 fn one_by_one(hops: &[PlacedHop]) -> Vec<Message> {
@@ -378,7 +300,7 @@ fn chunks_of(problem: &Problem, position: usize) -> impl Iterator<Item = ChunkId
 #[cfg(test)]
 mod tests {
     use super::*;
-    use schedule::{Demand, Request};
+    use schedule::{Collective, Demand, Request};
     use std::sync::Arc;
 
     fn problem(spec: &str, collective: Collective) -> Problem {
@@ -445,7 +367,9 @@ mod tests {
     fn the_busiest_port_bounds_an_algorithm() {
         let problem = problem("switch:5,bandwidth=1GBps", Collective::AllGather);
         let hops = exchange::all_pairs(&problem).and_then(|hops| on_links(&problem, hops)).expect("direct links");
-        let four = 4.0 * problem.demand.chunk_bytes().0 * 1e-3;
+        // Four messages, each with its α.
+        let alpha = problem.topology.links()[0].alpha.0;
+        let four = 4.0 * (alpha + problem.demand.chunk_bytes().0 * 1e-3);
         assert!((least(&problem, &hops).0 - four).abs() < 1e-6 * four, "{} µs", least(&problem, &hops));
     }
 

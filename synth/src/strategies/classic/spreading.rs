@@ -6,7 +6,8 @@
 
 use super::multiplying::{MOST_MEMBERS, MemberLinks, rounds_by};
 use super::sums::{TransferRound, fastest_link, fastest_links};
-use super::{MOST_HOPS, inapplicable, latency_rules, planned};
+use super::textbook::latency_rules;
+use super::{MOST_HOPS, inapplicable, planned};
 use crate::problem::{Problem, SynthError};
 use crate::strategies::{Attempt, Context, Joining};
 use schedule::{ChunkId, ChunkList, Message, Transfer, TransferKind, makespan, replay};

@@ -12,6 +12,16 @@ const PROHIBITIVE: f64 = 1e12;
 /// Chunks of each size get their own paths, for up to this many trees: a tenth of a second on small machines.
 const MOST_TREES: usize = 1 << 10;
 
+/// So many links visited by a search take as long as to verify one passage.
+const VISITS: usize = 64;
+
+/// How many passages take as long to verify as all searches for paths take.
+pub(super) fn passages(problem: &Problem) -> usize {
+    let chunks = problem.demand.chunks();
+    let sources = chunks.windows(2).filter(|two| two[0].holders != two[1].holders).count() + 1;
+    sources * problem.topology.links().len() / VISITS
+}
+
 /// Every chunk goes over shortest α–β paths from its holders to all ranks that want it; relays pass it on. Always
 /// applies.
 pub(super) fn shortest_paths(problem: &Problem) -> Result<Vec<RoundHop>, Inapplicable> {

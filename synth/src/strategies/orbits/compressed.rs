@@ -28,6 +28,13 @@ const BOUND_PART: u32 = 5;
 /// Where compression has to save time: a base transfer takes longer to plan than a plain one.
 const LEAST_IMAGES: usize = 4;
 
+/// Other strategies write down plans of so many deliveries.
+const MOST_ELSEWHERE: u64 = 1 << 22;
+/// A walk that takes so many times as long as there is time is not begun, if there are other ways.
+const FAR_TOO_LONG: u32 = 2;
+/// One that takes less is always begun.
+const NEVER_TOO_LONG: Duration = Duration::from_secs(1);
+
 /// A compressed plan, its report and its bounds.
 #[derive(Clone, Debug)]
 pub struct CompressedSynthesis {
@@ -73,7 +80,6 @@ pub fn synthesize_compressed(
 ) -> Result<CompressedSynthesis, SynthError> {
     let started = Instant::now();
     let deadline = Deadline::after(options.time_limit, options.cancel.clone());
-    // Nobody writes such plans plain.
     let is_only_way = problems.first().is_some_and(|problem| wants_compression(problem, MOST_PLAIN_TRANSFERS));
     let deadline = if is_only_way { deadline.open_ended() } else { deadline };
     let symmetries = Symmetries::default();
@@ -88,7 +94,14 @@ pub fn synthesize_compressed(
         if best.is_some() && deadline.has_passed() {
             break;
         }
-        let (begun, bounds) = (Instant::now(), bounds(problem, &deadline.part(BOUND_PART)));
+        let begun = Instant::now();
+        // The bounds of such machines take long, too.
+        let early = Context::alone(options, &deadline, &symmetries, progress);
+        if deadline.is_limited() && is_hopeless(problem, &early) {
+            refusal = refused("symmetries that repeat so little leave more to search than the time limit allows");
+            break;
+        }
+        let bounds = bounds(problem, &deadline.part(BOUND_PART));
         let claim = if problems.len() > 1 { bounds.best_at_any_chunking() } else { bounds.best() };
         let context =
             Context { bound: bounds.best().value, ..Context::alone(options, &deadline, &symmetries, progress) };
@@ -241,6 +254,22 @@ fn spread(
     }
 }
 
+/// Whether a walk would take longer than there is time. Where the search goes on as long as it takes, whether it would take very much
+/// longer, and other strategies could write down their plans.
+fn is_hopeless(problem: &Problem, context: &Context<'_>) -> bool {
+    let has_sums = problem.demand.has_sums();
+    let most = match context.deadline.remaining() {
+        Some(left) if !context.deadline.is_open_ended() => left,
+        Some(left) if deliveries(problem) <= MOST_ELSEWHERE * (1 + u64::from(has_sums)) => left * FAR_TOO_LONG,
+        _ => return false,
+    };
+    let Ok(copies) = (if has_sums { halves(problem).map(|(collect, _)| collect) } else { Ok(problem.clone()) }) else {
+        return false;
+    };
+    let symmetries = context.symmetries.of_demand(problem, &copies.demand, context.deadline);
+    Orbits::new(&copies, &symmetries).is_some_and(|orbits| orbits.walking_time(&copies) > most.max(NEVER_TOO_LONG))
+}
+
 /// A message on the reversed topology as a message on the topology itself: spreading becomes summing. Its times are
 /// those of the reversed plan.
 fn summing(transfer: Transfer) -> Transfer {
@@ -314,6 +343,20 @@ mod tests {
             assert!(!is_too_large_for_plain(&problem, None));
             assert!(!is_too_large_for_plain(&problem, Some(Duration::from_secs(600))));
             assert_eq!(is_too_large_for_plain(&problem, second), is_late, "{spec}");
+        }
+    }
+
+    /// Ranks of a leaf share its port, so only leaves are images of each other: 32 base chunks have 1023 links to choose from each time.
+    #[test]
+    fn a_search_that_cannot_end_in_time_is_not_begun() {
+        for (spec, is_long) in [("fat-tree:32x32", true), ("torus2d:32x32", false), ("h800x32", false)] {
+            let (options, symmetries) = (SearchOptions::default(), Symmetries::default());
+            let problem = problem(spec, Collective::AllReduce, 1);
+            // However long it takes to find the symmetries.
+            symmetries.shared(&problem, &Deadline::default());
+            let deadline = Deadline::after(Some(Duration::from_secs(3)), options.cancel.clone());
+            let context = Context::alone(&options, &deadline, &symmetries, &|_| {});
+            assert_eq!(is_hopeless(&problem, &context), is_long, "{spec}");
         }
     }
 

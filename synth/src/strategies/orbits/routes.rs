@@ -20,6 +20,8 @@ use topology::{LinkId, Rank};
 const WORK: usize = 100_000_000;
 /// For each round, how many times dearer the busiest server is than an idle one, as an exponent.
 const EAGERNESS: [f64; 4] = [0.0, 1.0, 2.0, 4.0];
+/// The first round may take one part in this many of the time.
+const FIRST_PART: u32 = 4;
 /// What the load of the first link of a way counts, next to the time of servers that the way takes.
 const FIRST: f64 = 1e-3;
 /// The same for the duration of a way: it decides between equal ones.
@@ -54,13 +56,17 @@ pub(super) fn balanced_routes(
         links: vec![Vec::new(); base.len()],
     };
     let mut best: Option<(f64, Vec<Vec<LinkId>>)> = None;
+    let opening = deadline.part(FIRST_PART);
     for eagerness in EAGERNESS {
         for batch in 0..batches {
+            // Without time, what is left of the first round is one batch.
+            let is_last = best.is_none() && opening.has_passed();
             for (&source, wanted) in &by_source {
-                let batch: Vec<(usize, Rank)> = wanted.iter().copied().skip(batch).step_by(batches).collect();
-                routes.choose(source, &batch, eagerness)?;
+                let is_in = |at: usize| at % batches == batch || is_last && at % batches > batch;
+                let batch = wanted.iter().enumerate().filter(|(at, _)| is_in(*at)).map(|(_, wanted)| *wanted);
+                routes.choose(source, &batch.collect::<Vec<_>>(), eagerness)?;
             }
-            if best.is_some() && deadline.has_passed() {
+            if is_last || best.is_some() && deadline.has_passed() {
                 break;
             }
         }

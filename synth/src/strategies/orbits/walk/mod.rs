@@ -124,7 +124,8 @@ impl<'a> Walk<'a> {
     /// About how many candidates the links look at in one run.
     pub(super) fn candidates(&self) -> usize {
         let topology = &self.problem.topology;
-        self.deliveries * if self.has_choice() { topology.links().len() / topology.rank_count() } else { 1 }
+        let is_shared = self.orbits.servers.is_shared();
+        self.deliveries * if is_shared { topology.links().len() / topology.rank_count() } else { 1 }
     }
 
     /// The makespan of a plan that ends before `cutoff`, and its messages in the order in which they leave. Where ports
