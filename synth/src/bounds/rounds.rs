@@ -45,7 +45,7 @@ use schedule::Chunk;
 use std::collections::{BTreeMap, BTreeSet};
 use topology::{Latency, LinkId, Micros, MicrosPerByte, Rank, ResourceId};
 
-/// Machines with more links have other bounds.
+/// On machines with more links nothing is counted: other bounds must do.
 const MOST_LINKS: usize = 1 << 17;
 /// The most groups whose data is followed. Symmetric ones give the same bound.
 const FOLLOWED: usize = 8;

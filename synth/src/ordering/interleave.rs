@@ -19,7 +19,7 @@ use schedule::{ChunkId, Message, ReplayError, Transfer, makespan};
 use std::time::Duration;
 use topology::Micros;
 
-/// For more messages than this, the given order stays: the rules take O(n log n) time, but much memory.
+/// For more messages than this (see [`weight`]), the given order stays: the rules take O(n log n) time, but much memory.
 const MOST_MESSAGES: usize = 1 << 20;
 /// So few take negligible time.
 const FEW_MESSAGES: usize = 1 << 12;

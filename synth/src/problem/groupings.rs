@@ -9,7 +9,7 @@ use topology::{Rank, Topology};
 /// The most groupings by switches.
 const SWITCHED: usize = 4;
 /// The most links of a machine that is examined: some tenths of a second.
-const MOST_LINKS: usize = 1 << 22;
+pub(crate) const MOST_LINKS: usize = 1 << 22;
 
 /// The group of each rank, numbered from 0 without gaps.
 pub(crate) type RankGroups = Vec<usize>;

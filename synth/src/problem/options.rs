@@ -36,7 +36,7 @@ const GRACE_PART: u32 = 8;
 /// See [`GRACE_PART`].
 const GRACE: Duration = Duration::from_millis(150);
 
-/// Planning, verifying and writing a plain schedule take at least so many times as long as verifying it.
+/// To plan, verify and write a plain schedule takes at least so many times as long as to verify it.
 const VERIFYING: usize = 3;
 
 /// A point in time, or never, joined with a [`Cancel`].

@@ -9,13 +9,14 @@
 //! spread as soon as *its own* sum is complete. [`crate::problem::reversed`] defines the halves.
 
 use crate::bounds::bounds;
-use crate::ordering::bits::BitMatrix;
 use crate::ordering::{interleaved, reordered};
 use crate::problem::reach::check_reachable;
 use crate::problem::reversed::{Halves, choices};
 use crate::problem::{Deadline, Problem, StopReason, SynthError};
 use crate::strategies::{Attempt, Context, Joining, Strategy};
 use schedule::{ChunkId, Message, Schedule, Transfer, TransferKind, reduce_of_gather, replay, turned_around};
+use std::collections::BTreeSet;
+use topology::Rank;
 
 /// Where a strategy goes on from a whole plan, all halves may take one part in this many of the time left.
 const HALVES_PART: u32 = 2;
@@ -231,13 +232,14 @@ pub(crate) fn joined(
 /// Leaves out what a rank would send that neither contributes nor has got anything to add: turned around, a copy that nobody used.
 fn keep_held(messages: &mut Vec<Message>, problem: &Problem) {
     let Problem { topology, demand, .. } = problem;
-    let mut held = BitMatrix::new(demand.chunks().len(), topology.rank_count());
+    let mut held: BTreeSet<(ChunkId, Rank)> = BTreeSet::new();
     for message in messages.iter_mut() {
         let link = topology.link(message.link);
-        let has =
-            |chunk: ChunkId| demand.chunk(chunk).holders.has(link.from) || held.has(chunk.index(), link.from.index());
+        let has = |chunk: ChunkId| demand.chunk(chunk).holders.has(link.from) || held.contains(&(chunk, link.from));
         message.chunks.retain(|chunk: &mut ChunkId| has(*chunk));
-        message.chunks.iter().for_each(|chunk| held.set(chunk.index(), link.to.index()));
+        held.extend(
+            message.chunks.iter().filter(|&&it| !demand.chunk(it).holders.has(link.to)).map(|&it| (it, link.to)),
+        );
     }
     messages.retain(|message| !message.chunks.is_empty());
 }

@@ -126,8 +126,10 @@ impl CountSpace {
         best[0] = 0.0;
         for (server, tail) in servers {
             let done = server.earliest(self, f64::INFINITY);
+            // What is known is known with lag and tails.
+            let on = if server.known.is_some() { 0.0 } else { server.lag + tail };
             for state in (1..self.states()).rev() {
-                let with = |&part: &u32| f64::max(done[part as usize] + server.lag + tail, best[state - part as usize]);
+                let with = |&part: &u32| f64::max(done[part as usize] + on, best[state - part as usize]);
                 best[state] = self.parts(state).iter().map(with).fold(best[state], f64::min);
             }
         }
@@ -147,7 +149,7 @@ pub(super) struct Server {
     pub(super) tails: Vec<f64>,
     /// For each state, the bytes.
     pub(super) bytes: Vec<f64>,
-    /// For each state, when it can be where it goes, where that is known.
+    /// For each state, when it can be where it goes, where that is known: lag and tails included.
     pub(super) known: Option<Vec<f64>>,
     /// Whether this is one server, so that the rest says what a message of it takes; otherwise it stands for several.
     pub(super) is_one: bool,
@@ -174,8 +176,8 @@ impl Server {
         start + self.setup + self.per_byte * self.bytes[message]
     }
 
-    /// For each state, the earliest time by which the server can have carried it, if every chunk has arrived where it goes by `end`;
-    /// infinite where it cannot.
+    /// For each state, the earliest time at which the server can be free after it, if every chunk has arrived where it goes by `end`;
+    /// infinite where it cannot. Where it is known when states can be where they go, that time instead.
     pub(super) fn earliest(&self, space: &CountSpace, end: f64) -> Vec<f64> {
         if let Some(known) = &self.known {
             return known.iter().map(|&time| if time <= end { time } else { f64::INFINITY }).collect();

@@ -16,7 +16,8 @@ const TRY: f64 = 18.0;
 const MOST_CLOCKS: usize = 24;
 
 /// For each combination, the earliest time by which the `next` servers can have carried it to where it goes, where all but the classes
-/// that are `at_hand` at their sender come over `into` first; `None` if there is too much to follow.
+/// that are `at_hand` at their sender come over `into` first, which has no tails, and no sooner than is known of it; `None` if there is too
+/// much to follow.
 /// Takes what it does off `work`.
 pub(super) fn relayed(
     space: &CountSpace,

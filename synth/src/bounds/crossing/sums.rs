@@ -35,7 +35,7 @@ pub(super) struct SharedSums {
     ranks: RankSet,
     /// For each number of chunks that cross in parts, the combinations of what crosses.
     spaces: Vec<Rc<CountSpace>>,
-    /// For each number of chunks, when a rank can have that many sums, over the ranks of a set only.
+    /// For each number of chunks, when a rank can have that many sums, or what one rank contributes to them, over the ranks of a set only.
     collected: BTreeMap<CollectedKey, Rc<[f64]>>,
 }
 
@@ -102,7 +102,8 @@ impl SharedSums {
         found
     }
 
-    /// The servers of a case, where each sender must first collect what crosses whole.
+    /// The servers of a case, where each sender must first collect what crosses whole, and what the farthest rank contributes to the first
+    /// parts.
     fn servers(
         &mut self,
         case: &PartedCase,
@@ -123,17 +124,17 @@ impl SharedSums {
         for (sender, mut next) in of {
             // Without more work, senders have everything as soon as it can come to them.
             if let Some(sender) = sender.filter(|_| distances.left > 0.0) {
-                let whole = self.collected(sender, among, case.only, depth - 1, distances);
+                let whole_times = self.collected(sender, among, case.only, depth - 1, distances);
                 let far = Some(case.far).filter(|&far| far != sender && case.parted > 0);
-                let far = far.map(|far| self.collected(sender, among, Some(far), depth - 1, distances));
+                let far_times = far.map(|far| self.collected(sender, among, Some(far), depth - 1, distances));
                 let ready = space.table(|digits| {
-                    let (whole_count, first_parts) = (digits[0] as usize, digits[1] as usize);
-                    far.as_ref().map_or(0.0, |far| far[whole_count + first_parts]).max(whole[whole_count])
+                    let (whole, first_parts) = (digits[0] as usize, digits[1] as usize);
+                    far_times.as_ref().map_or(0.0, |times| times[whole + first_parts]).max(whole_times[whole])
                 });
                 for server in &mut next {
                     server.ready.iter_mut().zip(&ready).for_each(|(mine, ready)| *mine = mine.max(*ready));
                 }
-                if let Some(known) = self.relayed(sender, case, &next, (among, depth - 1), distances) {
+                if let Some(known) = self.known_of(sender, case, &next, (among, depth - 1), distances) {
                     next = vec![Server::as_one(next, known)];
                 }
             }
@@ -143,8 +144,8 @@ impl SharedSums {
     }
 
     /// For each combination, when the `next` servers of a sender can have carried it, where it receives over one server and from one
-    /// rank only.
-    fn relayed(
+    /// rank only. Of a chunk that is whole here and has come in parts, the last part counts: when it came, all of it had been at that rank.
+    fn known_of(
         &mut self,
         sender: Rank,
         case: &PartedCase,
@@ -158,10 +159,12 @@ impl SharedSums {
         let [_] = links.iter().map(|links| links.only_sender(problem)).collect::<Option<Vec<Rank>>>()?[..] else {
             return None;
         };
-        let ways = ContributionWays::new(self, &links, &before, case.only, distances)?;
+        let mut ways = ContributionWays::new(self, &links, &before, case.only, distances)?;
         let is_here = case.far == sender;
-        let far = if is_here { ways.far } else { case.far };
-        let case_before = ContributionWays { far, ..ways }.case(self, case.parted, &links, None, distances)?;
+        if !is_here {
+            ways.far = case.far;
+        }
+        let case_before = ways.case(self, case.parted, &links, None, distances)?;
         let into = self.servers(&case_before, &links, &before, depth, distances);
         let [into] = &into[..] else { return None };
         // Of a server that stands for several it is not known how long it is busy.
@@ -174,8 +177,8 @@ impl SharedSums {
         Some(relayed.into_iter().zip(alone).map(|(relayed, alone)| relayed.max(alone)).collect())
     }
 
-    /// For each number of chunks, when a rank can have so many sums of what the ranks of `among` contribute, over these only. If `only`
-    /// one rank counts, its contributions.
+    /// For each number of chunks, when a rank can have so many sums of what the ranks of `among` contribute, over these only. With
+    /// `only`, what this rank contributes instead.
     fn collected(
         &mut self,
         at: Rank,
@@ -228,8 +231,9 @@ struct ContributionWays {
     whole: Vec<f64>,
     /// For each rank, the time until one can be there.
     some: Vec<f64>,
-    /// The rank whose contributions have the farthest way, and for each contributor the time until they can be at each rank.
+    /// The rank whose contributions have the farthest way.
     far: Rank,
+    /// For each contributor the time until its contributions can be at each rank.
     from: BTreeMap<Rank, Rc<[f64]>>,
 }
 
@@ -260,7 +264,8 @@ impl ContributionWays {
                 .map(|links| links.least(problem, |link| from[link.from.index()]))
                 .fold(f64::INFINITY, f64::min)
         };
-        let (&far, _) = from.iter().max_by(|a, b| nearest(a.1).total_cmp(&nearest(b.1)))?;
+        let far_ways = from.iter().map(|(&rank, from)| (nearest(from), rank));
+        let (_, far) = far_ways.max_by(|a, b| a.0.total_cmp(&b.0))?;
         Some(Self { only, whole: at(f64::max, 0.0), some: at(f64::min, f64::INFINITY), far, from })
     }
 
@@ -281,10 +286,10 @@ impl ContributionWays {
             let (chunks, holders) = (sums.chunks[..count].to_vec(), sums.ranks.clone());
             ChunkClass { chunks, bytes: sums.bytes, holders, heads, tails: across.iter().map(tail).collect() }
         };
-        let far = self.from.get(&self.far)?;
+        let far_times = self.from.get(&self.far)?;
         let classes = vec![
             class(sums.chunks.len() - parted, &|rank| self.whole[rank]),
-            class(parted, &|rank| far[rank]),
+            class(parted, &|rank| far_times[rank]),
             class(parted, &|rank| self.some[rank]),
         ];
         let (only, far, space) = (self.only, self.far, sums.spaces[parted].clone());

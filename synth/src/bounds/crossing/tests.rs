@@ -68,6 +68,26 @@ fn sums_cross_whole_or_in_parts() {
     }
 }
 
+/// Where α is a delay, each link of the way adds it once: in a row of four, neighbours exchange the sums of both halves, chunk by chunk,
+/// and the last one is at the ends after 3 α and the time of six chunks.
+#[test]
+fn delays_count_once_on_each_link() {
+    let machine = resolve("line:4,alpha=1us,bandwidth=1GBps,latency=pipelines").expect("a family");
+    let found = of(&asked(machine, Collective::AllReduce, 4_000)).expect("a bound");
+    assert!((8.0..=9.0 + 1e-9).contains(&found), "{found}");
+}
+
+#[test]
+fn what_is_known_of_a_server_has_its_lag_and_tails() {
+    let mut random = Pcg64Mcg::seed_from_u64(3);
+    let space = CountSpace::new(vec![2, 1]);
+    let only = Server { lag: 5.0, ..random_server(&mut random, &space, true) };
+    let known: Vec<f64> = (0..space.states()).map(|state| 10.0 * state as f64).collect();
+    let one = Server::as_one(vec![only], known.clone());
+    assert!(one.is_one && one.lag == 5.0);
+    assert_eq!(space.earliest(&[one]), known);
+}
+
 /// The best time to which some chunks can be carried, by trying all: chunk i has class `of[i]`; `servers` as in [`CountSpace::fits`].
 fn tried(of: &[usize], space: &CountSpace, servers: &[Server]) -> f64 {
     let state = |set: usize| -> usize {
@@ -254,6 +274,9 @@ fn no_plan_is_below() {
         ["fat-tree:2x3", "fat-tree:3x2,alpha=2us", "dragonfly:2x2x2", "switch:7", "dgx1", "mesh2d:3x3", "ndv2x2"]
     {
         check(resolve(spec).expect("a family"), spec);
+    }
+    for spec in ["line:4", "ring:5", "mesh2d:2x3", "switch:4"] {
+        check(resolve(&format!("{spec},alpha=2us,latency=pipelines")).expect("a family"), spec);
     }
     check(chain(), "chain");
     check(star(), "star");

@@ -80,10 +80,11 @@ impl Strategy for Classic {
         }
         let mut has_any = context.incumbent.is_some();
         let found = |algorithm: TextbookAlgorithm| {
-            let is_long = || algorithm.is_search && !context.deadline.leaves_time_for(tree::passages(problem));
-            let hops = match has_any && (context.deadline.has_passed() || is_long()) {
-                true => Err("the time was up".to_owned()),
-                false => (algorithm.hops)(problem).and_then(|hops| on_links(problem, hops)),
+            let is_long = || algorithm.is_search && !context.deadline.leaves_time_for(tree::search_cost(problem));
+            let hops = match has_any {
+                true if context.deadline.has_passed() => Err("the time was up".to_owned()),
+                true if is_long() => Err("it would take longer than there is time".to_owned()),
+                _ => (algorithm.hops)(problem).and_then(|hops| on_links(problem, hops)),
             };
             has_any |= hops.is_ok();
             let least = hops.as_ref().map_or(Micros::ZERO, |hops| least(problem, hops));

@@ -11,22 +11,25 @@
 //! [1] Träff and Hunold, "Decomposing MPI Collectives for Exploiting Multi-lane Communication", CLUSTER 2020.
 
 use super::exchange::Hops;
-use super::{Inapplicable, MOST_HOPS, RoundHop, few_enough};
+use super::{Inapplicable, RoundHop, few_enough};
 use crate::problem::Problem;
-use crate::problem::groupings::{RankGroups, groupings, numbered};
+use crate::problem::groupings::{MOST_LINKS, RankGroups, groupings, numbered};
 use petgraph::unionfind::UnionFind;
 use std::collections::BTreeMap;
-use topology::{Bytes, Rank, Topology};
+use topology::{Bytes, LinkId, Rank, Topology};
 
-/// An AllToAll hands on what has come from other groups after each of so many parts of it.
+/// An AllToAll is cut into so many batches. Each is handed on inside of groups before the next one comes from other groups.
 const BATCHES: usize = 4;
 /// Where all members of a group send to the same other one first, that takes at least so many times as long as if they take turns.
 const WORTH_A_TURN: f64 = 1.5;
 /// Groups are made by so many different α, the smallest ones.
 const MOST_ALPHAS: usize = 4;
 
-/// Ranks that links of small α join: for each of the smallest ones, but not where only the largest joins ranks.
+/// Ranks that links of small α join, for each of the smallest α; none for very many links.
 fn near(topology: &Topology) -> Vec<RankGroups> {
+    if topology.links().len() > MOST_LINKS {
+        return Vec::new();
+    }
     let mut alphas: Vec<u64> = Vec::new();
     for link in topology.links() {
         let alpha = link.alpha.0.to_bits();
@@ -143,7 +146,7 @@ impl NestedGroups {
     }
 }
 
-/// What a member sends to the one that is some places before it: the data of members that are so many places after it.
+/// What a member sends to the one that is `distance` places before it: the data of the members that are `after` it by these places.
 struct PlacedBlocks {
     distance: usize,
     after: Vec<usize>,
@@ -176,6 +179,10 @@ fn all_at_once(size: usize) -> LevelSteps {
 /// Whether members of a group begin with different other groups at a level. If they all sent to the same group, they would wait for the
 /// same way there, while the ways to others are free.
 fn takes_turns(problem: &Problem, nested: &NestedGroups, level: usize, bytes: Bytes) -> bool {
+    // At the lowest level a group is one member.
+    if level == 0 {
+        return false;
+    }
     let together = all_at_once(nested.sizes[level]);
     let one_by_one = all_at_once(nested.sizes[level]).into_iter().flatten().map(|blocks| vec![blocks]).collect();
     let [together, one_by_one] =
@@ -184,27 +191,37 @@ fn takes_turns(problem: &Problem, nested: &NestedGroups, level: usize, bytes: By
 }
 
 /// About how long the exchanges of a level take, of so many bytes for each block: in each step, as long as the busiest link or resource.
-fn level_time(problem: &Problem, nested: &NestedGroups, (level, one): (usize, Bytes), steps: &LevelSteps) -> f64 {
+fn level_time(problem: &Problem, nested: &NestedGroups, (level, block): (usize, Bytes), steps: &LevelSteps) -> f64 {
     let (topology, members) = (&*problem.topology, &problem.demand.request().members);
-    let step_time = |step: &Vec<PlacedBlocks>| {
-        let mut busy = vec![0.0_f64; topology.links().len() + topology.resources().len()];
+    let mut busy = vec![0.0_f64; topology.links().len() + topology.resources().len()];
+    let mut used: Vec<usize> = Vec::new();
+    let mut total = 0.0;
+    for step in steps {
+        let mut delay = 0.0_f64;
         for PlacedBlocks { distance, after } in step {
-            let bytes = one * after.len() as f64;
+            let bytes = block * after.len() as f64;
             for from in 0..nested.member.len() {
                 let to = nested.before(from, level, *distance);
                 let [from, to] = [from, to].map(|at| members[nested.member[at]]);
-                let Some(id) = topology.between(from, to).next() else { return f64::INFINITY };
+                let allowed = topology.between(from, to).filter(|&id| problem.allows_link(id));
+                let beta = |id: &LinkId| topology.link(*id).beta.0;
+                let Some(id) = allowed.min_by(|a, b| beta(a).total_cmp(&beta(b))) else { return f64::INFINITY };
                 let link = topology.link(id);
-                busy[id.index()] += link.occupancy(bytes).0;
-                for &resource in &link.resources {
-                    let place = &mut busy[topology.links().len() + resource.index()];
-                    *place += topology.resource(resource).occupancy(link, bytes).0;
+                delay = delay.max((link.transfer_time(bytes) - link.occupancy(bytes)).0);
+                let shared = link.resources.iter().map(|&resource| {
+                    let occupancy = topology.resource(resource).occupancy(link, bytes);
+                    (topology.links().len() + resource.index(), occupancy)
+                });
+                for (place, time) in shared.chain([(id.index(), link.occupancy(bytes))]) {
+                    used.push(place);
+                    busy[place] += time.0;
                 }
             }
         }
-        busy.into_iter().fold(0.0, f64::max)
-    };
-    steps.iter().map(step_time).sum()
+        // A machine may have millions of links, and a step uses few of them.
+        total += delay + used.drain(..).map(|place| std::mem::take(&mut busy[place])).fold(0.0, f64::max);
+    }
+    total
 }
 
 /// AllGather in exchanges between members that differ in one digit, that of the largest groups first. At each level they are those that
@@ -242,9 +259,7 @@ pub(super) fn all_gather(problem: &Problem) -> Result<Vec<RoundHop>, Inapplicabl
 pub(super) fn all_to_all(problem: &Problem) -> Result<Vec<RoundHop>, Inapplicable> {
     let (demand, nested) = (&problem.demand, NestedGroups::of(problem)?);
     let levels = nested.sizes.len();
-    if demand.chunks().len().saturating_mul(levels) as u64 > MOST_HOPS {
-        few_enough(demand.chunks().len() * levels)?;
-    }
+    few_enough(demand.chunks().len().saturating_mul(levels))?;
     let turns = |level: usize| {
         let chunks = nested.member.len() / nested.sizes[level] * demand.request().chunks_per_rank as usize;
         takes_turns(problem, &nested, level, demand.chunk_bytes() * chunks as f64)

@@ -44,7 +44,7 @@ type TurnPair = (usize, usize, usize);
 type ShareRounds = Vec<(TransferKind, Vec<TurnPair>)>;
 
 /// Rounds that are split: those of each share.
-type SplitRounds = Vec<ShareRounds>;
+type SplitRounds = Vec<Rc<ShareRounds>>;
 
 /// What a member sends another one in a round, as numbers of shares.
 struct SharedParcel {
@@ -119,7 +119,7 @@ fn plans(problem: &Problem, links: &MemberLinks<'_>, seed: u64, deadline: &Deadl
             *least = least.min(time);
             keep(time, &layers);
             for (time, layer) in with_fewer_shares(problem, links, &layers[0], deadline) {
-                keep(time, &vec![Rc::new(layer)]);
+                keep(time, &vec![layer]);
             }
             // Each layer begins with another round, and goes on in the same order.
             for first in 1..rounds.len().min(MOST_LAYERS) {
@@ -142,19 +142,16 @@ fn with_fewer_shares(
     links: &MemberLinks<'_>,
     all: &SplitRounds,
     deadline: &Deadline,
-) -> Vec<(f64, SplitRounds)> {
-    let mut found: Vec<(f64, SplitRounds)> = Vec::new();
+) -> Vec<(f64, Rc<SplitRounds>)> {
+    let mut found: Vec<(f64, Rc<SplitRounds>)> = Vec::new();
     let mut left: Vec<usize> = (0..all.len()).collect();
     while left.len() > 1 && found.len() < MOST_FEWER && !deadline.has_passed() {
-        let before = found.last().map_or(&[][..], |(_, shares)| shares);
-        // The first one could as well be any other one of most machines.
+        let before: &[Rc<ShareRounds>] = found.last().map_or(&[], |(_, shares)| shares);
+        // On most machines any other one would do as the first one.
         let candidates = &left[..if before.is_empty() { 1 } else { left.len().min(MOST_NEXT) }];
         let with = |&share: &usize| {
-            let shares: SplitRounds = before.iter().chain([&all[share]]).cloned().collect();
-            let layer = [Rc::new(shares)];
-            let time = playing_time(problem, links, &layer);
-            let [layer] = layer;
-            (time, share, Rc::unwrap_or_clone(layer))
+            let shares: Rc<SplitRounds> = Rc::new(before.iter().chain([&all[share]]).cloned().collect());
+            (playing_time(problem, links, std::slice::from_ref(&shares)), share, shares)
         };
         let Some((time, share, shares)) = candidates.iter().map(with).min_by(|a, b| a.0.total_cmp(&b.0)) else { break };
         left.retain(|&other| other != share);
@@ -200,7 +197,7 @@ fn split(links: &MemberLinks<'_>, rounds: &[TransferRound], after: usize) -> Opt
     if met.len() != members || (block.iter().max()? + 1) * count != members {
         return None;
     }
-    let shares = (0..count).map(|own| share_rounds(links, before, merging, |member| share[member] == own));
+    let shares = (0..count).map(|own| share_rounds(links, before, merging, |member| share[member] == own).map(Rc::new));
     shares.collect()
 }
 
@@ -248,7 +245,7 @@ fn joined(members: usize, rounds: &[TransferRound]) -> Vec<usize> {
 
 /// The parcels of each round, of all layers together. Shares are numbered from layer to layer.
 fn parcels(layers: &[Rc<SplitRounds>]) -> Vec<Vec<SharedParcel>> {
-    let shares: Vec<&ShareRounds> = layers.iter().flat_map(|layer| layer.iter()).collect();
+    let shares: Vec<&Rc<ShareRounds>> = layers.iter().flat_map(|layer| layer.iter()).collect();
     let rounds = shares.iter().map(|rounds| rounds.len()).max().unwrap_or(0);
     let parcels_of = |round: usize| {
         let mut all: Vec<((usize, usize, TransferKind), usize, usize)> = Vec::new();

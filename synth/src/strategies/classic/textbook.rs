@@ -83,9 +83,9 @@ pub(super) fn in_order(problem: &Problem, has_many_hops: bool) -> Vec<TextbookAl
     let mut algorithms = algorithms(problem.demand.request().collective);
     if has_many_hops && (latency_rules(problem) || is_direct(problem)) || is_shallow_faster(problem) {
         algorithms.sort_by_key(|algorithm| algorithm.rounds);
-    } else if has_many_hops {
-        // Few messages take less time.
-        algorithms.sort_by_key(|algorithm| algorithm.rounds != RoundGrowth::Logarithmic);
+    } else if has_many_hops && !problem.demand.request().collective.is_rooted() {
+        // Plans of few messages are made and verified sooner, and searches take longest.
+        algorithms.sort_by_key(|algorithm| (algorithm.is_search, algorithm.rounds != RoundGrowth::Logarithmic));
     }
     algorithms
 }

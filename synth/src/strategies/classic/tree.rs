@@ -15,8 +15,8 @@ const MOST_TREES: usize = 1 << 10;
 /// So many links visited by a search take as long as to verify one passage.
 const VISITS: usize = 64;
 
-/// How many passages take as long to verify as all searches for paths take.
-pub(super) fn passages(problem: &Problem) -> usize {
+/// How long all searches for paths take, as the number of passages that take as long to plan and to verify.
+pub(super) fn search_cost(problem: &Problem) -> usize {
     let chunks = problem.demand.chunks();
     let sources = chunks.windows(2).filter(|two| two[0].holders != two[1].holders).count() + 1;
     sources * problem.topology.links().len() / VISITS

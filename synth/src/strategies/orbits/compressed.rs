@@ -28,12 +28,12 @@ const BOUND_PART: u32 = 5;
 /// Where compression has to save time: a base transfer takes longer to plan than a plain one.
 const LEAST_IMAGES: usize = 4;
 
-/// Other strategies write down plans of so many deliveries.
+/// Other strategies write down plans of so many deliveries, for each half of a sum.
 const MOST_ELSEWHERE: u64 = 1 << 22;
 /// A walk that takes so many times as long as there is time is not begun, if there are other ways.
 const FAR_TOO_LONG: u32 = 2;
 /// One that takes less is always begun.
-const NEVER_TOO_LONG: Duration = Duration::from_secs(1);
+const NEVER_TOO_LONG: Duration = Duration::from_secs(2);
 
 /// A compressed plan, its report and its bounds.
 #[derive(Clone, Debug)]
@@ -257,17 +257,24 @@ fn spread(
 /// Whether a walk would take longer than there is time. Where the search goes on as long as it takes, whether it would take very much
 /// longer, and other strategies could write down their plans.
 fn is_hopeless(problem: &Problem, context: &Context<'_>) -> bool {
-    let has_sums = problem.demand.has_sums();
-    let most = match context.deadline.remaining() {
-        Some(left) if !context.deadline.is_open_ended() => left,
-        Some(left) if deliveries(problem) <= MOST_ELSEWHERE * (1 + u64::from(has_sums)) => left * FAR_TOO_LONG,
-        _ => return false,
-    };
-    let Ok(copies) = (if has_sums { halves(problem).map(|(collect, _)| collect) } else { Ok(problem.clone()) }) else {
+    let Some(left) = context.deadline.remaining().filter(|_| !context.options.cancel.is_cancelled()) else {
         return false;
     };
+    let walks = if problem.demand.request().collective == Collective::AllReduce { 2 } else { 1 };
+    let is_elsewhere = deliveries(problem) / u64::from(walks) <= MOST_ELSEWHERE;
+    let most = match context.deadline.is_open_ended() {
+        false => left,
+        true if is_elsewhere => left * FAR_TOO_LONG,
+        true => return false,
+    };
+    let copies = match problem.demand.has_sums() {
+        true => halves(problem).map(|(collect, _)| collect),
+        false => Ok(problem.clone()),
+    };
+    let Ok(copies) = copies else { return false };
     let symmetries = context.symmetries.of_demand(problem, &copies.demand, context.deadline);
-    Orbits::new(&copies, &symmetries).is_some_and(|orbits| orbits.walking_time(&copies) > most.max(NEVER_TOO_LONG))
+    let is_long = |orbits: Orbits| orbits.walking_time(&copies) * walks > most.max(NEVER_TOO_LONG);
+    Orbits::new(&copies, &symmetries).is_some_and(is_long)
 }
 
 /// A message on the reversed topology as a message on the topology itself: spreading becomes summing. Its times are

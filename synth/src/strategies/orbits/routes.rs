@@ -62,9 +62,11 @@ pub(super) fn balanced_routes(
             // Without time, what is left of the first round is one batch.
             let is_last = best.is_none() && opening.has_passed();
             for (&source, wanted) in &by_source {
-                let is_in = |at: usize| at % batches == batch || is_last && at % batches > batch;
-                let batch = wanted.iter().enumerate().filter(|(at, _)| is_in(*at)).map(|(_, wanted)| *wanted);
-                routes.choose(source, &batch.collect::<Vec<_>>(), eagerness)?;
+                let batch: Vec<(usize, Rank)> = match is_last {
+                    true => (batch..batches).flat_map(|at| wanted.iter().skip(at).step_by(batches)).copied().collect(),
+                    false => wanted.iter().copied().skip(batch).step_by(batches).collect(),
+                };
+                routes.choose(source, &batch, eagerness)?;
             }
             if is_last || best.is_some() && deadline.has_passed() {
                 break;
