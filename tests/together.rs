@@ -139,7 +139,8 @@ fn the_bound_of_several_groups_holds_for_their_plan_and_is_no_lower_than_that_of
         );
         std::fs::write(folder.path().join("g.yaml"), groups).unwrap();
         let asked = format!("--collective {collective} --size {size}");
-        for chunks in ["", "--chunks 2 --time-limit 1s"] {
+        // Bounds take a second or two; what a limit cuts short would differ from run to run.
+        for chunks in ["", "--chunks 2 --time-limit 20s"] {
             let (bound, found) = of(&format!("{asked} --groups 0,2,4,6/1,3,5,7 {chunks}"));
             assert_eq!(found["format"], "antiphon-bound/1");
             assert!(found["bounds"].as_array().unwrap().len() > 4, "{found}");
