@@ -16,6 +16,7 @@ use super::{ranked, sorted};
 use crate::problem::constraints::RuleKind;
 use crate::problem::{Deadline, Problem};
 use schedule::{ChunkId, Message, ReplayError, Transfer, makespan};
+use std::borrow::Cow;
 use std::time::Duration;
 use topology::Micros;
 
@@ -65,9 +66,9 @@ pub(crate) fn reordered(
         if count > MOST_MESSAGES || !is_free || takes_too_long(count, deadline) {
             break;
         }
-        let split = if splits { one_by_one(messages) } else { None };
-        let Some(messages) = (if splits { split.as_deref() } else { Some(messages) }) else { break };
-        let graph = DependencyGraph::new(problem, messages, exchanges);
+        let messages = if splits { one_by_one(messages).map(Cow::Owned) } else { Some(Cow::Borrowed(messages)) };
+        let Some(messages) = messages else { break };
+        let graph = DependencyGraph::new(problem, &messages, exchanges);
         let Some(found) = ordered(&graph, deadline) else { break };
         let order = |order: &[u32]| order.iter().map(|&index| messages[index as usize].clone()).collect::<Vec<_>>();
         // The longest way first, even if it makes links wait; not all sums can be played in that order.

@@ -89,7 +89,7 @@ impl Deadline {
         Self { strict: true, ..self }
     }
 
-    /// The same deadline where a search that has found nothing goes on as long as it takes: there is no other way to an answer.
+    /// The same deadline where a search that has found nothing goes on as long as it takes: there is hardly another way to an answer.
     pub(crate) fn open_ended(self) -> Self {
         Self { open_ended: true, ..self }
     }

@@ -28,7 +28,7 @@ use crate::strategies::reversal::check_copies;
 use crate::strategies::{Attempt, Context, Strategy};
 use schedule::{ChunkId, ChunkList, Message, Schedule, Transfer, TransferKind, makespan, replay};
 use textbook::TextbookAlgorithm;
-use topology::{LinkId, Micros, Rank};
+use topology::{Bytes, LinkId, Micros, Rank, ResourceId, Topology};
 
 /// The strategy `classic`.
 #[derive(Clone, Copy, Debug)]
@@ -195,18 +195,20 @@ fn least(problem: &Problem, hops: &[PlacedHop]) -> Micros {
     Micros(last).max(busiest(problem, hops, share_a_message))
 }
 
+/// What a message over a link keeps busy, and for how long: links are places by their numbers, and resources come after them.
+fn kept_busy(topology: &Topology, id: LinkId, bytes: Bytes) -> impl Iterator<Item = (usize, Micros)> + use<'_> {
+    let (link, links) = (topology.link(id), topology.links().len());
+    let of_resource = move |id: &ResourceId| (links + id.index(), topology.resource(*id).occupancy(link, bytes));
+    std::iter::once((id.index(), link.occupancy(bytes))).chain(link.resources.iter().map(of_resource))
+}
+
 /// How long the busiest link or resource is busy, where such hops that follow each other share a message.
 fn busiest(problem: &Problem, hops: &[PlacedHop], share: impl Fn(&PlacedHop, &PlacedHop) -> bool) -> Micros {
     let topology = &*problem.topology;
     let mut busy = vec![Micros::ZERO; topology.links().len() + topology.resources().len()];
     for message in hops.chunk_by(share) {
         let bytes = message.iter().map(|hop| problem.demand.bytes_of(hop.chunk)).sum();
-        let (id, link) = (message[0].link, topology.link(message[0].link));
-        busy[id.index()] += link.occupancy(bytes);
-        for &resource in &link.resources {
-            let place = &mut busy[topology.links().len() + resource.index()];
-            *place += topology.resource(resource).occupancy(link, bytes);
-        }
+        kept_busy(topology, message[0].link, bytes).for_each(|(place, time)| busy[place] += time);
     }
     busy.into_iter().fold(Micros::ZERO, Micros::max)
 }

@@ -11,7 +11,7 @@
 //! [1] Träff and Hunold, "Decomposing MPI Collectives for Exploiting Multi-lane Communication", CLUSTER 2020.
 
 use super::exchange::Hops;
-use super::{Inapplicable, RoundHop, few_enough};
+use super::{Inapplicable, RoundHop, few_enough, kept_busy};
 use crate::problem::Problem;
 use crate::problem::groupings::{MOST_LINKS, RankGroups, groupings, numbered};
 use petgraph::unionfind::UnionFind;
@@ -67,21 +67,15 @@ impl NestedGroups {
             |groups: RankGroups| numbered(&members.iter().map(|it| groups[it.index()]).collect::<Vec<_>>());
         let all = groupings(&problem.topology).into_iter().chain(near(&problem.topology));
         let mut found: Vec<RankGroups> = all.map(of_members).collect();
-        found.push((0..members.len()).collect());
         found.push(vec![0; members.len()]);
         // From single members to all together.
+        let mut inner: RankGroups = (0..members.len()).collect();
         let count = |groups: &RankGroups| groups.iter().max().map_or(0, |last| last + 1);
         found.sort_by_key(|groups| std::cmp::Reverse(count(groups)));
         let mut nested = Self { sizes: Vec::new(), address: vec![0; members.len()], member: Vec::new() };
-        let mut last: Option<RankGroups> = None;
-        for groups in found {
-            match &last {
-                None => last = Some(groups),
-                Some(inner) => {
-                    if nested.add(inner, &groups) {
-                        last = Some(groups);
-                    }
-                }
+        for outer in found {
+            if nested.add(&inner, &outer) {
+                inner = outer;
             }
         }
         if nested.sizes.len() < 2 {
@@ -208,11 +202,7 @@ fn level_time(problem: &Problem, nested: &NestedGroups, (level, block): (usize, 
                 let Some(id) = allowed.min_by(|a, b| beta(a).total_cmp(&beta(b))) else { return f64::INFINITY };
                 let link = topology.link(id);
                 delay = delay.max((link.transfer_time(bytes) - link.occupancy(bytes)).0);
-                let shared = link.resources.iter().map(|&resource| {
-                    let occupancy = topology.resource(resource).occupancy(link, bytes);
-                    (topology.links().len() + resource.index(), occupancy)
-                });
-                for (place, time) in shared.chain([(id.index(), link.occupancy(bytes))]) {
+                for (place, time) in kept_busy(topology, id, bytes) {
                     used.push(place);
                     busy[place] += time.0;
                 }
